@@ -6,9 +6,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.manifest import Manifest
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Reader
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.reader import SegmentReader
 from headrace.storage.objects import Objects
 from headrace.storage.published import Placed
 from rig import Rig
@@ -21,7 +22,7 @@ def keys(objects: Objects, kind: str = "") -> list[str]:
 
 def generations(rig: Rig, name: str) -> list[int]:
     """The generations of a stream's manifest that are in the store, over all its lives; the newest first."""
-    found = manifests.generations(keys(rig.engine.objects, f"manifests/{manifests.name_hash(name)}"))
+    found = object_names.generations(keys(rig.engine.objects, f"manifests/{object_names.name_hash(name)}"))
     return sorted((number for numbers in found.values() for number in numbers), reverse=True)
 
 
@@ -29,7 +30,7 @@ def manifest(rig: Rig, name: str) -> Manifest:
     """The newest manifest of a stream."""
     stream = rig.engine.log.catalog.find(name)
     assert stream is not None
-    key = manifests.manifest_key(name, stream.incarnation, generations(rig, name)[0])
+    key = object_names.manifest_key(name, stream.incarnation, generations(rig, name)[0])
     return manifests.decode(rig.engine.objects.get(key), key)
 
 
@@ -50,10 +51,10 @@ def spans(rig: Rig, name: str) -> list[tuple[int, int]]:
     return [(one.segment.first_seq, one.segment.end_seq) for one in placed(rig, name)]
 
 
-def reader(rig: Rig, one: Placed) -> Reader:
+def reader(rig: Rig, one: Placed) -> SegmentReader:
     """A segment as it is stored, checked against its checksum."""
     data = rig.engine.objects.get(one.key)
-    return Reader(data, name=one.key, decoded=Decoded(1 << 20), sha256=one.segment.sha256)
+    return SegmentReader(data, name=one.key, decoded=DecodedCache(1 << 20), sha256=one.segment.sha256)
 
 
 def rows(rig: Rig, table: str = "wal") -> int:

@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.registry.schemas import SEARCH
-from headrace.query.definition import decoded
+from headrace.query.definition import decode_exact
 from headrace.query.search import Binding, Field, Kind
 from headrace.query.values import values
 from headrace.schema.apply import apply
 from headrace.schema.plan import Plan, ValueImpact
 from headrace.schema.registry import KeySetting, Registry
-from headrace.schema.update import Update
+from headrace.schema.update import SchemaUpdate
 from schema.lens.oracle import Names, Number, has, look, names_of, promoted, spell, text
 from schema.lens.strategies import Case, Manner, Shape, cases, pointers_of
 
@@ -148,7 +148,7 @@ def test_a_field_is_listed_if_and_only_if_some_event_has_other_values(op: str) -
 def checked(case: Case, random: Random) -> tuple[int, list[Reading]]:
     """How many fields are listed, and those of them whose values are the same in every event that was tried."""
     old = registry_of(case, random)
-    update = Update(schema=True, lens=case.wire[0])
+    update = SchemaUpdate(schema=True, lens=case.wire[0])
     plan = apply(old, update, next_seq=5, is_empty=False, search_rules=SEARCH)
     assume(not plan.refusals)
     wanted = list(readings(old, plan))
@@ -157,8 +157,8 @@ def checked(case: Case, random: Random) -> tuple[int, list[Reading]]:
         listed = [one for one in wanted if one.effect is not None and one not in differing]
         if number > ENOUGH and not listed:
             break
-        before = decoded(spell(event))
-        after = decoded(spell(promoted(case.wire[0]["ops"], event)))
+        before = decode_exact(spell(event))
+        after = decode_exact(spell(promoted(case.wire[0]["ops"], event)))
         for one in wanted:
             was, now = one.read(one.before, before), one.read(one.after, after)
             assert one.effect is not None or was == now, (one, before, after)

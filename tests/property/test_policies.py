@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from headrace.reduce.policies import arrays, build
 from headrace.reduce.policies.build import fold_observations, reduce_observations
-from headrace.reduce.policies.reducer import EVERYONE, Row, TypeReducer
+from headrace.reduce.policies.reducer import EVERYONE, EntityState, TypeReducer
 from headrace.schema.entity.nodes import DEFAULT_POLICY, Field, Policy, ReducerConfig
 from headrace.schema.entity.observation import Observation, decode, encode
-from headrace.schema.entity.update import Addition, Update, Updated, updated
+from headrace.schema.entity.update import Addition, TypeUpdate, UpdatedSchema, apply_update
 from reduce.policies.oracle import shown
 from reduce.policies.samples import FIRST_US, observed, schema
 
@@ -129,7 +129,7 @@ def test_how_history_is_split_does_not_matter(history: list[Told], config: Reduc
     assert whole == dict(reduce_observations(reducer, history))
 
 
-def grouped(reducer: TypeReducer, rows: list[Row], draw: random.Random) -> Row:
+def grouped(reducer: TypeReducer, rows: list[EntityState], draw: random.Random) -> EntityState:
     """Rows merged with brackets anywhere."""
     if len(rows) == 1:
         return rows[0]
@@ -197,8 +197,8 @@ def test_additions_never_change_the_values_that_are_shown(
     fields = {name: Field("string") for name in NAMES}
     base = schema(config, **fields)
     addition = Addition("other", Field(kind), DEFAULT_POLICY)
-    made = updated(base, Update(fields_to_add=(addition,)))
-    assert isinstance(made, Updated)
+    made = apply_update(base, TypeUpdate(fields_to_add=(addition,)))
+    assert isinstance(made, UpdatedSchema)
     before, after = (TypeReducer({EVERYONE: each.reducer_config}) for each in (base, made.schema))
     assert before.ids == after.ids
     for key, packed in reduce_observations(before, history):

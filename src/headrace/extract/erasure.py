@@ -11,25 +11,25 @@ from headrace.extract.erasure_mask import ErasureMask, Targets, erased_rows
 from headrace.format.segment import layout
 from headrace.format.segment.layout import Sealed
 from headrace.format.segment.mask import with_tombstones, without_keys
-from headrace.format.segment.reader import Reader
-from headrace.format.segment.writer import Writer
+from headrace.format.segment.reader import SegmentReader
+from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entries import entries_of
 
 
-def holds(reader: Reader, targets: Sequence[Targets]) -> bool:
+def holds(reader: SegmentReader, targets: Sequence[Targets]) -> bool:
     """Whether a segment has an observation that goes."""
     return any(
-        erased_rows(batch, [one])
-        for one in targets
-        for key in one.keys
-        for batch in reader.keyed(reader.first_seq, one.before_seq, key)
+        erased_rows(batch, [target])
+        for target in targets
+        for key in target.keys
+        for batch in reader.keyed(reader.first_seq, target.before_seq, key)
     )
 
 
-def rewrite(reader: Reader, targets: Sequence[Targets], sink: BinaryIO) -> Sealed:
+def rewrite(reader: SegmentReader, targets: Sequence[Targets], sink: BinaryIO) -> Sealed:
     """Write a segment anew without the observations that go; everything else of it stays as it is."""
     info = reader.info
-    writer = Writer(
+    writer = SegmentWriter(
         sink,
         stream=info.stream,
         incarnation=info.incarnation,
@@ -37,11 +37,11 @@ def rewrite(reader: Reader, targets: Sequence[Targets], sink: BinaryIO) -> Seale
         first_seq=info.first_seq,
         split=entries_of,
     )
-    writer.copy(_cleaned(reader, ErasureMask(targets)))
+    writer.copy(_erase_rows(reader, ErasureMask(targets)))
     return writer.finish()
 
 
-def _cleaned(reader: Reader, mask: ErasureMask) -> Iterator[Any]:
+def _erase_rows(reader: SegmentReader, mask: ErasureMask) -> Iterator[Any]:
     for batch in reader.batches(reader.first_seq, reader.end_seq):
         rows = mask.rows(batch)
         yield _without(batch, rows, mask) if rows else batch

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import TooManyGroups
 from headrace.extract.texts import Counts, Texts
-from headrace.format.companion.layout import KEYS, FieldShape, Info
+from headrace.format.companion.layout import KEYS, CompanionInfo, FieldShape
 from headrace.format.companion.memory import MemoryCompanion
 from headrace.format.companion.postings import LIST, SCHEMA, one_array
 from headrace.format.companion.rows import Int32s
@@ -40,7 +40,7 @@ def term(value: Canonical) -> str:
     return str(value)
 
 
-def indexed(definition: Definition, name: str) -> bool:
+def is_indexed(definition: Definition, name: str) -> bool:
     """Whether a field has postings."""
     field = definition.search.fields[name]
     by_default = field.kind is Kind.KEYWORD and definition.is_default(name)
@@ -49,23 +49,23 @@ def indexed(definition: Definition, name: str) -> bool:
 
 def postings(columns: pa.Table, definition: Definition) -> pa.Table:
     """The postings table of a columns table: the key lexicon and every field that has postings."""
-    names = [name for name in definition.search.fields if indexed(definition, name)]
+    names = [name for name in definition.search.fields if is_indexed(definition, name)]
     return pa.concat_tables([of_field(columns, name, definition) for name in sorted([KEYS, *names])])
 
 
 def of_field(columns: pa.Table, name: str, definition: Definition) -> pa.Table:
     """The postings of one field, or of routing keys."""
     if name == KEYS:
-        found = _of_values(one_array(columns.column("key")))
+        field_postings = _of_values(one_array(columns.column("key")))
     elif definition.search.fields[name].kind is Kind.TEXT:
-        found = _of_words(one_array(columns.column(f"w.{name}")))
+        field_postings = _of_words(one_array(columns.column(f"w.{name}")))
     else:
-        found = _of_values(one_array(columns.column(f"f.{name}")))
-    lists = [_lists(found.ends, values) for values in (found.rows, found.positions)]
-    return pa.table([pa.repeat(name, len(found.terms)), found.terms, *lists], schema=SCHEMA)
+        field_postings = _of_values(one_array(columns.column(f"f.{name}")))
+    lists = [_lists(field_postings.ends, values) for values in (field_postings.rows, field_postings.positions)]
+    return pa.table([pa.repeat(name, len(field_postings.terms)), field_postings.terms, *lists], schema=SCHEMA)
 
 
-def stored(columns: pa.Table) -> pa.Table:
+def stored_columns(columns: pa.Table) -> pa.Table:
     """The columns that a companion stores: of a text only how many words it has."""
     made = {
         f"n.{name[2:]}" if name.startswith("w.") else name: _counts(one_array(columns.column(name)))
@@ -77,12 +77,14 @@ def stored(columns: pa.Table) -> pa.Table:
     return pa.table(made)
 
 
-def described(columns: pa.Table, definition: Definition, *, first_seq: int, through_version: int, **more: Any) -> Info:
+def describe_companion(
+    columns: pa.Table, definition: Definition, *, first_seq: int, through_version: int, **more: Any
+) -> CompanionInfo:
     """What a companion of these columns says about itself; ``more`` is who it belongs to, its level and segments."""
     names = definition.search.fields
     texts = [name for name, field in names.items() if field.kind is Kind.TEXT]
     times = pc.min_max(_flat(one_array(columns.column(f"f.{definition.search.primary_timestamp}"))).values)
-    return Info(
+    return CompanionInfo(
         first_seq=first_seq,
         count=columns.num_rows,
         through_version=through_version,
@@ -116,7 +118,7 @@ class _Flat(NamedTuple):
 def _of_values(column: Any) -> _Postings:
     values, rows, _ = _flat(column)
     coded = values.dictionary_encode()
-    terms, ranks = _ranked(_spelled(coded.dictionary), coded.indices.to_numpy())
+    terms, ranks = _rank_terms(_to_terms(coded.dictionary), coded.indices.to_numpy())
     order = _order(ranks)
     rows, ranks = rows[order], ranks[order]
     if pa.types.is_list(column.type):
@@ -133,7 +135,7 @@ def _of_words(column: Any) -> _Postings:
     shifts = (ordinals << VALUE_BITS) - (np.cumsum(counts) - counts) - 1
     positions = np.arange(len(pieces), dtype=np.int32) + np.repeat(shifts.astype(np.int32), counts)
     coded = pieces.dictionary_encode()
-    terms, ranks = _ranked(_bare(coded.dictionary), coded.indices.to_numpy())
+    terms, ranks = _rank_terms(_bare(coded.dictionary), coded.indices.to_numpy())
     # The first term is that of the lone blanks, one for each text.
     order, ends = _order(ranks)[len(values) :], _ends(ranks, max(1, len(terms)))[1:] - len(values)
     return _Postings(terms[1:], ends, np.repeat(rows.astype(np.int32), counts)[order], positions[order])
@@ -187,17 +189,17 @@ def _shape(columns: pa.Table, definition: Definition, name: str, through_version
     kind = definition.search.fields[name].kind
     column = columns.schema.field(f"{'w' if kind is Kind.TEXT else 'f'}.{name}")
     is_many = pa.types.is_list(column.type)
-    return FieldShape(str(kind), is_many, indexed(definition, name), definition.field_hash(name, through_version))
+    return FieldShape(str(kind), is_many, is_indexed(definition, name), definition.field_hash(name, through_version))
 
 
-def _spelled(values: Any) -> Any:
+def _to_terms(values: Any) -> Any:
     """Distinct values as terms."""
     if pa.types.is_floating(values.type):
         return pa.array(map(repr, values.to_pylist()), pa.string())
     return values.cast(pa.string())
 
 
-def _ranked(terms: Any, codes: NDArray[np.int32]) -> tuple[Any, Ranks]:
+def _rank_terms(terms: Any, codes: NDArray[np.int32]) -> tuple[Any, Ranks]:
     """The terms in order, and for each code the place of its term there."""
     order = pc.array_sort_indices(terms).to_numpy()
     ranks: Ranks = np.empty(len(order), np.uint16 if len(order) <= 1 << 16 else np.uint32)
@@ -251,8 +253,8 @@ def in_memory(columns: pa.Table, definition: Definition, first_seq: int, through
             return None
 
     return MemoryCompanion(
-        described(columns, definition, first_seq=first_seq, through_version=through_version),
-        stored(columns),
+        describe_companion(columns, definition, first_seq=first_seq, through_version=through_version),
+        stored_columns(columns),
         postings=lambda name: of_field(columns, name, definition),
         panes=panes,
     )

@@ -18,20 +18,20 @@ class Range(NamedTuple):
         return self.first < other.end and other.first < self.end
 
 
-def joined(ranges: Iterable[Range]) -> list[Range]:
+def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
     """The same entries in as few ranges as possible, in order."""
-    found: list[Range] = []
+    merged: list[Range] = []
     for first, end in sorted(ranges):
-        if found and first <= found[-1].end:
-            found[-1] = Range(found[-1].first, max(end, found[-1].end))
+        if merged and first <= merged[-1].end:
+            merged[-1] = Range(merged[-1].first, max(end, merged[-1].end))
         else:
-            found.append(Range(first, end))
-    return found
+            merged.append(Range(first, end))
+    return merged
 
 
 def without(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
     """What is left of ranges once others are taken out of them."""
-    cuts, left = joined(taken), list[Range]()
+    cuts, left = merge_ranges(taken), list[Range]()
     for first, end in ranges:
         at = first
         for cut in cuts[max(0, bisect_right(cuts, at, key=lambda cut: cut.first) - 1) :]:

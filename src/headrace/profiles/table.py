@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import CorruptData
-from headrace.profiles.definition import API_VERSION, Definition, Profile, nothing
+from headrace.profiles.definition import API_VERSION, Definition, Profile, read_no_settings
 from headrace.profiles.evlog import EVLOG
 from headrace.profiles.metrics import METRICS
 from headrace.profiles.otel_traces import OTEL_TRACES
@@ -16,10 +16,10 @@ from headrace.profiles.state_protocol.profile import STATE_PROTOCOL
 from headrace.query.document_reader import Part
 from headrace.schema.problem import Problem
 
-GENERIC = Definition(name="generic", read=nothing, hook=lambda settings: None, needs_json=False)
+GENERIC = Definition(name="generic", read=read_no_settings, hook=lambda settings: None, needs_json=False)
 
 
-PROFILES: dict[str, Definition] = {one.name: one for one in (GENERIC, EVLOG, METRICS, STATE_PROTOCOL, OTEL_TRACES)}
+PROFILES: dict[str, Definition] = {each.name: each for each in (GENERIC, EVLOG, METRICS, STATE_PROTOCOL, OTEL_TRACES)}
 
 _LOADED = 1024
 
@@ -45,7 +45,7 @@ def read(body: Any) -> Profile | list[Problem]:
 def load(text: str) -> Profile:
     """The profile that was stored so; streams with the same one share it."""
     document = msgspec.json.decode(text) if text.startswith("{") else {"kind": text}
-    found = read({"profile": document})
-    if isinstance(found, list):
-        raise CorruptData(f"a stored profile cannot be read: {found[0].reason}", pointer=found[0].pointer)
-    return found
+    profile = read({"profile": document})
+    if isinstance(profile, list):
+        raise CorruptData(f"a stored profile cannot be read: {profile[0].reason}", pointer=profile[0].pointer)
+    return profile

@@ -30,35 +30,35 @@ from headrace.reduce import histogram, parts, sketches
 from headrace.reduce.state import MOST, State
 
 
-class Source:
+class EventColumns:
     """The columns of events; ``known`` names columns that already say where a query is true."""
 
-    def __init__(self, schema: pa.Schema, search: Search, known: Mapping[Node, str]) -> None:
+    def __init__(self, schema: pa.Schema, search: Search, query_columns: Mapping[Node, str]) -> None:
         self._search = search
-        self._known = known
+        self._query_columns = query_columns
         self.many = {field.name: _is_list(field.type) for field in schema}
 
     def holds(self, tree: Node) -> str:
         """Whether an event matches a query."""
-        known = self._known.get(tree)
-        return predicate_sql(tree, self._search, self.many) if known is None else identifier(known)
+        column = self._query_columns.get(tree)
+        return predicate_sql(tree, self._search, self.many) if column is None else identifier(column)
 
-    def one(self, field: str) -> str:
+    def single_value(self, field: str) -> str:
         """The value of a field where an event has exactly one, else null."""
-        place = identifier(f"f.{field}")
-        return f"(CASE WHEN len({place}) = 1 THEN {place}[1] END)" if self.many[f"f.{field}"] else place
+        column = identifier(f"f.{field}")
+        return f"(CASE WHEN len({column}) = 1 THEN {column}[1] END)" if self.many[f"f.{field}"] else column
 
     def at_most_one(self, field: str) -> str:
         """Whether an event has no two values of a field."""
-        place = identifier(f"f.{field}")
-        return f"coalesce(len({place}) = 1, true)" if self.many[f"f.{field}"] else "true"
+        column = identifier(f"f.{field}")
+        return f"coalesce(len({column}) = 1, true)" if self.many[f"f.{field}"] else "true"
 
     def different(self, field: str) -> str:
         """All the values of a field in some events, each once; an aggregate."""
-        place = identifier(f"f.{field}")
+        column = identifier(f"f.{field}")
         if self.many[f"f.{field}"]:
-            return f"list_distinct(flatten(list({place}) FILTER ({place} IS NOT NULL)))"
-        return f"list(DISTINCT {place}) FILTER ({place} IS NOT NULL)"
+            return f"list_distinct(flatten(list({column}) FILTER ({column} IS NOT NULL)))"
+        return f"list(DISTINCT {column}) FILTER ({column} IS NOT NULL)"
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -72,16 +72,16 @@ class Expression(NamedTuple):
     """A component of a state in DuckDB: an aggregate over events, and what makes states of the lists it gathers."""
 
     sql: str
-    made: Callable[[pa.ListArray], pa.Array] | None = None
+    make_states: Callable[[pa.ListArray], pa.Array] | None = None
 
 
-class Reducer(Protocol):
+class MeasureReducer(Protocol):
     """A measure over events."""
 
     def lift(self, document: Any) -> State:
         """The state of one event."""
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The components of the state of many events."""
 
     def finish(self, state: State) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def number(value: float | None) -> float | None:
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
-class Summarising:
+class SummaryReducer:
     """Count, sum, least and greatest of the events that have exactly one number."""
 
     def __init__(self, field: Field, *, has_histogram: bool) -> None:
@@ -105,18 +105,18 @@ class Summarising:
 
     def lift(self, document: Any) -> State:
         """The summary of one number."""
-        found = values(self._field, document)
-        if len(found) != 1:
+        field_values = values(self._field, document)
+        if len(field_values) != 1:
             return NOTHING
-        given: Any = found[0]
-        counted = {histogram.exponent(given): 1} if self._has_histogram else None
+        number: Any = field_values[0]
+        counted = {histogram.exponent(number): 1} if self._has_histogram else None
         if self._is_integer:
-            return State(count=1, sum_int=given, min_int=given, max_int=given, histogram=counted)
-        return State(count=1, sum=given, min=given, max=given, histogram=counted)
+            return State(count=1, sum_int=number, min_int=number, max_int=number, histogram=counted)
+        return State(count=1, sum=number, min=number, max=number, histogram=counted)
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The components, integers exactly."""
-        value = source.one(self._field.name)
+        value = source.single_value(self._field.name)
         kind = "_int" if self._is_integer else ""
         total = f"sum({value})::DECIMAL(38, 0)" if self._is_integer else f"sum({value})"
         made = {
@@ -138,7 +138,7 @@ class Summarising:
         return _summary(state, state.sum, state.min, state.max, has_histogram=self._has_histogram)
 
 
-class SummarisingParts:
+class SummaryPartsReducer:
     """A summary of the events that are summaries themselves."""
 
     def __init__(self, rollup: str, name: str, measure: SummaryParts) -> None:
@@ -148,12 +148,14 @@ class SummarisingParts:
 
     def lift(self, document: Any) -> State:
         """The summary that the event is."""
-        given = parts.read(self._measure, document)
-        if given is None:
+        summary = parts.read_summary(self._measure, document)
+        if summary is None:
             return NOTHING
-        return State(count=given.count, sum=given.sum, min=given.min, max=given.max, histogram=given.histogram)
+        return State(
+            count=summary.count, sum=summary.sum, min=summary.min, max=summary.max, histogram=summary.histogram
+        )
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The components, from columns of their own."""
         count, total, least, greatest, counted = (
             identifier(parts.column(self._rollup, self._name, part)) for part in parts.TYPES
@@ -163,7 +165,7 @@ class SummarisingParts:
             "sum": Expression(f"sum({total})"),
             "min": Expression(f"min({least})"),
             "max": Expression(f"max({greatest})"),
-            "histogram": Expression(f"list({counted}) FILTER ({counted} IS NOT NULL)", histogram.merged),
+            "histogram": Expression(f"list({counted}) FILTER ({counted} IS NOT NULL)", histogram.merge_lists),
         }
 
     def finish(self, state: State) -> dict[str, Any]:
@@ -184,7 +186,7 @@ def _summary(
         "avg": _average(total, count),
         **histogram.percentiles(counted),
     }
-    return {**answer, "histogram": histogram.labelled(counted)} if has_histogram else answer
+    return {**answer, "histogram": histogram.label_counts(counted)} if has_histogram else answer
 
 
 def _average(total: float | None, count: int) -> float | None:
@@ -194,7 +196,7 @@ def _average(total: float | None, count: int) -> float | None:
         return None
 
 
-class Sketching:
+class QuantilesReducer:
     """How the numbers of the events that have exactly one are distributed."""
 
     def __init__(self, field: Field) -> None:
@@ -202,17 +204,17 @@ class Sketching:
 
     def lift(self, document: Any) -> State:
         """The sketch of one number, as a double."""
-        found = values(self._field, document)
-        given = _double(found[0]) if len(found) == 1 else None
-        if given is None:
+        field_values = values(self._field, document)
+        number = _double(field_values[0]) if len(field_values) == 1 else None
+        if number is None:
             return NOTHING
-        return State(count=1, sketch=sketches.quantiles(np.array([given])))
+        return State(count=1, sketch=sketches.quantiles(np.array([number])))
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """How many numbers, and their sketch."""
-        value = source.one(self._field.name)
+        value = source.single_value(self._field.name)
         numbers = f"list({value}::DOUBLE) FILTER ({value} IS NOT NULL)"
-        return {"count": Expression(f"count({value})"), "sketch": Expression(numbers, _each(_quantiles))}
+        return {"count": Expression(f"count({value})"), "sketch": Expression(numbers, _sketch_each(_quantiles))}
 
     def finish(self, state: State) -> dict[str, Any]:
         """How many, the least, the greatest, and quantiles."""
@@ -221,7 +223,7 @@ class Sketching:
         return {name: number(value) for name, value in sketches.distribution(state.sketch).items()}
 
 
-class Distinguishing:
+class DistinctReducer:
     """How many values differ, all values of every event counted."""
 
     def __init__(self, field: Field) -> None:
@@ -229,13 +231,13 @@ class Distinguishing:
 
     def lift(self, document: Any) -> State:
         """The sketch of the values of one event; how many there were counts for nothing."""
-        found = values(self._field, document)
-        return State(count=0, sketch=sketches.distinct_of(found)) if found else NOTHING
+        field_values = values(self._field, document)
+        return State(count=0, sketch=sketches.distinct_of(field_values)) if field_values else NOTHING
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The sketch."""
         gathered = source.different(self._field.name)
-        return {"count": Expression("0::BIGINT"), "sketch": Expression(gathered, _each(sketches.distinct))}
+        return {"count": Expression("0::BIGINT"), "sketch": Expression(gathered, _sketch_each(sketches.distinct))}
 
     def finish(self, state: State) -> dict[str, Any]:
         """About how many."""
@@ -253,40 +255,40 @@ def _quantiles(numbers: pa.Array) -> bytes:
     return sketches.quantiles(numbers.to_numpy())
 
 
-def _each(sketch: Callable[[pa.Array], bytes]) -> Callable[[pa.ListArray], pa.Array]:
+def _sketch_each(sketch: Callable[[pa.Array], bytes]) -> Callable[[pa.ListArray], pa.Array]:
     """A sketch for every list; null for an empty one."""
 
     def made(lists: pa.ListArray) -> pa.Array:
         offsets, gathered = lists.offsets.to_pylist(), lists.values
-        found = [
+        sketched = [
             sketch(gathered.slice(start, end - start)) if end > start else None for start, end in pairwise(offsets)
         ]
-        return pa.array(found, pa.binary())
+        return pa.array(sketched, pa.binary())
 
     return made
 
 
-def reducers(rollup: Rollup, search: Search) -> dict[str, Reducer]:
+def reducers(rollup: Rollup, search: Search) -> dict[str, MeasureReducer]:
     """The reducer of every measure of a rollup."""
     return {name: _reducer(rollup.name, name, measure, search) for name, measure in sorted(rollup.measures.items())}
 
 
-def _reducer(rollup: str, name: str, measure: Measure, search: Search) -> Reducer:
+def _reducer(rollup: str, name: str, measure: Measure, search: Search) -> MeasureReducer:
     match measure:
         case Count():
-            return Counting(measure, search)
+            return CountReducer(measure, search)
         case Summary():
-            return Summarising(search[measure.field], has_histogram=measure.histogram)
+            return SummaryReducer(search[measure.field], has_histogram=measure.histogram)
         case SummaryParts():
-            return SummarisingParts(rollup, name, measure)
+            return SummaryPartsReducer(rollup, name, measure)
         case Quantiles():
-            return Sketching(search[measure.field])
+            return QuantilesReducer(search[measure.field])
         case Distinct():
-            return Distinguishing(search[measure.field])
+            return DistinctReducer(search[measure.field])
     raise TypeError(f"{measure!r} is no measure")
 
 
-class Counting:
+class CountReducer:
     """How many events, or how many of them match."""
 
     def __init__(self, measure: Count, search: Search) -> None:
@@ -297,7 +299,7 @@ class Counting:
         """One, or zero where the event does not match."""
         return State(count=int(self._matches(document)))
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The count."""
         only = f" FILTER ({source.holds(self._include)})" if self._include else ""
         return {"count": Expression(f"count(*){only}")}

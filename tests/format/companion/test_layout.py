@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from headrace.errors import CorruptData
-from headrace.format.companion.layout import Companion, Info, Part, decode_info, listed
-from headrace.format.companion.names import companion_key, companion_place, file_name
-from headrace.format.manifest import range_name
+from headrace.format.companion.layout import Companion, CompanionInfo, PartFile, companion_entry, decode_info
+from headrace.format.object_names import companion_key, file_name, parse_companion_key, range_name
 
-INFO = Info(
+INFO = CompanionInfo(
     stream="orders",
     incarnation="7",
     first_seq=10,
@@ -29,8 +28,8 @@ INFO = Info(
 
 
 def test_a_companion_survives_json() -> None:
-    part = Part(100, "ab" * 32)
-    companion = listed(INFO, range_name(10, 5, "x1"), {"columns": part, "panes": part})
+    part = PartFile(100, "ab" * 32)
+    companion = companion_entry(INFO, range_name(10, 5, "x1"), {"columns": part, "panes": part})
     assert msgspec.json.decode(msgspec.json.encode(companion), type=Companion) == companion
     assert msgspec.convert(msgspec.to_builtins(companion), Companion) == companion
     assert list(companion.parts) == ["columns", "panes"]
@@ -42,10 +41,10 @@ def test_the_names_of_objects_lead_back_to_the_companion() -> None:
     assert name == "0000000000000010-5-x1"
     key = companion_key("orders/größe", "7", name, "panes")
     assert key.endswith(f"/7/{file_name(name, 'panes')}")
-    place = companion_place(key)
+    place = parse_companion_key(key)
     assert place is not None and place[1] == name and place[0][1] == "7"
-    assert companion_place(key.replace("panes", "cakes")) is None
-    assert companion_place(key.replace("companions", "segments")) is None
+    assert parse_companion_key(key.replace("panes", "cakes")) is None
+    assert parse_companion_key(key.replace("companions", "segments")) is None
 
 
 @pytest.mark.parametrize("unique", ["", "A", "a/b", "..", "a" * 65])
@@ -72,6 +71,6 @@ def test_an_identity_that_cannot_be_read_is_refused(document: bytes | None, chec
 
 
 def test_what_metadata_needs_loads_without_arrow() -> None:
-    code = "import sys, headrace.format.companion.layout, headrace.format.companion.names; print(*sys.modules)"
+    code = "import sys, headrace.format.companion.layout, headrace.format.object_names; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pyarrow", "numpy", "duckdb"} & set(loaded)

@@ -13,7 +13,7 @@ from headrace import decoding
 from headrace.engine.log.stream import Stream
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.settings import Templates
-from headrace.profiles.state_protocol.templates import Field, Invalid, Template
+from headrace.profiles.state_protocol.templates import Field, InvalidTemplate, Template
 from headrace.storage.touch import TemplateRow
 from headrace.types import rfc3339
 
@@ -90,11 +90,11 @@ class ActiveTemplates:
                 active.seen_ms = now_ms
                 self._active[template] = active
 
-    def declare(self, declared: Sequence[Template | Invalid], ttl_ms: float, now_ms: float) -> Verdict:
+    def declare(self, declared: Sequence[Template | InvalidTemplate], ttl_ms: float, now_ms: float) -> Verdict:
         """Take in what may come in. New ones see nothing before they are told from where on."""
         verdict = Verdict([], [], [], [])
         for template in declared:
-            if isinstance(template, Invalid):
+            if isinstance(template, InvalidTemplate):
                 verdict.denied.append((0, INVALID))
                 continue
             existing = self._active.get(template.id)

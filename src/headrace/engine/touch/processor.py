@@ -10,7 +10,7 @@ from headrace.engine.touch.journal import TouchJournal
 from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED, Pressure
 from headrace.engine.touch.waiters import Waiters
 from headrace.profiles.state_protocol.keys import Key, table_key
-from headrace.profiles.state_protocol.messages import Change, touched
+from headrace.profiles.state_protocol.messages import Change, touched_keys
 from headrace.profiles.state_protocol.templates import Template
 
 _ENTITIES = 4096
@@ -64,7 +64,7 @@ class Processor:
         # What cannot be told is found out before anything is put down: the change is taken whole or not at all.
         policy = self.pressure.touch.on_missing_before
         keys_by_template = (
-            [] if self.pressure.mode is COARSE_ONLY else [touched(template, change, policy) for template in hot]
+            [] if self.pressure.mode is COARSE_ONLY else [touched_keys(template, change, policy) for template in hot]
         )
         self._counts.table_touches += 1
         self._counts.touches += 1

@@ -44,7 +44,7 @@ def parse_cursor(cursor: str, journal: TouchJournal, end: int) -> int | None:
 
 def parse_exact_keys(request: WaitRequest) -> set[int]:
     """The keys of a wait that must not end for any other."""
-    parsed_keys = {keys.parsed(text) for text in request.keys}
+    parsed_keys = {keys.parse_key(text) for text in request.keys}
     if request.coarse or request.key_ids or None in parsed_keys or not 1 <= len(parsed_keys) <= MOST_EXACT:
         message = f"an exact wait is a fine one, for 1 to {MOST_EXACT} keys of 16 hex digits"
         raise BadRequest(message, field="exact", limit=MOST_EXACT)
@@ -56,7 +56,7 @@ def make_waiter(request: WaitRequest, since: int, roster: ActiveTemplates, mode:
     actives = [roster.get(template) for template in request.templates]
     templates = tuple(active.template for active in actives if active is not None)
     tables = {template.table_key for template in (*templates, *request.refused)}
-    parsed = {text: keys.parsed(text) for text in request.keys}
+    parsed = {text: keys.parse_key(text) for text in request.keys}
     words = {keys.id_of_text(text) for text, key in parsed.items() if key is None}
     ids, wanted = words | set(request.key_ids), {key for key in parsed.values() if key is not None}
     if request.coarse:

@@ -241,18 +241,18 @@ class VerifyThread(BackgroundThread):
 
     def _check_events(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
         from headrace.engine.history.stored_events import Events, EventsMoved
-        from headrace.format.segment.decoded import Decoded
-        from headrace.format.segment.stretches import stretches
+        from headrace.format.segment.body_runs import body_runs
+        from headrace.format.segment.decoded import DecodedCache
 
         if where.first < head.first_seq:
             return where.first, Findings()
         trial, findings, at = self._trial(row), Findings(), where.first
-        events = Events(self.connection, self._segments, Decoded(0), stream, head)
+        events = Events(self.connection, self._segments, DecodedCache(0), stream, head)
         try:
             for batch in events.batches(events.first_chunk(*where)):
-                for run in stretches(batch, SLICE_BYTES):
+                for run in body_runs(batch, SLICE_BYTES):
                     begun = monotonic()
-                    findings += trial.look(run.first_seq, run.version, run.body, run.entries)
+                    findings += trial.check(run.first_seq, run.version, run.body, run.entries)
                     at = run.first_seq + run.entries
                     if self.stopping.is_set():
                         return at, findings

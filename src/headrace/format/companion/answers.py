@@ -11,22 +11,24 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.format.companion import postings
-from headrace.format.companion.layout import KEYS, FieldShape, Info
-from headrace.format.companion.postings import NO_ROWS, Run
-from headrace.format.companion.rows import Group, Int32s, Mask
+from headrace.format.companion.layout import KEYS, CompanionInfo, FieldShape
+from headrace.format.companion.postings import NO_ROWS, PostingRun
+from headrace.format.companion.rows import ColumnGroup, Int32s, Mask
 
 
 class Answers(ABC):
     """The look-ups that companions have in common; see `rows.Rows` for what each promises."""
 
-    def __init__(self, info: Info) -> None:
+    def __init__(self, info: CompanionInfo) -> None:
         self.info = info
         self.first_seq, self.end_seq = info.first_seq, info.end_seq
         self.through_version = info.through_version
         self.fields: Mapping[str, FieldShape] = info.fields
 
     @abstractmethod
-    def _runs(self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False) -> Iterator[Run]:
+    def _runs(
+        self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False
+    ) -> Iterator[PostingRun]:
         """The runs of a field in order that may hold terms from ``low`` on, up to one that begins beyond.
 
         Where ``low`` exactly is wanted, those are left out that are known not to hold it.
@@ -37,13 +39,13 @@ class Answers(ABC):
         """A stored column of one row group."""
 
     @abstractmethod
-    def groups(self, name: str) -> Sequence[Group]:
+    def groups(self, name: str) -> Sequence[ColumnGroup]:
         """The row groups of a stored column."""
 
     def rows(self, field: str, term: str) -> Int32s:
         """The distinct rows that have a value, or a word of a text."""
-        found = postings.joined(self._found(field, term))
-        return postings.once(found) if self._is_text(field) else found
+        rows = postings.concatenate(self._term_rows(field, term))
+        return postings.drop_repeats(rows) if self._is_text(field) else rows
 
     def rows_with_prefix(self, field: str, prefix: str) -> Int32s:
         """The distinct rows that have a value, or a word of a text, that begins so."""
@@ -57,17 +59,17 @@ class Answers(ABC):
             return NO_ROWS
         if not self._is_text(field) or part.isalnum():
             return self._with_terms_containing(field, part)
-        return self._scanned(f"f.{field}", part, self._may_contain(field, part))
+        return self._scan_texts(f"f.{field}", part, self._may_contain(field, part))
 
     def occurrences(self, field: str, word: str, *, prefix: bool) -> tuple[Int32s, Int32s]:
         """Where a word stands in a text field, or words that begin so: rows and positions, sorted by both."""
-        found = [run.occurrences(span) for run, span in self._of_word(field, word, prefix)]
-        rows, positions = (postings.joined(part) for part in zip((NO_ROWS, NO_ROWS), *found, strict=True))
-        return postings.sorted_occurrences(rows, positions) if prefix else (rows, positions)
+        occurrences = [run.occurrences(span) for run, span in self._of_word(field, word, prefix)]
+        rows, positions = (postings.concatenate(part) for part in zip((NO_ROWS, NO_ROWS), *occurrences, strict=True))
+        return postings.sort_occurrences(rows, positions) if prefix else (rows, positions)
 
     def occurrence_rows(self, field: str, word: str, *, prefix: bool) -> Int32s:
         """The rows of the same occurrences, without their positions, which are not even read."""
-        rows = postings.joined(run.rows(span) for run, span in self._of_word(field, word, prefix))
+        rows = postings.concatenate(run.rows(span) for run, span in self._of_word(field, word, prefix))
         return np.sort(rows) if prefix else rows
 
     def present(self, field: str) -> Mask:
@@ -98,17 +100,17 @@ class Answers(ABC):
     def keys(self, after: str | None, limit: int) -> list[str]:
         """The routing keys after this one, ascending, at most so many."""
         self._must_be_indexed(KEYS)
-        found: dict[str, None] = {}
+        keys: dict[str, None] = {}
         for run in self._runs(KEYS, after or "", lambda _: False):
             start = 0 if after is None else postings.exact_span(run.terms, after)[1]
-            while start < len(run.terms) and len(found) < limit:
-                found.update(dict.fromkeys(run.terms.slice(start, limit - len(found)).to_pylist()))
+            while start < len(run.terms) and len(keys) < limit:
+                keys.update(dict.fromkeys(run.terms.slice(start, limit - len(keys)).to_pylist()))
                 start += limit
-            if len(found) >= limit:
+            if len(keys) >= limit:
                 break
-        return list(found)[:limit]
+        return list(keys)[:limit]
 
-    def _of_word(self, field: str, word: str, prefix: bool) -> Iterator[tuple[Run, postings.Span]]:
+    def _of_word(self, field: str, word: str, prefix: bool) -> Iterator[tuple[PostingRun, postings.Span]]:
         """The runs that may hold a word of a text field, or words that begin so, and where in each they stand."""
         if not self._is_text(field):
             raise KeyError(f"{field} is no text field: its values have no positions")
@@ -116,7 +118,7 @@ class Answers(ABC):
         for run in self._runs(field, word, beyond, exact=not prefix):
             yield run, span(run.terms, word)
 
-    def _found(self, field: str, term: str) -> Iterator[Int32s]:
+    def _term_rows(self, field: str, term: str) -> Iterator[Int32s]:
         """The lists of a term; they follow each other."""
         self._must_be_indexed(field)
         for run in self._runs(field, term, term.__lt__, exact=True):
@@ -141,15 +143,15 @@ class Answers(ABC):
             mask &= having
         return postings.as_rows(mask)
 
-    def _scanned(self, name: str, part: str, rows: Int32s) -> Int32s:
+    def _scan_texts(self, name: str, part: str, rows: Int32s) -> Int32s:
         """Those of some rows of a column of texts, or lists of texts, that have this part."""
-        found = []
+        matches = []
         for number, group in enumerate(self.groups(name)):
             inside = rows[np.searchsorted(rows, group.start) : np.searchsorted(rows, group.stop)]
             if len(inside):
-                asked = self.column(name, number).take(pa.array(inside - group.start))
-                found.append(inside[postings.containing(asked, part)])
-        return postings.joined(found)
+                texts = self.column(name, number).take(pa.array(inside - group.start))
+                matches.append(inside[postings.containing(texts, part)])
+        return postings.concatenate(matches)
 
     def _is_text(self, field: str) -> bool:
         return field != KEYS and self.fields[field].kind == "text"

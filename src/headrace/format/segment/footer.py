@@ -9,10 +9,10 @@ import numpy as np
 
 from headrace.errors import CorruptData
 from headrace.format.segment import layout
-from headrace.format.segment.layout import Info
+from headrace.format.segment.layout import SegmentInfo
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """One row group; ``version`` is None where there are several, ``keys`` where it cannot be said."""
 
     number: int
@@ -28,7 +28,7 @@ class Group(NamedTuple):
     bytes_before: int
 
 
-def groups_of(footer: Any, info: Info, name: str) -> list[Group]:
+def groups_of(footer: Any, info: SegmentInfo, name: str) -> list[RowGroup]:
     """The row groups in order; raises where they do not make up the segment that the identity describes."""
     if not footer.schema.to_arrow_schema().equals(layout.schema(info.json)):
         raise CorruptData(f"{name} does not have the columns of a segment", object=name, check="columns")
@@ -39,7 +39,7 @@ def groups_of(footer: Any, info: Info, name: str) -> list[Group]:
             object=name,
             check="count",
         )
-    groups: list[Group] = []
+    groups: list[RowGroup] = []
     seq, size = info.first_seq, 0
     for number, (payload_bytes, requests) in enumerate(info.groups):
         group = _group(footer.row_group(number), number, seq, size)
@@ -51,7 +51,7 @@ def groups_of(footer: Any, info: Info, name: str) -> list[Group]:
     return groups
 
 
-def _group(row_group: Any, number: int, first_seq: int, bytes_before: int) -> Group | None:
+def _group(row_group: Any, number: int, first_seq: int, bytes_before: int) -> RowGroup | None:
     """A row group that begins with this entry, or None."""
     seqs, times, versions = (
         row_group.column(column).statistics for column in (layout.SEQ, layout.APPEND_TIME, layout.VERSION_COLUMN)
@@ -60,8 +60,8 @@ def _group(row_group: Any, number: int, first_seq: int, bytes_before: int) -> Gr
     if (seqs.min_raw, seqs.max_raw) != (first_seq, end_seq - 1):
         return None
     chunk = row_group.column(layout.KEY)
-    keys, place = chunk.statistics, chunk.bloom_filter_offset
-    return Group(
+    keys, filter_offset = chunk.statistics, chunk.bloom_filter_offset
+    return RowGroup(
         number=number,
         first_seq=first_seq,
         end_seq=end_seq,
@@ -70,12 +70,12 @@ def _group(row_group: Any, number: int, first_seq: int, bytes_before: int) -> Gr
         version=versions.min_raw if versions.min_raw == versions.max_raw else None,
         keyed=keys.null_count < row_group.num_rows,
         keys=(keys.min, keys.max) if keys.has_min_max else None,
-        filter=None if place is None else (place, chunk.bloom_filter_length),
+        filter=None if filter_offset is None else (filter_offset, chunk.bloom_filter_length),
         bytes_before=bytes_before,
     )
 
 
-class Places:
+class KeyIndex:
     """The rows of every key, by hashes that hold for this process, and when they were appended."""
 
     __slots__ = ("_hashes", "_rows", "_run_times", "_runs", "bytes")
@@ -92,7 +92,7 @@ class Places:
         #: Entries of one request have one time, so that there are few.
         self._runs = np.flatnonzero(np.diff(at_us, prepend=at_us[0] - 1)).astype(np.uint32)
         self._run_times = at_us[self._runs]
-        self.bytes = sum(one.nbytes for one in (self._hashes, self._rows, self._runs, self._run_times))
+        self.bytes = sum(array.nbytes for array in (self._hashes, self._rows, self._runs, self._run_times))
 
     def of(self, key: str) -> list[int]:
         """The rows of a key, in order, and those of keys with the same hash."""

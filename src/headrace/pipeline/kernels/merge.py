@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import decoding
-from headrace.format.state.names import state_key
-from headrace.format.state.reader import Reader
+from headrace.format.object_names import state_key
+from headrace.format.state.reader import StateReader
 from headrace.format.state.writer import Packed
 from headrace.pipeline.kernels.features import uploaded
 from headrace.pipeline.kernels.units import Kernel, Workspace, failure, open_workspace
@@ -60,7 +60,7 @@ class Split(NamedTuple):
 
 
 #: What is read of one of a unit's states, given its number.
-Read = Callable[[Split, int, Reader], Iterator[pa.RecordBatch]]
+Read = Callable[[Split, int, StateReader], Iterator[pa.RecordBatch]]
 
 
 def split_unit(unit: Unit) -> Split:
@@ -69,7 +69,7 @@ def split_unit(unit: Unit) -> Split:
     if unit.job != "features":
         return Split([], life_ids)
     reducer = defined_by(unit).reducer
-    unit_lanes = [] if reducer.may_restart(unit.first_seq, unit.end_seq) else lanes.lanes(reducer)
+    unit_lanes = [] if reducer.may_restart(unit.first_seq, unit.end_seq) else lanes.assign_lanes(reducer)
     reduced = {member.life for lane in unit_lanes for member in lane.members}
     return Split(unit_lanes if reduced else [], {name: life for name, life in life_ids.items() if life not in reduced})
 
@@ -77,15 +77,15 @@ def split_unit(unit: Unit) -> Split:
 def in_lanes(gathers: bool) -> Read:
     """Rows of lives that Catalyst reduces: of those whose aggregates hold more than a number, or of the others."""
 
-    def read(unit_split: Split, number: int, reader: Reader) -> Iterator[pa.RecordBatch]:
+    def read(unit_split: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
         chosen = unit_split.alike(gathers)
         for keys, states in reader.columns({member.life for lane in chosen for member in lane.members}):
-            yield from lanes.exploded(chosen, keys, states)
+            yield from lanes.explode_states(chosen, keys, states)
 
     return read
 
 
-def in_order(unit_split: Split, number: int, reader: Reader) -> Iterator[pa.RecordBatch]:
+def in_order(unit_split: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
     """Rows of lives that are merged in order."""
     rows = reader.rows(unit_split.in_order.values())
     while some := list(islice(rows, _BATCH)):
@@ -140,11 +140,11 @@ def _failure_row(failed: bytes | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"packed": pa.array([failed], pa.binary())})
 
 
-def _open_state(unit: Unit, number: int, here: Workspace, stack: ExitStack) -> Reader:
+def _open_state(unit: Unit, number: int, here: Workspace, stack: ExitStack) -> StateReader:
     state = unit.states[number]
     key = state_key(unit.stream, unit.incarnation, state.name)
     path = stack.enter_context(here.borrowed(key, state.bytes, f"{number}.parquet"))
-    return Reader(path, key, sha256=state.sha256)
+    return StateReader(path, key, sha256=state.sha256)
 
 
 def _add_columns(batch: pa.RecordBatch, unit: int, shape: pa.Schema) -> pa.RecordBatch:
@@ -202,15 +202,17 @@ def _keys(unit: Unit, chunks: Iterator[pa.Table]) -> Iterator[Packed]:
     unit_split = split_unit(unit)
     rest = msgspec.structs.replace(unit, lives=unit_split.in_order)
     for chunk in chunks:
-        ordered = build_states.combined(rest, _ordered_rows(chunk)) if unit_split.in_order else iter(())
+        ordered = build_states.merge_states(rest, _ordered_rows(chunk)) if unit_split.in_order else iter(())
         if not unit_split.lanes:
             yield from ordered
             continue
         states = dict(ordered)
-        yield from ((key, {**states.get(key, {}), **packed}) for key, packed in lanes.imploded(unit_split.lanes, chunk))
+        yield from (
+            (key, {**states.get(key, {}), **packed}) for key, packed in lanes.implode_rows(unit_split.lanes, chunk)
+        )
 
 
-def _ordered_rows(chunk: pa.Table) -> Iterator[build_states.Held]:
+def _ordered_rows(chunk: pa.Table) -> Iterator[build_states.InputRow]:
     own = chunk.filter(pc.equal(chunk["lane"], _IN_ORDER))
     columns = (own[name].to_pylist() for name in ("key", "pane", "packed"))
     return ((key, number, _PACKED.decode(packed)) for key, number, packed in zip(*columns, strict=True))

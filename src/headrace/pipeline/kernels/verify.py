@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import CorruptData
-from headrace.format.segment.stretches import stretches
+from headrace.format.segment.body_runs import body_runs
 from headrace.pipeline.kernels.units import Workspace, batches
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
@@ -23,8 +23,8 @@ def perform(unit: Unit, here: Workspace) -> dict[str, Any]:
     """Validate the entries of a unit against its proposed registry."""
     trial, findings = _trial(msgspec.json.encode(unit.registry, order="sorted")), Findings()
     for batch in batches(unit, here):
-        for run in stretches(batch, SLICE_BYTES):
-            findings += trial.look(run.first_seq, run.version, run.body, run.entries)
+        for run in body_runs(batch, SLICE_BYTES):
+            findings += trial.check(run.first_seq, run.version, run.body, run.entries)
     if findings.events != unit.count:
         raise CorruptData(f"the segments of {unit.unit} hold {findings.events} entries, not {unit.count}")
     return {"findings": findings}

@@ -13,32 +13,32 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.format.state.layout import State
-from headrace.reduce.features.definition import Defined
-from headrace.reduce.features.events import Shapes
-from headrace.reduce.features.table import Row
-from headrace.reduce.states.coverage import Chain, history, merged
+from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.events import EventShapes
+from headrace.reduce.features.table import KeyState
+from headrace.reduce.states.coverage import Chain, history, merge_row
 from headrace.reduce.states.definition import EventRun
 
 
-class Asked(NamedTuple):
+class KeyMoment(NamedTuple):
     """A key at a moment."""
 
     key: bytes
     at_us: int
 
 
-class Begun(NamedTuple):
+class StartGroup(NamedTuple):
     """Features of a table whose states end at the same event, where folding goes on."""
 
-    defined: Defined
+    defined: TableDefinition
     chain: Chain
     start: int
 
 
-class Beginning(NamedTuple):
+class ReplayStart(NamedTuple):
     """Where to begin for every feature, and whether nothing is missing since their births."""
 
-    parts: tuple[Begun, ...]
+    parts: tuple[StartGroup, ...]
     complete: bool
 
     @property
@@ -48,18 +48,18 @@ class Beginning(NamedTuple):
 
     @property
     def states(self) -> list[State]:
-        """Every state to look into, once."""
+        """Every state that is read, once."""
         return list({state.name: state for part in self.parts for state in part.chain.states}.values())
 
     @property
     def since(self) -> int:
-        """The first event that is known of."""
+        """The first event that the rows cover."""
         return min(part.chain.states[0].first_seq if part.chain.states else part.start for part in self.parts)
 
 
-def beginning(
-    defined: Defined, features: Iterable[str], states: Iterable[State], first_seq: int, until: int
-) -> Beginning:
+def find_start(
+    defined: TableDefinition, features: Iterable[str], states: Iterable[State], first_seq: int, until: int
+) -> ReplayStart:
     """Begin with states that hold nothing from an event on; events before ``first_seq`` are not retained."""
     usable = [state for state in states if state.end_seq <= until]
     together: dict[tuple[int, tuple[str, ...]], list[str]] = {}
@@ -72,40 +72,40 @@ def beginning(
         start = max(end, first_seq)
         together.setdefault((start, tuple(state.name for state in chains[name])), []).append(name)
     parts = [
-        Begun(defined.restricted(names), Chain(tuple(names), tuple(chains[names[0]])), start)
+        StartGroup(defined.restricted(names), Chain(tuple(names), tuple(chains[names[0]])), start)
         for (start, _), names in together.items()
     ]
-    return Beginning(tuple(parts), complete)
+    return ReplayStart(tuple(parts), complete)
 
 
 class Replay:
-    """Folds events, and tells rows as their moments pass."""
+    """Folds events, and keeps the row of each key as it is at each requested moment."""
 
     def __init__(
         self,
-        begun: Beginning,
-        asked: Sequence[Asked],
+        begun: ReplayStart,
+        key_moments: Sequence[KeyMoment],
         features: Sequence[str],
         find: Callable[[State, bytes], Mapping[str, bytes] | None],
     ) -> None:
         self._parts = begun.parts
         self._features = features
-        self._asked = sorted(enumerate(asked), key=lambda item: item[1].at_us, reverse=True)
-        self.rows: list[dict[str, Any]] = [{} for _ in asked]
-        self._held = [_held(part, {one.key for one in asked}, find) for part in begun.parts]
+        self._pending = sorted(enumerate(key_moments), key=lambda entry: entry[1].at_us, reverse=True)
+        self.rows: list[dict[str, Any]] = [{} for _ in key_moments]
+        self._held = [_read_states(part, {key_moment.key for key_moment in key_moments}, find) for part in begun.parts]
 
-    def fold(self, shapes: Shapes, told: EventRun) -> bool:
-        """Go on with some events; whether any moment is still to come."""
-        for at, event in enumerate(shapes.events(told.body, told.version)):
-            self._tell(told.times_us[at])
-            if not self._asked:
+    def fold(self, shapes: EventShapes, run: EventRun) -> bool:
+        """Fold a run of events; returns whether a later moment is still requested."""
+        for at, event in enumerate(shapes.events(run.body, run.version)):
+            self._finish_before(run.times_us[at])
+            if not self._pending:
                 return False
-            self._add(told.first_seq + at, told.times_us[at] // 1000, event)
+            self._add(run.first_seq + at, run.times_us[at] // 1000, event)
         return True
 
     def finish(self) -> list[dict[str, Any]]:
-        """The rows of everything that was asked, in the order of the questions."""
-        self._tell(None)
+        """The rows of all requested keys and moments, in the order of the request."""
+        self._finish_before(None)
         return self.rows
 
     def _add(self, seq: int, at_ms: int, event: dict[str, Any]) -> None:
@@ -117,35 +117,35 @@ class Replay:
             if placed is not None and placed[0] in held:
                 held[placed[0]] = reducer.fold(held[placed[0]], placed[1], at_ms, seq)
 
-    def _tell(self, before_us: int | None) -> None:
-        """Tell the rows of moments that lie before another."""
-        while self._asked and (before_us is None or self._asked[-1][1].at_us < before_us):
-            number, asked = self._asked.pop()
-            self.rows[number] = self._row(asked)
+    def _finish_before(self, before_us: int | None) -> None:
+        """Finish the rows of all requested moments before this one, or of all that are left."""
+        while self._pending and (before_us is None or self._pending[-1][1].at_us < before_us):
+            number, key_moment = self._pending.pop()
+            self.rows[number] = self._row(key_moment)
 
-    def _row(self, asked: Asked) -> dict[str, Any]:
-        found = [held[asked.key] for held in self._held]
-        return finished([part.defined for part in self._parts], found, asked, self._features)
+    def _row(self, key_moment: KeyMoment) -> dict[str, Any]:
+        states = [held[key_moment.key] for held in self._held]
+        return finish_row([part.defined for part in self._parts], states, key_moment, self._features)
 
 
-def finished(
-    parts: Sequence[Defined], rows: Sequence[Row | None], asked: Asked, features: Sequence[str]
+def finish_row(
+    parts: Sequence[TableDefinition], rows: Sequence[KeyState | None], key_moment: KeyMoment, features: Sequence[str]
 ) -> dict[str, Any]:
     """The row of a key at a moment, from parts that have different features; none where it was not seen."""
     seen = next((row for row in rows if row is not None), None)
-    told: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     for defined, row in zip(parts, rows, strict=True):
         state = msgspec.structs.replace(seen, states={}) if row is None and seen is not None else row
-        told |= defined.reducer.finish(state, asked.at_us // 1000)
-    return {name: told[name] for name in features if name in told}
+        answers |= defined.reducer.finish(state, key_moment.at_us // 1000)
+    return {name: answers[name] for name in features if name in answers}
 
 
-def _held(
-    part: Begun, keys: Iterable[bytes], find: Callable[[State, bytes], Mapping[str, bytes] | None]
-) -> dict[bytes, Row | None]:
-    """What states hold of the keys that are asked for."""
-    reducer, lives = part.defined.reducer, {name: life.id for name, life in part.defined.lives.items()}
-    return {key: merged(reducer, lives, [part.chain], lambda state, key=key: find(state, key)) for key in keys}  # type: ignore[misc]
+def _read_states(
+    part: StartGroup, keys: Iterable[bytes], find: Callable[[State, bytes], Mapping[str, bytes] | None]
+) -> dict[bytes, KeyState | None]:
+    """The rows that states hold of the requested keys."""
+    reducer, life_ids = part.defined.reducer, {name: life.id for name, life in part.defined.lives.items()}
+    return {key: merge_row(reducer, life_ids, [part.chain], lambda state, key=key: find(state, key)) for key in keys}  # type: ignore[misc]
 
 
 #: States come before all events.
@@ -157,17 +157,17 @@ class Question(msgspec.Struct, frozen=True):
 
     features: tuple[str, ...]
     asked: tuple[tuple[bytes, int], ...]
-    defined: Defined
+    defined: TableDefinition
 
     def moments(self) -> dict[bytes, list[int]]:
-        """The moments that are asked for, by key, in order."""
-        found: dict[bytes, list[int]] = {}
+        """The requested moments of each key, in order."""
+        by_key: dict[bytes, list[int]] = {}
         for key, at_us in sorted(self.asked):
-            found.setdefault(key, []).append(at_us)
-        return found
+            by_key.setdefault(key, []).append(at_us)
+        return by_key
 
 
-class Part(msgspec.Struct, frozen=True):
+class StartPart(msgspec.Struct, frozen=True):
     """Features that begin with the same states, and the first event to fold after them."""
 
     features: tuple[str, ...]
@@ -175,10 +175,10 @@ class Part(msgspec.Struct, frozen=True):
     states: tuple[str, ...]
 
 
-class Known(msgspec.Struct, frozen=True):
+class StartPoint(msgspec.Struct, frozen=True):
     """Where to begin, whether nothing is missing since the births of the features, and the first event known of."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[StartPart, ...]
     complete: bool
     since: int
 
@@ -193,20 +193,20 @@ class Piece(NamedTuple):
     packed: dict[str, bytes]
 
 
-class Pieces:
+class PieceFolder:
     """Folds a run of events into pieces."""
 
-    def __init__(self, question: Question, known: Known) -> None:
+    def __init__(self, question: Question, start_point: StartPoint) -> None:
         self._moments = question.moments()
-        self._parts = [(part.start, question.defined.restricted(part.features).reducer) for part in known.parts]
-        self._rows: dict[tuple[bytes, int, int], Row] = {}
+        self._parts = [(part.start, question.defined.restricted(part.features).reducer) for part in start_point.parts]
+        self._rows: dict[tuple[bytes, int, int], KeyState] = {}
         self._number: int | None = None
 
-    def fold(self, shapes: Shapes, told: EventRun) -> None:
-        """Go on with some events."""
-        self._number = told.first_seq if self._number is None else self._number
-        for at, event in enumerate(shapes.events(told.body, told.version)):
-            self._add(told.first_seq + at, told.times_us[at], event)
+    def fold(self, shapes: EventShapes, run: EventRun) -> None:
+        """Fold a run of events."""
+        self._number = run.first_seq if self._number is None else self._number
+        for at, event in enumerate(shapes.events(run.body, run.version)):
+            self._add(run.first_seq + at, run.times_us[at], event)
 
     def _add(self, seq: int, at_us: int, event: dict[str, Any]) -> None:
         for number, (start, reducer) in enumerate(self._parts):
@@ -223,26 +223,28 @@ class Pieces:
             yield Piece(key, part, self._number or 0, moment, self._parts[part][1].pack(row))
 
 
-def answered(question: Question, known: Known, key: bytes, pieces: Sequence[Piece]) -> list[tuple[int, dict[str, Any]]]:
+def answer_moments(
+    question: Question, start_point: StartPoint, key: bytes, pieces: Sequence[Piece]
+) -> list[tuple[int, dict[str, Any]]]:
     """The rows of a key at its moments, given its pieces in order, and their places among everything asked."""
-    defined = [question.defined.restricted(part.features) for part in known.parts]
-    asked = sorted((at_us, place) for place, (own, at_us) in enumerate(question.asked) if own == key)
+    defined = [question.defined.restricted(part.features) for part in start_point.parts]
+    numbered_moments = sorted((at_us, index) for index, (own, at_us) in enumerate(question.asked) if own == key)
     along = [
-        _along(one, len(asked), [piece for piece in pieces if piece.part == number])
-        for number, one in enumerate(defined)
+        _states_at_moments(table, len(numbered_moments), [piece for piece in pieces if piece.part == number])
+        for number, table in enumerate(defined)
     ]
     rows = zip(*along, strict=True)
     return [
-        (place, finished(defined, found, Asked(key, at_us), question.features))
-        for (at_us, place), found in zip(asked, rows, strict=True)
+        (index, finish_row(defined, states, KeyMoment(key, at_us), question.features))
+        for (at_us, index), states in zip(numbered_moments, rows, strict=True)
     ]
 
 
-def _along(defined: Defined, moments: int, pieces: Iterable[Piece]) -> list[Row | None]:
-    """What a key has at each of its moments."""
-    reducer, found, row = defined.reducer, list[Row | None](), None
+def _states_at_moments(defined: TableDefinition, moments: int, pieces: Iterable[Piece]) -> list[KeyState | None]:
+    """The row of a key at each of its moments, None before its first event."""
+    reducer, states, row = defined.reducer, list[KeyState | None](), None
     for piece in pieces:
-        found += [row] * (piece.moment - len(found))
+        states += [row] * (piece.moment - len(states))
         part = reducer.unpack(piece.packed)
         row = part if row is None else reducer.merge(row, part)
-    return found + [row] * (moments - len(found))
+    return states + [row] * (moments - len(states))

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.errors import KeyShapeMismatch
-from headrace.reduce.features.keys import Keys
+from headrace.reduce.features.keys import KeyEncoder
 from headrace.reduce.features.operators import operator
-from headrace.reduce.features.packing import pack, unpack
-from headrace.reduce.features.rows import Rows, mentioned
+from headrace.reduce.features.rows import Rows, mentioned_names
+from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.schema.descriptor.nodes import Life
 from headrace.schema.expression import compiled, parse
 
 if TYPE_CHECKING:
-    from headrace.schema.descriptor.validate import Resolved
+    from headrace.schema.descriptor.validate import ResolvedTable
 
 NEVER = float("inf")
 
 
-class Row(msgspec.Struct, gc=False):
+class KeyState(msgspec.Struct, gc=False):
     """The state of one key: the frame of its events, and a state per feature; an absent one is that of no events."""
 
     first_seq: int
@@ -43,14 +43,14 @@ class TableReducer:
     """The features of one table as a reducer over its root event stream."""
 
     def __init__(
-        self, resolved: Resolved, lives: Mapping[str, Life], cold: Sequence[tuple[int, int | None]] = ()
+        self, resolved: ResolvedTable, feature_lives: Mapping[str, Life], cold: Sequence[tuple[int, int | None]] = ()
     ) -> None:
         table = resolved.table
         self.features = tuple(table.features)
-        self.rows = Rows(resolved.root.schema, resolved.ops, mentioned(resolved))
-        self.keys = Keys(table.key, resolved.key_types)
+        self.rows = Rows(resolved.root.schema, resolved.ops, mentioned_names(resolved))
+        self.keys = KeyEncoder(table.key, resolved.key_types)
         self.operators = {name: operator(feature, resolved.types) for name, feature in table.features.items()}
-        self.lives = {name: lives[name] for name in table.features}
+        self.lives = {name: feature_lives[name] for name in table.features}
         self.types = resolved.types
         #: Whether a row counts for a feature; without an entry all do.
         self.wheres = {
@@ -59,7 +59,8 @@ class TableReducer:
             if (text := feature.params.get("where")) is not None
         }
         self._folds = [
-            (name, lives[name].birth, self.wheres.get(name), found.fold) for name, found in self.operators.items()
+            (name, feature_lives[name].birth, self.wheres.get(name), reducer.fold)
+            for name, reducer in self.operators.items()
         ]
         #: How long an entity may be idle, None for ever, from each sequence number on.
         self.cold = sorted(cold, key=lambda step: step[0]) if table.key else []
@@ -71,10 +72,10 @@ class TableReducer:
             return None
         return key, row
 
-    def fold(self, state: Row | None, row: dict[str, Any], at_ms: int, seq: int) -> Row:
+    def fold(self, state: KeyState | None, row: dict[str, Any], at_ms: int, seq: int) -> KeyState:
         """The state with one more row, later than all others; the state given may be changed."""
         if state is None:
-            state = Row(seq, at_ms, seq, at_ms, False, {})
+            state = KeyState(seq, at_ms, seq, at_ms, False, {})
         else:
             if self.cold and at_ms - state.last_ms > self._cold_after(seq):
                 state.states = {}
@@ -90,7 +91,7 @@ class TableReducer:
                     states[name] = folded
         return state
 
-    def merge(self, left: Row, right: Row) -> Row:
+    def merge(self, left: KeyState, right: KeyState) -> KeyState:
         """The state of two adjacent ranges, the earlier one first; neither is changed, parts of both may be shared."""
         afresh = right.restarted or right.first_ms - left.last_ms > self._cold_after(right.first_seq)
         if afresh:
@@ -103,9 +104,9 @@ class TableReducer:
                 if name in ours or name in theirs
             }
         restarted = left.restarted or afresh
-        return Row(left.first_seq, left.first_ms, right.last_seq, right.last_ms, restarted, states)
+        return KeyState(left.first_seq, left.first_ms, right.last_seq, right.last_ms, restarted, states)
 
-    def finish(self, state: Row | None, now_ms: int, wanted: Sequence[str] | None = None) -> dict[str, Any]:
+    def finish(self, state: KeyState | None, now_ms: int, wanted: Sequence[str] | None = None) -> dict[str, Any]:
         """The features of a key at a moment; none at all of a key that is unseen or has gone cold."""
         if state is None or self._is_cold(state, now_ms):
             return {}
@@ -117,7 +118,7 @@ class TableReducer:
         """The features of a key that no event has had since they began."""
         return {name: self.operators[name].finish(None, now_ms) for name in wanted}
 
-    def pack(self, state: Row) -> dict[str, bytes]:
+    def pack(self, state: KeyState) -> dict[str, bytes]:
         """The frame under the empty name, and the state of every life that has one."""
         frame = [state.first_seq, state.first_ms, state.last_seq, state.last_ms, state.restarted]
         packed = {"": pack(frame)}
@@ -126,18 +127,18 @@ class TableReducer:
                 packed[self.lives[name].id] = pack(held)
         return packed
 
-    def unpack(self, packed: Mapping[str, bytes]) -> Row:
+    def unpack(self, packed: Mapping[str, bytes]) -> KeyState:
         """The state that was packed; a life that is absent is empty, one that is not of this table is passed over."""
         states = {name: unpack(packed[life.id]) for name, life in self.lives.items() if life.id in packed}
         first_seq, first_ms, last_seq, last_ms, restarted = unpack(packed[""])
-        return Row(first_seq, first_ms, last_seq, last_ms, restarted, states)
+        return KeyState(first_seq, first_ms, last_seq, last_ms, restarted, states)
 
-    def key(self, given: Any) -> bytes:
+    def key(self, caller_key: Any) -> bytes:
         """The key that a caller gives: an array, or a scalar where it has one part; "" is the key of a global table."""
-        found = self.keys.given(given)
-        if found is None:
-            raise KeyShapeMismatch(f"the key must be {self.keys.shape()}", key=given)
-        return found
+        key = self.keys.from_caller(caller_key)
+        if key is None:
+            raise KeyShapeMismatch(f"the key must be {self.keys.shape()}", key=caller_key)
+        return key
 
     def may_restart(self, first_seq: int, end_seq: int) -> bool:
         """Whether one of these events may start an entity afresh."""
@@ -151,7 +152,7 @@ class TableReducer:
         after = self.cold[at - 1][1] if at else None
         return NEVER if after is None else after
 
-    def _is_cold(self, state: Row, now_ms: int) -> bool:
+    def _is_cold(self, state: KeyState, now_ms: int) -> bool:
         """Whether it has been idle for too long by the rule of its last event, and the newest one would restart it."""
         if not self.cold:
             return False

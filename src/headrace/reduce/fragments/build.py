@@ -11,9 +11,9 @@ import msgspec
 from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.format.state.writer import Packed
-from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, Keys
+from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, UserFragments
 from headrace.reduce.states.definition import EventRun, Folded
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.descriptor.nodes import Life
 from headrace.schema.entity.observation import Observation
@@ -31,7 +31,7 @@ def name_of(entity_type: str) -> str:
     return entity_type + _SUFFIX
 
 
-class FragmentsDefined(msgspec.Struct, frozen=True, dict=True):
+class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
     """The fragments of an entity type; they are always counted alike."""
 
     entity_type: str
@@ -41,17 +41,17 @@ class FragmentsDefined(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        """Not the type's, whose snapshots have it."""
+        """A name of its own: the snapshots of the type have the name of the type."""
         return name_of(self.entity_type)
 
     @property
     def born(self) -> int:
-        """All observations count."""
+        """The first observation: all of them are counted."""
         return 0
 
     @cached_property
     def lives(self) -> Mapping[str, Life]:
-        """There is one."""
+        """The only life; none where the definition was restricted to other names."""
         return {"": Life(LIFE, 0)} if self.is_alive else {}
 
     @property
@@ -59,8 +59,8 @@ class FragmentsDefined(msgspec.Struct, frozen=True, dict=True):
         """What folds it."""
         return _REDUCER
 
-    def restricted(self, names: Collection[str]) -> FragmentsDefined:
-        """The same, or nothing."""
+    def restricted(self, names: Collection[str]) -> FragmentsDefinition:
+        """The same definition, which keeps its life only where its name is given."""
         return msgspec.structs.replace(self, is_alive=self.is_alive and "" in names)
 
     def dump(self) -> object:
@@ -68,36 +68,36 @@ class FragmentsDefined(msgspec.Struct, frozen=True, dict=True):
         return msgspec.to_builtins(self)
 
 
-class Shapes:
+class FragmentShapes:
     """Turns stored bodies into observations with their fragments."""
 
-    def folded(self, told: EventRun) -> Iterator[Folded]:
+    def decode_run(self, run: EventRun) -> Iterator[Folded]:
         """The observations of a body, with the time they were appended in microseconds."""
-        found = _OBSERVATIONS.decode(b"[" + told.body + b"]")
-        return zip(range(told.first_seq, told.first_seq + len(found)), told.times_us, found, strict=True)
+        observations = _OBSERVATIONS.decode(b"[" + run.body + b"]")
+        return zip(range(run.first_seq, run.first_seq + len(observations)), run.times_us, observations, strict=True)
 
 
-SHAPES = Shapes()
+SHAPES = FragmentShapes()
 
 
-def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
+def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
     """The rows of a unit's users, in the columns of segments; ``rest`` is called between slices of them."""
-    rows: dict[bytes, Keys] = {}
+    rows: dict[bytes, UserFragments] = {}
     count = 0
     for batch in batches:
-        for told in of_batch(batch, _SLICE_BYTES):
-            for seq, at_us, observation in SHAPES.folded(told):
+        for run in runs_of_batch(batch, _SLICE_BYTES):
+            for seq, at_us, observation in SHAPES.decode_run(run):
                 placed = _REDUCER.place(observation)
                 if placed is not None:
                     key, row = placed
                     rows[key] = _REDUCER.fold(rows.get(key), row, at_us, seq)
-            count += len(told.times_us)
+            count += len(run.times_us)
             rest()
     if count != unit.count:
         raise CorruptData(f"the segments of {unit.unit} hold {count} entries, not {unit.count}")
     return ((key, _REDUCER.pack(rows.pop(key))) for key in sorted(rows))
 
 
-def defined_by(unit: Unit) -> FragmentsDefined:
+def defined_by(unit: Unit) -> FragmentsDefinition:
     """The fragments that a unit counts."""
-    return decoding.convert(unit.defined, FragmentsDefined).restricted(tuple(unit.lives or {}))
+    return decoding.convert(unit.defined, FragmentsDefinition).restricted(tuple(unit.lives or {}))

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from headrace.reduce.fragments.stats import Stats, count, merged, pack, unpack
+from headrace.reduce.fragments.stats import Stats, count, merge_stats, pack, unpack
 from headrace.schema.entity.observation import Observation
 
 #: Keys of one user that are kept.
@@ -22,7 +22,7 @@ _PACK = msgspec.msgpack.Encoder().encode
 _UNPACK = msgspec.msgpack.Decoder(tuple[bool, dict[str, bytes]]).decode
 
 
-class Keys(msgspec.Struct):
+class UserFragments(msgspec.Struct):
     """What is known of the fragments of one user, by key, and whether there were more keys than are kept."""
 
     stats: dict[str, Stats] = msgspec.field(default_factory=dict)
@@ -36,46 +36,46 @@ class FragmentReducer:
         """The key and the row of an observation; None where everything in it has its place."""
         return (observation.user_id.encode(), observation) if observation.fragments else None
 
-    def fold(self, state: Keys | None, row: Observation, at_us: int, seq: int) -> Keys:
+    def fold(self, state: UserFragments | None, row: Observation, at_us: int, seq: int) -> UserFragments:
         """The state with one more observation; the state given may be changed."""
-        found = Keys() if state is None else state
+        user_fragments = UserFragments() if state is None else state
         for fragment in row.fragments:
-            stats = found.stats.get(fragment.key)
+            stats = user_fragments.stats.get(fragment.key)
             if stats is None:
-                stats = found.stats[fragment.key] = Stats(at_us, at_us)
+                stats = user_fragments.stats[fragment.key] = Stats(at_us, at_us)
             count(stats, at_us, row, fragment)
-        if len(found.stats) > 2 * MOST_KEYS:
-            _shorten(found)
-        return found
+        if len(user_fragments.stats) > 2 * MOST_KEYS:
+            _shorten(user_fragments)
+        return user_fragments
 
-    def merge(self, left: Keys, right: Keys) -> Keys:
+    def merge(self, left: UserFragments, right: UserFragments) -> UserFragments:
         """What is known of both; neither is changed."""
         stats = dict(left.stats)
         for key, held in right.stats.items():
-            stats[key] = merged(stats[key], held) if key in stats else held
-        found = Keys(stats, left.truncated or right.truncated)
-        _shorten(found)
-        return found
+            stats[key] = merge_stats(stats[key], held) if key in stats else held
+        user_fragments = UserFragments(stats, left.truncated or right.truncated)
+        _shorten(user_fragments)
+        return user_fragments
 
-    def pack(self, state: Keys) -> dict[str, bytes]:
+    def pack(self, state: UserFragments) -> dict[str, bytes]:
         """The row as bytes, the same for the same fragments."""
         _shorten(state)
         packed = {key: pack(state.stats[key]) for key in sorted(state.stats)}
         return {"": b"", LIFE: _PACK((state.truncated, packed))}
 
-    def unpack(self, packed: Mapping[str, bytes]) -> Keys:
+    def unpack(self, packed: Mapping[str, bytes]) -> UserFragments:
         """The row that was packed."""
         if LIFE not in packed:
-            return Keys()
-        truncated, found = _UNPACK(packed[LIFE])
-        return Keys({key: unpack(part) for key, part in found.items()}, truncated)
+            return UserFragments()
+        truncated, packed_stats = _UNPACK(packed[LIFE])
+        return UserFragments({key: unpack(part) for key, part in packed_stats.items()}, truncated)
 
 
-def _shorten(found: Keys) -> None:
+def _shorten(user_fragments: UserFragments) -> None:
     """Leave keys out that are too many: those with the greatest hashes, whatever came first."""
-    if len(found.stats) > MOST_KEYS:
-        kept = sorted(found.stats, key=_hash)[:MOST_KEYS]
-        found.stats, found.truncated = {key: found.stats[key] for key in kept}, True
+    if len(user_fragments.stats) > MOST_KEYS:
+        kept = sorted(user_fragments.stats, key=_hash)[:MOST_KEYS]
+        user_fragments.stats, user_fragments.truncated = {key: user_fragments.stats[key] for key in kept}, True
 
 
 def _hash(key: str) -> bytes:

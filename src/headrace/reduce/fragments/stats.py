@@ -21,14 +21,14 @@ _RANGE = 2**64
 _KEPT = 1 << 15
 
 
-def note(held: set[int], text: str) -> None:
-    """Take in a text."""
+def add_text(held: set[int], text: str) -> None:
+    """Add the hash of a text to a set of which the least hashes are kept."""
     held.add(_hash(text))
     if len(held) > 2 * MOST:
         held.intersection_update(least(held))
 
 
-def united(parts: Iterable[set[int]]) -> set[int]:
+def merge_texts(parts: Iterable[set[int]]) -> set[int]:
     """The texts of all; none of them is changed."""
     return set(least(set().union(*parts)))
 
@@ -38,8 +38,8 @@ def least(held: set[int]) -> list[int]:
     return sorted(held)[:MOST]
 
 
-def counted(held: set[int]) -> int:
-    """How many there are."""
+def estimate_count(held: set[int]) -> int:
+    """About how many different texts were added; exact as long as all hashes are kept."""
     if len(held) < MOST:
         return len(held)
     return round((MOST - 1) * _RANGE / least(held)[-1])
@@ -47,7 +47,7 @@ def counted(held: set[int]) -> int:
 
 @lru_cache(maxsize=_KEPT)
 def _hash(text: str) -> int:
-    """The same users, sources and entities come again and again."""
+    """The hash of a text, cached because the same users, sources and entities recur."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
@@ -55,10 +55,10 @@ MOST_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
 #: The user and the key of fragments.
-Of = tuple[str, str]
+FragmentId = tuple[str, str]
 
 
-class Tally(msgspec.Struct):
+class ShapeCount(msgspec.Struct):
     """The values of one shape: how many, and the sources that they are from."""
 
     count: int = 0
@@ -75,7 +75,7 @@ class Stats(msgspec.Struct):
     last_us: int
     converted: int = 0
     nulls: int = 0
-    shapes: dict[str, Tally] = msgspec.field(default_factory=dict)
+    shapes: dict[str, ShapeCount] = msgspec.field(default_factory=dict)
     kinds: dict[str, int] = msgspec.field(default_factory=dict)
     users: set[int] = msgspec.field(default_factory=set)
     entities: set[int] = msgspec.field(default_factory=set)
@@ -88,20 +88,20 @@ class Stats(msgspec.Struct):
 
     def sources(self, shapes: Iterable[str]) -> int:
         """How many sources the values with these shapes are from."""
-        return counted(united(self.shapes[shape].sources for shape in shapes))
+        return estimate_count(merge_texts(self.shapes[shape].sources for shape in shapes))
 
 
-def tallied(observations: Iterable[tuple[int, int, Observation]]) -> dict[Of, Stats]:
+def count_observations(observations: Iterable[tuple[int, int, Observation]]) -> dict[FragmentId, Stats]:
     """The fragments of observations, which come with their sequence numbers and the times they were appended, µs."""
-    found: dict[Of, Stats] = {}
+    by_fragment: dict[FragmentId, Stats] = {}
     for _, at_us, observation in observations:
         for fragment in observation.fragments:
             of = (observation.user_id, fragment.key)
-            stats = found.get(of)
+            stats = by_fragment.get(of)
             if stats is None:
-                stats = found[of] = Stats(at_us, at_us)
+                stats = by_fragment[of] = Stats(at_us, at_us)
             count(stats, at_us, observation, fragment)
-    return found
+    return by_fragment
 
 
 def count(stats: Stats, at_us: int, observation: Observation, fragment: Fragment) -> None:
@@ -114,17 +114,17 @@ def count(stats: Stats, at_us: int, observation: Observation, fragment: Fragment
     if shape == NULL:
         stats.nulls += 1
         return
-    tally = stats.shapes.setdefault(shape, Tally())
+    tally = stats.shapes.setdefault(shape, ShapeCount())
     tally.count += 1
     if observation.source_id is not None:
-        note(tally.sources, observation.source_id)
+        add_text(tally.sources, observation.source_id)
     stats.kinds[observation.observation_source] = stats.kinds.get(observation.observation_source, 0) + 1
-    note(stats.users, observation.user_id)
-    note(stats.entities, observation.entity_id)
-    _exemplify(stats, fragment.value)
+    add_text(stats.users, observation.user_id)
+    add_text(stats.entities, observation.entity_id)
+    _add_example(stats, fragment.value)
 
 
-def _exemplify(stats: Stats, value: Any) -> None:
+def _add_example(stats: Stats, value: Any) -> None:
     text = value_text(value)
     digest = blake2b(text.encode(), digest_size=8).hexdigest()
     if len(stats.examples) == MOST_EXAMPLES and digest > max(stats.examples):
@@ -132,16 +132,16 @@ def _exemplify(stats: Stats, value: Any) -> None:
     shown = value if len(text) <= LONGEST_EXAMPLE else text[:LONGEST_EXAMPLE]
     # One value may be spelled in several ways, of which one is shown.
     held = stats.examples.get(digest, shown)
-    stats.examples[digest] = min(held, shown, key=_spelled)
+    stats.examples[digest] = min(held, shown, key=_encode)
     if len(stats.examples) > MOST_EXAMPLES:
         del stats.examples[max(stats.examples)]
 
 
-def merged(left: Stats, right: Stats) -> Stats:
+def merge_stats(left: Stats, right: Stats) -> Stats:
     """What is known of both; neither is changed."""
     examples = dict(left.examples)
     for digest, shown in right.examples.items():
-        examples[digest] = min(examples.get(digest, shown), shown, key=_spelled)
+        examples[digest] = min(examples.get(digest, shown), shown, key=_encode)
     return Stats(
         min(left.first_us, right.first_us),
         max(left.last_us, right.last_us),
@@ -149,54 +149,54 @@ def merged(left: Stats, right: Stats) -> Stats:
         left.nulls + right.nulls,
         {shape: _tally(left, right, shape) for shape in {**left.shapes, **right.shapes}},
         {kind: left.kinds.get(kind, 0) + right.kinds.get(kind, 0) for kind in {**left.kinds, **right.kinds}},
-        united([left.users, right.users]),
-        united([left.entities, right.entities]),
+        merge_texts([left.users, right.users]),
+        merge_texts([left.entities, right.entities]),
         {digest: examples[digest] for digest in sorted(examples)[:MOST_EXAMPLES]},
     )
 
 
-def _tally(left: Stats, right: Stats, shape: str) -> Tally:
+def _tally(left: Stats, right: Stats, shape: str) -> ShapeCount:
     parts = [tally for tally in (left.shapes.get(shape), right.shapes.get(shape)) if tally is not None]
-    return Tally(sum(tally.count for tally in parts), united(tally.sources for tally in parts))
+    return ShapeCount(sum(tally.count for tally in parts), merge_texts(tally.sources for tally in parts))
 
 
-def combined(tallies: Iterable[Mapping[Of, Stats]]) -> dict[Of, Stats]:
-    """Several counts as one."""
-    found: dict[Of, Stats] = {}
+def merge_counts(tallies: Iterable[Mapping[FragmentId, Stats]]) -> dict[FragmentId, Stats]:
+    """The merged statistics of several counts."""
+    merged: dict[FragmentId, Stats] = {}
     for tally in tallies:
         for of, stats in tally.items():
-            found[of] = merged(found[of], stats) if of in found else stats
-    return found
+            merged[of] = merge_stats(merged[of], stats) if of in merged else stats
+    return merged
 
 
-def of_user(tally: Mapping[Of, Stats], user_id: str) -> dict[str, Stats]:
+def of_user(tally: Mapping[FragmentId, Stats], user_id: str) -> dict[str, Stats]:
     """The keys of one user."""
     return {key: stats for (user, key), stats in tally.items() if user == user_id}
 
 
-def of_everyone(tally: Mapping[Of, Stats]) -> dict[str, Stats]:
+def of_everyone(tally: Mapping[FragmentId, Stats]) -> dict[str, Stats]:
     """The keys of all users together."""
-    found: dict[str, Stats] = {}
+    by_key: dict[str, Stats] = {}
     for (_, key), stats in tally.items():
-        found[key] = merged(found[key], stats) if key in found else stats
-    return found
+        by_key[key] = merge_stats(by_key[key], stats) if key in by_key else stats
+    return by_key
 
 
 def pack(stats: Stats) -> bytes:
     """The statistics as bytes, which are the same for the same fragments."""
     shapes = {shape: [tally.count, least(tally.sources)] for shape, tally in stats.shapes.items()}
-    told = [stats.first_us, stats.last_us, stats.converted, stats.nulls, shapes, stats.kinds]
-    return _spelled(
-        [*told, least(stats.users), least(stats.entities), sorted(stats.examples.items(), key=itemgetter(0))]
+    head = [stats.first_us, stats.last_us, stats.converted, stats.nulls, shapes, stats.kinds]
+    return _encode(
+        [*head, least(stats.users), least(stats.entities), sorted(stats.examples.items(), key=itemgetter(0))]
     )
 
 
-def _spelled(value: Any) -> bytes:
+def _encode(value: Any) -> bytes:
     return msgspec.json.encode(value, order="sorted")
 
 
 def unpack(packed: bytes) -> Stats:
     """The statistics in these bytes."""
     first_us, last_us, converted, nulls, shapes, kinds, users, entities, examples = msgspec.json.decode(packed)
-    tallies = {shape: Tally(count, set(sources)) for shape, (count, sources) in shapes.items()}
+    tallies = {shape: ShapeCount(count, set(sources)) for shape, (count, sources) in shapes.items()}
     return Stats(first_us, last_us, converted, nulls, tallies, kinds, set(users), set(entities), dict(examples))

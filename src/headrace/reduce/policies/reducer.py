@@ -15,7 +15,7 @@ from hashlib import sha256
 import msgspec
 
 from headrace.reduce.policies.fields import Fields, Policies
-from headrace.reduce.policies.snapshot import Snapshot, finished
+from headrace.reduce.policies.snapshot import Snapshot, finish_snapshot
 from headrace.schema.entity.nodes import SOURCE_KINDS, Policy, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
 
@@ -32,14 +32,16 @@ def life_of(config: ReducerConfig, user: str | None = None, undone: Collection[s
     Of migrations that were ``undone`` they hold nothing. Fields with the default policy are not in it, nor is what
     decides nothing: so adding fields keeps the life.
     """
-    policies = sorted((name, *_told(policy)) for name, policy in config.merge_policies.items() if _told(policy))
+    policies = sorted(
+        (name, *_strategy_key(policy)) for name, policy in config.merge_policies.items() if _strategy_key(policy)
+    )
     ranked = any(policy.strategy in RANKED for policy in config.merge_policies.values())
     kinds = config.observation_source_priority or SOURCE_KINDS
-    said = [VERSION, user, policies, kinds if ranked else None, *([sorted(undone)] if undone else [])]
-    return sha256(msgspec.json.encode(said)).hexdigest()[:16]
+    identity = [VERSION, user, policies, kinds if ranked else None, *([sorted(undone)] if undone else [])]
+    return sha256(msgspec.json.encode(identity)).hexdigest()[:16]
 
 
-def _told(policy: Policy) -> tuple[str, ...]:
+def _strategy_key(policy: Policy) -> tuple[str, ...]:
     """What a policy says beyond the default."""
     if policy.strategy == "last_write":
         return ()
@@ -54,13 +56,13 @@ Newest = tuple[int, str, str]
 #: The time (negative) of a deletion or restoration, whether it is a deletion, and its id.
 Fate = tuple[int, bool, str]
 
-_ASIDE = ("merge", "split", "undo", "erased")
+_NOT_FOLDED = ("merge", "split", "undo", "erased")
 _FATES = {"deletion": True, "restoration": False}
 _ENCODE = msgspec.json.Encoder().encode
 _DECODE = msgspec.json.Decoder().decode
 
 
-class Row(msgspec.Struct, gc=False):
+class EntityState(msgspec.Struct, gc=False):
     """The state of one entity: the frame of its observations, and its fields in every life that it is folded in."""
 
     first_seq: int
@@ -80,7 +82,7 @@ class Row(msgspec.Struct, gc=False):
         return self.fate is not None and self.fate[1]
 
 
-def framed(
+def encode_frame(
     first_seq: int, first_ms: int, last_seq: int, last_ms: int, count: int, newest: Newest, fate: Fate | None
 ) -> bytes:
     """The frame of a state as it is kept."""
@@ -90,28 +92,28 @@ def framed(
 class TypeReducer:
     """The observations of one entity type as a reducer; lives are named "" for everyone, or by the user they are of."""
 
-    def __init__(self, lives: Mapping[str, ReducerConfig], undone: Collection[str] = ()) -> None:
+    def __init__(self, configs: Mapping[str, ReducerConfig], undone: Collection[str] = ()) -> None:
         """Observations of migrations that were ``undone`` do not count."""
-        self.lives = {name: Policies(config) for name, config in lives.items()}
+        self.lives = {name: Policies(config) for name, config in configs.items()}
         #: What the states of each life are called.
-        self.ids = {name: life_of(config, name or None, undone) for name, config in lives.items()}
-        self._everyone = (EVERYONE,) if EVERYONE in lives else ()
+        self.ids = {name: life_of(config, name or None, undone) for name, config in configs.items()}
+        self._everyone = (EVERYONE,) if EVERYONE in configs else ()
         self._names = {id: name for name, id in self.ids.items()}
         self._undone = frozenset(undone)
 
     def place(self, observation: Observation) -> tuple[bytes, Observation] | None:
-        """The key and the row of an observation; None where it says nothing of an entity itself, or nobody asks."""
-        if observation.kind in _ASIDE or not self.lives_of(observation.user_id):
+        """The key and the row of an observation; None where it changes no entity, or no life folds it."""
+        if observation.kind in _NOT_FOLDED or not self.lives_of(observation.user_id):
             return None
         if self._undone and observation.run_id in self._undone:
             return None
         return observation.entity_id.encode(), observation
 
-    def fold(self, state: Row | None, row: Observation, at_ms: int, seq: int) -> Row:
+    def fold(self, state: EntityState | None, row: Observation, at_ms: int, seq: int) -> EntityState:
         """The state with one more observation, in whatever order they come; the state given may be changed."""
         newest = (-row.observed_at_us, row.id, row.schema_version)
         if state is None:
-            state = Row(seq, at_ms, seq, at_ms, 1, newest, None, {})
+            state = EntityState(seq, at_ms, seq, at_ms, 1, newest, None, {})
         else:
             state.count += 1
             if seq > state.last_seq:
@@ -130,50 +132,50 @@ class TypeReducer:
                 self.lives[name].fold(fields, row)
         return state
 
-    def merge(self, left: Row, right: Row) -> Row:
+    def merge(self, left: EntityState, right: EntityState) -> EntityState:
         """The state of two, whichever is given first; neither is changed, parts of both may be shared."""
-        lives = {**left.lives, **right.lives}
+        fields_by_life = {**left.lives, **right.lives}
         for name in left.lives.keys() & right.lives.keys():
-            lives[name] = self.lives[name].merge(left.lives[name], right.lives[name])
-        return Row(
+            fields_by_life[name] = self.lives[name].merge(left.lives[name], right.lives[name])
+        return EntityState(
             *min((left.first_seq, left.first_ms), (right.first_seq, right.first_ms)),
             *max((left.last_seq, left.last_ms), (right.last_seq, right.last_ms)),
             left.count + right.count,
             min(left.newest, right.newest),
             right.fate if left.fate is None else _later(right.fate, left.fate),
-            lives,
+            fields_by_life,
         )
 
-    def finish(self, state: Row | None, life: str, schema: Schema | None) -> Snapshot | None:
+    def finish(self, state: EntityState | None, life: str, schema: Schema | None) -> Snapshot | None:
         """The entity as a schema shows it, all of it without one; None where it was never seen or is deleted."""
         if state is None or state.is_deleted:
             return None
-        return finished(state.lives[life], self.lives[life].arrays, state.count, state.newest, schema)
+        return finish_snapshot(state.lives[life], self.lives[life].arrays, state.count, state.newest, schema)
 
-    def pack(self, state: Row) -> dict[str, bytes]:
+    def pack(self, state: EntityState) -> dict[str, bytes]:
         """The frame under the empty name, and the fields of every life that the entity is in."""
         seen = state.first_seq, state.first_ms, state.last_seq, state.last_ms
-        packed = {"": framed(*seen, state.count, state.newest, state.fate)}
+        packed = {"": encode_frame(*seen, state.count, state.newest, state.fate)}
         for name in sorted(state.lives):
             packed[self.ids[name]] = self.lives[name].pack(state.lives[name])
         return packed
 
-    def unpack(self, packed: Mapping[str, bytes]) -> Row:
+    def unpack(self, packed: Mapping[str, bytes]) -> EntityState:
         """The state that was packed; lives that are not of this reducer are passed over."""
         first_seq, first_ms, last_seq, last_ms, count, newest, fate = _DECODE(packed[""])
         names = self._names
-        lives = {
+        fields_by_life = {
             name: self.lives[name].unpack(part) for id, part in packed.items() if (name := names.get(id)) is not None
         }
         fated = None if fate is None else tuple(fate)
-        return Row(first_seq, first_ms, last_seq, last_ms, count, tuple(newest), fated, lives)
+        return EntityState(first_seq, first_ms, last_seq, last_ms, count, tuple(newest), fated, fields_by_life)
 
     def key(self, entity_id: str) -> bytes:
         """The key of an entity."""
         return entity_id.encode()
 
     def life(self, user_id: str) -> str:
-        """The life in which the entities of a user are told of."""
+        """The life from which queries for the entities of a user are answered."""
         return user_id if user_id in self.lives else EVERYONE
 
     def lives_of(self, user_id: str) -> tuple[str, ...]:

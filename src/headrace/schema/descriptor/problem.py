@@ -1,4 +1,4 @@
-"""What is wrong with a registration: a stable code, the place in the payload, and a sentence."""
+"""Problems of a registration: a stable code, the path in the payload, and a sentence."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 
-class Problem(NamedTuple):
-    """One thing that is wrong; the path is like ``descriptors[0].agg.total.params.window``."""
+class DescriptorProblem(NamedTuple):
+    """One error in a registration; the path is like ``descriptors[0].agg.total.params.window``."""
 
     code: str
     path: str
     message: str
 
 
-class Finding(NamedTuple):
-    """A problem of a node, before it is known where the payload has the node."""
+class NodeProblem(NamedTuple):
+    """A problem of a node, before the path of the node in the payload is known."""
 
     node: str
     code: str
@@ -24,22 +24,22 @@ class Finding(NamedTuple):
     message: str
 
 
-class Place(NamedTuple):
-    """Where a value stands, and where problems with it go."""
+class DescriptorLocation(NamedTuple):
+    """The path of a value in a payload, and the list that its problems are added to."""
 
     path: str
-    problems: list[Problem]
+    problems: list[DescriptorProblem]
 
-    def at(self, name: str | int) -> Place:
-        """The place of a member."""
-        return self._replace(path=joined(self.path, name))
+    def at(self, name: str | int) -> DescriptorLocation:
+        """The location of a member."""
+        return self._replace(path=join_path(self.path, name))
 
     def refuse(self, code: str, message: str) -> None:
-        """Note a problem with what stands here."""
-        self.problems.append(Problem(code, self.path, message))
+        """Note a problem with the value here."""
+        self.problems.append(DescriptorProblem(code, self.path, message))
 
 
-def joined(path: str, name: str | int) -> str:
+def join_path(path: str, name: str | int) -> str:
     """The path of a member."""
     if isinstance(name, int):
         return f"{path}[{name}]"
@@ -49,19 +49,19 @@ def joined(path: str, name: str | int) -> str:
 Status = Literal["ok", "conflict", "invalid"]
 
 
-class Envelope(msgspec.Struct, frozen=True):
-    """The answer to a change, made or not."""
+class RegistrationResponse(msgspec.Struct, frozen=True):
+    """The answer to a registration, applied or refused."""
 
     status: Status
     registry_version: int
     added: list[str] = []
     removed: list[str] = []
     changed: list[dict[str, Any]] = []
-    #: What becomes of features and streams: the rest of the diff.
+    #: What happens to features and streams: the rest of the diff.
     features: list[dict[str, Any]] = []
     streams: list[dict[str, Any]] = []
-    #: Why it is refused, or would be.
-    errors: list[Problem] = []
+    #: Why it is refused, or would be without force.
+    errors: list[DescriptorProblem] = []
     refused: bool = False
 
     @property
@@ -79,7 +79,7 @@ class Envelope(msgspec.Struct, frozen=True):
             "changed": self.changed,
             "plan": {"features": self.features, "streams": self.streams},
         }
-        errors = [one._asdict() for one in self.errors]
+        errors = [problem._asdict() for problem in self.errors]
         if errors and self.refused:
             first = self.errors[0]
             more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

@@ -1,11 +1,11 @@
-"""Nodes written as they are sent, in the one dialect that is documented; what says nothing new is left out."""
+"""Write nodes as descriptors, in the documented form; defaults are left out."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from headrace.schema.descriptor import values
-from headrace.schema.descriptor.nodes import Derivation, Event, Feature, Field, Node, Op
+from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Node, RowOp
 from headrace.schema.descriptor.operators import OPERATORS
 
 _MEMBERS = {
@@ -22,7 +22,7 @@ _MEMBERS = {
 def write(node: Node) -> dict[str, Any]:
     """The descriptor of a node."""
     if isinstance(node, Event):
-        return _event(node)
+        return _write_event(node)
     derived: dict[str, Any] = {"kind": "derivation", "name": node.name, "upstreams": [node.upstream]}
     if isinstance(node, Derivation):
         return {**derived, "output_kind": "event", "ops": [write_op(op) for op in node.ops]}
@@ -35,27 +35,27 @@ def write(node: Node) -> dict[str, Any]:
     }
 
 
-def _event(node: Event) -> dict[str, Any]:
-    written: dict[str, Any] = {"kind": "event", "name": node.name}
-    written["schema"] = {name: write_field(field) for name, field in node.schema.items()}
+def _write_event(node: Event) -> dict[str, Any]:
+    document: dict[str, Any] = {"kind": "event", "name": node.name}
+    document["schema"] = {name: write_field(field) for name, field in node.schema.items()}
     for name in ("keep_events_for", "cold_after", "dedupe_window"):
         millis = getattr(node, f"{name}_ms")
         if millis is not None:
-            written[name] = values.text(millis)
+            document[name] = values.format_duration_ms(millis)
     if node.dedupe_key is not None:
-        written["dedupe_key"] = node.dedupe_key
-    return written
+        document["dedupe_key"] = node.dedupe_key
+    return document
 
 
-def write_field(field: Field) -> str | dict[str, Any]:
-    """The name of its type, or all that is said of it."""
+def write_field(field: EventField) -> str | dict[str, Any]:
+    """The name of its type, or an object where it has more than a type."""
     if field.required and field.default is None:
         return field.type
     default = {} if field.default is None else {"default": field.default}
     return {"type": field.type, "required": field.required, **default}
 
 
-def write_op(op: Op) -> dict[str, Any]:
+def write_op(op: RowOp) -> dict[str, Any]:
     """A step."""
     member = _MEMBERS[op.op]
     value = getattr(op, member)
@@ -64,10 +64,10 @@ def write_op(op: Op) -> dict[str, Any]:
 
 def write_feature(feature: Feature) -> dict[str, Any]:
     """An operator, and the parameters that are not its defaults."""
-    known = OPERATORS[feature.op].params
+    parameters = OPERATORS[feature.op].params
     params = {
-        name: values.text(value) if known[name].kind == "duration" else value
+        name: values.format_duration_ms(value) if parameters[name].kind == "duration" else value
         for name, value in feature.params.items()
-        if value != known[name].default
+        if value != parameters[name].default
     }
     return {"op": feature.op, "params": params}

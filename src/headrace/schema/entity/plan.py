@@ -1,4 +1,4 @@
-"""The plan of a change of an entity type; what it does to entities is counted by whoever has them."""
+"""Plans of changes of an entity type; the caller counts the impact on stored entities."""
 
 from __future__ import annotations
 
@@ -18,36 +18,38 @@ from headrace.errors import (
 )
 from headrace.schema.entity.difference import bump_of, differences, rekeys
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.problem import Problem
+from headrace.schema.entity.problem import EntityProblem
 from headrace.schema.entity.semver import distance, parse
-from headrace.schema.entity.update import VERSION_TAKEN, Update, updated
+from headrace.schema.entity.update import VERSION_TAKEN, TypeUpdate, apply_update
 from headrace.schema.plan import Impact, Plan, Refusal
 
-#: What there is before the first version.
+#: The version before the first one.
 NOTHING = ""
 
 
-def planned_update(
-    base: Schema, update: Update, taken: Collection[str] = (), impact: Iterable[Impact] = ()
+def plan_update(
+    base: Schema, update: TypeUpdate, taken: Collection[str] = (), impact: Iterable[Impact] = ()
 ) -> Plan[Schema]:
     """The plan of an update; one that changes nothing leads to where it starts."""
-    made = updated(base, update, taken)
+    made = apply_update(base, update, taken)
     if isinstance(made, list):
         return _plan(base, base, refusals=_refusals(made))
     return _plan(base, made.schema, reasons=[notice.message for notice in made.notices], impact=impact)
 
 
-def planned_registration(
+def plan_registration(
     active: Schema | None, schema: Schema, taken: Collection[str] = (), impact: Iterable[Impact] = ()
 ) -> Plan[Schema]:
     """The plan of a registration, which repeats no version; its changes are those that activating it would make."""
     if schema.schema_version in taken:
-        problem = Problem(VERSION_TAKEN, "/schema_version", f"{schema.entity_type} {schema.schema_version} exists")
+        problem = EntityProblem(
+            VERSION_TAKEN, "/schema_version", f"{schema.entity_type} {schema.schema_version} exists"
+        )
         return _plan(active, schema, refusals=_refusals([problem]))
-    return _plan(active, schema, reasons=_understated(active, schema), impact=impact)
+    return _plan(active, schema, reasons=_understated_version_reasons(active, schema), impact=impact)
 
 
-def planned_activation(active: Schema | None, schema: Schema, impact: Iterable[Impact] = ()) -> Plan[Schema]:
+def plan_activation(active: Schema | None, schema: Schema, impact: Iterable[Impact] = ()) -> Plan[Schema]:
     """The plan of making a version the active one; of an earlier one, that is a rollback."""
     return _plan(active, schema, impact=impact)
 
@@ -61,27 +63,29 @@ def _plan(
     impact: Iterable[Impact] = (),
 ) -> Plan[Schema]:
     changes = tuple(difference.change for difference in differences(old, new)) if old else ()
-    told = list(reasons)
+    all_reasons = list(reasons)
     if old and rekeys(old.schema_definition, new.schema_definition):
-        told.append("entities that exist keep their ids; what is stored from now on is told apart by the new rule")
+        all_reasons.append(
+            "entities that exist keep their ids; what is stored from now on is told apart by the new rule"
+        )
     return Plan(
         subject=new.entity_type,
         from_version=old.schema_version if old else NOTHING,
         to_version=new.schema_version,
         registry=new,
         changes=changes,
-        reasons=tuple(told),
+        reasons=tuple(all_reasons),
         impact=tuple(impact),
         refusals=refusals,
     )
 
 
-def _refusals(problems: Iterable[Problem]) -> tuple[Refusal, ...]:
+def _refusals(problems: Iterable[EntityProblem]) -> tuple[Refusal, ...]:
     return tuple(Refusal(problem.code, problem.path, problem.message) for problem in problems)
 
 
-def _understated(active: Schema | None, schema: Schema) -> list[str]:
-    """That a version number promises less change than there is."""
+def _understated_version_reasons(active: Schema | None, schema: Schema) -> list[str]:
+    """The reason that a version number promises less change than there is, if it does."""
     if active is None:
         return []
     bump, old, new = bump_of(differences(active, schema)), parse(active.schema_version), parse(schema.schema_version)
@@ -98,20 +102,20 @@ _CONFLICTS: dict[str, type[HeadraceError]] = {
 _BAD: dict[str, type[HeadraceError]] = {kind.code: kind for kind in (ForbiddenEntityType, PluralEntityType)}
 
 
-def refusal(problems: Sequence[Problem | Refusal]) -> HeadraceError:
+def refusal(problems: Sequence[EntityProblem | Refusal]) -> HeadraceError:
     """The error for what cannot be done: the gravest reason, and all of them as facts."""
-    told = [_told(problem) for problem in problems]
-    first = next((one for one in told if one["code"] in _CONFLICTS), told[0])
+    documents = [_dump_problem(problem) for problem in problems]
+    first = next((document for document in documents if document["code"] in _CONFLICTS), documents[0])
     kind = _CONFLICTS.get(first["code"]) or _BAD.get(first["code"]) or BadRequest
-    return kind(first["message"], field=first["path"] or "body", problems=told)
+    return kind(first["message"], field=first["path"] or "body", problems=documents)
 
 
-def _told(problem: Problem | Refusal) -> dict[str, Any]:
-    if isinstance(problem, Problem):
+def _dump_problem(problem: EntityProblem | Refusal) -> dict[str, Any]:
+    if isinstance(problem, EntityProblem):
         return problem.dump()
     return {"code": problem.code, "path": problem.pointer, "message": problem.message, **problem.facts}
 
 
 def unknown(entity_type: str) -> UnknownEntityType:
-    """That a caller sees no such type."""
+    """The error for a type that the caller cannot see."""
     return UnknownEntityType("there is no entity type of this name", entity_type=entity_type)

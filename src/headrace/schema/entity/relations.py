@@ -1,11 +1,11 @@
-"""What the values of an entity say about time and about other entities."""
+"""Dated events and links to other entities, from the values of an entity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from headrace.schema.entity.identity import entity_id, part
+from headrace.schema.entity.identity import entity_id, name_part
 from headrace.schema.entity.nodes import Definition
 
 #: The relationship of a reference that names none.
@@ -30,7 +30,7 @@ class Link(NamedTuple):
     target_id: str
 
 
-def moments(definition: Definition, fields: Mapping[str, Any]) -> list[Moment]:
+def find_moments(definition: Definition, fields: Mapping[str, Any]) -> list[Moment]:
     """One moment for each dated value, in the order of the declarations."""
     return [
         Moment(declared.field, declared.event_type or declared.field, value)
@@ -40,18 +40,18 @@ def moments(definition: Definition, fields: Mapping[str, Any]) -> list[Moment]:
     ]
 
 
-def links(definition: Definition, fields: Mapping[str, Any], tenant: str) -> list[Link]:
+def find_links(definition: Definition, fields: Mapping[str, Any], tenant: str) -> list[Link]:
     """One link for each value that names an entity; an id stands for itself."""
-    found = []
+    links = []
     for declared in definition.reference_fields:
         for value in _each(fields.get(declared.field)):
-            name = part(value)
+            name = name_part(value)
             if name is not None:
                 target = declared.target_entity_type
-                known = isinstance(value, str) and value.startswith("ent_")
-                identifier = value if known else entity_id(tenant, f"{target}:{name}")
-                found.append(Link(declared.field, declared.relationship_type or REFERS_TO, target, value, identifier))
-    return found
+                is_entity_id = isinstance(value, str) and value.startswith("ent_")
+                identifier = value if is_entity_id else entity_id(tenant, f"{target}:{name}")
+                links.append(Link(declared.field, declared.relationship_type or REFERS_TO, target, value, identifier))
+    return links
 
 
 def _each(value: Any) -> Iterator[Any]:

@@ -40,8 +40,8 @@ class Version(NamedTuple):
 
 def parse(text: object) -> Version | None:
     """The version that ``1.2`` or ``1.2.3`` means, or None where it is none."""
-    found = _SYNTAX.fullmatch(text) if isinstance(text, str) else None
-    return Version(*(int(part or 0) for part in found.groups())) if found else None
+    match = _SYNTAX.fullmatch(text) if isinstance(text, str) else None
+    return Version(*(int(part or 0) for part in match.groups())) if match else None
 
 
 def distance(old: Version, new: Version) -> Bump:
@@ -53,7 +53,7 @@ def distance(old: Version, new: Version) -> Bump:
     return Bump.MINOR if new.minor > old.minor else Bump.PATCH
 
 
-def following(base: Version, bump: Bump, taken: Collection[Version] = ()) -> Version:
+def next_free_version(base: Version, bump: Bump, taken: Collection[Version] = ()) -> Version:
     """The first version after a base, by steps of this kind, that nobody has taken."""
     version = base.bumped(bump)
     while version in taken and bump is not Bump.NONE:

@@ -1,6 +1,6 @@
-"""What was given for an entity, split into what fits the schema and what does not; nothing is ever lost.
+"""Split the members of an entity into fields that fit the schema and fragments that do not; nothing is lost.
 
-The law: ``rebuilt(fields, fragments)`` is exactly what was given.
+The law: ``rejoin_fragments(fields, fragments)`` is exactly what was split.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from headrace.schema.entity.nodes import Definition, Field, Type
-from headrace.schema.entity.values import PLAIN, UNFIT, VALIDATORS, converted
+from headrace.schema.entity.values import PLAIN, UNFIT, VALIDATORS, convert_value
 
 Reason = Literal["unknown_field", "converted_value_original"]
 
 
 class Fragment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A value that the fields do not hold: one that has no place there, or the original of one that was converted."""
+    """A value outside the fields: one that fits no field, or the original of one that was converted."""
 
     key: str
     value: Any
@@ -49,17 +49,17 @@ class Splitter:
             if field.validator is not None
         }
 
-    def split(self, given: Mapping[str, Any]) -> Split:
+    def split(self, members: Mapping[str, Any]) -> Split:
         """What fits, converted where that makes it fit, and the fragments."""
         fields: dict[str, Any] = {}
         fragments = []
         plain = self._plain
-        for key, value in given.items():
+        for key, value in members.items():
             if type(value) is plain.get(key):
                 fields[key] = value
                 continue
             field = self._fields.get(key)
-            made = UNFIT if field is None else value if value is None else self._made(key, field, value)
+            made = UNFIT if field is None else value if value is None else self._convert(key, field, value)
             if made is UNFIT:
                 fragments.append(Fragment(key, value, "unknown_field"))
                 continue
@@ -68,9 +68,9 @@ class Splitter:
                 fragments.append(Fragment(key, value, "converted_value_original", field.type if field else None))
         return Split(fields, tuple(fragments))
 
-    def _made(self, key: str, field: Field, value: Any) -> Any:
+    def _convert(self, key: str, field: Field, value: Any) -> Any:
         """The value as the field holds it, or UNFIT."""
-        made = converted(field, value)
+        made = convert_value(field, value)
         accepts = self._validators.get(key)
         return UNFIT if made is UNFIT or (accepts is not None and not accepts(made)) else made
 
@@ -79,12 +79,12 @@ class Splitter:
         field = self._fields.get(fragment.key)
         if field is None:
             return "UNKNOWN_FIELD", f"there is no field {fragment.key!r}; the value is kept as a fragment"
-        if field.validator is None or converted(field, fragment.value) is UNFIT:
+        if field.validator is None or convert_value(field, fragment.value) is UNFIT:
             return "UNKNOWN_FIELD", f"{fragment.key!r} takes a {field.type}; the value is kept as a fragment"
         wants = VALIDATORS[field.validator].wants
         return "VALIDATOR_FAILED", f"{fragment.key!r} takes {wants}; the value is kept as a fragment"
 
 
-def rebuilt(fields: Mapping[str, Any], fragments: Iterable[Fragment]) -> dict[str, Any]:
-    """What was given, from what it was split into."""
+def rejoin_fragments(fields: Mapping[str, Any], fragments: Iterable[Fragment]) -> dict[str, Any]:
+    """The members that were split into these fields and fragments."""
     return {**fields, **{fragment.key: fragment.value for fragment in fragments}}

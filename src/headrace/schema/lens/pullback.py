@@ -15,7 +15,7 @@ from headrace.schema import pointer as pointers
 from headrace.schema.lens import ops
 from headrace.schema.lens.forward import forward, run
 from headrace.schema.lens.ops import Lens, Op
-from headrace.schema.lens.values import LensFailure, Raw, Value, encoded, found
+from headrace.schema.lens.values import LensFailure, Raw, Value, encode_value, find_value_slot
 from headrace.schema.pointer import Pointer
 
 #: What happens to a value on its way; the path of each is empty.
@@ -25,7 +25,7 @@ Conversion = ops.Convert | ops.Wrap | ops.Head
 LARGEST = 16
 
 
-class Source(msgspec.Struct, frozen=True):
+class ValueSource(msgspec.Struct, frozen=True):
     """Where a value comes from in a stored document."""
 
     def evaluate(self, document: bytes) -> bytes | None:
@@ -33,7 +33,7 @@ class Source(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
 
-class Stored(Source, frozen=True):
+class Stored(ValueSource, frozen=True):
     """The value at a pointer, after conversions."""
 
     pointer: Pointer
@@ -41,21 +41,21 @@ class Stored(Source, frozen=True):
 
     def evaluate(self, document: bytes) -> bytes | None:
         """The converted value, or None where the pointer leads nowhere."""
-        value = _point(_closed(document), self.pointer)
-        return None if value is None else _converted_value(value, self.conversions)
+        value = _value_at(_to_raw(document), self.pointer)
+        return None if value is None else _apply_conversions(value, self.conversions)
 
 
-class Constant(Source, frozen=True):
+class ConstantSource(ValueSource, frozen=True):
     """A value that a lens adds."""
 
     value: Any
 
     def evaluate(self, document: bytes) -> bytes | None:
         """Always the same."""
-        return bytes(encoded(self.value))
+        return bytes(encode_value(self.value))
 
 
-class Absent(Source, frozen=True):
+class Absent(ValueSource, frozen=True):
     """No document has a value there."""
 
     def evaluate(self, document: bytes) -> bytes | None:
@@ -63,20 +63,20 @@ class Absent(Source, frozen=True):
         return None
 
 
-class Either(Source, frozen=True):
+class Either(ValueSource, frozen=True):
     """One source where the document has a value at a pointer, another where it has none."""
 
     test: Pointer
-    present: Source
-    absent: Source
+    present: ValueSource
+    absent: ValueSource
 
     def evaluate(self, document: bytes) -> bytes | None:
-        """What the source that applies says."""
-        there = _point(_closed(document), self.test) is not None
+        """The value of the source that applies."""
+        there = _value_at(_to_raw(document), self.test) is not None
         return (self.present if there else self.absent).evaluate(document)
 
 
-class Rebuild(Source, frozen=True):
+class Rebuild(ValueSource, frozen=True):
     """The value is put together from several places: promote the document, then point."""
 
     lenses: tuple[Lens, ...]
@@ -84,23 +84,23 @@ class Rebuild(Source, frozen=True):
 
     def evaluate(self, document: bytes) -> bytes | None:
         """What is there after promotion."""
-        holder: list[Value] = [_closed(document)]
+        holder: list[Value] = [_to_raw(document)]
         for lens in self.lenses:
             run(forward(lens.ops), holder, 0)
-        value = _point(holder[0], self.pointer)
-        return None if value is None else bytes(encoded(value))
+        value = _value_at(holder[0], self.pointer)
+        return None if value is None else bytes(encode_value(value))
 
 
-class _Changed(Source, frozen=True):
+class _Changed(ValueSource, frozen=True):
     """A container that an op changes inside; it is there where its origin is, if that can be said."""
 
-    origin: Source | None = None
+    origin: ValueSource | None = None
 
 
-def pull_back(lenses: Mapping[int, Lens], pointer: Pointer, version: int) -> dict[int, Source]:
+def pull_back(lenses: Mapping[int, Lens], pointer: Pointer, version: int) -> dict[int, ValueSource]:
     """The source of a pointer in documents of its version and of every older one that lenses lead from."""
-    sources: dict[int, Source] = {version: Stored(pointer)}
-    source: Source = Stored(pointer)
+    sources: dict[int, ValueSource] = {version: Stored(pointer)}
+    source: ValueSource = Stored(pointer)
     way: tuple[Lens, ...] = ()
     while (lens := lenses.get(version - 1)) is not None:
         version -= 1
@@ -110,15 +110,15 @@ def pull_back(lenses: Mapping[int, Lens], pointer: Pointer, version: int) -> dic
     return sources
 
 
-def traced(scopes: Iterable[tuple[Pointer, tuple[Op, ...]]], pointer: Pointer) -> Source:
+def trace_source(scopes: Iterable[tuple[Pointer, tuple[Op, ...]]], pointer: Pointer) -> ValueSource:
     """The source of a pointer before ops that each run at a base."""
-    source: Source = Stored(pointer)
-    for base, given in reversed(list(scopes)):
-        source = _before_all(source, given, base)
+    source: ValueSource = Stored(pointer)
+    for base, lens_ops in reversed(list(scopes)):
+        source = _before_all(source, lens_ops, base)
     return source
 
 
-def existence(source: Source) -> Source | None:
+def existence(source: ValueSource) -> ValueSource | None:
     """A source that is there where the value is, if that can be said."""
     match source:
         case Stored(pointer):
@@ -131,169 +131,169 @@ def existence(source: Source) -> Source | None:
     return source
 
 
-def _closed(document: bytes) -> Raw:
+def _to_raw(document: bytes) -> Raw:
     return Raw(document.strip())
 
 
-def _point(value: Value, names: Pointer) -> Value | None:
-    place = found([value], 0, names)
-    return None if place is None else place[0][place[1]]
+def _value_at(value: Value, names: Pointer) -> Value | None:
+    slot = find_value_slot([value], 0, names)
+    return None if slot is None else slot[0][slot[1]]
 
 
-def _converted_value(value: Value, conversions: tuple[Op, ...]) -> bytes:
+def _apply_conversions(value: Value, conversions: tuple[Op, ...]) -> bytes:
     holder = [value]
     run(forward(conversions), holder, 0)
-    return bytes(encoded(holder[0]))
+    return bytes(encode_value(holder[0]))
 
 
-def _plain(source: Source) -> bool:
-    """Whether a source says where the value is."""
+def _plain(source: ValueSource) -> bool:
+    """Whether a source tells where the value is stored."""
     match source:
         case Either(_, present, absent):
             return _plain(present) and _plain(absent)
     return not isinstance(source, _Changed)
 
 
-def _size(source: Source) -> int:
+def _size(source: ValueSource) -> int:
     match source:
         case Either(_, present, absent):
             return _size(present) + _size(absent)
     return 1
 
 
-def _before_all(source: Source, given: tuple[Op, ...], base: Pointer) -> Source:
-    for op in reversed(given):
+def _before_all(source: ValueSource, lens_ops: tuple[Op, ...], base: Pointer) -> ValueSource:
+    for op in reversed(lens_ops):
         source = _before(source, op, base)
         if _size(source) > LARGEST:
             return _Changed()
     return source
 
 
-def _before(source: Source, op: Op, base: Pointer) -> Source:
+def _before(source: ValueSource, op: Op, base: Pointer) -> ValueSource:
     """A source in documents after an op, as one in documents before it."""
     match source:
         case Stored(pointer, conversions):
             return _converted(_trace(op, base, pointer), conversions)
         case Either(test, present, absent):
-            return _chosen(existence(_trace(op, base, test)), _before(present, op, base), _before(absent, op, base))
+            return _choose(existence(_trace(op, base, test)), _before(present, op, base), _before(absent, op, base))
         case _Changed(origin) if origin is not None:
             return _Changed(existence(_before(origin, op, base)))
     return source
 
 
-def _converted(source: Source, conversions: tuple[Conversion, ...]) -> Source:
+def _converted(source: ValueSource, conversions: tuple[Conversion, ...]) -> ValueSource:
     match source:
         case Stored(pointer, earlier):
             return Stored(pointer, earlier + conversions)
         case Either(test, present, absent):
-            return _either(test, _converted(present, conversions), _converted(absent, conversions))
-        case Constant(value) if conversions:
+            return _make_either(test, _converted(present, conversions), _converted(absent, conversions))
+        case ConstantSource(value) if conversions:
             try:
-                return Constant(msgspec.json.decode(_converted_value(encoded(value), conversions)))
+                return ConstantSource(msgspec.json.decode(_apply_conversions(encode_value(value), conversions)))
             except LensFailure:
                 return _Changed()
     return source
 
 
-def _chosen(test: Source | None, present: Source, absent: Source) -> Source:
+def _choose(test: ValueSource | None, present: ValueSource, absent: ValueSource) -> ValueSource:
     """One source or the other, by whether a third is there."""
     match test:
         case Stored(pointer):
-            return _either(pointer, present, absent)
-        case Either(pointer, one, other):
-            return _either(pointer, _chosen(one, present, absent), _chosen(other, present, absent))
-        case Constant():
+            return _make_either(pointer, present, absent)
+        case Either(pointer, if_present, if_absent):
+            return _make_either(pointer, _choose(if_present, present, absent), _choose(if_absent, present, absent))
+        case ConstantSource():
             return present
         case Absent():
             return absent
     return _Changed()
 
 
-def _either(test: Pointer, present: Source, absent: Source) -> Source:
-    return _joined(test, _given(present, test, True), _given(absent, test, False))
+def _make_either(test: Pointer, present: ValueSource, absent: ValueSource) -> ValueSource:
+    return _simplify_either(test, _assume(present, test, True), _assume(absent, test, False))
 
 
-def _joined(test: Pointer, present: Source, absent: Source) -> Source:
+def _simplify_either(test: Pointer, present: ValueSource, absent: ValueSource) -> ValueSource:
     return present if present == absent else Either(test, present, absent)
 
 
-def _given(source: Source, test: Pointer, there: bool) -> Source:
+def _assume(source: ValueSource, test: Pointer, there: bool) -> ValueSource:
     """A source where it is known whether a value is there."""
     match source:
-        case Either(other, present, absent) if there and _within(test, other):
-            return _given(present, test, there)
-        case Either(other, present, absent) if not there and _within(other, test):
-            return _given(absent, test, there)
+        case Either(other, present, absent) if there and _is_within(test, other):
+            return _assume(present, test, there)
+        case Either(other, present, absent) if not there and _is_within(other, test):
+            return _assume(absent, test, there)
         case Either(other, present, absent):
-            return _joined(other, _given(present, test, there), _given(absent, test, there))
-        case Stored(pointer) if not there and _within(pointer, test):
+            return _simplify_either(other, _assume(present, test, there), _assume(absent, test, there))
+        case Stored(pointer) if not there and _is_within(pointer, test):
             return Absent()
-        case _Changed(Source() as origin):
-            return _Changed(_given(origin, test, there))
+        case _Changed(ValueSource() as origin):
+            return _Changed(_assume(origin, test, there))
     return source
 
 
-def _trace(op: Op, base: Pointer, pointer: Pointer) -> Source:
+def _trace(op: Op, base: Pointer, pointer: Pointer) -> ValueSource:
     """Where the value at a pointer was before one op."""
     match op:
         case ops.Rename(source=source, target=target):
-            return _carried(op, base + source, base + target, pointer)
+            return _trace_transfer(op, base + source, base + target, pointer)
         case ops.Copy(source=source, target=target):
-            return _carried(op, base + source, base + target, pointer, moves=False)
+            return _trace_transfer(op, base + source, base + target, pointer, moves=False)
         case ops.Hoist(host=host, member=member, target=target, remove_from_host=moves):
-            return _carried(op, (*base, *host, member), base + target, pointer, moves=moves, shifts=False)
+            return _trace_transfer(op, (*base, *host, member), base + target, pointer, moves=moves, shifts=False)
         case ops.Plunge(source=source, host=host, member=member, remove_from_source=moves):
-            return _carried(op, base + source, (*base, *host, member), pointer, moves=moves)
+            return _trace_transfer(op, base + source, (*base, *host, member), pointer, moves=moves)
         case ops.Add(path=path):
-            return _added(op, base + path, pointer)
+            return _trace_add(op, base + path, pointer)
         case ops.Remove(path=path):
-            return _removed(base + path, pointer)
+            return _trace_remove(base + path, pointer)
         case ops.In(path=path):
-            return _inside(op.ops, base + path, pointer, op.optional)
+            return _trace_in(op.ops, base + path, pointer, op.optional)
         case ops.Map(path=path):
-            return _mapped(op.ops, base + path, pointer)
+            return _trace_map(op.ops, base + path, pointer)
         case ops.Wrap(path=path) | ops.Head(path=path) | ops.Convert(path=path):
-            return _reshaped(op, base + path, pointer)
+            return _trace_reshape(op, base + path, pointer)
     raise AssertionError(f"{op.name} is no op")
 
 
-def _carried(
+def _trace_transfer(
     op: Op, source: Pointer, target: Pointer, pointer: Pointer, moves: bool = True, shifts: bool = True
-) -> Source:
+) -> ValueSource:
     if moves and shifts and _may_shift(source, pointer):
         return _Changed()
-    if _within(pointer, target):
-        came: Source = Stored(source + pointer[len(target) :])
-        return _chosen(Stored(source), came, Stored(pointer)) if op.optional else came
-    if _within(target, pointer):
-        if _within(source, pointer) or not (isinstance(op, ops.Plunge) and op.create_host):
+    if _is_within(pointer, target):
+        came: ValueSource = Stored(source + pointer[len(target) :])
+        return _choose(Stored(source), came, Stored(pointer)) if op.optional else came
+    if _is_within(target, pointer):
+        if _is_within(source, pointer) or not (isinstance(op, ops.Plunge) and op.create_host):
             return _Changed(Stored(pointer))
-        made = Constant({})
-        return _Changed(_chosen(Stored(source), made, Stored(pointer)) if op.optional else made)
-    return _taken(source, pointer) if moves else Stored(pointer)
+        made = ConstantSource({})
+        return _Changed(_choose(Stored(source), made, Stored(pointer)) if op.optional else made)
+    return _trace_taken(source, pointer) if moves else Stored(pointer)
 
 
-def _taken(source: Pointer, pointer: Pointer) -> Source:
-    if _within(pointer, source):
+def _trace_taken(source: Pointer, pointer: Pointer) -> ValueSource:
+    if _is_within(pointer, source):
         return Absent()
-    return _Changed(Stored(pointer)) if _within(source, pointer) else Stored(pointer)
+    return _Changed(Stored(pointer)) if _is_within(source, pointer) else Stored(pointer)
 
 
-def _removed(path: Pointer, pointer: Pointer) -> Source:
-    return _Changed() if _may_shift(path, pointer) else _taken(path, pointer)
+def _trace_remove(path: Pointer, pointer: Pointer) -> ValueSource:
+    return _Changed() if _may_shift(path, pointer) else _trace_taken(path, pointer)
 
 
-def _added(op: ops.Add, path: Pointer, pointer: Pointer) -> Source:
-    if not _within(pointer, path):
-        return _Changed(Stored(pointer)) if _within(path, pointer) else Stored(pointer)
-    value = _point(encoded(op.default), pointer[len(path) :])
-    added = Absent() if value is None else Constant(msgspec.json.decode(encoded(value)))
-    return _guarded(path[:-1], added) if op.optional else added
+def _trace_add(op: ops.Add, path: Pointer, pointer: Pointer) -> ValueSource:
+    if not _is_within(pointer, path):
+        return _Changed(Stored(pointer)) if _is_within(path, pointer) else Stored(pointer)
+    value = _value_at(encode_value(op.default), pointer[len(path) :])
+    added = Absent() if value is None else ConstantSource(msgspec.json.decode(encode_value(value)))
+    return _guard(path[:-1], added) if op.optional else added
 
 
-def _reshaped(op: ops.Wrap | ops.Head | ops.Convert, path: Pointer, pointer: Pointer) -> Source:
-    if not _within(pointer, path):
-        return _Changed(Stored(pointer)) if _within(path, pointer) else Stored(pointer)
+def _trace_reshape(op: ops.Wrap | ops.Head | ops.Convert, path: Pointer, pointer: Pointer) -> ValueSource:
+    if not _is_within(pointer, path):
+        return _Changed(Stored(pointer)) if _is_within(path, pointer) else Stored(pointer)
     inside = pointer[len(path) :]
     if not inside:
         return Stored(path, (msgspec.structs.replace(op, path=(), optional=False),))
@@ -302,35 +302,35 @@ def _reshaped(op: ops.Wrap | ops.Head | ops.Convert, path: Pointer, pointer: Poi
     return Stored(path + inside[1:]) if isinstance(op, ops.Wrap) and inside[0] == "0" else Absent()
 
 
-def _inside(given: tuple[Op, ...], path: Pointer, pointer: Pointer, optional: bool) -> Source:
-    source = _before_all(Stored(pointer), given, path)
-    return _guarded(path, source) if optional else source
+def _trace_in(lens_ops: tuple[Op, ...], path: Pointer, pointer: Pointer, optional: bool) -> ValueSource:
+    source = _before_all(Stored(pointer), lens_ops, path)
+    return _guard(path, source) if optional else source
 
 
-def _mapped(given: tuple[Op, ...], path: Pointer, pointer: Pointer) -> Source:
-    if len(pointer) > len(path) and _within(pointer, path):
+def _trace_map(lens_ops: tuple[Op, ...], path: Pointer, pointer: Pointer) -> ValueSource:
+    if len(pointer) > len(path) and _is_within(pointer, path):
         element = pointer[: len(path) + 1]
-        return _guarded(element, _before_all(Stored(pointer), given, element))
-    return _Changed(Stored(pointer)) if given and _within(path, pointer) else Stored(pointer)
+        return _guard(element, _before_all(Stored(pointer), lens_ops, element))
+    return _Changed(Stored(pointer)) if lens_ops and _is_within(path, pointer) else Stored(pointer)
 
 
-def _guarded(test: Pointer, source: Source) -> Source:
+def _guard(test: Pointer, source: ValueSource) -> ValueSource:
     """A source inside a value that may be absent: what is stored there is absent with it, a constant is not."""
     match source:
-        case Constant() | Either():
-            return _chosen(Stored(test), source, Absent())
-        case _Changed(Constant() | Either() as origin):
-            return _Changed(_chosen(Stored(test), origin, Absent()))
+        case ConstantSource() | Either():
+            return _choose(Stored(test), source, Absent())
+        case _Changed(ConstantSource() | Either() as origin):
+            return _Changed(_choose(Stored(test), origin, Absent()))
     return source
 
 
-def _within(pointer: Pointer, base: Pointer) -> bool:
+def _is_within(pointer: Pointer, base: Pointer) -> bool:
     return pointer[: len(base)] == base
 
 
 def _may_shift(source: Pointer, pointer: Pointer) -> bool:
     """Whether taking the source away may shift elements of an array that the pointer goes through."""
     parent = len(source) - 1
-    if pointers.index(source[parent]) is None or len(pointer) <= parent or not _within(pointer, source[:parent]):
+    if pointers.index(source[parent]) is None or len(pointer) <= parent or not _is_within(pointer, source[:parent]):
         return False
     return pointers.index(pointer[parent]) is not None

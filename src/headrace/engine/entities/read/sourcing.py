@@ -10,10 +10,10 @@ import msgspec
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.stream import Stream
 from headrace.errors import NotFound, TooLarge
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entity.request import ADDRESSED, address
-from headrace.schema.entity.split import rebuilt
+from headrace.schema.entity.split import rejoin_fragments
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.entities import SourceRange, Sources
@@ -93,9 +93,9 @@ class Sourcing:
 
     def _events(self, connection: Connection, stream: Stream) -> Events:
         from headrace.engine.history.stored_events import Events
-        from headrace.format.segment.decoded import Decoded
+        from headrace.format.segment.decoded import DecodedCache
 
-        return Events(connection, self._segments, Decoded(0), stream, stream.head)
+        return Events(connection, self._segments, DecodedCache(0), stream, stream.head)
 
 
 def _observations(
@@ -106,7 +106,7 @@ def _observations(
     while at < stop:
         chunk = events.first_chunk(at, stop)
         for batch in events.batches(chunk):
-            for told in of_batch(batch, _SLICE_BYTES):
+            for told in runs_of_batch(batch, _SLICE_BYTES):
                 for body in entries_of(told.body):
                     observation = _decoded(bytes(body))
                     if observation is not None and (observation.user_id, observation.source_id) == (user_id, source_id):
@@ -127,7 +127,10 @@ def _given(observations: list[Observation]) -> dict[int, list[dict[str, Any]]]:
     found: dict[int, list[dict[str, Any]]] = {}
     for one in observations:
         details = one.details
-        entity = {"entity_type": details.get("given_type", one.entity_type), **rebuilt(one.fields, one.fragments)}
+        entity = {
+            "entity_type": details.get("given_type", one.entity_type),
+            **rejoin_fragments(one.fields, one.fragments),
+        }
         if "meta" in details:
             entity["_meta"] = details["meta"]
         for number in (details.get("item", 0), *details.get("again", ())):
