@@ -99,8 +99,9 @@ class Deadline:
     @property
     def passed(self) -> bool:
         """Whether the time is over; raises Cancelled where nobody waits any more."""
-        self.require()
-        return self.left_s <= 0
+        if self._cancellation.is_set:
+            raise Cancelled
+        return monotonic() >= self._at
 
     def require(self) -> None:
         """Raise Cancelled where nobody waits any more."""
@@ -109,9 +110,7 @@ class Deadline:
 
     def check(self) -> None:
         """Raise OutOfTime where the time is over, Cancelled where nobody waits any more."""
-        if self._cancellation.is_set:
-            raise Cancelled
-        if monotonic() >= self._at:
+        if self.passed:
             raise OutOfTime
 
 
