@@ -9,10 +9,10 @@ from pathlib import Path
 
 from headrace.engine.entities.entity_hook import ENTITIES, EntityHook
 from headrace.engine.entities.read.definitions import defined_of
-from headrace.format.state.names import state_key
-from headrace.format.state.reader import Reader
-from headrace.reduce.build_states import joined
-from headrace.reduce.states.coverage import base, merged
+from headrace.format.object_names import state_key
+from headrace.format.state.reader import StateReader
+from headrace.reduce.build_states import merge_inputs
+from headrace.reduce.states.coverage import base, merge_row
 from headrace.storage.database import Connection, connect
 from headrace.storage.derived import States
 from headrace.storage.streams import Streams
@@ -39,14 +39,17 @@ def _packed(connection: Connection, directory: Path, entity_type: str) -> dict[b
     assert found.start == row.next_seq and not found.backfilling, found
     lives = {name: life.id for name, life in defined.lives.items()}
     readers = [
-        Reader(directory / "objects" / state_key(row.name, row.incarnation, one.name), one.name) for one in found.states
+        StateReader(directory / "objects" / state_key(row.name, row.incarnation, one.name), one.name)
+        for one in found.states
     ]
     numbers = {state.name: number for number, state in enumerate(found.states)}
-    rows = joined([reader.rows(set(lives.values())) for reader in readers])
+    rows = merge_inputs([reader.rows(set(lives.values())) for reader in readers])
     digests = {}
     for key, same in groupby(rows, key=itemgetter(0)):
         parts = {number: held for _, number, held in same}
-        whole = merged(defined.reducer, lives, found.chains, lambda state, parts=parts: parts.get(numbers[state.name]))  # type: ignore[misc]
+        whole = merge_row(
+            defined.reducer, lives, found.chains, lambda state, parts=parts: parts.get(numbers[state.name])
+        )  # type: ignore[misc]
         digests[key] = _digest(defined.reducer.pack(whole))
     return digests
 

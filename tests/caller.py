@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from headrace.query.definition import decoded
+from headrace.query.definition import decode_exact
 
 
 class Answer(NamedTuple):
@@ -21,7 +21,7 @@ class Answer(NamedTuple):
     content: bytes
 
     def json(self) -> Any:
-        return decoded(self.content)
+        return decode_exact(self.content)
 
 
 class Caller:

@@ -41,7 +41,7 @@ def table(
                 found[f"f.{field.name}"] = column([[lower(text) for text in texts] for texts in given], pa.string())
         else:
             found[f"f.{field.name}"] = column(given, TYPES[field.kind])
-    summaries = [parts.values(search, document) for document in plain]
+    summaries = [parts.column_values(search, document) for document in plain]
     for name, kind in parts.columns(search).items():
         found[name] = pa.array([summary[name] for summary in summaries], kind)
     return pa.table(found)

@@ -10,8 +10,8 @@ from headrace.config import StorageConfig
 from headrace.engine.history.recovery import newest
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Reader
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.reader import SegmentReader
 from headrace.storage.backup import back_up, restore
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
@@ -73,6 +73,6 @@ class Machines:
         for segment in manifest.segments:
             path = self.objects.local_path(manifests.segment_key(manifest.stream, manifest.incarnation, segment.name))
             assert path is not None
-            reader = Reader(path, name=segment.name, decoded=Decoded(0), sha256=segment.sha256)
+            reader = SegmentReader(path, name=segment.name, decoded=DecodedCache(0), sha256=segment.sha256)
             found += [reader.cell(seq)[2] for seq in range(segment.first_seq, segment.end_seq)]
         return found

@@ -8,11 +8,11 @@ from itertools import count, groupby
 from typing import Any, NamedTuple
 
 from headrace.format.manifest import Segment, listed, segment_name
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.layout import Sealed
-from headrace.format.segment.reader import Reader
-from headrace.format.segment.row_group import Run
-from headrace.format.segment.writer import Writer
+from headrace.format.segment.reader import SegmentReader
+from headrace.format.segment.row_group import AppendRun
+from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entries import entries_of
 
 NAMES = count()
@@ -29,13 +29,13 @@ class Cell(NamedTuple):
     request: int = 0
 
 
-def runs_of(cells: Sequence[Cell], first_seq: int) -> Iterable[Run]:
+def runs_of(cells: Sequence[Cell], first_seq: int) -> Iterable[AppendRun]:
     """The cells as append requests."""
     for _, request in groupby(enumerate(cells, first_seq), key=lambda item: item[1].request):
         numbered = list(request)
         (seq, head), members = numbered[0], [cell for _, cell in numbered]
         keys = [cell.key for cell in members]
-        yield Run(
+        yield AppendRun(
             seq,
             head.at_us,
             head.version,
@@ -47,7 +47,7 @@ def runs_of(cells: Sequence[Cell], first_seq: int) -> Iterable[Run]:
 def seal(cells: Sequence[Cell], *, is_json: bool = True, first_seq: int = 0, **sizes: int) -> tuple[bytes, Sealed]:
     """A segment of these entries."""
     file = io.BytesIO()
-    writer = Writer(
+    writer = SegmentWriter(
         file, stream="tests", incarnation="1", is_json=is_json, split=entries_of, first_seq=first_seq, **sizes
     )
     for run in runs_of(cells, first_seq):
@@ -56,13 +56,13 @@ def seal(cells: Sequence[Cell], *, is_json: bool = True, first_seq: int = 0, **s
     return file.getvalue(), sealed
 
 
-def reader_of(data: bytes, **facts: Any) -> Reader:
+def reader_of(data: bytes, **facts: Any) -> SegmentReader:
     """A reader that shares nothing with any other."""
-    facts = {"name": f"segment-{next(NAMES)}", "decoded": Decoded(1 << 20)} | facts
-    return Reader(data, **facts)
+    facts = {"name": f"segment-{next(NAMES)}", "decoded": DecodedCache(1 << 20)} | facts
+    return SegmentReader(data, **facts)
 
 
-def opened(cells: Sequence[Cell], **facts: Any) -> Reader:
+def opened(cells: Sequence[Cell], **facts: Any) -> SegmentReader:
     """A segment of these entries, ready to be read."""
     return reader_of(seal(cells, **facts)[0])
 

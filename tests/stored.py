@@ -7,8 +7,8 @@ from pathlib import Path
 
 from headrace.format import manifest as manifests
 from headrace.format.manifest import Manifest
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Reader
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.reader import SegmentReader
 from headrace.storage.objects import Objects
 from headrace.storage.published import Placed
 from rig import Rig
@@ -50,10 +50,10 @@ def spans(rig: Rig, name: str) -> list[tuple[int, int]]:
     return [(one.segment.first_seq, one.segment.end_seq) for one in placed(rig, name)]
 
 
-def reader(rig: Rig, one: Placed) -> Reader:
+def reader(rig: Rig, one: Placed) -> SegmentReader:
     """A segment as it is stored, checked against its checksum."""
     data = rig.engine.objects.get(one.key)
-    return Reader(data, name=one.key, decoded=Decoded(1 << 20), sha256=one.segment.sha256)
+    return SegmentReader(data, name=one.key, decoded=DecodedCache(1 << 20), sha256=one.segment.sha256)
 
 
 def rows(rig: Rig, table: str = "wal") -> int:

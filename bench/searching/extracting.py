@@ -24,8 +24,8 @@ from bench.driver import DriverFailed
 from bench.searching import data
 from bench.searching.shape import STREAM, UPDATE
 from headrace.config import PipelineConfig
-from headrace.format.segment.row_group import Run
-from headrace.format.segment.writer import Writer
+from headrace.format.segment.row_group import AppendRun
+from headrace.format.segment.writer import SegmentWriter
 from headrace.pipeline import jobs, session
 from headrace.pipeline.kernels import index
 from headrace.pipeline.kernels.units import Place, over
@@ -133,11 +133,11 @@ def _unit(store: Path, first: int, count: int) -> Unit:
     """A segment with so many events, and the unit that makes a companion of it."""
     key = f"{first:016}.parquet"
     with (store / key).open("wb") as sink:
-        writer = Writer(
+        writer = SegmentWriter(
             sink, stream=STREAM, incarnation=_INCARNATION, is_json=True, first_seq=first, split=_never_asked
         )
         for at, block in zip(range(first, first + count, data.BLOCK), data.blocks(first, count), strict=True):
-            writer.add(Run(at, 1 + at, 1, None, data.encoded(block)))
+            writer.add(AppendRun(at, 1 + at, 1, None, data.encoded(block)))
         sealed = writer.finish()
     registry = Registry(schema=STREAM, search=UPDATE["search"]).advanced(UPDATE["schema"], None, 0)
     return Unit(

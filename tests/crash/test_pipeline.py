@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from headrace.format.companion.names import companion_key
+from headrace.format.object_names import companion_key
 from headrace.pipeline.work import Work, is_open
 from stories import SETTINGS, Story, companions, pipeline
 

@@ -21,7 +21,7 @@ import pytest
 import beava
 from beava import Beava
 from conftest import ServerProcess
-from headrace.reduce.features.table import Row, TableReducer
+from headrace.reduce.features.table import KeyState, TableReducer
 from headrace.schema.descriptor import document
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.nodes import Life
@@ -119,7 +119,7 @@ class Mirror:
     def __init__(self, peer: Beava, nodes: list[dict[str, Any]]) -> None:
         self._peer = peer
         self._reducer = reducer(nodes)
-        self._states: dict[str, Row] = {}
+        self._states: dict[str, KeyState] = {}
         self._pushed = 0
         peer.register(nodes)
 

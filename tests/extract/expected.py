@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.query.definition import Definition, decoded
+from headrace.query.definition import Definition, decode_exact
 from headrace.query.search import Kind
 from headrace.query.values import lower, values, words
 from headrace.reduce import parts
@@ -85,7 +85,7 @@ def assert_equal(table: pa.Table, made: Definition, documents: Sequence[Any]) ->
     expected = columns(made, documents)
     strange = [row for row in range(len(documents)) if not all(_fits(given[row]) for given in expected.values())]
     assert table.column("odd").to_pylist() == [row in strange for row in range(len(documents))]
-    summaries = [parts.values(made.search, document) for document in documents]
+    summaries = [parts.column_values(made.search, document) for document in documents]
     assert table.column_names == ["seq", "odd", "key", *expected, *parts.columns(made.search)]
     for name, rows in expected.items():
         given = [[] if row in strange else values for row, values in enumerate(rows)]
@@ -121,4 +121,4 @@ def _spaced(text: str) -> str:
 
 
 def documents_of(payloads: Sequence[str | bytes]) -> list[Any]:
-    return [decoded(payload if isinstance(payload, bytes) else payload.encode()) for payload in payloads]
+    return [decode_exact(payload if isinstance(payload, bytes) else payload.encode()) for payload in payloads]

@@ -9,7 +9,15 @@ import pyarrow.compute as pc
 import pytest
 
 from format.companion.events import DEFINITION, FIELDS, Event, columns_of
-from headrace.extract.postings import VALUE_BITS, described, indexed, of_field, postings, stored, term
+from headrace.extract.postings import (
+    VALUE_BITS,
+    describe_companion,
+    is_indexed,
+    of_field,
+    postings,
+    stored_columns,
+    term,
+)
 
 
 def lists(field: str, events: list[Event]) -> dict[str, list[int]]:
@@ -91,7 +99,7 @@ def test_fields_are_sorted_and_only_those_have_postings_that_may_be_asked_for_te
     values = {"time": [1], "service": ["a"], "service.name": ["b"], "request": ["c"], "mute": ["d"], "message": ["e"]}
     table = postings(columns_of([Event(values, key="k")]), DEFINITION)
     assert table.column("field").to_pylist() == ["", "message", "request", "service", "service.name"]
-    assert {name for name in FIELDS if not indexed(DEFINITION, name)} == {"time", "mute"}
+    assert {name for name in FIELDS if not is_indexed(DEFINITION, name)} == {"time", "mute"}
 
 
 def test_words_are_found_in_slices_and_chunks_of_a_table() -> None:
@@ -99,7 +107,7 @@ def test_words_are_found_in_slices_and_chunks_of_a_table() -> None:
     table = columns_of(events)
     chunked = pa.concat_tables([table.slice(0, 2), table.slice(2, 1), table.slice(3)]).slice(1, 4)
     assert postings(chunked, DEFINITION).equals(postings(columns_of(events[1:5]), DEFINITION))
-    assert stored(chunked).equals(stored(columns_of(events[1:5], 1_001)))
+    assert stored_columns(chunked).equals(stored_columns(columns_of(events[1:5], 1_001)))
 
 
 def test_more_terms_than_sixteen_bits_can_count_are_in_order() -> None:
@@ -112,7 +120,7 @@ def test_more_terms_than_sixteen_bits_can_count_are_in_order() -> None:
 
 def test_stored_columns_count_words_and_drop_keys() -> None:
     events = [Event({"message": ["a b", "c"], "why": ["-"], "status": [1]}, key="k"), Event({})]
-    table = stored(columns_of(events))
+    table = stored_columns(columns_of(events))
     assert "key" not in table.column_names and "w.message" not in table.column_names
     assert table.column("n.message").to_pylist() == [3, None]
     assert table.column("n.why").to_pylist() == [0, None]
@@ -123,7 +131,7 @@ def test_stored_columns_count_words_and_drop_keys() -> None:
 def test_a_companion_is_described_by_what_its_events_hold() -> None:
     values = {"time": [30, 10], "message": ["a b"], "service": ["x"]}
     events = [Event(values), Event({"time": [20]}), Event({}, is_odd=True)]
-    info = described(columns_of(events), DEFINITION, first_seq=7, through_version=1, level=2, segments=3)
+    info = describe_companion(columns_of(events), DEFINITION, first_seq=7, through_version=1, level=2, segments=3)
     assert (info.first_seq, info.end_seq, info.level, info.segments, info.odd) == (7, 10, 2, 3, 1)
     assert info.times == (10, 30)
     assert info.words == {"message": (1, 2), "why": (0, 0)}
@@ -135,6 +143,6 @@ def test_a_companion_is_described_by_what_its_events_hold() -> None:
 
 def test_nothing_becomes_nothing() -> None:
     table = columns_of([])
-    assert postings(table, DEFINITION).num_rows == stored(table).num_rows == 0
-    assert described(table, DEFINITION, first_seq=0, through_version=0).times is None
-    assert pc.sum(stored(table).column("n.message")).as_py() is None
+    assert postings(table, DEFINITION).num_rows == stored_columns(table).num_rows == 0
+    assert describe_companion(table, DEFINITION, first_seq=0, through_version=0).times is None
+    assert pc.sum(stored_columns(table).column("n.message")).as_py() is None

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from headrace.errors import CorruptData
-from headrace.format.entity_registry import Stored, decode, encode, key, number_of
+from headrace.format.entity_registry import StoredChange, decode, encode, key, number_of
 
 
-def change(number: int) -> Stored:
-    return Stored(number, "contact", "u", 7, "somebody", msgspec.Raw(b'{"action":"activate"}'))
+def change(number: int) -> StoredChange:
+    return StoredChange(number, "contact", "u", 7, "somebody", msgspec.Raw(b'{"action":"activate"}'))
 
 
 def test_a_run_of_changes_is_read_back_as_it_was() -> None:

@@ -5,9 +5,9 @@ import pytest
 
 from headrace.errors import CorruptData
 from headrace.format import feature_registry as features
-from headrace.format.feature_registry import Stored
+from headrace.format.feature_registry import StoredVersion
 
-STORED = Stored(7, 123, "ada", "fraud", msgspec.Raw(b'{"nodes":{}}'))
+STORED = StoredVersion(7, 123, "ada", "fraud", msgspec.Raw(b'{"nodes":{}}'))
 KEY = features.key(7)
 
 

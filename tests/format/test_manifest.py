@@ -9,7 +9,7 @@ import pytest
 from golden.contents import manifest as example
 from headrace.errors import CorruptData
 from headrace.format import manifest as manifests
-from headrace.format.companion.layout import Companion, Part
+from headrace.format.companion.layout import Companion, PartFile
 from headrace.format.manifest import (
     Manifest,
     Revision,
@@ -50,7 +50,7 @@ def companions(*bounds: tuple[int, int]) -> tuple[Companion, ...]:
     return tuple(
         Companion(
             name=range_name(max(first, 0), end - first, "a"), first_seq=first, count=end - first, level=0,
-            through_version=1, fields={"f": "0"}, rollups={}, keys=True, columns=Part(1, "0" * 64), postings=None,
+            through_version=1, fields={"f": "0"}, rollups={}, keys=True, columns=PartFile(1, "0" * 64), postings=None,
             panes=None, times=None, segments=1, words={},
         )
         for first, end in bounds

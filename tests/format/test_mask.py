@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace.format.segment import layout
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Reader
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.reader import SegmentReader
 from sealing import START_US, Cell, seal
 
 ALL = 1 << 30
@@ -32,16 +32,16 @@ class Hiding:
 
 
 @pytest.fixture(params=[1, 3, 100], ids=["one row a group", "three", "one group"])
-def readers(request: pytest.FixtureRequest) -> tuple[Reader, Reader]:
+def readers(request: pytest.FixtureRequest) -> tuple[SegmentReader, SegmentReader]:
     """The same segment without a mask and with one, which share what is decoded."""
     data, _ = seal(CELLS, first_seq=10, group_rows=request.param)
-    decoded = Decoded(1 << 20)
-    plain = Reader(data, name="segment", decoded=decoded)
+    decoded = DecodedCache(1 << 20)
+    plain = SegmentReader(data, name="segment", decoded=decoded)
     plain.read(10, ALL, ALL)  # everything is decoded
-    return plain, Reader(data, name="segment", decoded=decoded, mask=Hiding("a", 15))
+    return plain, SegmentReader(data, name="segment", decoded=decoded, mask=Hiding("a", 15))
 
 
-def test_hidden_rows_are_tombstones_in_every_answer(readers: tuple[Reader, Reader]) -> None:
+def test_hidden_rows_are_tombstones_in_every_answer(readers: tuple[SegmentReader, SegmentReader]) -> None:
     plain, masked = readers
     gone, left = [10, 12, 14], [16]
     whole = b",".join(bytes(part.body) for part in masked.read(10, ALL, ALL).parts).split(b",")
@@ -61,7 +61,7 @@ def test_hidden_rows_are_tombstones_in_every_answer(readers: tuple[Reader, Reade
     assert masked.is_loaded(12) and b'"xxxxx"' in bytes(masked.read(12, 13, ALL).parts[0].body)
 
 
-def test_what_counts_bytes_and_times_is_the_same(readers: tuple[Reader, Reader]) -> None:
+def test_what_counts_bytes_and_times_is_the_same(readers: tuple[SegmentReader, SegmentReader]) -> None:
     plain, masked = readers
     masked.verify()
     for seq in range(10, 18):

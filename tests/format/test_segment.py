@@ -18,10 +18,10 @@ import pytest
 
 from headrace.errors import CorruptData
 from headrace.format.segment import bloom, layout
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Part, Reader
-from headrace.format.segment.row_group import Run
-from headrace.format.segment.writer import Writer
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.reader import SegmentReader, SlicePart
+from headrace.format.segment.row_group import AppendRun
+from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entries import entries_of
 from sealing import START_US, Cell, opened, reader_of, runs_of, seal
 
@@ -38,11 +38,11 @@ CELLS = [
 
 
 @pytest.fixture(params=[1, 2, 100], ids=["one row a group", "two", "one group"])
-def reader(request: pytest.FixtureRequest) -> Reader:
+def reader(request: pytest.FixtureRequest) -> SegmentReader:
     return opened(CELLS, first_seq=10, group_rows=request.param)
 
 
-def test_what_was_appended_is_read_back_as_it_was_spelled(reader: Reader) -> None:
+def test_what_was_appended_is_read_back_as_it_was_spelled(reader: SegmentReader) -> None:
     found = reader.read(10, ALL, ALL)
     assert b"|".join(part.body for part in found.parts).replace(b"|", b",") == b",".join(c.payload for c in CELLS)
     assert (found.position, reader.first_seq, reader.end_seq) == (16, 10, 16)
@@ -50,35 +50,35 @@ def test_what_was_appended_is_read_back_as_it_was_spelled(reader: Reader) -> Non
 
 def test_a_read_cuts_its_parts_where_the_schema_version_changes() -> None:
     parts = opened(CELLS, first_seq=10).read(11, 15, ALL).parts
-    assert parts == [Part(1, 2, '{"n":1},{"n":"é"}'.encode()), Part(2, 2, b" 3 ,[4,4]")]
+    assert parts == [SlicePart(1, 2, '{"n":1},{"n":"é"}'.encode()), SlicePart(2, 2, b" 3 ,[4,4]")]
 
 
-def test_a_read_keeps_to_its_budget_but_yields_at_least_one_entry(reader: Reader) -> None:
-    assert reader.read(10, ALL, 1) == ([Part(1, 1, b'{"n":0}')], 11)
+def test_a_read_keeps_to_its_budget_but_yields_at_least_one_entry(reader: SegmentReader) -> None:
+    assert reader.read(10, ALL, 1) == ([SlicePart(1, 1, b'{"n":0}')], 11)
     assert reader.read(13, ALL, 9).position == 15
     assert reader.read(13, ALL, 8).position == 14
 
 
-def test_a_read_beyond_the_end_finds_nothing(reader: Reader) -> None:
+def test_a_read_beyond_the_end_finds_nothing(reader: SegmentReader) -> None:
     assert reader.read(16, ALL, ALL) == ([], 16)
     assert reader.read(12, 12, ALL) == ([], 12)
 
 
-def test_entries_of_one_key_are_found_wherever_they_lie(reader: Reader) -> None:
+def test_entries_of_one_key_are_found_wherever_they_lie(reader: SegmentReader) -> None:
     assert [part.body for part in reader.read(10, ALL, ALL, key="c").parts] == [b"null"]
     assert b",".join(p.body for p in reader.read(11, ALL, ALL, key="a").parts) == b'{"n":1},[4,4]'
     assert reader.read(10, ALL, ALL, key="b;") == ([], 16)
     assert reader.read(10, ALL, ALL, key="z") == ([], 16)
 
 
-def test_a_keyed_read_goes_on_with_the_next_entry_of_the_key(reader: Reader) -> None:
+def test_a_keyed_read_goes_on_with_the_next_entry_of_the_key(reader: SegmentReader) -> None:
     parts, position = reader.read(10, ALL, 9, key="a")
     assert [part.body for part in parts] == [b'{"n":0}']
     assert position == 11
     assert reader.read(12, ALL, 5, key="a").position in (15, 16)
 
 
-def test_rows_of_one_key_come_with_their_numbers_and_times(reader: Reader) -> None:
+def test_rows_of_one_key_come_with_their_numbers_and_times(reader: SegmentReader) -> None:
     def rows(position: int, end: int, key: str) -> list[tuple[int, str]]:
         found = pa.Table.from_batches(reader.keyed(position, end, key), layout.schema(True))
         return list(zip(found["seq"].to_pylist(), found["payload"].to_pylist(), strict=True))
@@ -88,7 +88,7 @@ def test_rows_of_one_key_come_with_their_numbers_and_times(reader: Reader) -> No
     assert rows(10, ALL, "z") == rows(15, ALL, "a") == []
 
 
-def test_entries_of_one_key_are_the_same_however_often_they_are_asked_for(reader: Reader) -> None:
+def test_entries_of_one_key_are_the_same_however_often_they_are_asked_for(reader: SegmentReader) -> None:
     def entries(position: int, end: int, key: str) -> list[tuple[int, int, bytes]]:
         found = reader.having(position, end, key)
         return [(one.seq, one.at_us - START_US, bytes(one.payload)) for one in found]
@@ -100,25 +100,25 @@ def test_entries_of_one_key_are_the_same_however_often_they_are_asked_for(reader
 
 
 def test_an_index_of_keys_is_made_for_who_asks_often_and_makes_room_for_others() -> None:
-    data, decoded = seal(CELLS, first_seq=10)[0], Decoded(1024 * 1024)
-    reader = Reader(data, name="often", decoded=decoded)
+    data, decoded = seal(CELLS, first_seq=10)[0], DecodedCache(1024 * 1024)
+    reader = SegmentReader(data, name="often", decoded=decoded)
     for _ in range(7):
         list(reader.having(0, ALL, "a"))
     assert not decoded.bytes
     list(reader.having(0, ALL, "a"))
     assert decoded.bytes
-    small = Reader(data, name="never", decoded=Decoded(1))
+    small = SegmentReader(data, name="never", decoded=DecodedCache(1))
     assert [[one.seq for one in small.having(0, ALL, "b")] for _ in range(40)] == [[13]] * 40
 
 
-def test_a_moment_leads_to_the_first_entry_at_or_after_it(reader: Reader) -> None:
+def test_a_moment_leads_to_the_first_entry_at_or_after_it(reader: SegmentReader) -> None:
     moments = [START_US - 1, START_US, START_US + 1, START_US + 5, START_US + 9, START_US + 10]
     first = [reader.append_times().first_since(moment) for moment in moments]
     assert first == [(10, START_US)] * 2 + [(12, START_US + 5)] * 2 + [(14, START_US + 9), None]
     assert [reader.time_at(seq) - START_US for seq in range(10, 16)] == [0, 0, 5, 5, 9, 9]
 
 
-def test_the_append_request_that_holds_an_entry_is_known(reader: Reader) -> None:
+def test_the_append_request_that_holds_an_entry_is_known(reader: SegmentReader) -> None:
     assert [reader.request_at(seq) for seq in range(10, 16)] == [
         (10, 12), (10, 12), (12, 13), (13, 14), (14, 16), (14, 16),
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_the_append_request_that_holds_an_entry_is_known(reader: Reader) -> None
         reader.request_at(16)
 
 
-def test_bytes_are_counted_as_the_log_counts_them(reader: Reader) -> None:
+def test_bytes_are_counted_as_the_log_counts_them(reader: SegmentReader) -> None:
     """With the commas inside a request, without those between."""
     assert [reader.bytes_before(seq) for seq in range(10, 17)] == [0, 7, 15, 25, 28, 33, 38]
 
@@ -134,17 +134,19 @@ def test_bytes_are_counted_as_the_log_counts_them(reader: Reader) -> None:
 def test_bytes_of_a_byte_stream_have_no_commas() -> None:
     cells = [Cell(b"\xff,", None, request=0), Cell(b"", None, request=1), Cell(b",x\0", "k", request=2)]
     reader = opened(cells, is_json=False, group_rows=2)
-    assert reader.read(0, ALL, ALL) == ([Part(0, 2, b"\xff,"), Part(0, 1, b",x\0")], 3)
+    assert reader.read(0, ALL, ALL) == ([SlicePart(0, 2, b"\xff,"), SlicePart(0, 1, b",x\0")], 3)
     assert [reader.bytes_before(seq) for seq in range(4)] == [0, 2, 2, 5]
-    assert reader.read(0, ALL, ALL, key="k").parts == [Part(0, 1, b",x\0")]
+    assert reader.read(0, ALL, ALL, key="k").parts == [SlicePart(0, 1, b",x\0")]
 
 
 def test_rows_taken_over_from_another_segment_keep_everything() -> None:
     old = opened(CELLS, first_seq=10, group_rows=2)
     file = io.BytesIO()
-    writer = Writer(file, stream="tests", incarnation="1", is_json=True, split=entries_of, first_seq=11, group_rows=4)
+    writer = SegmentWriter(
+        file, stream="tests", incarnation="1", is_json=True, split=entries_of, first_seq=11, group_rows=4
+    )
     writer.copy(old.batches(11, 99))
-    writer.add(Run(writer.next_seq, START_US + 9, 2, "d", [b"6"]))
+    writer.add(AppendRun(writer.next_seq, START_US + 9, 2, "d", [b"6"]))
     sealed = writer.finish()
     new = reader_of(file.getvalue(), sha256=sealed.sha256)
     new.verify()
@@ -159,8 +161,8 @@ def test_an_entry_larger_than_a_row_group_has_one_of_its_own() -> None:
     big = b'"' + b"x" * 10_000 + b'"'
     reader = opened([Cell(b"1"), Cell(big), Cell(b"2"), Cell(b"3")], group_bytes=100)
     assert [size for size, _ in reader.info.groups] == [1, len(big), 2]
-    assert reader.read(0, ALL, 5) == ([Part(0, 1, b"1")], 1)
-    assert reader.read(1, ALL, 5) == ([Part(0, 1, big)], 2)
+    assert reader.read(0, ALL, 5) == ([SlicePart(0, 1, b"1")], 1)
+    assert reader.read(1, ALL, 5) == ([SlicePart(0, 1, big)], 2)
 
 
 def test_a_long_request_is_spread_over_row_groups() -> None:
@@ -171,17 +173,17 @@ def test_a_long_request_is_spread_over_row_groups() -> None:
 
 
 def test_entries_must_follow_one_another() -> None:
-    def writer() -> Writer:
-        return Writer(io.BytesIO(), stream="s", incarnation="1", is_json=True, split=entries_of, first_seq=5)
+    def writer() -> SegmentWriter:
+        return SegmentWriter(io.BytesIO(), stream="s", incarnation="1", is_json=True, split=entries_of, first_seq=5)
 
     with pytest.raises(ValueError, match="entry 6 cannot come where 5 is due"):
-        writer().add(Run(6, START_US, 0, None, [b"1"]))
+        writer().add(AppendRun(6, START_US, 0, None, [b"1"]))
     late = writer()
-    late.add(Run(5, START_US, 0, None, [b"1"]))
+    late.add(AppendRun(5, START_US, 0, None, [b"1"]))
     with pytest.raises(ValueError, match="entry 6 was appended before"):
-        late.add(Run(6, START_US - 1, 0, None, [b"1"]))
+        late.add(AppendRun(6, START_US - 1, 0, None, [b"1"]))
     with pytest.raises(ValueError, match="2 entries cannot have 1 keys"):
-        writer().add(Run(5, START_US, 0, ["k"], [b"1", b"2"]))
+        writer().add(AppendRun(5, START_US, 0, ["k"], [b"1", b"2"]))
     with pytest.raises(ValueError, match="at least one entry"):
         writer().finish()
 
@@ -194,10 +196,10 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 def test_raw_slices_of_a_body_are_taken_as_they_are() -> None:
     raws = msgspec.json.decode(b'[{"a": 1} , 2]', type=list[msgspec.Raw])
     file = io.BytesIO()
-    writer = Writer(file, stream="s", incarnation="1", is_json=True, split=entries_of, first_seq=0)
-    writer.add(Run(0, START_US, 0, None, raws))
+    writer = SegmentWriter(file, stream="s", incarnation="1", is_json=True, split=entries_of, first_seq=0)
+    writer.add(AppendRun(0, START_US, 0, None, raws))
     writer.finish()
-    assert reader_of(file.getvalue()).read(0, 2, ALL).parts == [Part(0, 2, b'{"a": 1},2')]
+    assert reader_of(file.getvalue()).read(0, 2, ALL).parts == [SlicePart(0, 2, b'{"a": 1},2')]
 
 
 def test_any_tool_reads_a_segment(tmp_path: Path) -> None:
@@ -307,7 +309,7 @@ def test_rows_that_contradict_the_footer_are_found_by_verifying() -> None:
     info = msgspec.json.encode(seal(CELLS)[1].info)
     table = pq.read_table(pa.BufferReader(seal(CELLS)[0]))
 
-    def changed(column: str, values: list[object]) -> Reader:
+    def changed(column: str, values: list[object]) -> SegmentReader:
         place = table.schema.get_field_index(column)
         field = table.schema.field(column)
         return reader_of(_with_identity(info, table.set_column(place, field, pa.array(values, field.type))))
@@ -350,7 +352,7 @@ def test_threads_share_a_reader() -> None:
 
 
 def test_decoded_columns_stay_within_their_limit() -> None:
-    decoded = Decoded(100)
+    decoded = DecodedCache(100)
     for name in range(20):
         decoded.keep(name, str(name), 30)
         assert decoded.bytes <= 100
@@ -363,7 +365,7 @@ def test_decoded_columns_stay_within_their_limit() -> None:
 
 def test_decoded_row_groups_are_used_again() -> None:
     data, _ = seal([Cell(b"%06d" % n) for n in range(1000)], group_rows=100)
-    decoded = Decoded(1 << 20)
+    decoded = DecodedCache(1 << 20)
     reader = reader_of(data, decoded=decoded)
     assert not reader.is_loaded(250)
     reader.load(250)
@@ -377,10 +379,10 @@ def test_decoded_row_groups_are_used_again() -> None:
 
 def test_two_who_want_a_row_group_decode_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     data, _ = seal([Cell(b"%06d" % n) for n in range(1000)])
-    reader, decode, together = reader_of(data, decoded=Decoded(1 << 20)), Reader._decode, Barrier(4)
+    reader, decode, together = reader_of(data, decoded=DecodedCache(1 << 20)), SegmentReader._decode, Barrier(4)
     decodings: list[object] = []
 
-    def counted(self: Reader, *columns: Any) -> list[Any]:
+    def counted(self: SegmentReader, *columns: Any) -> list[Any]:
         decodings.append(columns)
         return decode(self, *columns)
 
@@ -388,7 +390,7 @@ def test_two_who_want_a_row_group_decode_it_once(monkeypatch: pytest.MonkeyPatch
         together.wait(10)
         reader.load(seq)
 
-    monkeypatch.setattr(Reader, "_decode", counted)
+    monkeypatch.setattr(SegmentReader, "_decode", counted)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(load, range(4)))
     assert len(decodings) == 1
@@ -426,15 +428,15 @@ def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:
     before, most = pool.bytes_allocated(), 0
     text = b'"' + b"x" * 1000 + b'"'
     with (tmp_path / "large.parquet").open("wb") as file:
-        writer = Writer(
+        writer = SegmentWriter(
             file, stream="s", incarnation="1", is_json=True, split=entries_of, first_seq=0, group_bytes=1 << 18
         )
         for request in range(200):
-            writer.add(Run(request * 200, START_US, 0, f"key-{request}", [text] * 200))
+            writer.add(AppendRun(request * 200, START_US, 0, f"key-{request}", [text] * 200))
             most = max(most, pool.bytes_allocated() - before)
         writer.finish()
     assert most < 8 << 18
-    reader = Reader(tmp_path / "large.parquet", name="large", decoded=Decoded(1 << 20))
+    reader = SegmentReader(tmp_path / "large.parquet", name="large", decoded=DecodedCache(1 << 20))
     position = 0
     while position < reader.end_seq:
         position = reader.read(position, ALL, 1 << 18).position

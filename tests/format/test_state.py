@@ -9,13 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import CorruptData
+from headrace.format import object_names
 from headrace.format.manifest import range_name
-from headrace.format.state import layout, names
-from headrace.format.state.layout import Info, State
-from headrace.format.state.reader import Reader
+from headrace.format.state import layout
+from headrace.format.state.layout import State, StateInfo
+from headrace.format.state.reader import StateReader
 from headrace.format.state.writer import ROWS, Packed, write
 
-INFO = Info(
+INFO = StateInfo(
     stream="events/E",
     incarnation="7",
     table="T",
@@ -37,7 +38,7 @@ def test_rows_are_read_back_as_they_were_written(tmp_path: Path) -> None:
         (b"\x91\xff", {"": b"f3"}),
     ]
     state = written(tmp_path / "x.parquet", rows)
-    reader = Reader(tmp_path / "x.parquet", "x")
+    reader = StateReader(tmp_path / "x.parquet", "x")
     assert reader.info == INFO
     assert list(reader.rows()) == rows
     assert (state.rows, state.end_seq, state.lives) == (3, 15, INFO.lives)
@@ -46,19 +47,19 @@ def test_rows_are_read_back_as_they_were_written(tmp_path: Path) -> None:
 
 def test_only_the_lives_asked_for_are_read(tmp_path: Path) -> None:
     written(tmp_path / "x.parquet", [(b"k", {"": b"f", "a@1": b"s", "frame@2": b"t"})])
-    assert list(Reader(tmp_path / "x.parquet", "x").rows({"a@1", "other"})) == [(b"k", {"": b"f", "a@1": b"s"})]
+    assert list(StateReader(tmp_path / "x.parquet", "x").rows({"a@1", "other"})) == [(b"k", {"": b"f", "a@1": b"s"})]
 
 
 def test_many_rows_lie_in_several_row_groups(tmp_path: Path) -> None:
     rows: list[Packed] = [(f"{n:06}".encode(), {"": b"f", "a@1": str(n).encode()}) for n in range(ROWS + 3)]
     assert written(tmp_path / "x.parquet", rows).rows == ROWS + 3
     assert pq.ParquetFile(tmp_path / "x.parquet").num_row_groups == 2
-    assert list(Reader(tmp_path / "x.parquet", "x").rows()) == rows
+    assert list(StateReader(tmp_path / "x.parquet", "x").rows()) == rows
 
 
 def test_a_state_may_be_empty(tmp_path: Path) -> None:
     assert written(tmp_path / "x.parquet", []).rows == 0
-    assert list(Reader(tmp_path / "x.parquet", "x").rows()) == []
+    assert list(StateReader(tmp_path / "x.parquet", "x").rows()) == []
 
 
 @pytest.mark.parametrize("second", [b"a", b"b"])
@@ -74,7 +75,7 @@ def test_a_damaged_file_says_so_and_names_itself(tmp_path: Path) -> None:
     data[len(data) // 8] ^= 0xFF
     path.write_bytes(data)
     with pytest.raises(CorruptData) as raised:
-        list(Reader(path, "states/x").rows())
+        list(StateReader(path, "states/x").rows())
     assert raised.value.facts["object"] == "states/x"
 
 
@@ -83,7 +84,7 @@ def test_another_parquet_file_is_no_state(tmp_path: Path) -> None:
 
     pq.write_table(pa.table({"key": [1]}), tmp_path / "x.parquet")
     with pytest.raises(CorruptData, match="no state"):
-        Reader(tmp_path / "x.parquet", "x")
+        StateReader(tmp_path / "x.parquet", "x")
 
 
 def test_a_newer_format_asks_for_a_newer_headrace() -> None:
@@ -99,10 +100,10 @@ def test_a_damaged_identity_is_refused() -> None:
 
 def test_keys_of_objects_tell_their_place() -> None:
     name = range_name(10, 5, "abc1")
-    key = names.state_key("events/E", "7", name)
-    place = names.state_place(key)
-    assert key.startswith(names.state_prefix("events/E", "7") + "/")
+    key = object_names.state_key("events/E", "7", name)
+    place = object_names.state_place(key)
+    assert key.startswith(object_names.state_prefix("events/E", "7") + "/")
     assert place is not None and place[0][1] == "7" and place[1] == name
-    assert names.state_place(key.replace("states/", "segments/")) is None
+    assert object_names.state_place(key.replace("states/", "segments/")) is None
     with pytest.raises(ValueError, match="cannot be part of a key"):
         range_name(1, 1, "../x")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.format.segment import layout
-from headrace.format.segment.stretches import stretches
+from headrace.format.segment.body_runs import body_runs
 
 
 def batch(versions: list[int], payloads: list[str], first: int = 7) -> pa.RecordBatch:
@@ -33,7 +33,7 @@ def test_every_entry_comes_once_with_its_version_and_few_at_a_time(
     entries: list[tuple[int, str]], most: int, skip: int
 ) -> None:
     given_batch = batch([version for version, _ in entries], [payload for _, payload in entries])
-    found = list(stretches(given_batch.slice(skip), most))
+    found = list(body_runs(given_batch.slice(skip), most))
     left = entries[skip:]
     at = 0
     for first_seq, version, count, body in found:
@@ -48,10 +48,10 @@ def test_every_entry_comes_once_with_its_version_and_few_at_a_time(
 
 def test_as_many_come_together_as_may() -> None:
     versions = [1, 1, 1, 2, 2, 1]
-    found = list(stretches(batch(versions, ["1"] * 6), 1 << 20))
+    found = list(body_runs(batch(versions, ["1"] * 6), 1 << 20))
     assert [one.entries for one in found] == [len(list(run)) for _, run in groupby(versions)]
 
 
 @pytest.mark.parametrize("most", [0, 100])
 def test_a_batch_without_entries_has_none(most: int) -> None:
-    assert list(stretches(batch([], []), most)) == []
+    assert list(body_runs(batch([], []), most)) == []

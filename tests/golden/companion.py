@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.format.companion.layout import FieldShape, Info, Limits
+from headrace.format.companion.layout import CompanionInfo, FieldShape, Limits
 from headrace.format.companion.postings import SCHEMA
 from headrace.format.companion.writer import write
 
 HERE = Path(__file__).parent
 NAME = "0000000000004000-10-golden"
 
-INFO = Info(
+INFO = CompanionInfo(
     stream="orders/größe",
     incarnation="0000000007",
     first_seq=4000,

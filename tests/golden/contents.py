@@ -9,11 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from headrace.format import manifest as manifests
-from headrace.format.companion.layout import Companion, Part
+from headrace.format.companion.layout import Companion, PartFile
 from headrace.format.manifest import Manifest, Revision, Segment, range_name
-from headrace.format.segment.row_group import Run
-from headrace.format.segment.writer import Writer
-from headrace.format.state.layout import Info, State
+from headrace.format.segment.row_group import AppendRun
+from headrace.format.segment.writer import SegmentWriter
+from headrace.format.state.layout import State, StateInfo
 from headrace.format.state.writer import Packed
 from headrace.format.state.writer import write as write_state
 from headrace.schema.entries import entries_of
@@ -22,7 +22,7 @@ START_US = 1_763_200_000_000_000
 ROWS_A_GROUP = 40
 
 
-def json_runs() -> list[Run]:
+def json_runs() -> list[AppendRun]:
     """Append requests of a JSON stream: one key for all, a key each, none; two schema versions."""
     runs, seq = [], 1000
     for number in range(30):
@@ -32,15 +32,19 @@ def json_runs() -> list[Run]:
             number % 3
         ]
         version = 1 if number < 20 else 2
-        runs.append(Run(seq, START_US + number // 2 * 1_000_001, version, keys, [text.encode() for text in texts]))
+        runs.append(
+            AppendRun(seq, START_US + number // 2 * 1_000_001, version, keys, [text.encode() for text in texts])
+        )
         seq += count
     return runs
 
 
-def byte_runs() -> list[Run]:
+def byte_runs() -> list[AppendRun]:
     """Append requests of a byte stream: every byte there is, and nothing at all."""
     payloads = [bytes(range(256)), b"", b"\0", b",", "é".encode(), b"\xff\xfe", b"x" * 5000]
-    return [Run(seq, START_US + seq, 0, "k" if seq % 2 else None, [payload]) for seq, payload in enumerate(payloads)]
+    return [
+        AppendRun(seq, START_US + seq, 0, "k" if seq % 2 else None, [payload]) for seq, payload in enumerate(payloads)
+    ]
 
 
 def manifest() -> Manifest:
@@ -107,9 +111,9 @@ def manifest_v2() -> Manifest:
         fields={"zeit": "00112233445566ff", "größe": "ff00000000000000"},
         rollups={"hourly": "0123456789abcdef"},
         keys=True,
-        columns=Part(40_000, "c" * 64),
-        postings=Part(20_000, "d" * 64),
-        panes=Part(1_000, "e" * 64),
+        columns=PartFile(40_000, "c" * 64),
+        postings=PartFile(20_000, "d" * 64),
+        panes=PartFile(1_000, "e" * 64),
         times=(-1, 1_763_200_000_000),
         segments=2,
         words={"größe": (1299, 70_000)},
@@ -123,7 +127,7 @@ def manifest_v2() -> Manifest:
         fields={},
         rollups={},
         keys=False,
-        columns=Part(1, "f" * 64),
+        columns=PartFile(1, "f" * 64),
         postings=None,
         panes=None,
         times=None,
@@ -149,7 +153,7 @@ def manifest_v4() -> Manifest:
     return msgspec.structs.replace(manifest_v2(), states=(state,), managed='{"kind":"event"}')
 
 
-STATE = Info(
+STATE = StateInfo(
     stream="golden", incarnation="0000000001", table="Users", first_seq=4000, count=10, level=2,
     lives={"größe": "größe@7", "n": "n@3"},
 )  # fmt: skip
@@ -168,7 +172,7 @@ def main() -> None:
         if not (here / name).exists():
             with (here / name).open("xb") as file:
                 facts = {"stream": "golden", "incarnation": "0000000001", "first_seq": runs[0].seq}
-                writer = Writer(file, is_json="json" in name, split=entries_of, group_rows=ROWS_A_GROUP, **facts)  # type: ignore[arg-type]
+                writer = SegmentWriter(file, is_json="json" in name, split=entries_of, group_rows=ROWS_A_GROUP, **facts)  # type: ignore[arg-type]
                 for run in runs:
                     writer.add(run)
                 print(name, writer.finish().sha256)

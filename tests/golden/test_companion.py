@@ -10,9 +10,9 @@ import pytest
 
 from golden.companion import COLUMNS, HERE, INFO, NAME, PANES, PANES_SCHEMA, POSTINGS
 from headrace.format.companion.layout import PartName
-from headrace.format.companion.names import file_name
 from headrace.format.companion.reader import FileCompanion, sources_of
-from headrace.format.segment.decoded import Decoded
+from headrace.format.object_names import file_name
+from headrace.format.segment.decoded import DecodedCache
 
 DIGESTS: dict[PartName, str] = {
     "columns": "b31506f7466dda93554525ae2b7e39f5abdc3ce63512a216dd7ad5ef74ad8869",
@@ -24,7 +24,7 @@ DIGESTS: dict[PartName, str] = {
 def golden() -> FileCompanion:
     columns, postings, panes = (HERE / file_name(NAME, part) for part in DIGESTS)
     sources = sources_of(NAME, {"columns": columns, "postings": postings, "panes": panes})
-    return FileCompanion(sources, name=NAME, decoded=Decoded(1 << 20))
+    return FileCompanion(sources, name=NAME, decoded=DecodedCache(1 << 20))
 
 
 @pytest.mark.parametrize("part", DIGESTS)

@@ -12,10 +12,10 @@ import pytest
 
 from golden.contents import ROWS_A_GROUP, STATE, STATE_ROWS, byte_runs, json_runs, manifest, manifest_v2, manifest_v4
 from headrace.format.manifest import Manifest, decode, manifest_key
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Reader
-from headrace.format.segment.row_group import Run
-from headrace.format.state.reader import Reader as StateReader
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.reader import SegmentReader
+from headrace.format.segment.row_group import AppendRun
+from headrace.format.state.reader import StateReader
 
 HERE = Path(__file__).parent
 JSON, BYTES = HERE / "segment-v1-json.parquet", HERE / "segment-v1-bytes.parquet"
@@ -32,7 +32,7 @@ SEGMENTS = [(JSON, json_runs()), (BYTES, byte_runs())]
 Row = tuple[int, int, str | None, int, bool, bytes]
 
 
-def rows(runs: list[Run]) -> list[Row]:
+def rows(runs: list[AppendRun]) -> list[Row]:
     """Every entry with all its columns."""
     found: list[Row] = []
     for run in runs:
@@ -48,8 +48,8 @@ def test_the_file_is_the_one_that_was_written_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "runs"), SEGMENTS, ids=["json", "bytes"])
-def test_a_segment_is_read_back_whole(path: Path, runs: list[Run]) -> None:
-    reader = Reader(path, name=path.name, decoded=Decoded(1 << 20), sha256=DIGESTS[path])
+def test_a_segment_is_read_back_whole(path: Path, runs: list[AppendRun]) -> None:
+    reader = SegmentReader(path, name=path.name, decoded=DecodedCache(1 << 20), sha256=DIGESTS[path])
     reader.verify()
     wanted, is_json = rows(runs), path is JSON
     assert (reader.info.stream, reader.info.incarnation, reader.info.json) == ("golden", "0000000001", is_json)
@@ -67,7 +67,7 @@ def test_a_segment_is_read_back_whole(path: Path, runs: list[Run]) -> None:
 
 
 @pytest.mark.parametrize(("path", "runs"), SEGMENTS, ids=["json", "bytes"])
-def test_duckdb_reads_a_segment(path: Path, runs: list[Run]) -> None:
+def test_duckdb_reads_a_segment(path: Path, runs: list[AppendRun]) -> None:
     sql = f"SELECT seq, epoch_us(append_time), key, version, first, encode(payload) FROM '{path}' ORDER BY seq"
     if path is BYTES:
         sql = sql.replace("encode(payload)", "payload")
@@ -75,7 +75,7 @@ def test_duckdb_reads_a_segment(path: Path, runs: list[Run]) -> None:
 
 
 @pytest.mark.parametrize(("path", "runs"), SEGMENTS, ids=["json", "bytes"])
-def test_pyarrow_reads_a_segment(path: Path, runs: list[Run]) -> None:
+def test_pyarrow_reads_a_segment(path: Path, runs: list[AppendRun]) -> None:
     table = pq.read_table(path)
     payloads = [value.encode() if isinstance(value, str) else value for value in table.column("payload").to_pylist()]
     assert payloads == [row[5] for row in rows(runs)]

@@ -13,8 +13,8 @@ import pytest
 
 from extract.expected import field, search
 from headrace.errors import CorruptData
-from headrace.format.segment.row_group import Run
-from headrace.format.segment.writer import Writer
+from headrace.format.segment.row_group import AppendRun
+from headrace.format.segment.writer import SegmentWriter
 from headrace.pipeline.kernels.index import extracted
 from headrace.pipeline.kernels.units import place
 from headrace.reduce.work_units import Source, Unit
@@ -30,8 +30,8 @@ print(units.result(index.perform, *sys.argv[1:]))
 def unit_of(store: Path, payloads: list[bytes], **more: Any) -> Unit:
     """A segment with these entries, and its unit."""
     with (store / "0.parquet").open("wb") as sink:
-        writer = Writer(sink, stream="s", incarnation="0", is_json=True, first_seq=0, split=json.loads)
-        writer.add(Run(0, 1, 1, None, payloads))
+        writer = SegmentWriter(sink, stream="s", incarnation="0", is_json=True, first_seq=0, split=json.loads)
+        writer.add(AppendRun(0, 1, 1, None, payloads))
         sealed = writer.finish()
     registry = Registry(schema="s", search=search({"x": field("integer", ["x"])})).advanced({}, None, 0)
     unit = Unit(

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace.format.state.names import state_key
+from headrace.format.object_names import state_key
 from headrace.pipeline.jobs import _result, _split, weight
 from headrace.pipeline.kernels import history
 from headrace.reduce.work_units import JobName, Unit

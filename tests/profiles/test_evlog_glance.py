@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from headrace.profiles.evlog.fast_path import MOST_DEPTH, MOST_NAMES, MOST_WAITING, Glance
-from headrace.profiles.evlog.normalise import Correlation, Normaliser
+from headrace.profiles.evlog.fast_path import MOST_DEPTH, MOST_NAMES, MOST_WAITING, FastPath
+from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
 from headrace.profiles.redaction import is_among
 
 KNOWN: dict[str, Any] = {"a": 1, "service": "api", "status": 200, "b": {"c": [{"d": 1.5}]}, "headers": {"token": "x"}}
 
 
 @pytest.fixture
-def glance() -> Glance:
-    made = Glance(Normaliser(is_among(["token"]), Correlation()))
+def glance() -> FastPath:
+    made = FastPath(EventNormaliser(is_among(["token"]), Correlation()))
     made.learn([json.loads(json.dumps(KNOWN))])
     return made
 
@@ -38,17 +38,17 @@ def body(*events: Any) -> bytes:
         {"level": "loud"},
     ],
 )
-def test_events_of_known_names_are_seen(glance: Glance, event: Any) -> None:
+def test_events_of_known_names_are_seen(glance: FastPath, event: Any) -> None:
     made = glance.envelopes(body(event, KNOWN), "now")
     assert made is not None
     assert [one.timestamp for one in made] == ["now", "now"]
 
 
-def test_blanks_between_tokens_hide_nothing(glance: Glance) -> None:
+def test_blanks_between_tokens_hide_nothing(glance: FastPath) -> None:
     assert glance.envelopes(json.dumps([KNOWN], indent=1).encode(), "now") is not None
 
 
-def test_what_is_listed_is_redacted(glance: Glance) -> None:
+def test_what_is_listed_is_redacted(glance: FastPath) -> None:
     made = glance.envelopes(body(KNOWN, {"a": 1}), "now")
     assert made is not None
     assert [one.redaction.keys for one in made] == [["headers.token"], []]
@@ -79,11 +79,11 @@ def test_what_is_listed_is_redacted(glance: Glance) -> None:
         b"[1]",
     ],
 )
-def test_what_must_be_looked_at_is_not_seen(glance: Glance, given: bytes) -> None:
+def test_what_must_be_looked_at_is_not_seen(glance: FastPath, given: bytes) -> None:
     assert glance.envelopes(given, "now") is None
 
 
-def test_what_was_missed_is_learnt(glance: Glance) -> None:
+def test_what_was_missed_is_learnt(glance: FastPath) -> None:
     stranger = {"a": 1, "z": {"y": 2}}
     assert glance.envelopes(body(stranger), "now") is None
     assert glance.curious
@@ -92,7 +92,7 @@ def test_what_was_missed_is_learnt(glance: Glance) -> None:
     assert glance.envelopes(body(stranger, {"a": 1, "service": "x", "b": {}}), "now") is not None
 
 
-def test_bodies_are_let_pass_after_misses_and_seen_again_later(glance: Glance) -> None:
+def test_bodies_are_let_pass_after_misses_and_seen_again_later(glance: FastPath) -> None:
     for _ in range(500):
         assert glance.envelopes(b'[{"z":1}]', "now") is None
     seen = [glance.envelopes(body(KNOWN), "now") is not None for _ in range(MOST_WAITING + 2)]
@@ -108,13 +108,13 @@ def test_bodies_are_let_pass_after_misses_and_seen_again_later(glance: Glance) -
         {'a"b': 1},
     ],
 )
-def test_what_no_structure_can_say_is_not_learnt_and_costs_nothing_that_was(glance: Glance, event: Any) -> None:
+def test_what_no_structure_can_say_is_not_learnt_and_costs_nothing_that_was(glance: FastPath, event: Any) -> None:
     glance.learn([event])
     assert glance.envelopes(body(KNOWN), "now") is not None
     assert glance.envelopes(body(event), "now") is None
 
 
 def test_nothing_is_seen_where_fields_are_named_to_look_into() -> None:
-    glance = Glance(Normaliser(is_among([]), Correlation(("rid",))))
+    glance = FastPath(EventNormaliser(is_among([]), Correlation(("rid",))))
     assert glance.envelopes(body(KNOWN), "now") is None
     assert not glance.curious

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.registry.schemas import SEARCH
-from headrace.query.definition import decoded
+from headrace.query.definition import decode_exact
 from headrace.query.search import Binding, Field, Kind
 from headrace.query.values import values
 from headrace.schema.apply import apply
@@ -157,8 +157,8 @@ def checked(case: Case, random: Random) -> tuple[int, list[Reading]]:
         listed = [one for one in wanted if one.effect is not None and one not in differing]
         if number > ENOUGH and not listed:
             break
-        before = decoded(spell(event))
-        after = decoded(spell(promoted(case.wire[0]["ops"], event)))
+        before = decode_exact(spell(event))
+        after = decode_exact(spell(promoted(case.wire[0]["ops"], event)))
         for one in wanted:
             was, now = one.read(one.before, before), one.read(one.after, after)
             assert one.effect is not None or was == now, (one, before, after)

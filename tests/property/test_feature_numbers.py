@@ -9,9 +9,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from headrace.engine.features.source import Rules, Source
-from headrace.reduce.features.columns import columns, reduced
-from headrace.reduce.features.definition import Defined
-from headrace.reduce.features.events import Shapes
+from headrace.reduce.features.columns import make_rows, reduce_rows
+from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.schema.descriptor.generated import json_schema
 from headrace.schema.descriptor.nodes import Derivation, Event, Feature, Field, Life, Node, Op, Table
@@ -64,8 +64,8 @@ def test_integers_are_taken_and_folded_as_their_digits_say(spelled: list[str]) -
         _assert_folded(_defined(name), told, numbers)
 
 
-def _assert_folded(defined: Defined, told: EventRun, numbers: list[int]) -> None:
-    shapes, reducer = Shapes(Registry.empty("events/E"), EVENT), defined.reducer
+def _assert_folded(defined: TableDefinition, told: EventRun, numbers: list[int]) -> None:
+    shapes, reducer = EventShapes(Registry.empty("events/E"), EVENT), defined.reducer
     events = shapes.events(told.body, told.version)
     rows: dict[bytes, Any] = {}
     for seq, event in enumerate(events):
@@ -73,14 +73,14 @@ def _assert_folded(defined: Defined, told: EventRun, numbers: list[int]) -> None
         assert placed is not None
         rows[placed[0]] = reducer.fold(rows.get(placed[0]), placed[1], 1, seq)
     seqs = list(range(len(events)))
-    for found in (rows, dict(reduced(reducer, columns(reducer, seqs, [1] * len(seqs), events)))):
+    for found in (rows, dict(reduce_rows(reducer, make_rows(reducer, seqs, [1] * len(seqs), events)))):
         answers = {key: reducer.finish(row, 1) for key, row in found.items()}
         assert answers == {reducer.key(number): {"last": number} for number in numbers}
     hashes = [defined.keying.of_key(reducer.key(number)) for number in numbers]
     assert defined.keying.of_events(shapes, told).tolist() == hashes
 
 
-def _defined(name: str) -> Defined:
+def _defined(name: str) -> TableDefinition:
     step = Op("with_columns", exprs={"same": "(n + 0)"})
     nodes: dict[str, Node] = {"E": EVENT, "D": Derivation("D", "E", (step,)), **TABLES}
-    return Defined(name, "E", "events/E", nodes, {"last": Life("last@1", 0)})
+    return TableDefinition(name, "E", "events/E", nodes, {"last": Life("last@1", 0)})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.reduce.features.operator import Operator
 from headrace.reduce.features.operators import operator
-from headrace.reduce.features.packing import pack, unpack
+from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.reduce.features.window import PANES
 from headrace.schema.descriptor.nodes import Feature
 from headrace.schema.descriptor.operators import OPERATORS

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace.reduce.fragments.candidates import candidates, update_of
 from headrace.reduce.fragments.rules import Settings
 from headrace.reduce.fragments.shapes import NULL, SHAPES, accepts, shape_of
-from headrace.reduce.fragments.stats import combined, of_everyone, pack, tallied, unpack
+from headrace.reduce.fragments.stats import count_observations, merge_counts, of_everyone, pack, unpack
 from headrace.schema.entity.nodes import Converter, Definition, Field, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.split import Fragment, Splitter
@@ -91,7 +91,7 @@ def evidence(history: list[Told], key: str) -> list[Any]:
 
 @given(histories())
 def test_everything_is_counted(history: list[Told]) -> None:
-    for key, stats in of_everyone(tallied(history)).items():
+    for key, stats in of_everyone(count_observations(history)).items():
         having = [
             (at_us, told, fragment) for _, at_us, told in history for fragment in told.fragments if fragment.key == key
         ]
@@ -116,11 +116,11 @@ def test_neither_order_nor_parts_matter(history: list[Told], seed: int) -> None:
     for told in history:
         parts[draw.randrange(len(parts))].append(told)
     draw.shuffle(parts)
-    tallies = [{of: unpack(pack(stats)) for of, stats in tallied(part[::-1]).items()} for part in parts]
-    folded = reduce(lambda left, right: combined([left, right]), tallies)
-    whole = {of: pack(stats) for of, stats in tallied(history).items()}
+    tallies = [{of: unpack(pack(stats)) for of, stats in count_observations(part[::-1]).items()} for part in parts]
+    folded = reduce(lambda left, right: merge_counts([left, right]), tallies)
+    whole = {of: pack(stats) for of, stats in count_observations(history).items()}
     assert {of: pack(stats) for of, stats in folded.items()} == whole
-    assert {of: pack(stats) for of, stats in combined(tallies).items()} == whole
+    assert {of: pack(stats) for of, stats in merge_counts(tallies).items()} == whole
 
 
 @given(given_values)
@@ -146,7 +146,7 @@ def test_a_field_that_accepts_a_shape_takes_its_values(value: Any, kind: Any, fu
 
 @given(histories(), settings)
 def test_a_promoted_type_accepts_its_evidence(history: list[Told], settings: Settings) -> None:
-    stats = of_everyone(tallied(history))
+    stats = of_everyone(count_observations(history))
     for candidate in candidates(stats, schema(ReducerConfig({}), name="string"), settings):
         if candidate.promotable and candidate.change == "add_field":
             assert candidate.field_type is not None
@@ -177,7 +177,7 @@ def meaning(value: Any) -> str:
 @given(histories(), settings, kinds)
 def test_enhancement_twice_is_enhancement_once(history: list[Told], settings: Settings, kind: Any) -> None:
     base = schema(ReducerConfig({}), name=kind)
-    stats = of_everyone(tallied(history))
+    stats = of_everyone(count_observations(history))
     once = enhanced(base, stats, settings)
     assert enhanced(once, stats, settings) is once
     assert not any(candidate.promotable for candidate in candidates(stats, once, settings))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.reduce.policies import arrays, build
 from headrace.reduce.policies.build import fold_observations, reduce_observations
-from headrace.reduce.policies.reducer import EVERYONE, Row, TypeReducer
+from headrace.reduce.policies.reducer import EVERYONE, EntityState, TypeReducer
 from headrace.schema.entity.nodes import DEFAULT_POLICY, Field, Policy, ReducerConfig
 from headrace.schema.entity.observation import Observation, decode, encode
 from headrace.schema.entity.update import Addition, Update, Updated, updated
@@ -129,7 +129,7 @@ def test_how_history_is_split_does_not_matter(history: list[Told], config: Reduc
     assert whole == dict(reduce_observations(reducer, history))
 
 
-def grouped(reducer: TypeReducer, rows: list[Row], draw: random.Random) -> Row:
+def grouped(reducer: TypeReducer, rows: list[EntityState], draw: random.Random) -> EntityState:
     """Rows merged with brackets anywhere."""
     if len(rows) == 1:
         return rows[0]

@@ -18,8 +18,8 @@ from headrace.profiles import table
 from headrace.profiles.definition import Profile
 from headrace.profiles.evlog import REDACTED_KEYS
 from headrace.profiles.evlog.envelope import KEYS, SCHEMA
-from headrace.profiles.evlog.fast_path import Glance
-from headrace.profiles.evlog.normalise import Correlation, Normaliser
+from headrace.profiles.evlog.fast_path import FastPath
+from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
 from headrace.profiles.hook import Hook
 from headrace.profiles.otel_traces.rules import REDACTED_KEYS as SPAN_REDACTED
 from headrace.profiles.otel_traces.span import SCHEMA as SPAN_SCHEMA
@@ -197,10 +197,10 @@ _WHOLE: dict[str, Any] = {
 def test_an_event_seen_at_a_glance_becomes_what_it_becomes_the_long_way(
     spell: Callable[[Any], bytes], known: list[dict[str, Any]], batch: list[dict[str, Any]]
 ) -> None:
-    normaliser = Normaliser(is_among(REDACTED_KEYS), Correlation())
+    normaliser = EventNormaliser(is_among(REDACTED_KEYS), Correlation())
     body = b"[" + b",".join(map(spell, batch)) + b"]"
     slow = [normaliser.envelope(event, "now") for event in entries.read(body[1:-1])[0]]
-    glance = Glance(normaliser)
+    glance = FastPath(normaliser)
     glance.learn([*known, *entries.read(body[1:-1])[0]])
     quick = glance.envelopes(body, "now")
     assert quick is None or encoded(quick) == encoded(slow)
@@ -208,10 +208,10 @@ def test_an_event_seen_at_a_glance_becomes_what_it_becomes_the_long_way(
 
 @given(batch=st.lists(_logged, min_size=1, max_size=4))
 def test_an_event_that_was_seen_before_is_seen_at_a_glance(batch: list[dict[str, Any]]) -> None:
-    normaliser = Normaliser(is_among(REDACTED_KEYS), Correlation())
+    normaliser = EventNormaliser(is_among(REDACTED_KEYS), Correlation())
     usual = {"service": "api", "timestamp": "now", "requestId": "r", "status": 1}
     body = msgspec.json.encode([_WHOLE, *({**event, **usual} for event in batch)], order="sorted")
-    glance = Glance(normaliser)
+    glance = FastPath(normaliser)
     glance.learn(msgspec.json.decode(body))
     quick = glance.envelopes(body, "now")
     assert quick is not None

@@ -215,7 +215,7 @@ def test_the_bucket_of_a_float_is_exact_in_duckdb(number: float) -> None:
 def test_lists_of_histograms_are_merged_by_exponent(lists: list[list[dict[int, int]]]) -> None:
     kind = pa.list_(pa.map_(pa.int32(), pa.int64()))
     array = pa.array([[list(counted.items()) for counted in counteds] for counteds in lists], kind)
-    merged = histogram.merged(array).to_pylist()
+    merged = histogram.merge_lists(array).to_pylist()
     for counteds, found in zip(lists, merged, strict=True):
         once = functools.reduce(merge_states, (State(histogram=counted) for counted in counteds), State()).histogram
         assert (dict(found) if found else {}) == (once or {})
@@ -236,7 +236,7 @@ def test_whole_panes_and_edges_cover_what_is_asked_once(span: tuple[int, int], i
 
 def test_queries_of_a_rollup_are_those_that_decide_what_counts() -> None:
     def trees(name: str) -> list[Node]:
-        return rollup.trees(SEARCH.rollups[name])
+        return rollup.include_queries(SEARCH.rollups[name])
 
     assert trees("all") == [parse("duration:>=1 OR message:slow")]
     assert trees("fast") == [parse("-duration:>=1 -message:slow*")]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptData
-from headrace.format.segment.reader import Reader
-from headrace.format.segment.writer import Writer
+from headrace.format.segment.reader import SegmentReader
+from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entries import entries_of
 from sealing import START_US, Cell, opened, reader_of, runs_of, seal
 
@@ -49,7 +49,7 @@ def joined(cells: list[Cell], is_json: bool) -> bytes:
     return (b"," if is_json else b"").join(cell.payload for cell in cells)
 
 
-def follow(reader: Reader, position: int, end: int, budget: int, key: str | None) -> list[tuple[int, bytes]]:
+def follow(reader: SegmentReader, position: int, end: int, budget: int, key: str | None) -> list[tuple[int, bytes]]:
     """Page after page to the end: the version of each part, and its body."""
     found: list[tuple[int, bytes]] = []
     while position < min(end, reader.end_seq):
@@ -121,7 +121,9 @@ def test_a_segment_that_is_rewritten_and_goes_on_is_as_if_written_at_once(
     cut = data.draw(st.sampled_from([*starts, len(cells)]))
     old = opened(cells[:cut], is_json=is_json, **before)
     file = io.BytesIO()
-    writer = Writer(file, stream="tests", incarnation="1", is_json=is_json, split=entries_of, first_seq=0, **after)
+    writer = SegmentWriter(
+        file, stream="tests", incarnation="1", is_json=is_json, split=entries_of, first_seq=0, **after
+    )
     writer.copy(old.batches(0, ALL))
     for run in runs_of(cells[cut:], cut):
         writer.add(run)

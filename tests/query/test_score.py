@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from headrace.query.score import K1, STEPS, Statistics, Word, rarity, saturated, scoring
+from headrace.query.score import K1, STEPS, Statistics, Word, rarity, saturate, scoring_clauses
 from headrace.query.syntax import parse
 from query.declarations import SEARCH
 
 
 def statistics(query: str, *documents: Any) -> Statistics:
-    made = Statistics(scoring(parse(query), SEARCH))
+    made = Statistics(scoring_clauses(parse(query), SEARCH))
     for document in documents:
         made.count(document)
     return made
 
 
 def test_only_what_can_give_a_score_is_counted() -> None:
-    found = scoring(parse("status:500 message:a -b (c OR service:d) has:time contains:e"), SEARCH)
+    found = scoring_clauses(parse("status:500 message:a -b (c OR service:d) has:time contains:e"), SEARCH)
     assert [(one.clause.value, [(field.name, boost) for field, boost in one.fields]) for one in found] == [
         ("a", [("message", 1.0)]),
         ("c", [("message", 2.0), ("why", 1.0), ("request", 1.0)]),
@@ -40,22 +40,22 @@ def test_a_word_is_worth_more_the_fewer_hold_it() -> None:
 
 
 def test_a_word_counts_less_the_more_often_it_stands_there_and_the_longer_the_text() -> None:
-    assert saturated(1, 10, 10.0) == 1.0
-    assert saturated(2, 10, 10.0) - saturated(1, 10, 10.0) > saturated(3, 10, 10.0) - saturated(2, 10, 10.0) > 0
-    assert saturated(1, 5, 10.0) > saturated(1, 20, 10.0)
-    assert saturated(10_000, 10, 10.0) < K1 + 1
+    assert saturate(1, 10, 10.0) == 1.0
+    assert saturate(2, 10, 10.0) - saturate(1, 10, 10.0) > saturate(3, 10, 10.0) - saturate(2, 10, 10.0) > 0
+    assert saturate(1, 5, 10.0) > saturate(1, 20, 10.0)
+    assert saturate(10_000, 10, 10.0) < K1 + 1
 
 
 def test_the_score_is_the_sum_over_words_and_the_best_field() -> None:
     documents = [{"message": "a b"}, {"why": "a a c"}, {"message": "c"}, {"request": "a"}]
     found = statistics("a", *documents)
-    message = 2 * rarity(2, 1) * saturated(1, 2, 1.5)
-    why = rarity(1, 1) * saturated(2, 3, 3.0)
+    message = 2 * rarity(2, 1) * saturate(1, 2, 1.5)
+    why = rarity(1, 1) * saturate(2, 3, 3.0)
     wanted = [message, why, 0, 1.0]
     assert [found.score(document) for document in documents] == pytest.approx(wanted, abs=1 / STEPS)
     both = {"message": "a", "why": "a"}
     again = statistics("a", *documents, both)
-    assert again.score(both) == pytest.approx(2 * rarity(3, 2) * saturated(1, 1, 4 / 3), abs=1 / STEPS)
+    assert again.score(both) == pytest.approx(2 * rarity(3, 2) * saturate(1, 1, 4 / 3), abs=1 / STEPS)
 
 
 def test_side_by_side_and_alternatives_add_up_and_a_negation_gives_nothing() -> None:
@@ -69,12 +69,12 @@ def test_a_phrase_weighs_as_much_as_its_words_and_counts_where_it_stands() -> No
     documents = [{"message": ["a b a b", "b a"]}, {"message": "b a"}, {"message": "a x"}]
     found = statistics('message:"a b"', *documents)
     weight = rarity(3, 3) + rarity(3, 2)
-    wanted = weight * saturated(2, 6, 10 / 3)
+    wanted = weight * saturate(2, 6, 10 / 3)
     assert [found.score(document) for document in documents] == pytest.approx([wanted, 0, 0], abs=1 / STEPS)
 
 
 def test_a_prefix_counts_as_one_word() -> None:
     documents = [{"message": "abc abd x"}, {"message": "ab"}, {"message": "x"}]
     found = statistics("message:ab*", *documents)
-    wanted = [rarity(3, 2) * saturated(2, 3, 5 / 3), rarity(3, 2) * saturated(1, 1, 5 / 3), 0]
+    wanted = [rarity(3, 2) * saturate(2, 3, 5 / 3), rarity(3, 2) * saturate(1, 1, 5 / 3), 0]
     assert [found.score(document) for document in documents] == pytest.approx(wanted, abs=1 / STEPS)

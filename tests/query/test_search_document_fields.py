@@ -237,9 +237,13 @@ def test_a_new_field_or_alias_is_not_named_like_a_question(name: str) -> None:
     given = document(aliases={name: name})
     given["fields"] = given["fields"] | {name: WORD}
     assert problems(given) == [], "what was stored so is still read"
-    refused = {problem.pointer for problem in search_document.reserved(given, None)}
+    refused = {problem.pointer for problem in search_document.check_reserved_names(given, None)}
     assert refused == {f"/fields/{name}", f"/aliases/{name}"}
-    assert {problem.pointer for problem in search_document.reserved(given, document(aliases={name: "w"}))} == {
-        f"/fields/{name}"
-    }
-    assert search_document.reserved(given, given) == search_document.reserved(document(), None) == []
+    assert {
+        problem.pointer for problem in search_document.check_reserved_names(given, document(aliases={name: "w"}))
+    } == {f"/fields/{name}"}
+    assert (
+        search_document.check_reserved_names(given, given)
+        == search_document.check_reserved_names(document(), None)
+        == []
+    )

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.query.search import Rollup, Search
-from headrace.reduce.answer import finished, states
+from headrace.reduce.answer import finish_panes, states
 from headrace.reduce.measures import reducers
 from headrace.reduce.state import PANES, STATE, State
 from reduce.declarations import declared, field
@@ -89,7 +89,7 @@ def check(given: list[tuple[str, State]]) -> None:
     finish: dict[str, Callable[[State], dict[str, Any]]] = {
         name: reducer.finish for name, reducer in reducers(ROLLUP, SEARCH).items()
     }
-    found = finished(panes_of(given), ROLLUP, SEARCH)
+    found = finish_panes(panes_of(given), ROLLUP, SEARCH)
     assert [msgspec.json.encode(answer) for answer in found] == [
         msgspec.json.encode(finish[name](state)) for name, state in given
     ]
@@ -106,7 +106,7 @@ def test_many_states_are_finished_like_each(most: int) -> None:
 
 def test_whole_numbers_have_no_fraction_and_others_beyond_doubles_are_null() -> None:
     check([("plain", State(count=count, sum=total)) for count in (0, 1, 3) for total in (-0.0, 2.0**53, 0.5, 1e308)])
-    [answer] = finished(panes_of([("plain", State(count=2, sum=3.0, min=1.0, max=float("inf")))]), ROLLUP, SEARCH)
+    [answer] = finish_panes(panes_of([("plain", State(count=2, sum=3.0, min=1.0, max=float("inf")))]), ROLLUP, SEARCH)
     assert msgspec.json.encode(answer) == (
         b'{"count":2,"sum":3,"min":1,"max":null,"avg":1.5,"p50":null,"p95":null,"p99":null}'
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.reduce import parts
-from headrace.reduce.parts import Parts
+from headrace.reduce.parts import SummaryValues
 from reduce.declarations import DOCUMENT, SEARCH, declared
 
 NOTHING: Any = None
@@ -16,10 +16,10 @@ NOTHING: Any = None
 @pytest.mark.parametrize(
     ("given", "summary"),
     [
-        ((3, 10, 1, 5), Parts(3, 10.0, 1.0, 5.0)),
-        ((3.0, -0.0, 1, 5.5), Parts(3, 0.0, 1.0, 5.5)),
-        ((0, None, None, None), Parts(0)),
-        ((0, 5, 1, 2, {"1": 7}), Parts(0)),
+        ((3, 10, 1, 5), SummaryValues(3, 10.0, 1.0, 5.0)),
+        ((3.0, -0.0, 1, 5.5), SummaryValues(3, 0.0, 1.0, 5.5)),
+        ((0, None, None, None), SummaryValues(0)),
+        ((0, 5, 1, 2, {"1": 7}), SummaryValues(0)),
         ((1, 5, None, 2), NOTHING),
         ((1, "5", 1, 2), NOTHING),
         ((True, 5, 1, 2), NOTHING),
@@ -31,7 +31,7 @@ NOTHING: Any = None
         (("x", 5, 1, 2), NOTHING),
     ],
 )
-def test_a_summary_has_a_count_and_numbers(given: tuple[Any, ...], summary: Parts | None) -> None:
+def test_a_summary_has_a_count_and_numbers(given: tuple[Any, ...], summary: SummaryValues | None) -> None:
     assert parts.read_parts(*given) == summary
 
 
@@ -46,7 +46,7 @@ def test_a_summary_has_a_count_and_numbers(given: tuple[Any, ...], summary: Part
     ],
 )
 def test_entries_that_are_no_label_and_count_are_passed_over(histogram: Any, counted: dict[int, int] | None) -> None:
-    assert parts.read_parts(1, 1, 1, 1, histogram) == Parts(1, 1.0, 1.0, 1.0, counted)
+    assert parts.read_parts(1, 1, 1, 1, histogram) == SummaryValues(1, 1.0, 1.0, 1.0, counted)
 
 
 def test_every_part_has_a_column_of_its_own() -> None:
@@ -61,6 +61,6 @@ def test_every_part_has_a_column_of_its_own() -> None:
 
 
 def test_an_event_fills_its_columns_or_leaves_them_null() -> None:
-    found = parts.values(SEARCH, {"given": {"count": 2, "sum": 3, "min": 1, "max": 2, "histogram": {"2": 2}}})
+    found = parts.column_values(SEARCH, {"given": {"count": 2, "sum": 3, "min": 1, "max": 2, "histogram": {"2": 2}}})
     assert list(found.values()) == [2, 3.0, 1.0, 2.0, {1: 2}]
-    assert set(parts.values(SEARCH, {"given": 5}).values()) == {None}
+    assert set(parts.column_values(SEARCH, {"given": 5}).values()) == {None}

@@ -62,7 +62,7 @@ documents = st.lists(
 def table_of(given_documents: list[Any], given_rollup: Rollup) -> tuple[pa.Table, dict[Node, str]]:
     """The columns of events, and one for every query that says where it holds."""
     table, known = columns.table(SEARCH, given_documents), {}
-    for at, tree in enumerate(rollup.trees(given_rollup)):
+    for at, tree in enumerate(rollup.include_queries(given_rollup)):
         matches = predicate.compile(tree, SEARCH)
         known[tree] = f"t.{at}"
         table = table.append_column(known[tree], pa.array([matches(one) for one in given_documents], pa.bool_()))

@@ -85,10 +85,10 @@ def test_include_where_and_spans_choose_events() -> None:
 def test_a_query_that_is_known_needs_no_columns_of_its_own() -> None:
     events = [{"seen": 0, "time": 0, "message": text} for text in ("fast", "slow", "slow")]
     table = columns.table(SEARCH, events)
-    [tree] = rollup.trees(FAST)
+    [tree] = rollup.include_queries(FAST)
     known = table.drop(["w.message"]).append_column("q0", pa.array([True, False, True]))
     assert rollup.panes(known, FAST, SEARCH, known={tree: "q0"}).column("count").to_pylist() == [2]
-    [slow] = rollup.trees(ROLLUP)
+    [slow] = rollup.include_queries(ROLLUP)
     found = rollup.panes(known, ROLLUP, SEARCH, known={slow: "q0"})
     assert counts(found, "slow") == {(0, "[null,null,null,null]"): 2}
 

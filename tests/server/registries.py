@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.format.packing import unpack
+from headrace.format.body_compression import unpack
 
 if TYPE_CHECKING:
     import httpx2

@@ -24,10 +24,10 @@ from headrace.engine.features.training import Training
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
 from headrace.reduce.features import lanes
-from headrace.reduce.features.definition import Defined
+from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.operators import operator
-from headrace.reduce.features.packing import pack, unpack
 from headrace.reduce.features.parts import COLUMNS
+from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.reduce.work_units import JobName, Result
 from headrace.schema.descriptor.nodes import Event as EventNode
 from headrace.schema.descriptor.nodes import Feature, Field, Life, Table
@@ -267,13 +267,13 @@ MANY = {
 def test_sketches_and_moments_are_reduced_by_catalyst_as_operators_merge_them(spark: SparkSession) -> None:
     table = Table("T", "E", (), {name: one.feature for name, one in MANY.items()})
     nodes = {"E": EventNode("E", {"x": Field("f64"), "s": Field("str")}), "T": table}
-    reducer = Defined("T", "E", "events/E", nodes, {name: Life(name, 0) for name in MANY}).reducer
-    found, frame = lanes.lanes(reducer), pack([0, 0, 1, 1, False])
+    reducer = TableDefinition("T", "E", "events/E", nodes, {name: Life(name, 0) for name in MANY}).reducer
+    found, frame = lanes.assign_lanes(reducer), pack([0, 0, 1, 1, False])
     batches: list[list[pa.RecordBatch]] = [[], []]
     for name, one in MANY.items():
         for state in one.states():
             for lane in found:
-                batches[lane.gathers] += lanes.exploded([lane], [b"k"], {"": [frame], name: [pack(state)]})
+                batches[lane.gathers] += lanes.explode_states([lane], [b"k"], {"": [frame], name: [pack(state)]})
     rows = []
     for gathers in (False, True):
         names = lanes.columns(lane for lane in found if lane.gathers is gathers)
@@ -287,7 +287,7 @@ def test_sketches_and_moments_are_reduced_by_catalyst_as_operators_merge_them(sp
     merged = pa.concat_tables(rows, promote_options="default").sort_by(
         [(name, "ascending") for name in ("lane", "pane")]
     )
-    ((key, packed),) = lanes.imploded(found, merged)
+    ((key, packed),) = lanes.implode_rows(found, merged)
     assert key == b"k" and unpack(packed[""]) == [0, 0, 1, 1, False]
     for name, one in MANY.items():
         reduced, own = operator(one.feature, {"x": "f64", "s": "str"}), list(one.states())

@@ -20,7 +20,7 @@ from enhancing import Growing, bytes_of
 from headrace.config import PipelineConfig
 from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.shapes import SHAPES
-from headrace.reduce.fragments.stats import counted, of_everyone, of_user, tallied
+from headrace.reduce.fragments.stats import count_observations, estimate_count, of_everyone, of_user
 from headrace.schema.entity.observation import decode
 from headrace.storage.entity_types import EVERYBODY
 from snapshotting import contact
@@ -94,7 +94,7 @@ class Case:
                     kinds[SHAPES[shape].kind] += tally.count
                 assert kinds == given.kinds
                 assert (found.first_us, found.last_us) == (min(given.times), max(given.times))
-                assert (found.sources(found.shapes), counted(found.entities)) == (
+                assert (found.sources(found.shapes), estimate_count(found.entities)) == (
                     len(given.sources),
                     len(given.entities),
                 )
@@ -113,7 +113,7 @@ class Sparked(Growing):
     def one_pass(self, entity_type: str) -> Any:
         """The statistics of all events, read as any reader reads them."""
         bodies = self.read(f"entities/{entity_type}", budget=1 << 30)
-        return tallied((seq, 0, decode(body)) for seq, body in enumerate(bodies))
+        return count_observations((seq, 0, decode(body)) for seq, body in enumerate(bodies))
 
     def work_on_spark(self) -> int:
         """Every fragment that is due to be counted."""

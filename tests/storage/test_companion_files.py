@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import CorruptData, Unavailable
-from headrace.format.companion.layout import Companion, FieldShape, Info
-from headrace.format.companion.names import companion_key
+from headrace.format.companion.layout import Companion, CompanionInfo, FieldShape
 from headrace.format.companion.postings import SCHEMA
 from headrace.format.companion.writer import write
+from headrace.format.object_names import companion_key
 from headrace.storage import companion_files as module
 from headrace.storage.companion_files import CompanionFiles
 from headrace.storage.objects import ObjectMissing, Objects
@@ -45,7 +45,7 @@ def opened(shelf: Shelf, directory: Path, limit_bytes: int = MiB) -> CompanionFi
 def made(directory: Path, text: str = "x", *, stream: str = STREAM, incarnation: str = INCARNATION) -> Companion:
     """A companion of one event, in files."""
     shape = FieldShape(kind="keyword", many=False, indexed=True, hash="0" * 16)
-    info = Info(
+    info = CompanionInfo(
         stream=stream, incarnation=incarnation, first_seq=0, count=1, through_version=1, fields={"f": shape},
         rollups={}, keys=False, times=None, words={}, odd=0,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.format.companion.layout import Companion, Part
+from headrace.format.companion.layout import Companion, PartFile
 from headrace.format.manifest import range_name
 from headrace.storage import database
 from headrace.storage.derived import Companions, companion_object_keys
@@ -30,7 +30,7 @@ def companions(connection: database.Connection) -> Companions:
 def companion(first: int, unique: str = "a", count: int = 10) -> Companion:
     return Companion(
         name=range_name(first, count, unique), first_seq=first, count=count, level=0, through_version=1,
-        fields={"ü": "1"}, rollups={}, keys=True, columns=Part(1, "x"), postings=None, panes=Part(2, "y"),
+        fields={"ü": "1"}, rollups={}, keys=True, columns=PartFile(1, "x"), postings=None, panes=PartFile(2, "y"),
         times=(-5, 5), segments=1, words={"ü": (1, 2)},
     )  # fmt: skip
 

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.errors import CorruptData
 from headrace.format.manifest import range_name
-from headrace.format.state.layout import Info, State
-from headrace.format.state.names import state_key
+from headrace.format.object_names import state_key
+from headrace.format.state.layout import State, StateInfo
 from headrace.format.state.writer import write
 from headrace.storage import database, state_files
 from headrace.storage.database import Connection
@@ -79,7 +79,7 @@ class Store:
         return StateFiles(self.objects, self.directory / "cache", limit_bytes=self.limit_bytes)
 
     def put(self, first_seq: int, rows: dict[bytes, bytes]) -> State:
-        info = Info(
+        info = StateInfo(
             stream=STREAM, incarnation=LIFE, table="T", first_seq=first_seq, count=10, level=0, lives={"a": "a@1"}
         )
         path, name = self.directory / f"{first_seq}.parquet", range_name(first_seq, 10, "ab")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.format.companion.layout import Companion, Part
+from headrace.format.companion.layout import Companion, PartFile
 from headrace.format.manifest import Segment
 from headrace.storage import database
 from headrace.storage.database import Connection
@@ -80,7 +80,7 @@ def test_every_companion_that_comes_is_newer(connection: Connection) -> None:
     counts, companions = Counts(connection), Companions(connection)
     seen = [counts.newest_companion()]
     for stream in (1, 2):
-        part = Part(1, "")
+        part = PartFile(1, "")
         facts = {"first_seq": 0, "count": 1, "level": 0, "through_version": 0, "fields": {}, "rollups": {}}
         shape = {"keys": True, "columns": part, "postings": part, "panes": None, "times": None, "segments": 1}
         companions.add(stream, Companion(name=f"{0:016}-1-a{stream}", words={}, **facts, **shape))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from headrace.format.packing import LEAST_BYTES
+from headrace.format.body_compression import LEAST_BYTES
 from headrace.storage import database
 from headrace.storage.database import Connection, SQLiteError
 from headrace.storage.wal import Bundle, Row, Wal, stored

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.client.requests import Request, stream_path, with_query
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.arguments import ENCODINGS, encoded
+from headrace.profiles.state_protocol.arguments import ENCODINGS, encode_argument
 from headrace.types import JSON
 
 #: A wait is answered a little after its time is up.
@@ -58,7 +58,7 @@ class Template:
     def _arguments(self, values: dict[str, Any]) -> list[str]:
         if values.keys() != self.fields.keys():
             raise ValueError(f"this template takes {', '.join(self.fields)}, not {', '.join(values) or 'nothing'}")
-        encodings = {name: encoded(values[name], encoding) for name, encoding in self.fields.items()}
+        encodings = {name: encode_argument(values[name], encoding) for name, encoding in self.fields.items()}
         for name, argument in encodings.items():
             if argument is None:
                 raise ValueError(f"{name}: {values[name]!r} has no form as {self.fields[name]}")

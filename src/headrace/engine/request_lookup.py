@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.log.stream import Stream
 from headrace.query import request as requests
-from headrace.query.definition import rounded
+from headrace.query.definition import decode_rounded
 from headrace.query.request import MAX_SIZE
-from headrace.query.syntax import quoted
+from headrace.query.syntax import quote
 
 if TYPE_CHECKING:
     from headrace.deadline import Deadline
@@ -62,7 +62,7 @@ class Seeker:
             if len(self.found) >= self._limit and hit.seq not in self.found:
                 self._is_full = True
             else:
-                self.found[hit.seq] = hit.event.document(rounded)
+                self.found[hit.seq] = hit.event.document(decode_rounded)
         self._timed_out |= found.timed_out
         self._missing = max(self._missing, found.missing.events)
         self._tail += found.tally.scanned_tail_docs
@@ -71,10 +71,10 @@ class Seeker:
         return found
 
     def _query(self, field: str, value: str, timestamp: str) -> str:
-        parts = [f"{field}:{quoted(value)}"]
+        parts = [f"{field}:{quote(value)}"]
         for operator, moment in zip((">=", "<="), self._window, strict=True):
             if moment is not None:
-                parts.append(f"{timestamp}:{operator}{quoted(moment)}")
+                parts.append(f"{timestamp}:{operator}{quote(moment)}")
         return " ".join(parts)
 
     def events(self) -> list[tuple[str, dict[str, Any]]]:

@@ -25,7 +25,7 @@ MODULES = (
     "headrace.reduce.states.pending_events",
     "headrace.format.segment.decoded",
     "headrace.format.segment.heap",
-    "headrace.format.segment.stretches",
+    "headrace.format.segment.body_runs",
     "headrace.format.state.reader",
     "headrace.reduce.answer",
     "headrace.reduce.duck",

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from headrace.deadline import Deadline
 from headrace.extract import scalars
-from headrace.extract.raw_values import FEW, Taken, at_sources, elements, unwrapped
+from headrace.extract.raw_values import FEW, SourceTexts, elements, read_sources, unwrap
 from headrace.extract.scalars import Pieces, Reader, floats, pieces
 from headrace.extract.texts import Column, Flags, Numbers, Texts, valid
-from headrace.query.definition import Definition, Sources, decoded
+from headrace.query.definition import Definition, Sources, decode_exact
 from headrace.query.search import Binding, Field, Kind
 from headrace.query.values import Canonical, lower, values, words
 from headrace.reduce import parts
@@ -35,14 +35,14 @@ MOST_WORDS = 2**20
 _LEVELS = 3
 
 
-class Values(NamedTuple):
+class RowValues(NamedTuple):
     """Values, each with the row that it belongs to, ascending."""
 
     rows: Numbers
     values: Column
 
 
-class Want(NamedTuple):
+class WantedColumn(NamedTuple):
     """A column that is wanted: of which field, natively read how, and what is kept of a canonical value."""
 
     name: str
@@ -51,7 +51,7 @@ class Want(NamedTuple):
     read: Reader
     keep: Callable[[Any], Any]
 
-    def found(self, pieces: Pieces, rows: Numbers, odd: Flags) -> Values:
+    def found(self, pieces: Pieces, rows: Numbers, odd: Flags) -> RowValues:
         """The values in JSON texts that lie at the field in these rows; rows that cannot be told are made odd."""
         found, native, doubtful = self.read(pieces)
         places, made = np.flatnonzero(found), native
@@ -60,7 +60,7 @@ class Want(NamedTuple):
             both = np.concatenate([places, others])
             order = np.argsort(both, kind="stable")
             places, made = both[order], pa.concat_arrays([native, more]).take(pa.array(order))
-        values = Values(rows[places], made)
+        values = RowValues(rows[places], made)
         if self.read is scalars.spaced:
             odd |= _crowded(values, len(odd))
         return values
@@ -81,24 +81,24 @@ class Want(NamedTuple):
     def _reference(self, text: str) -> list[Any] | None:
         """What is kept of the values in a JSON text, or None where a column cannot hold them."""
         try:
-            given = values(self.field, decoded(text.encode()))
+            given = values(self.field, decode_exact(text.encode()))
         except (ValueError, RecursionError):
             return None
         return [self.keep(value) for value in given] if _fit(self.field.kind, given) else None
 
 
-def wants(field: Field, *, contains: bool) -> list[Want]:
+def wanted_columns(field: Field, *, contains: bool) -> list[WantedColumn]:
     """The columns of a field; ``contains`` says that parts of its values are looked for."""
     name, root = field.name, msgspec.structs.replace(field, bindings=(Binding(1, ()),))
     match field.kind:
         case Kind.TEXT:
-            spaced = Want(f"w.{name}", root, pa.string(), scalars.spaced, _spaced)
-            lowered = Want(f"f.{name}", root, pa.string(), scalars.lowered, lower)
+            spaced = WantedColumn(f"w.{name}", root, pa.string(), scalars.spaced, _spaced)
+            lowered = WantedColumn(f"f.{name}", root, pa.string(), scalars.lowered, lower)
             return [spaced, lowered] if contains else [spaced]
         case Kind.KEYWORD:
             reader = scalars.lowered if field.lowercase else scalars.strings
-            return [Want(f"f.{name}", root, pa.string(), reader, _same)]
-    return [Want(f"f.{name}", root, *_TYPED[field.kind], _same)]
+            return [WantedColumn(f"f.{name}", root, pa.string(), reader, _same)]
+    return [WantedColumn(f"f.{name}", root, *_TYPED[field.kind], _same)]
 
 
 _TYPED: dict[Kind, tuple[Any, Reader]] = {
@@ -124,7 +124,7 @@ def _fit(kind: Kind, given: list[Canonical]) -> bool:
     return True
 
 
-def _crowded(spaced: Values, count: int) -> Flags:
+def _crowded(spaced: RowValues, count: int) -> Flags:
     """The rows, of so many, that have more values or words than can be told apart."""
     texts = Texts(spaced.values)
     crowded: Flags = np.bincount(spaced.rows, minlength=count) > MOST_VALUES
@@ -187,7 +187,7 @@ def _histograms(texts: Column, rows: Flags) -> Column:
 
 def _histogram(text: str) -> list[tuple[int, int]] | None:
     try:
-        summary = read_parts(1, 0, 0, 0, decoded(text.encode()))
+        summary = read_parts(1, 0, 0, 0, decode_exact(text.encode()))
     except RecursionError:
         return None
     return None if summary is None or summary.histogram is None else list(summary.histogram.items())
@@ -201,7 +201,7 @@ class _Slice(NamedTuple):
     """What was found in some events: which are odd, the values of fields, and the columns of summaries."""
 
     odd: Flags
-    values: list[Values]
+    values: list[RowValues]
     summaries: dict[str, Column]
 
 
@@ -213,7 +213,8 @@ class Extractor:
         self._definition = definition
         self._few = few
         self._wanted = [
-            wants(field, contains=definition.is_contained(field.name)) for field in definition.search.fields.values()
+            wanted_columns(field, contains=definition.is_contained(field.name))
+            for field in definition.search.fields.values()
         ]
         fields = [_unwrapped(sources) for sources in definition.sources.values()]
         self._sources: list[Sources] = [*fields, *definition.parts.values()]
@@ -230,14 +231,14 @@ class Extractor:
         for number, want in enumerate(want for group in self._wanted for want in group):
             rows = [part.values[number].rows + start for start, part in zip(starts, slices, strict=True)]
             values = pa.concat_arrays([part.values[number].values for part in slices])
-            made[want.name] = _column(Values(np.concatenate(rows), values), odd)
+            made[want.name] = _column(RowValues(np.concatenate(rows), values), odd)
         for name in slices[0].summaries:
             made[name] = pa.concat_arrays([part.summaries[name] for part in slices])
         return pa.table(made)
 
     def _read(self, events: pa.Table, deadline: Deadline | None) -> _Slice:
         texts, odd = self._taken(events)
-        found: list[Values] = []
+        found: list[RowValues] = []
         for column, group, exact in zip(texts, self._wanted, self._exact, strict=False):
             if deadline is not None:
                 deadline.require()
@@ -256,7 +257,7 @@ class Extractor:
             for part, column in summaries(given, odd).items()
         }
 
-    def _taken(self, events: pa.Table) -> Taken:
+    def _taken(self, events: pa.Table) -> SourceTexts:
         """The JSON texts at every source."""
         payloads, versions = events.column("payload"), events.column("version").to_numpy()
         if not len(versions):
@@ -266,15 +267,15 @@ class Extractor:
         if len(runs) == 1:
             return runs[0]
         texts = [pa.concat_arrays(columns) for columns in zip(*(run.texts for run in runs), strict=True)]
-        return Taken(texts, np.concatenate([run.odd for run in runs]))
+        return SourceTexts(texts, np.concatenate([run.odd for run in runs]))
 
-    def _of_version(self, payloads: Column, version: int) -> Taken:
+    def _of_version(self, payloads: Column, version: int) -> SourceTexts:
         if not self._definition.oldest_version <= version <= self._definition.current_version:
             nothing = pa.nulls(len(payloads), pa.string())
-            return Taken([nothing] * len(self._sources), np.ones(len(payloads), np.bool_))
+            return SourceTexts([nothing] * len(self._sources), np.ones(len(payloads), np.bool_))
         sources = [known[version] for known in self._sources]
         promote = partial(self._definition.promote, version=version)
-        return at_sources(payloads, sources, promote, self._few, self._exact)
+        return read_sources(payloads, sources, promote, self._few, self._exact)
 
 
 def _starts(events: pa.Table) -> range:
@@ -284,10 +285,10 @@ def _starts(events: pa.Table) -> range:
 
 
 def _unwrapped(sources: Sources) -> Sources:
-    return {version: unwrapped(source) for version, source in sources.items()}
+    return {version: unwrap(source) for version, source in sources.items()}
 
 
-def _column(found: Values, odd: Flags) -> Column:
+def _column(found: RowValues, odd: Flags) -> Column:
     """Values as a column: of lists if any row that is not odd has several, else of single ones."""
     rows, values = found
     if odd.any():

@@ -11,12 +11,12 @@ from headrace.extract.erasure_mask import ErasureMask, Targets, erased_rows
 from headrace.format.segment import layout
 from headrace.format.segment.layout import Sealed
 from headrace.format.segment.mask import with_tombstones, without_keys
-from headrace.format.segment.reader import Reader
-from headrace.format.segment.writer import Writer
+from headrace.format.segment.reader import SegmentReader
+from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entries import entries_of
 
 
-def holds(reader: Reader, targets: Sequence[Targets]) -> bool:
+def holds(reader: SegmentReader, targets: Sequence[Targets]) -> bool:
     """Whether a segment has an observation that goes."""
     return any(
         erased_rows(batch, [one])
@@ -26,10 +26,10 @@ def holds(reader: Reader, targets: Sequence[Targets]) -> bool:
     )
 
 
-def rewrite(reader: Reader, targets: Sequence[Targets], sink: BinaryIO) -> Sealed:
+def rewrite(reader: SegmentReader, targets: Sequence[Targets], sink: BinaryIO) -> Sealed:
     """Write a segment anew without the observations that go; everything else of it stays as it is."""
     info = reader.info
-    writer = Writer(
+    writer = SegmentWriter(
         sink,
         stream=info.stream,
         incarnation=info.incarnation,
@@ -41,7 +41,7 @@ def rewrite(reader: Reader, targets: Sequence[Targets], sink: BinaryIO) -> Seale
     return writer.finish()
 
 
-def _cleaned(reader: Reader, mask: ErasureMask) -> Iterator[Any]:
+def _cleaned(reader: SegmentReader, mask: ErasureMask) -> Iterator[Any]:
     for batch in reader.batches(reader.first_seq, reader.end_seq):
         rows = mask.rows(batch)
         yield _without(batch, rows, mask) if rows else batch

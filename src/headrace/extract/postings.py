@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import TooManyGroups
 from headrace.extract.texts import Counts, Texts
-from headrace.format.companion.layout import KEYS, FieldShape, Info
+from headrace.format.companion.layout import KEYS, CompanionInfo, FieldShape
 from headrace.format.companion.memory import MemoryCompanion
 from headrace.format.companion.postings import LIST, SCHEMA, one_array
 from headrace.format.companion.rows import Int32s
@@ -40,7 +40,7 @@ def term(value: Canonical) -> str:
     return str(value)
 
 
-def indexed(definition: Definition, name: str) -> bool:
+def is_indexed(definition: Definition, name: str) -> bool:
     """Whether a field has postings."""
     field = definition.search.fields[name]
     by_default = field.kind is Kind.KEYWORD and definition.is_default(name)
@@ -49,7 +49,7 @@ def indexed(definition: Definition, name: str) -> bool:
 
 def postings(columns: pa.Table, definition: Definition) -> pa.Table:
     """The postings table of a columns table: the key lexicon and every field that has postings."""
-    names = [name for name in definition.search.fields if indexed(definition, name)]
+    names = [name for name in definition.search.fields if is_indexed(definition, name)]
     return pa.concat_tables([of_field(columns, name, definition) for name in sorted([KEYS, *names])])
 
 
@@ -65,7 +65,7 @@ def of_field(columns: pa.Table, name: str, definition: Definition) -> pa.Table:
     return pa.table([pa.repeat(name, len(found.terms)), found.terms, *lists], schema=SCHEMA)
 
 
-def stored(columns: pa.Table) -> pa.Table:
+def stored_columns(columns: pa.Table) -> pa.Table:
     """The columns that a companion stores: of a text only how many words it has."""
     made = {
         f"n.{name[2:]}" if name.startswith("w.") else name: _counts(one_array(columns.column(name)))
@@ -77,12 +77,14 @@ def stored(columns: pa.Table) -> pa.Table:
     return pa.table(made)
 
 
-def described(columns: pa.Table, definition: Definition, *, first_seq: int, through_version: int, **more: Any) -> Info:
+def describe_companion(
+    columns: pa.Table, definition: Definition, *, first_seq: int, through_version: int, **more: Any
+) -> CompanionInfo:
     """What a companion of these columns says about itself; ``more`` is who it belongs to, its level and segments."""
     names = definition.search.fields
     texts = [name for name, field in names.items() if field.kind is Kind.TEXT]
     times = pc.min_max(_flat(one_array(columns.column(f"f.{definition.search.primary_timestamp}"))).values)
-    return Info(
+    return CompanionInfo(
         first_seq=first_seq,
         count=columns.num_rows,
         through_version=through_version,
@@ -187,7 +189,7 @@ def _shape(columns: pa.Table, definition: Definition, name: str, through_version
     kind = definition.search.fields[name].kind
     column = columns.schema.field(f"{'w' if kind is Kind.TEXT else 'f'}.{name}")
     is_many = pa.types.is_list(column.type)
-    return FieldShape(str(kind), is_many, indexed(definition, name), definition.field_hash(name, through_version))
+    return FieldShape(str(kind), is_many, is_indexed(definition, name), definition.field_hash(name, through_version))
 
 
 def _spelled(values: Any) -> Any:
@@ -251,8 +253,8 @@ def in_memory(columns: pa.Table, definition: Definition, first_seq: int, through
             return None
 
     return MemoryCompanion(
-        described(columns, definition, first_seq=first_seq, through_version=through_version),
-        stored(columns),
+        describe_companion(columns, definition, first_seq=first_seq, through_version=through_version),
+        stored_columns(columns),
         postings=lambda name: of_field(columns, name, definition),
         panes=panes,
     )

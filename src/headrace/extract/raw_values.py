@@ -28,7 +28,9 @@ from headrace.schema.pointer import Pointer
 FEW = 256
 
 
-def at_pointers(payloads: Column, wanted: Collection[Pointer], odd: Flags, few: int = FEW) -> Mapping[Pointer, Column]:
+def read_pointers(
+    payloads: Column, wanted: Collection[Pointer], odd: Flags, few: int = FEW
+) -> Mapping[Pointer, Column]:
     """What lies at pointers, by pointer; null where nothing is. Events that are null or unreadable are made odd."""
     places = sorted(set(wanted))
     if not places:
@@ -96,39 +98,39 @@ def _opened(payload: str, places: list[Pointer]) -> list[str | None] | None:
     return [None if slot is None else bytes(encoded(slot[0][slot[1]])).decode() for slot in slots]
 
 
-class Taken(NamedTuple):
+class SourceTexts(NamedTuple):
     """The JSON texts at each source, and the events of which they cannot be had."""
 
     texts: list[Column]
     odd: Flags
 
 
-def at_sources(
+def read_sources(
     payloads: Column, sources: Sequence[Source], promote: Callable[[bytes], bytes], few: int, exact: Sequence[bool]
-) -> Taken:
+) -> SourceTexts:
     """What lies at the sources in events of one version; ``promote`` brings an event to the newest.
 
     ``exact`` says of which sources all digits of a number are wanted, and not only those of the nearest double.
     """
     odd = np.zeros(len(payloads), np.bool_)
-    stored = at_pointers(payloads, [place for source in sources for place in _pointers(source)], odd, few)
+    stored = read_pointers(payloads, [place for source in sources for place in _pointers(source)], odd, few)
     rebuilt = [source.pointer for source in sources if isinstance(source, Rebuild)]
-    newest = at_pointers(each(promote, payloads), rebuilt, odd, few) if rebuilt else {}
+    newest = read_pointers(each(promote, payloads), rebuilt, odd, few) if rebuilt else {}
     events = _Events(payloads, stored, newest, odd)
     texts = [events.text(source, np.ones(len(payloads), np.bool_)) for source in sources]
     for number, (source, is_exact) in enumerate(zip(sources, exact, strict=True)):
         if is_exact:
             texts[number] = events.with_all_digits(source, texts[number])
-    return Taken(texts, odd)
+    return SourceTexts(texts, odd)
 
 
-def unwrapped(source: Source) -> Source:
+def unwrap(source: Source) -> Source:
     """A source of the same values, where arrays are looked into anyway: one that is put around a value is left out."""
     match source:
         case Stored(pointer, conversions) if all(isinstance(op, Wrap) for op in conversions):
             return Stored(pointer)
         case Either(test, present, absent):
-            return Either(test, unwrapped(present), unwrapped(absent))
+            return Either(test, unwrap(present), unwrap(absent))
     return source
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from headrace.extract.texts import Bytes, Column, Flags, Numbers, Texts, column_of, summed
+from headrace.extract.texts import Bytes, Column, Flags, Numbers, Texts, column_of, sum_runs
 from headrace.query import values
 
 _BLANK = ord(" ")
@@ -28,17 +28,17 @@ _Characters = NDArray[np.uint32]
 _Kernel = Callable[[Texts], Column]
 
 
-def unquoted(texts: Texts) -> Column:
+def unquote_texts(texts: Texts) -> Column:
     """Texts as they are."""
     return _inside(texts.column)
 
 
-def lowered_texts(texts: Texts) -> Column:
+def lower_texts(texts: Texts) -> Column:
     """Texts in lower case."""
     return _inside(_by_script(texts, lambda plain: pc.ascii_lower(plain.column), _lowered))
 
 
-def spaced_texts(texts: Texts) -> Column:
+def space_texts(texts: Texts) -> Column:
     """The words of texts in lower case, with one blank before, between and after; the quotes become those."""
     return _by_script(texts, _spaced_ascii, _spaced)
 
@@ -76,7 +76,7 @@ def _spaced(texts: Texts) -> Column:
     characters, starts = _opened(texts)
     folded = _words()[characters]
     kept = _single_blanks(folded == _BLANK, starts)
-    return _closed(folded[kept], summed(kept.view(np.uint8), starts))
+    return _closed(folded[kept], sum_runs(kept.view(np.uint8), starts))
 
 
 def _lowered(texts: Texts) -> Column:
@@ -103,7 +103,7 @@ def _closed(characters: _Characters, lengths: NDArray[np.integer]) -> Column:
     """The texts of these lengths."""
     sizes: Bytes = 1 + (characters > 0x7F).view(np.uint8) + (characters > 0x7FF) + (characters > 0xFFFF)
     data = np.frombuffer(characters.tobytes().decode(_UTF_32).encode(), np.uint8)
-    return column_of(data, summed(sizes, np.cumsum(lengths, dtype=np.int64) - lengths))
+    return column_of(data, sum_runs(sizes, np.cumsum(lengths, dtype=np.int64) - lengths))
 
 
 def _characters(text: str) -> _Characters:
@@ -265,7 +265,7 @@ class Pieces(NamedTuple):
     resolved: Texts
 
 
-class Read(NamedTuple):
+class ReadValues(NamedTuple):
     """What a reader found: values for the flagged texts, in their order; and the texts it is in doubt about."""
 
     found: Flags
@@ -273,7 +273,7 @@ class Read(NamedTuple):
     doubtful: Flags
 
 
-Reader = Callable[[Pieces], Read]
+Reader = Callable[[Pieces], ReadValues]
 
 
 def pieces(column: Column) -> Pieces:
@@ -293,22 +293,22 @@ def _resolved(texts: Texts, escaped: Flags) -> Texts:
     return Texts(pc.replace_with_mask(texts.column, pa.array(escaped), quoted))
 
 
-def integers(pieces: Pieces) -> Read:
+def integers(pieces: Pieces) -> ReadValues:
     """Whole numbers; in doubt about long ones, fractions and strings."""
     plain = _plain_integers(pieces)
-    return Read(plain, pieces.texts.chosen(plain).column.cast(pa.int64()), _TYPED[pieces.first] & ~plain)
+    return ReadValues(plain, pieces.texts.chosen(plain).column.cast(pa.int64()), _TYPED[pieces.first] & ~plain)
 
 
-def floats(pieces: Pieces) -> Read:
+def floats(pieces: Pieces) -> ReadValues:
     """Finite numbers; in doubt about strings."""
     found = _NUMBER[pieces.first]
     numbers = pieces.texts.chosen(found).column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 becomes 0.0
     finite = np.isfinite(numbers)
     found[found] = finite
-    return Read(found, pa.array(numbers[finite]), _STRINGS[pieces.first])
+    return ReadValues(found, pa.array(numbers[finite]), _STRINGS[pieces.first])
 
 
-def dates(pieces: Pieces) -> Read:
+def dates(pieces: Pieces) -> ReadValues:
     """Whole numbers and usual moments; in doubt about other numbers and strings."""
     numbers, strings = _plain_integers(pieces), _STRING[pieces.first]
     usual, found = moments(pieces.texts.chosen(strings))
@@ -317,34 +317,34 @@ def dates(pieces: Pieces) -> Read:
     millis[np.flatnonzero(strings)[usual]] = found
     plain = numbers.copy()
     plain[strings] = usual
-    return Read(plain, pa.array(millis[plain]), _TYPED[pieces.first] & ~plain)
+    return ReadValues(plain, pa.array(millis[plain]), _TYPED[pieces.first] & ~plain)
 
 
-def bools(pieces: Pieces) -> Read:
+def bools(pieces: Pieces) -> ReadValues:
     """``true`` and ``false``; in doubt about strings."""
     true = pieces.first == ord("t")
     found = true | (pieces.first == ord("f"))
-    return Read(found, pa.array(true[found]), _STRINGS[pieces.first])
+    return ReadValues(found, pa.array(true[found]), _STRINGS[pieces.first])
 
 
-def strings(pieces: Pieces) -> Read:
+def strings(pieces: Pieces) -> ReadValues:
     """Strings as they are."""
-    return _of_strings(pieces, unquoted)
+    return _of_strings(pieces, unquote_texts)
 
 
-def lowered(pieces: Pieces) -> Read:
+def lowered(pieces: Pieces) -> ReadValues:
     """Strings in lower case."""
-    return _of_strings(pieces, lowered_texts)
+    return _of_strings(pieces, lower_texts)
 
 
-def spaced(pieces: Pieces) -> Read:
+def spaced(pieces: Pieces) -> ReadValues:
     """The words of strings between blanks."""
-    return _of_strings(pieces, spaced_texts)
+    return _of_strings(pieces, space_texts)
 
 
-def _of_strings(pieces: Pieces, read: Callable[[Texts], Column]) -> Read:
+def _of_strings(pieces: Pieces, read: Callable[[Texts], Column]) -> ReadValues:
     found = _STRING[pieces.first]
-    return Read(found, read(pieces.resolved.chosen(found)), pieces.first == ord("["))
+    return ReadValues(found, read(pieces.resolved.chosen(found)), pieces.first == ord("["))
 
 
 def _plain_integers(pieces: Pieces) -> Flags:

@@ -48,7 +48,7 @@ class Texts:
 
     def count(self, marked: Flags) -> Counts:
         """How many marked bytes each text has; none may be empty."""
-        return summed(marked.view(np.uint8), self.starts)
+        return sum_runs(marked.view(np.uint8), self.starts)
 
     def chosen(self, rows: Flags) -> Texts:
         """Some of the texts."""
@@ -61,7 +61,7 @@ def valid(column: Column) -> Flags:
     return flags
 
 
-def summed(values: Bytes, starts: Numbers) -> Counts:
+def sum_runs(values: Bytes, starts: Numbers) -> Counts:
     """The sums of values from each start to the next; no two starts are the same."""
     if not len(starts):
         return np.zeros(0, np.int32)

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from headrace import decoding
-from headrace.format.envelope import corrupt, enclosed, opened
+from headrace.format.envelope import corrupt, enclose, open_envelope
 
 VERSION = 1
 ENTITIES = "entities"
 _KEY = re.compile(rf"{ENTITIES}/changes-(\d{{12}})\.json")
 
 
-class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoredChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One change: of which type, of whose schema, when, by whom, and what it was."""
 
     number: int
@@ -42,15 +42,15 @@ def number_of(key: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def encode(changes: list[Stored]) -> bytes:
+def encode(changes: list[StoredChange]) -> bytes:
     """A run of changes as an object; equal ones have equal bytes."""
-    return enclosed(ENTITIES, VERSION, msgspec.json.encode(changes))
+    return enclose(ENTITIES, VERSION, msgspec.json.encode(changes))
 
 
-def decode(data: bytes, key_: str) -> list[Stored]:
+def decode(data: bytes, key_: str) -> list[StoredChange]:
     """Read the object of a key; raises CorruptData, naming it, for what is damaged, misplaced or newer."""
     try:
-        changes = decoding.decode(opened(data, key_, ENTITIES, VERSION), list[Stored])
+        changes = decoding.decode(open_envelope(data, key_, ENTITIES, VERSION), list[StoredChange])
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:
         raise corrupt(key_, "document", str(reason)) from reason
     numbers = [change.number for change in changes]

@@ -21,12 +21,12 @@ class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
     content: msgspec.Raw
 
 
-def enclosed(kind: str, version: int, content: bytes) -> bytes:
+def enclose(kind: str, version: int, content: bytes) -> bytes:
     """Content in its envelope; equal contents have equal bytes."""
     return msgspec.json.encode(_Envelope(kind, version, hashlib.sha256(content).hexdigest(), msgspec.Raw(content)))
 
 
-def opened(data: bytes, key: str, kind: str, newest: int) -> bytes:
+def open_envelope(data: bytes, key: str, kind: str, newest: int) -> bytes:
     """The content of the object of a key; raises CorruptData, naming it, for what is damaged or newer."""
     try:
         envelope = decoding.decode(data, _Envelope)

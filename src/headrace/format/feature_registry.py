@@ -11,14 +11,14 @@ import re
 import msgspec
 
 from headrace import decoding
-from headrace.format.envelope import corrupt, enclosed, opened
+from headrace.format.envelope import corrupt, enclose, open_envelope
 
 VERSION = 1
 FEATURES = "features"
 _KEY = re.compile(rf"{FEATURES}/registry-(\d{{12}})\.json")
 
 
-class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoredVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One version of the registry: who made it, when, for which app, and the document."""
 
     version: int
@@ -39,15 +39,15 @@ def version_of(key: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def encode(stored: Stored) -> bytes:
+def encode(stored: StoredVersion) -> bytes:
     """A version as an object; equal versions have equal bytes."""
-    return enclosed(FEATURES, VERSION, msgspec.json.encode(stored))
+    return enclose(FEATURES, VERSION, msgspec.json.encode(stored))
 
 
-def decode(data: bytes, key_: str) -> Stored:
+def decode(data: bytes, key_: str) -> StoredVersion:
     """Read the object of a key; raises CorruptData, naming it, for what is damaged, misplaced or newer."""
     try:
-        stored = decoding.decode(opened(data, key_, FEATURES, VERSION), Stored)
+        stored = decoding.decode(open_envelope(data, key_, FEATURES, VERSION), StoredVersion)
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:
         raise corrupt(key_, "document", str(reason)) from reason
     if key(stored.version) != key_:

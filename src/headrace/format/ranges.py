@@ -18,7 +18,7 @@ class Range(NamedTuple):
         return self.first < other.end and other.first < self.end
 
 
-def joined(ranges: Iterable[Range]) -> list[Range]:
+def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
     """The same entries in as few ranges as possible, in order."""
     found: list[Range] = []
     for first, end in sorted(ranges):
@@ -31,7 +31,7 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
 
 def without(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
     """What is left of ranges once others are taken out of them."""
-    cuts, left = joined(taken), list[Range]()
+    cuts, left = merge_ranges(taken), list[Range]()
     for first, end in ranges:
         at = first
         for cut in cuts[max(0, bisect_right(cuts, at, key=lambda cut: cut.first) - 1) :]:

@@ -16,14 +16,14 @@ MOST = 64
 MOST_LETTERS = 256
 
 
-def texts(part: Part, *, lowercase: bool = False, refused: Collection[str] = ()) -> list[str]:
+def read_words(part: Part, *, lowercase: bool = False, refused: Collection[str] = ()) -> list[str]:
     """A list of words, trimmed and each once."""
     found: list[str] = []
     elements = part.elements()
     if len(elements) > MOST:
         part.note(f"has at most {MOST} elements")
     for element in elements[:MOST]:
-        word = word_of(element)
+        word = read_word(element)
         if word is None:
             continue
         word = word.lower() if lowercase else word
@@ -34,13 +34,13 @@ def texts(part: Part, *, lowercase: bool = False, refused: Collection[str] = ())
     return found
 
 
-def nothing(part: Part) -> Settings:
+def read_no_settings(part: Part) -> Settings:
     """The settings of a profile that has none."""
     part.knows(())
     return {}
 
 
-def word_of(part: Part) -> str | None:
+def read_word(part: Part) -> str | None:
     """A text that is not blank."""
     given = part.text()
     if given is None:
@@ -52,11 +52,11 @@ def word_of(part: Part) -> str | None:
     return word
 
 
-def counterpart(part: Part, name: str) -> Settings:
+def read_counterpart(part: Part, name: str) -> Settings:
     """``observability.request``, which names the stream of the other kind."""
     if not part.knows(("request",)) or not part["request"].knows((name,)):
         return {}
-    stream = word_of(part["request"][name])
+    stream = read_word(part["request"][name])
     return {} if stream is None else {"request": {name: stream}}
 
 

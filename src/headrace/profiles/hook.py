@@ -77,7 +77,7 @@ def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
     return BadRequest(message, field="body", failures=told)
 
 
-def made(values: Sequence[Any], make: Callable[[dict[str, Any]], Made]) -> tuple[list[Made], list[Failure]]:
+def make_records(values: Sequence[Any], make: Callable[[dict[str, Any]], Made]) -> tuple[list[Made], list[Failure]]:
     """What a profile makes of records, and why it does not take the others."""
     taken: list[Made] = []
     failures: list[Failure] = []

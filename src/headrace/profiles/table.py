@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import CorruptData
-from headrace.profiles.definition import API_VERSION, Definition, Profile, nothing
+from headrace.profiles.definition import API_VERSION, Definition, Profile, read_no_settings
 from headrace.profiles.evlog import EVLOG
 from headrace.profiles.metrics import METRICS
 from headrace.profiles.otel_traces import OTEL_TRACES
@@ -16,7 +16,7 @@ from headrace.profiles.state_protocol.profile import STATE_PROTOCOL
 from headrace.query.document_reader import Part
 from headrace.schema.problem import Problem
 
-GENERIC = Definition(name="generic", read=nothing, hook=lambda settings: None, needs_json=False)
+GENERIC = Definition(name="generic", read=read_no_settings, hook=lambda settings: None, needs_json=False)
 
 
 PROFILES: dict[str, Definition] = {one.name: one for one in (GENERIC, EVLOG, METRICS, STATE_PROTOCOL, OTEL_TRACES)}

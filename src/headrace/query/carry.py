@@ -127,7 +127,7 @@ def carry_search(old: Registry, wanted: Any, new: Registry, crossings: Crossings
     return _Carrying(old, wanted, new, crossings).result()
 
 
-def parsed(search: Any, version: int) -> Search:
+def parse_stored(search: Any, version: int) -> Search:
     """A stored search configuration."""
     found = search_document.parse_search_document(search, current_version=version)
     if isinstance(found, list):
@@ -141,8 +141,8 @@ class _Carrying:
     def __init__(self, old: Registry, wanted: Any, new: Registry, crossings: Crossings) -> None:
         self._old, self._new, self._crossings = old, new, crossings
         self._document = copy.deepcopy(wanted)
-        self._search = parsed(wanted, new.current_version)
-        self._stored = None if old.search is None else parsed(old.search, old.current_version)
+        self._search = parse_stored(wanted, new.current_version)
+        self._stored = None if old.search is None else parse_stored(old.search, old.current_version)
         self._changes: list[Change] = []
         self._effects: dict[str, Carried] = {}
 
@@ -283,7 +283,7 @@ def emptied_fields(registry: Registry) -> list[EmptiedField]:
     if registry.search is None or not registry.lenses:
         return []
     crossings = Crossings(registry)
-    search = parsed(registry.search, registry.current_version)
+    search = parse_stored(registry.search, registry.current_version)
     found = (_emptied(registry, field, crossings) for field in search.fields.values())
     return [finding for finding in found if finding is not None]
 

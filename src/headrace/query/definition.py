@@ -77,7 +77,7 @@ class Definition:
 
     def document(self, payload: bytes, version: int) -> Any:
         """The same as a value."""
-        return decoded(self.promote(payload, version))
+        return decode_exact(self.promote(payload, version))
 
     def is_contained(self, name: str) -> bool:
         """Whether ``contains:`` may ask a field."""
@@ -147,7 +147,7 @@ class Definition:
         return ["rebuild", way, _plain(sources[later])]
 
 
-def decoded(payload: bytes) -> Any:
+def decode_exact(payload: bytes) -> Any:
     """An event as a value, its numbers with all their digits: floats only where these say the same, else decimals."""
     try:
         return _EXACT.decode(payload)
@@ -155,7 +155,7 @@ def decoded(payload: bytes) -> Any:
         return json.loads(payload, parse_float=_number)
 
 
-def rounded(payload: bytes) -> Any:
+def decode_rounded(payload: bytes) -> Any:
     """An event as a value whose numbers are doubles, as most readers of JSON have them."""
     try:
         return msgspec.json.decode(payload)

@@ -12,7 +12,7 @@ from headrace.query import sort
 from headrace.query.check import Mode, check
 from headrace.query.document_reader import Part
 from headrace.query.search import Search
-from headrace.query.sort import Order, Place, SortKey
+from headrace.query.sort import Order, SortKey, SortPosition
 from headrace.query.syntax import QuerySyntaxError, parse
 from headrace.query.tree import Node
 from headrace.schema.entries import decoded
@@ -29,7 +29,7 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     tree: Node
     order: Order
-    after: Place | None = None
+    after: SortPosition | None = None
     size: int = SIZE
     timeout_ms: float = MAX_TIMEOUT_MS
     track_total_hits: bool = False
@@ -132,7 +132,7 @@ def _order(texts: list[str], tree: Node, search: Search) -> Order:
     return order
 
 
-def _after(given: list[Any] | None, order: Order) -> Place | None:
+def _after(given: list[Any] | None, order: Order) -> SortPosition | None:
     if given is None:
         return None
     names = ", ".join(key.name for key in order)

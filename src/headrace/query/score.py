@@ -26,7 +26,7 @@ K1, B = 1.2, 0.75
 STEPS = 1e6
 
 
-class Weighted(NamedTuple):
+class ScoredClause(NamedTuple):
     """A clause that gives a score, and the fields it asks with their boosts."""
 
     clause: Term | Phrase
@@ -45,19 +45,19 @@ class Word(NamedTuple):
         return sum(word.startswith(self.text) if self.prefix else word == self.text for word in held)
 
 
-def scoring(tree: Node, search: Search) -> list[Weighted]:
+def scoring_clauses(tree: Node, search: Search) -> list[ScoredClause]:
     """The clauses that give a score, from left to right; those below a negation do not."""
     match tree:
         case And(parts=parts) | Or(parts=parts):
-            return [found for part in parts for found in scoring(part, search)]
+            return [found for part in parts for found in scoring_clauses(part, search)]
         case Term(field=None) | Phrase(field=None):
-            return [Weighted(tree, tuple((search[given.field], given.boost) for given in search.bare_fields()))]
+            return [ScoredClause(tree, tuple((search[given.field], given.boost) for given in search.bare_fields()))]
         case Term(field=str(name)) | Phrase(field=str(name)) if search[name].kind is Kind.TEXT:
-            return [Weighted(tree, ((search[name], 1.0),))]
+            return [ScoredClause(tree, ((search[name], 1.0),))]
     return []
 
 
-def asked_words(clause: Term | Phrase, field: Field) -> list[Word]:
+def query_words(clause: Term | Phrase, field: Field) -> list[Word]:
     """The words that a clause asks a text field for, in order."""
     asked = words(clause.value)
     return [Word(field.name, word, clause.prefix and at == len(asked) - 1) for at, word in enumerate(asked)]
@@ -68,7 +68,7 @@ def rarity(documents: int, holding: int) -> float:
     return math.log(1 + (documents - holding + 0.5) / (holding + 0.5))
 
 
-def saturated(frequency: Any, length: Any, average: float) -> Any:
+def saturate(frequency: Any, length: Any, average: float) -> Any:
     """How much it counts that a word stands so often in a text of this length; numbers, or arrays of them."""
     return frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
 
@@ -76,14 +76,14 @@ def saturated(frequency: Any, length: Any, average: float) -> Any:
 class Statistics:
     """What scores are computed from: sums over all events, of whatever the scoring clauses ask for."""
 
-    def __init__(self, scoring: list[Weighted]) -> None:
+    def __init__(self, scoring: list[ScoredClause]) -> None:
         self.scoring = scoring
         self.documents: Counter[str] = Counter()
         self.words: Counter[str] = Counter()
         self.holding: Counter[Word] = Counter()
         texts = [(one.clause, field) for one in scoring for field, _ in one.fields if field.kind is Kind.TEXT]
         self.fields = list({field.name: field for _, field in texts}.values())
-        self.asked = list(dict.fromkeys(word for clause, field in texts for word in asked_words(clause, field)))
+        self.asked = list(dict.fromkeys(word for clause, field in texts for word in query_words(clause, field)))
 
     def rarity(self, word: Word) -> float:
         """How much a word says."""
@@ -106,7 +106,7 @@ class Statistics:
         """The score of an event that is given as a document and was counted."""
         return round(sum(self._clause(one, document) for one in self.scoring) * STEPS) / STEPS
 
-    def _clause(self, one: Weighted, document: Any) -> float:
+    def _clause(self, one: ScoredClause, document: Any) -> float:
         given = [boost * self._field(one.clause, field, document) for field, boost in one.fields]
         return max(given, default=0.0)
 
@@ -116,12 +116,12 @@ class Statistics:
             return 0.0
         if field.kind is not Kind.TEXT:
             return 1.0
-        held, asked = _held(field, document) or [], asked_words(clause, field)
+        held, asked = _held(field, document) or [], query_words(clause, field)
         average = self.average(field.name)
         if isinstance(clause, Phrase) and len(asked) > 1:
             times = sum(_times(words(str(value)), asked) for value in values(field, document))
-            return float(sum(map(self.rarity, asked)) * saturated(times, len(held), average))
-        parts = (self.rarity(word) * saturated(word.times(held), len(held), average) for word in asked)
+            return float(sum(map(self.rarity, asked)) * saturate(times, len(held), average))
+        parts = (self.rarity(word) * saturate(word.times(held), len(held), average) for word in asked)
         return float(sum(parts))
 
 

@@ -50,7 +50,7 @@ _REFUSED = {
 }
 
 
-class Declared(dict[str, Field | None]):
+class DeclaredFields(dict[str, Field | None]):
     """The declared fields by name; None stands for one that is wrong, so that uses of it are not blamed too."""
 
     def named_by(self, part: Part) -> Field | None:
@@ -61,12 +61,12 @@ class Declared(dict[str, Field | None]):
         return None if name is None else self.get(name)
 
 
-def read_declaration(part: Part, current_version: int) -> Declared:
+def read_declaration(part: Part, current_version: int) -> DeclaredFields:
     """Every declared field."""
     members = part.named()
     if isinstance(part.value, dict) and not members:
         part.note("must declare at least one field")
-    return Declared((name, _field(name, field, current_version)) for name, field in members)
+    return DeclaredFields((name, _field(name, field, current_version)) for name, field in members)
 
 
 def _field(name: str, part: Part, current_version: int) -> Field | None:
@@ -120,7 +120,7 @@ _MEASURE_KEYS = {
 }
 
 
-def read_rollups(part: Part, search: Search, declared: Declared) -> dict[str, Rollup]:
+def read_rollups(part: Part, search: Search, declared: DeclaredFields) -> dict[str, Rollup]:
     """Every rollup; ``search`` is the rest of the document."""
     if not part.is_given:
         return {}
@@ -132,7 +132,7 @@ def read_rollups(part: Part, search: Search, declared: Declared) -> dict[str, Ro
 class _Reader:
     """Reads rollups against the fields of one document."""
 
-    def __init__(self, search: Search, declared: Declared) -> None:
+    def __init__(self, search: Search, declared: DeclaredFields) -> None:
         self._search = search
         self._declared = declared
 
@@ -289,7 +289,7 @@ def parse_search_document(given: Any, *, current_version: int) -> Search | list[
     return document.problems or search
 
 
-def reserved(given: Any, stored: Any) -> list[Problem]:
+def check_reserved_names(given: Any, stored: Any) -> list[Problem]:
     """The fields and aliases of a document that are new, and whose names mean something else in a query."""
     document = Part(given)
     for member in ("fields", "aliases"):
@@ -304,14 +304,14 @@ def dump(search: Search) -> dict[str, Any]:
     return copy.deepcopy(search.document)
 
 
-def _primary_timestamp(part: Part, declared: Declared) -> str:
+def _primary_timestamp(part: Part, declared: DeclaredFields) -> str:
     field = declared.named_by(part)
     if field and field.kind is not Kind.DATE:
         part.note(f"{field.name} is no date field")
     return field.name if field else ""
 
 
-def _aliases(part: Part, declared: Declared) -> dict[str, str]:
+def _aliases(part: Part, declared: DeclaredFields) -> dict[str, str]:
     aliases: dict[str, str] = {}
     for alias, target in part.named() if part.is_given else ():
         field = declared.named_by(target)
@@ -322,7 +322,7 @@ def _aliases(part: Part, declared: Declared) -> dict[str, str]:
     return aliases
 
 
-def _default_fields(part: Part, declared: Declared) -> tuple[DefaultField, ...]:
+def _default_fields(part: Part, declared: DeclaredFields) -> tuple[DefaultField, ...]:
     defaults: list[DefaultField] = []
     for element in part.elements() if part.is_given else ():
         if element.knows({"field", "boost"}):
@@ -332,12 +332,12 @@ def _default_fields(part: Part, declared: Declared) -> tuple[DefaultField, ...]:
     return tuple(defaults)
 
 
-def _contains_default_fields(part: Part, declared: Declared) -> tuple[str, ...]:
+def _contains_default_fields(part: Part, declared: DeclaredFields) -> tuple[str, ...]:
     names = [_string_field(element, declared) for element in (part.elements() if part.is_given else ())]
     return tuple(name for name in names if name)
 
 
-def _string_field(part: Part, declared: Declared) -> str | None:
+def _string_field(part: Part, declared: DeclaredFields) -> str | None:
     field = declared.named_by(part)
     if field and field.kind not in STRINGS:
         part.note(f"{field.name} is {field.kind}; only keyword and text fields can be default fields")

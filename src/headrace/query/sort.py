@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.query.score import scoring
+from headrace.query.score import scoring_clauses
 from headrace.query.search import Field, Kind, Search
 from headrace.query.tree import Node
 from headrace.query.values import number
@@ -21,7 +21,7 @@ MAX_KEYS = 16
 
 Hit = TypeVar("Hit")
 #: The values of a hit, one for each key; None is missing. An offset is compared as a sequence number.
-Place = tuple[Any, ...]
+SortPosition = tuple[Any, ...]
 
 _DIRECTIONS = {"asc": False, "desc": True}
 
@@ -65,7 +65,7 @@ Order = tuple[SortKey, ...]
 
 def default_order(tree: Node, search: Search) -> Order:
     """The newest first; the best first where something in the query has a score."""
-    if not scoring(tree, search):
+    if not scoring_clauses(tree, search):
         return (SortKey(OFFSET),)
     return SortKey(SCORE), SortKey(search.primary_timestamp, field=search[search.primary_timestamp]), SortKey(OFFSET)
 
@@ -85,13 +85,13 @@ def read(given: Iterable[str], search: Search) -> Order | str:
     return (*keys, SortKey(OFFSET)) if last is None else tuple(keys[: last + 1])
 
 
-def arrange(hits: list[Hit], order: Order, place: Callable[[Hit], Place]) -> None:
+def arrange(hits: list[Hit], order: Order, place: Callable[[Hit], SortPosition]) -> None:
     """Put hits into order."""
     for at in reversed(range(len(order))):
         hits.sort(key=lambda hit: _comparable(place(hit)[at]), reverse=order[at].descending)
 
 
-def follows(place: Place, after: Place, order: Order) -> bool:
+def follows(place: SortPosition, after: SortPosition, order: Order) -> bool:
     """Whether a hit at one place comes after another place."""
     for key, value, bound in zip(order, place, after, strict=True):
         mine, other = _comparable(value), _comparable(bound)

@@ -85,7 +85,7 @@ def is_value(text: str) -> bool:
     return is_word(text) or bool(_NEGATIVE.fullmatch(text) or _MOMENT.fullmatch(text))
 
 
-def quoted(text: str, *, prefix: bool = False) -> str:
+def quote(text: str, *, prefix: bool = False) -> str:
     """The text as a string; only ``prefix`` gives it a final star that means one."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     if prefix:
@@ -166,7 +166,7 @@ def text(tree: Node) -> str:
         case Term(field=name, value=value, prefix=prefix):
             return f"{_scope(name)}{value}{'*' if prefix else ''}"
         case Phrase(field=name, value=value, prefix=prefix):
-            return _scope(name) + quoted(value, prefix=prefix)
+            return _scope(name) + quote(value, prefix=prefix)
     raise TypeError(f"{tree!r} is no query")
 
 
@@ -176,7 +176,7 @@ def _inside(part: Node, *looser: type[Node]) -> str:
 
 def _name(name: str) -> str:
     plain = is_word(name) and name[0].isalpha() and not name.endswith("*") and name not in ("has", "contains")
-    return name if plain else quoted(name)
+    return name if plain else quote(name)
 
 
 def _scope(name: str | None) -> str:
@@ -184,7 +184,7 @@ def _scope(name: str | None) -> str:
 
 
 def _value(value: str) -> str:
-    return value if is_value(value) else quoted(value)
+    return value if is_value(value) else quote(value)
 
 
 class _Parser:

@@ -20,8 +20,8 @@ from headrace.query import predicate
 from headrace.query.search import Count, Kind, Measure, Rollup, Search, Summary, SummaryParts
 from headrace.query.values import values
 from headrace.reduce import histogram
-from headrace.reduce.groups import GroupLimits, key, narrowed, project, projected, require_groups
-from headrace.reduce.measures import Reducer, number, reducers
+from headrace.reduce.groups import GroupLimits, key, narrow_panes, project, project_keys, require_groups
+from headrace.reduce.measures import MeasureReducer, number, reducers
 from headrace.reduce.rollup import FARTHEST, Span, merge_panes
 from headrace.reduce.state import PANES, STATE, State, merge_states
 
@@ -73,7 +73,7 @@ _SHARES = {name: int(name.removeprefix("p")) for name in histogram.percentiles({
 _COUNTABLE = 2.0**56
 
 
-def finished(panes: pa.Table, rollup: Rollup, search: Search) -> list[Answer]:
+def finish_panes(panes: pa.Table, rollup: Rollup, search: Search) -> list[Answer]:
     """The answer of every row of merged panes, in the order of the rows."""
     found: list[Answer] = [{}] * panes.num_rows
     for name, reducer in reducers(rollup, search).items():
@@ -92,7 +92,7 @@ def states(panes: pa.Table) -> Iterator[State]:
     return (State(*components) for components in zip(*columns.values(), strict=True))
 
 
-def _answers(measure: Measure, search: Search, reducer: Reducer, panes: pa.Table) -> Iterable[Answer]:
+def _answers(measure: Measure, search: Search, reducer: MeasureReducer, panes: pa.Table) -> Iterable[Answer]:
     match measure:
         case Count():
             return [{"count": count} for count in _counts(panes).tolist()]
@@ -193,7 +193,7 @@ def _listed(column: pa.ChunkedArray) -> Iterable[Any]:
 
 
 #: The start of a pane, and the key of a group.
-Place = tuple[int, str]
+GroupKey = tuple[int, str]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Beyond any pane, and within 64 bits.
@@ -241,7 +241,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Finished(NamedTuple):
+class FinishedBuckets(NamedTuple):
     """Buckets whose groups are JSON already, and whether there was time for all groups."""
 
     buckets: list[dict[str, Any]]
@@ -279,7 +279,7 @@ class Buckets:
         if len(self._documents) >= _DOCUMENTS:
             self._lift()
 
-    def finish(self) -> Finished:
+    def finish(self) -> FinishedBuckets:
         """The buckets that are not empty, in order; groups by the text of their keys, measures by name.
 
         Groups are finished and encoded some at a time, as far as the time goes.
@@ -296,12 +296,12 @@ class Buckets:
         except OutOfTime:
             is_complete = False
         interval = self._asked.interval
-        return Finished(
+        return FinishedBuckets(
             [{"start": iso(at), "end": iso(at + interval), "groups": groups} for at, groups in buckets.items()],
             is_complete,
         )
 
-    def _groups(self) -> Iterator[tuple[Place, dict[str, Answer]]]:
+    def _groups(self) -> Iterator[tuple[GroupKey, dict[str, Answer]]]:
         """The finished measures of all groups, in order."""
         finish = {name: reducer.finish for name, reducer in reducers(self._asked.rollup, self._search).items()}
         odd = ((place, None) for place in sorted(self._odd))
@@ -311,7 +311,7 @@ class Buckets:
             else:
                 yield place, {name: finish[name](state) for name, state in sorted(self._odd[place].items())}
 
-    def _merged_groups(self) -> Iterator[tuple[Place, dict[str, Answer]]]:
+    def _merged_groups(self) -> Iterator[tuple[GroupKey, dict[str, Answer]]]:
         """The same of groups whose events all are in panes; the states of others go to those of documents."""
         for place, rows in groupby(self._finished_rows(), key=itemgetter(0)):
             if place in self._odd:
@@ -320,16 +320,16 @@ class Buckets:
             else:
                 yield place, {measure: answer for _, measure, answer, _, _ in rows}
 
-    def _finished_rows(self) -> Iterator[tuple[Place, str, Answer, pa.Table, int]]:
+    def _finished_rows(self) -> Iterator[tuple[GroupKey, str, Answer, pa.Table, int]]:
         """What is answered of every row of merged states, and where the row is: by place, then by measure."""
-        key = projected(self._merged.column("key"), self._narrowed.rollup, self._asked.group_by)
+        key = project_keys(self._merged.column("key"), self._narrowed.rollup, self._asked.group_by)
         merged = self._merged.set_column(_KEY, PANES.field(_KEY), key).combine_chunks()
         order = pc.sort_indices(merged.select(_ORDER), [(name, "ascending") for name in _ORDER])
         for start in range(0, len(order), _FINISHED_ROWS):
             self._deadline.check()
             rows = merged.take(order.slice(start, _FINISHED_ROWS))
             columns = (rows.column(name).to_pylist() for name in _ORDER)
-            answers = finished(rows, self._asked.rollup, self._search)
+            answers = finish_panes(rows, self._asked.rollup, self._search)
             for at, (pane, text, measure, answer) in enumerate(zip(*columns, answers, strict=True)):
                 yield (pane, text), measure, answer, rows, at
 
@@ -337,7 +337,7 @@ class Buckets:
         rollup, interval = self._asked.rollup.name, self._asked.interval
         rows &= (pc.field("rollup") == rollup) & (pc.field("interval") == interval)
         rows &= pc.field("measure").isin(_measures(self._asked))
-        chosen = narrowed(panes.filter(rows), self._asked.rollup, self._asked.group_by)
+        chosen = narrow_panes(panes.filter(rows), self._asked.rollup, self._asked.group_by)
         self._pending.append(chosen)
         self._pending_rows += chosen.num_rows
         self._pending_bytes += chosen.nbytes

@@ -13,17 +13,17 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.format.state.layout import Info, State
+from headrace.format.state.layout import State, StateInfo
 from headrace.format.state.writer import Packed, write
-from headrace.reduce.states.coverage import Chain, holding, merged
+from headrace.reduce.states.coverage import Chain, holding, merge_row
 from headrace.reduce.states.definition import Definition
 from headrace.reduce.work_units import JobName, Unit
 
 #: A key, the number of the input that has it, and what it has there.
-Held = tuple[bytes, int, Mapping[str, bytes]]
+InputRow = tuple[bytes, int, Mapping[str, bytes]]
 
 
-class Making(Protocol):
+class JobFolder(Protocol):
     """How the units of one job are made."""
 
     def defined_by(self, unit: Unit) -> Definition:
@@ -33,7 +33,7 @@ class Making(Protocol):
         """The rows of a unit's events."""
 
 
-def making_of(job: JobName) -> Making:
+def folder_of(job: JobName) -> JobFolder:
     """How the units of a job are made; what makes them is loaded then."""
     if job == "snapshots":
         from headrace.reduce.policies import build as types
@@ -50,24 +50,24 @@ def making_of(job: JobName) -> Making:
 
 def defined_by(unit: Unit) -> Definition:
     """What a unit folds, with the lives that it asks for."""
-    return making_of(unit.job).defined_by(unit)
+    return folder_of(unit.job).defined_by(unit)
 
 
-def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None] = lambda: None) -> Iterator[Packed]:
+def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None] = lambda: None) -> Iterator[Packed]:
     """The rows of a unit's events, in the columns of segments; ``rest`` is called between slices of them."""
-    return making_of(unit.job).folded(unit, batches, rest)
+    return folder_of(unit.job).folded(unit, batches, rest)
 
 
-def joined(inputs: Sequence[Iterator[Packed]]) -> Iterator[Held]:
+def merge_inputs(inputs: Sequence[Iterator[Packed]]) -> Iterator[InputRow]:
     """The rows of several states, in the order of keys and inputs."""
 
-    def numbered(number: int) -> Iterator[Held]:
+    def numbered(number: int) -> Iterator[InputRow]:
         return ((key, number, packed) for key, packed in inputs[number])
 
     return heapq.merge(*(numbered(number) for number in range(len(inputs))), key=itemgetter(0, 1))
 
 
-def combined(unit: Unit, rows: Iterable[Held]) -> Iterator[Packed]:
+def merge_states(unit: Unit, rows: Iterable[InputRow]) -> Iterator[Packed]:
     """The rows of a unit's states, given in the order of keys, as those of one state."""
     defined = defined_by(unit)
     reducer, lives = defined.reducer, unit.lives or {}
@@ -78,16 +78,16 @@ def combined(unit: Unit, rows: Iterable[Held]) -> Iterator[Packed]:
         if len(parts) == 1 and len(chains) == 1:
             yield key, next(iter(parts.values()))  # there is nothing to merge it with
             continue
-        row = merged(reducer, lives, chains, lambda state, parts=parts: parts.get(numbers[state.name]))  # type: ignore[misc]
+        row = merge_row(reducer, lives, chains, lambda state, parts=parts: parts.get(numbers[state.name]))  # type: ignore[misc]
         if row is not None:
             yield key, reducer.pack(row)
 
 
-def written(unit: Unit, rows: Iterable[Packed], directory: Path) -> tuple[Path, State]:
+def write_state(unit: Unit, rows: Iterable[Packed], directory: Path) -> tuple[Path, State]:
     """The file of a unit's state, under a name of this attempt."""
     assert unit.table is not None and unit.lives is not None
     name = unit.name_begins + secrets.token_hex(4)
-    info = Info(
+    info = StateInfo(
         stream=unit.stream,
         incarnation=unit.incarnation,
         table=unit.table,

@@ -52,7 +52,7 @@ class _Near(NamedTuple):
     texts: tuple[str, str]
 
 
-def duplicates(texts: Mapping[str, str], threshold: float, limit: int) -> list[Pair]:
+def find_duplicates(texts: Mapping[str, str], threshold: float, limit: int) -> list[Pair]:
     """The most similar pairs of entities, given the text of each; for a thread."""
     by_text: dict[str, list[str]] = {}
     for entity, text in sorted(texts.items()):
@@ -169,7 +169,7 @@ class _Pieces:
         if known is None:
             longest = int(length / self._threshold + _ROUNDING)
             count = int((1 - self._threshold) * longest + _ROUNDING) + 1
-            known = self._known[length] = cuts(self._of_length(length), length, count)
+            known = self._known[length] = choose_cuts(self._of_length(length), length, count)
         return known
 
     def _of_length(self, length: int) -> list[str]:
@@ -178,7 +178,7 @@ class _Pieces:
         return self._texts[first : end : max(1, (end - first) // _SAMPLE)]
 
 
-def cuts(texts: Sequence[str], length: int, count: int) -> list[tuple[int, int]]:
+def choose_cuts(texts: Sequence[str], length: int, count: int) -> list[tuple[int, int]]:
     """So many pieces of texts of a length, each of which is the same in as few of the texts as can be."""
     evenly = [(length * place // count, length * (place + 1) // count) for place in range(count)]
     if len(texts) < _SAMPLE or count > length or count == 1:

@@ -17,7 +17,7 @@ from headrace.query.values import Canonical, canonical
 
 def key(values: Sequence[Canonical | None]) -> str:
     """The key of one group."""
-    return msgspec.json.encode([sound(value) for value in values]).decode()
+    return msgspec.json.encode([replace_surrogates(value) for value in values]).decode()
 
 
 def keys(dimensions: Sequence[pa.Array | pa.ChunkedArray], count: int) -> pa.Array | pa.ChunkedArray:
@@ -28,14 +28,14 @@ def keys(dimensions: Sequence[pa.Array | pa.ChunkedArray], count: int) -> pa.Arr
     return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*texts, ","), "]", "")
 
 
-def projected(found: pa.ChunkedArray, rollup: Rollup, group_by: Sequence[str]) -> pa.ChunkedArray:
+def project_keys(found: pa.ChunkedArray, rollup: Rollup, group_by: Sequence[str]) -> pa.ChunkedArray:
     """The keys with only some dimensions left: JSON objects, names in order."""
     indexed = found.combine_chunks().dictionary_encode()
     texts = [project(text, rollup, group_by) for text in indexed.dictionary.to_pylist()]
     return pa.chunked_array([pa.array(texts, pa.string()).take(indexed.indices)])
 
 
-def narrowed(panes: pa.Table, rollup: Rollup, kept: Sequence[str]) -> pa.Table:
+def narrow_panes(panes: pa.Table, rollup: Rollup, kept: Sequence[str]) -> pa.Table:
     """Panes whose keys have only some dimensions left, in the order of the rollup; several may be of one group."""
     places = [at for at, name in enumerate(rollup.dimensions) if name in kept]
     if len(places) == len(rollup.dimensions):
@@ -53,7 +53,7 @@ def project(text: str, rollup: Rollup, group_by: Sequence[str]) -> str:
     return msgspec.json.encode({name: values[name] for name in sorted(group_by)}).decode()
 
 
-def sound(value: Canonical | None) -> Canonical | None:
+def replace_surrogates(value: Canonical | None) -> Canonical | None:
     """A value as a column can hold it: half of a surrogate pair becomes the replacement character."""
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
 
@@ -66,31 +66,31 @@ def _encoded(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 #: A value by the place of its dimension in the key; several conditions may ask for the same place.
-Wanted = list[tuple[int, Canonical | None]]
+WantedValues = list[tuple[int, Canonical | None]]
 
 
-def wanted(tree: Node, rollup: Rollup, search: Search) -> Wanted | None:
+def wanted_values(tree: Node, rollup: Rollup, search: Search) -> WantedValues | None:
     """The values that a query asks of dimensions; None where it asks for anything else."""
     match tree:
         case And(parts=parts):
-            found = [wanted(part, rollup, search) for part in parts]
+            found = [wanted_values(part, rollup, search) for part in parts]
             return None if None in found else [one for part in found for one in part or ()]
         case Term(field=str(name), value=value, prefix=False) | Phrase(field=str(name), value=value, prefix=False):
             field = search[name]
             if field.kind is Kind.TEXT or field.name not in rollup.dimensions:
                 return None
-            return [(rollup.dimensions.index(field.name), sound(canonical(field, value)))]
+            return [(rollup.dimensions.index(field.name), replace_surrogates(canonical(field, value)))]
     return None
 
 
-def chosen(panes: pa.Table, asked: Wanted) -> pa.Table:
+def filter_panes(panes: pa.Table, asked: WantedValues) -> pa.Table:
     """The panes of groups that have the values asked for."""
     keys = panes.column("key").combine_chunks().dictionary_encode()
     fits = [_fits(msgspec.json.decode(key), asked) for key in keys.dictionary.to_pylist()]
     return panes.filter(pa.array(fits, pa.bool_()).take(keys.indices))
 
 
-def _fits(values: list[Canonical | None], asked: Wanted) -> bool:
+def _fits(values: list[Canonical | None], asked: WantedValues) -> bool:
     return all(values[at] == value and type(values[at]) is type(value) for at, value in asked)
 
 

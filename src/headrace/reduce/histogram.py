@@ -37,7 +37,7 @@ def exponent_of_float(value: str) -> str:
     return f"({rounded} - (pow(2.0::DOUBLE, {rounded}) > {magnitude})::INTEGER)"
 
 
-def labelled(histogram: Mapping[int, int]) -> dict[str, int]:
+def label_counts(histogram: Mapping[int, int]) -> dict[str, int]:
     """The histogram as it is answered: labels in decimal, in their order."""
     return {str(2**at): histogram[at] for at in sorted(histogram)}
 
@@ -57,7 +57,7 @@ def percentiles(histogram: Mapping[int, int]) -> dict[str, int | None]:
     return found
 
 
-def merged(lists: pa.ListArray) -> pa.MapArray:
+def merge_lists(lists: pa.ListArray) -> pa.MapArray:
     """One histogram for every list of them; null for a list without any count."""
     maps = lists.values
     starts = maps.offsets.to_numpy()[lists.offsets.to_numpy()]

@@ -30,7 +30,7 @@ from headrace.reduce import histogram, parts, sketches
 from headrace.reduce.state import MOST, State
 
 
-class Source:
+class EventColumns:
     """The columns of events; ``known`` names columns that already say where a query is true."""
 
     def __init__(self, schema: pa.Schema, search: Search, known: Mapping[Node, str]) -> None:
@@ -75,13 +75,13 @@ class Expression(NamedTuple):
     made: Callable[[pa.ListArray], pa.Array] | None = None
 
 
-class Reducer(Protocol):
+class MeasureReducer(Protocol):
     """A measure over events."""
 
     def lift(self, document: Any) -> State:
         """The state of one event."""
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The components of the state of many events."""
 
     def finish(self, state: State) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def number(value: float | None) -> float | None:
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
-class Summarising:
+class SummaryReducer:
     """Count, sum, least and greatest of the events that have exactly one number."""
 
     def __init__(self, field: Field, *, has_histogram: bool) -> None:
@@ -114,7 +114,7 @@ class Summarising:
             return State(count=1, sum_int=given, min_int=given, max_int=given, histogram=counted)
         return State(count=1, sum=given, min=given, max=given, histogram=counted)
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The components, integers exactly."""
         value = source.one(self._field.name)
         kind = "_int" if self._is_integer else ""
@@ -138,7 +138,7 @@ class Summarising:
         return _summary(state, state.sum, state.min, state.max, has_histogram=self._has_histogram)
 
 
-class SummarisingParts:
+class SummaryPartsReducer:
     """A summary of the events that are summaries themselves."""
 
     def __init__(self, rollup: str, name: str, measure: SummaryParts) -> None:
@@ -148,12 +148,12 @@ class SummarisingParts:
 
     def lift(self, document: Any) -> State:
         """The summary that the event is."""
-        given = parts.read(self._measure, document)
+        given = parts.read_summary(self._measure, document)
         if given is None:
             return NOTHING
         return State(count=given.count, sum=given.sum, min=given.min, max=given.max, histogram=given.histogram)
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The components, from columns of their own."""
         count, total, least, greatest, counted = (
             identifier(parts.column(self._rollup, self._name, part)) for part in parts.TYPES
@@ -163,7 +163,7 @@ class SummarisingParts:
             "sum": Expression(f"sum({total})"),
             "min": Expression(f"min({least})"),
             "max": Expression(f"max({greatest})"),
-            "histogram": Expression(f"list({counted}) FILTER ({counted} IS NOT NULL)", histogram.merged),
+            "histogram": Expression(f"list({counted}) FILTER ({counted} IS NOT NULL)", histogram.merge_lists),
         }
 
     def finish(self, state: State) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def _summary(
         "avg": _average(total, count),
         **histogram.percentiles(counted),
     }
-    return {**answer, "histogram": histogram.labelled(counted)} if has_histogram else answer
+    return {**answer, "histogram": histogram.label_counts(counted)} if has_histogram else answer
 
 
 def _average(total: float | None, count: int) -> float | None:
@@ -194,7 +194,7 @@ def _average(total: float | None, count: int) -> float | None:
         return None
 
 
-class Sketching:
+class QuantilesReducer:
     """How the numbers of the events that have exactly one are distributed."""
 
     def __init__(self, field: Field) -> None:
@@ -208,7 +208,7 @@ class Sketching:
             return NOTHING
         return State(count=1, sketch=sketches.quantiles(np.array([given])))
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """How many numbers, and their sketch."""
         value = source.one(self._field.name)
         numbers = f"list({value}::DOUBLE) FILTER ({value} IS NOT NULL)"
@@ -221,7 +221,7 @@ class Sketching:
         return {name: number(value) for name, value in sketches.distribution(state.sketch).items()}
 
 
-class Distinguishing:
+class DistinctReducer:
     """How many values differ, all values of every event counted."""
 
     def __init__(self, field: Field) -> None:
@@ -232,7 +232,7 @@ class Distinguishing:
         found = values(self._field, document)
         return State(count=0, sketch=sketches.distinct_of(found)) if found else NOTHING
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The sketch."""
         gathered = source.different(self._field.name)
         return {"count": Expression("0::BIGINT"), "sketch": Expression(gathered, _each(sketches.distinct))}
@@ -266,27 +266,27 @@ def _each(sketch: Callable[[pa.Array], bytes]) -> Callable[[pa.ListArray], pa.Ar
     return made
 
 
-def reducers(rollup: Rollup, search: Search) -> dict[str, Reducer]:
+def reducers(rollup: Rollup, search: Search) -> dict[str, MeasureReducer]:
     """The reducer of every measure of a rollup."""
     return {name: _reducer(rollup.name, name, measure, search) for name, measure in sorted(rollup.measures.items())}
 
 
-def _reducer(rollup: str, name: str, measure: Measure, search: Search) -> Reducer:
+def _reducer(rollup: str, name: str, measure: Measure, search: Search) -> MeasureReducer:
     match measure:
         case Count():
-            return Counting(measure, search)
+            return CountReducer(measure, search)
         case Summary():
-            return Summarising(search[measure.field], has_histogram=measure.histogram)
+            return SummaryReducer(search[measure.field], has_histogram=measure.histogram)
         case SummaryParts():
-            return SummarisingParts(rollup, name, measure)
+            return SummaryPartsReducer(rollup, name, measure)
         case Quantiles():
-            return Sketching(search[measure.field])
+            return QuantilesReducer(search[measure.field])
         case Distinct():
-            return Distinguishing(search[measure.field])
+            return DistinctReducer(search[measure.field])
     raise TypeError(f"{measure!r} is no measure")
 
 
-class Counting:
+class CountReducer:
     """How many events, or how many of them match."""
 
     def __init__(self, measure: Count, search: Search) -> None:
@@ -297,7 +297,7 @@ class Counting:
         """One, or zero where the event does not match."""
         return State(count=int(self._matches(document)))
 
-    def columns(self, source: Source) -> dict[str, Expression]:
+    def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The count."""
         only = f" FILTER ({source.holds(self._include)})" if self._include else ""
         return {"count": Expression(f"count(*){only}")}

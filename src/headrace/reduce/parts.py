@@ -35,7 +35,7 @@ GREATEST_COUNT = 2**53
 _LABEL = re.compile(r"[0-9]{1,400}(?:\.[0-9]{1,400})?")
 
 
-class Parts(msgspec.Struct, frozen=True):
+class SummaryValues(msgspec.Struct, frozen=True):
     """A summary as an event gives it."""
 
     count: int
@@ -61,18 +61,18 @@ def columns(search: Search) -> dict[str, pa.DataType]:
     }
 
 
-def values(search: Search, document: Any) -> dict[str, Any]:
+def column_values(search: Search, document: Any) -> dict[str, Any]:
     """What an event puts into those columns."""
     found: dict[str, Any] = {}
     for rollup in search.rollups.values():
         for name, measure in rollup.measures.items():
             if isinstance(measure, SummaryParts):
-                given = read(measure, document)
+                given = read_summary(measure, document)
                 found |= {column(rollup.name, name, part): getattr(given, part, None) for part in TYPES}
     return found
 
 
-def read(measure: SummaryParts, document: Any) -> Parts | None:
+def read_summary(measure: SummaryParts, document: Any) -> SummaryValues | None:
     """The summary that an event is, or None."""
     places = (measure.count, measure.sum, measure.min, measure.max)
     count, total, least, greatest = (resolve(document, place)[1] for place in places)
@@ -80,12 +80,12 @@ def read(measure: SummaryParts, document: Any) -> Parts | None:
     return read_parts(count, total, least, greatest, histogram)
 
 
-def read_parts(count: Any, total: Any, least: Any, greatest: Any, histogram: Any = None) -> Parts | None:
+def read_parts(count: Any, total: Any, least: Any, greatest: Any, histogram: Any = None) -> SummaryValues | None:
     """The summary that these JSON values are, or None."""
     many = _count(count)
     if many == 0:
-        return Parts(0)
-    found = Parts(many or 0, _number(total), _number(least), _number(greatest), _histogram(histogram))
+        return SummaryValues(0)
+    found = SummaryValues(many or 0, _number(total), _number(least), _number(greatest), _histogram(histogram))
     return None if many is None or None in (found.sum, found.min, found.max) else found
 
 

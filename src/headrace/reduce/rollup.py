@@ -19,7 +19,7 @@ from headrace.query.search_document import LONGEST_MS
 from headrace.query.tree import Node
 from headrace.reduce import duck, histogram, plain, sketches
 from headrace.reduce.groups import keys, require_groups
-from headrace.reduce.measures import Expression, Source, reducers
+from headrace.reduce.measures import EventColumns, Expression, reducers
 from headrace.reduce.plain import Groups
 from headrace.reduce.state import KEYS, PANES, STATE
 
@@ -41,7 +41,7 @@ _FOLDED = {
 }
 
 
-def trees(rollup: Rollup) -> list[Node]:
+def include_queries(rollup: Rollup) -> list[Node]:
     """Every query that decides what a rollup counts."""
     counts = (measure.include for measure in rollup.measures.values() if isinstance(measure, Count))
     return [tree for tree in (rollup.include, *counts) if tree is not None]
@@ -73,7 +73,7 @@ def panes(
     if plain.is_plain(columns.schema, rollup, chosen, known):
         groups = partial(plain.groups, columns, rollup, spans=inside, chosen=chosen, known=known)
     else:
-        source = Source(columns.schema, search, known)
+        source = EventColumns(columns.schema, search, known)
         condition = _condition(source, rollup, chosen, inside)
         groups = partial(_groups, columns, rollup, search, source, condition, deadline=deadline)
     found = [_panes(rollup, interval, groups(interval, most_groups=most_groups)) for interval in sorted(wanted)]
@@ -91,13 +91,13 @@ def merge_panes(tables: Sequence[pa.Table], deadline: Deadline | None = None) ->
     merged = {name: groups.column(f"{name}_{fold}") for name, fold in _FOLDED.items()}
     counts = together.column("count").fill_null(0).to_numpy()[rows.values.to_numpy()]
     merged["count"] = pa.array(histogram.totals(counts, rows.offsets.to_numpy()[:-1]))
-    merged["histogram"] = histogram.merged(_gathered(together.column("histogram"), rows))
+    merged["histogram"] = histogram.merge_lists(_gathered(together.column("histogram"), rows))
     merged["sketch"] = _sliced(_gathered(together.column("sketch"), rows), sketches.unions, deadline)
     columns = [merged[name] if name in merged else groups.column(name) for name in PANES.names]
     return pa.table(columns, schema=PANES).sort_by(_SORTED)
 
 
-def _condition(source: Source, rollup: Rollup, chosen: Sequence[Node], spans: Sequence[Span]) -> str:
+def _condition(source: EventColumns, rollup: Rollup, chosen: Sequence[Node], spans: Sequence[Span]) -> str:
     time = source.one(rollup.timestamp)
     inside = [f"({time} >= {start} AND {time} < {end})" for start, end in spans]
     holds = [f"({' OR '.join(inside or ['false'])})"]
@@ -110,7 +110,7 @@ def _groups(
     columns: pa.Table,
     rollup: Rollup,
     search: Search,
-    source: Source,
+    source: EventColumns,
     condition: str,
     interval: int,
     *,

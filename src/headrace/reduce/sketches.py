@@ -26,7 +26,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.query.values import Canonical
-from headrace.reduce.groups import sound
+from headrace.reduce.groups import replace_surrogates
 
 KLL_K = 200
 HLL_LG_K = 12
@@ -113,7 +113,7 @@ def _fed(value: Canonical) -> int | str:
         case float():
             digest = xxhash.xxh64_intdigest(_DOUBLE.pack(value + 0.0), _HASH_SEED)
             return digest - (1 << 64) if digest >> 63 else digest
-    return str(sound(value)) or EMPTY_TEXT
+    return str(replace_surrogates(value)) or EMPTY_TEXT
 
 
 def _kll_union(parts: Sequence[bytes]) -> bytes:

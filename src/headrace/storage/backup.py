@@ -20,8 +20,7 @@ from headrace import decoding
 from headrace.config import StorageConfig
 from headrace.errors import Conflict, CorruptData, NotFound
 from headrace.format import manifest as manifests
-from headrace.format.companion.names import companion_key
-from headrace.format.state.names import state_key
+from headrace.format.object_names import companion_key, state_key
 from headrace.storage import database
 from headrace.storage.database import SQLiteError
 from headrace.storage.files import DIRECTORY, copy_private, create_private, fsync_path, make_directories, write_private

@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.format.companion.layout import Companion, Part, PartName
-from headrace.format.companion.names import companion_key, companion_place, file_name
+from headrace.format.companion.layout import Companion, PartFile, PartName
 from headrace.format.companion.reader import FileCompanion
+from headrace.format.object_names import companion_key, companion_place, file_name
 from headrace.format.parquet_file import ParquetSource
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, fetcher
 from headrace.storage.objects import ObjectMissing, Objects
 
@@ -57,7 +57,7 @@ class CompanionFiles:
         footer_bytes: int = 16 * 1024 * 1024,
     ) -> None:
         self._objects = objects
-        self._decoded = Decoded(decoded_bytes)
+        self._decoded = DecodedCache(decoded_bytes)
         self._files = None if objects.is_local else FileCache(directory, _SUFFIX, limit_bytes=limit_bytes)
         self._opened: OpenFiles[tuple[str, ...], FileCompanion] = OpenFiles(
             MOST_OPEN,
@@ -139,7 +139,7 @@ class CompanionFiles:
         path: Path,
         name: str,
         companion: str,
-        listed: Part,
+        listed: PartFile,
         file: CachedFile | None,
         replace: Callable[[], Path] | None,
     ) -> ParquetSource:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace import decoding
-from headrace.format.packing import LEAST_BYTES, pack, unpack
+from headrace.format.body_compression import LEAST_BYTES, pack, unpack
 from headrace.storage.database import Connection
 
 

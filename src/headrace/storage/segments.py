@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.format.manifest import Segment
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.mask import Mask
-from headrace.format.segment.reader import Reader
+from headrace.format.segment.reader import SegmentReader
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, fetcher
 from headrace.storage.objects import ObjectMissing, Objects
 
@@ -57,8 +57,8 @@ class Segments:
         """``masks`` are what is hidden now, by the incarnation of the stream; the caller may change them any time."""
         self._objects = objects
         self._masks: Mapping[str, Mask] = {} if masks is None else masks
-        self._decoded = Decoded(decoded_bytes)
-        self._readers: OpenFiles[str, Reader] = OpenFiles(
+        self._decoded = DecodedCache(decoded_bytes)
+        self._readers: OpenFiles[str, SegmentReader] = OpenFiles(
             MOST_READERS, limit_bytes=footer_bytes, footprint=lambda reader: reader.footprint
         )
         self._files = FileCache(
@@ -66,7 +66,7 @@ class Segments:
         )
         self._lock = threading.Lock()
         #: Readers that a thread is opening, by the checksums of their segments.
-        self._openings: dict[str, Future[Reader]] = {}
+        self._openings: dict[str, Future[SegmentReader]] = {}
 
     @property
     def footer_bytes(self) -> int | None:
@@ -78,7 +78,7 @@ class Segments:
         self._readers.limit_bytes = limit_bytes
 
     @contextmanager
-    def open(self, key: str, segment: Segment) -> Iterator[Reader]:
+    def open(self, key: str, segment: Segment) -> Iterator[SegmentReader]:
         """The segment of this key, fetched and checked if need be; its file stays while the block runs."""
         file = self._files.pin(segment.sha256)
         try:
@@ -87,13 +87,13 @@ class Segments:
             self._files.unpin(file)
 
     @contextmanager
-    def open_unmasked(self, key: str, segment: Segment) -> Iterator[Reader]:
+    def open_unmasked(self, key: str, segment: Segment) -> Iterator[SegmentReader]:
         """The same with everything that the file holds, for who removes what is hidden."""
         with self._files.pinned(segment.sha256) as file:
             reader = self._current_reader(file, key, segment)
             yield reader if reader.mask is None else self._load(file, key, segment, None)
 
-    def ready(self, segment: Segment) -> Reader | None:
+    def ready(self, segment: Segment) -> SegmentReader | None:
         """The segment, if it is open already; never waits."""
         reader = self._readers.peek(segment.sha256)
         if reader is not None and (self._masks or reader.mask is not None) and not self._is_current(reader):
@@ -109,7 +109,7 @@ class Segments:
         # segments/<hash of the stream's name>/<incarnation>/<name>
         return self._masks.get(key.split("/")[2]) if self._masks else None
 
-    def _is_current(self, reader: Reader) -> bool:
+    def _is_current(self, reader: SegmentReader) -> bool:
         """Whether a reader hides what has to be hidden now, and nothing else."""
         return reader.mask is self._mask(reader.name)
 
@@ -154,7 +154,7 @@ class Segments:
             dropped=self._files.dropped,
         )
 
-    def _current_reader(self, file: CachedFile, key: str, segment: Segment) -> Reader:
+    def _current_reader(self, file: CachedFile, key: str, segment: Segment) -> SegmentReader:
         while True:
             reader = self._readers.get(segment.sha256)
             if reader is not None and self._is_current(reader):
@@ -163,14 +163,14 @@ class Segments:
             if self._is_current(reader):
                 return reader
 
-    def _open_reader(self, file: CachedFile, key: str, segment: Segment) -> Reader:
+    def _open_reader(self, file: CachedFile, key: str, segment: Segment) -> SegmentReader:
         """Open a segment, or wait for the thread that is opening it."""
         sha256 = segment.sha256
         with self._lock:
             reader = self._readers.get(sha256)
             if reader is not None and self._is_current(reader):
                 return reader
-            awaited, opening = self._openings.get(sha256), Future[Reader]()
+            awaited, opening = self._openings.get(sha256), Future[SegmentReader]()
             if awaited is None:
                 self._openings[sha256] = opening
         if awaited is not None:
@@ -189,14 +189,14 @@ class Segments:
         opening.set_result(reader)
         return reader
 
-    def _load(self, file: CachedFile, key: str, segment: Segment, mask: Mask | None) -> Reader:
+    def _load(self, file: CachedFile, key: str, segment: Segment, mask: Mask | None) -> SegmentReader:
         path, replace = self._objects.local_path(key), None
         if path is None:
             make = fetcher(self._objects, key, segment.bytes, segment.sha256, self._files.make_room)
             path = self._files.ensure(file, segment.bytes, make)
             replace = partial(self._files.replace, file, key, segment.bytes, make)
         try:
-            return Reader(
+            return SegmentReader(
                 path,
                 name=key,
                 decoded=self._decoded,

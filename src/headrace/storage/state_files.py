@@ -27,15 +27,15 @@ import msgspec
 import xxhash
 
 from headrace.errors import CorruptData, Unavailable
+from headrace.format.object_names import state_key
 from headrace.format.state.layout import State
-from headrace.format.state.names import state_key
 from headrace.storage.fetching import check, download
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles
 from headrace.storage.files import create_private
 from headrace.storage.objects import Objects
 
 if TYPE_CHECKING:
-    from headrace.format.state.reader import Reader
+    from headrace.format.state.reader import StateReader
 
 _SUFFIX, _SCRATCH = ".sums", "headrace-state-"
 #: Files of earlier versions, whose rows have no checksums.
@@ -142,21 +142,21 @@ class StateFiles:
         return len(self._open)
 
     @contextmanager
-    def fetched(self, stream: str, incarnation: str, state: State) -> Iterator[Reader]:
+    def fetched(self, stream: str, incarnation: str, state: State) -> Iterator[StateReader]:
         """A state for reading from its beginning to its end, verified."""
-        from headrace.format.state.reader import Reader
+        from headrace.format.state.reader import StateReader
 
         key = state_key(stream, incarnation, state.name)
         local = self._objects.local_path(key)
         if local is not None:
             self._objects.head(key)  # says so where it is missing
-            yield Reader(local, key, sha256=state.sha256)
+            yield StateReader(local, key, sha256=state.sha256)
             return
         with self.scratch() as directory:
             path = directory / "state.parquet"
             download(self._objects, key, state.bytes, path, self._files.make_room)
             check(path, key, state.sha256)
-            yield Reader(path, key)
+            yield StateReader(path, key)
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -253,7 +253,7 @@ def _row(number: int, key: bytes, packed: dict[str, bytes]) -> tuple[bytes, byte
     return key, bytes(row)
 
 
-def _write(path: Path, reader: Reader) -> None:
+def _write(path: Path, reader: StateReader) -> None:
     connection = apsw.Connection(str(path))
     try:
         connection.pragma("page_size", _PAGE_BYTES)

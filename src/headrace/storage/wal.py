@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.format.packing import LEAST_BYTES, pack, unpack
+from headrace.format.body_compression import LEAST_BYTES, pack, unpack
 from headrace.storage.database import Connection
 
 

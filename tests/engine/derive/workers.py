@@ -13,8 +13,8 @@ import msgspec
 from engine.registries import change
 from headrace.engine.derive.commit import Committed
 from headrace.engine.derive.lease_scheduler import Grant
-from headrace.format.companion.layout import Companion, Part
-from headrace.format.companion.names import companion_key
+from headrace.format.companion.layout import Companion, PartFile
+from headrace.format.object_names import companion_key
 from headrace.query.definition import Definition
 from headrace.reduce.work_units import JOBS, Result, Unit
 from headrace.schema.registry import Registry
@@ -107,7 +107,7 @@ def make(objects: Objects, unit: Unit) -> Companion:
     data = name.encode()
     for part in PARTS:
         objects.put(companion_key(unit.stream, unit.incarnation, name, part), data)
-    one = Part(len(data), hashlib.sha256(data).hexdigest())
+    one = PartFile(len(data), hashlib.sha256(data).hexdigest())
     return Companion(
         name=name,
         first_seq=unit.first_seq,

@@ -12,7 +12,7 @@ import pytest
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.history.object_removal import orphans
 from headrace.errors import BadRequest
-from headrace.format.state.names import state_key
+from headrace.format.object_names import state_key
 from headrace.reduce.work_units import JobName, Result
 from headrace.storage.work import UnitRow
 from tabling import ORDERS, SPENT, USERS, Pipelines, event, op, table

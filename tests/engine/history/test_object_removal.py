@@ -11,7 +11,7 @@ from disturbed import Call, disturb
 from headrace.engine.history.sealer import GRACE_S
 from headrace.errors import Gone, NotFound
 from headrace.format import manifest as manifests
-from headrace.format.companion.names import companion_key
+from headrace.format.object_names import companion_key
 from headrace.storage.objects import StoreUnavailable
 from headrace.types import OCTETS
 from rig import Rig

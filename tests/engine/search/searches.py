@@ -16,12 +16,12 @@ from headrace.engine.search.archive import Archive
 from headrace.engine.search.hits import Found
 from headrace.engine.search.search import search
 from headrace.extract.columns import Extractor
-from headrace.extract.postings import described, postings, stored
+from headrace.extract.postings import describe_companion, postings, stored_columns
 from headrace.format.companion.layout import LIMITS, Companion, Limits
-from headrace.format.companion.names import companion_key
 from headrace.format.companion.writer import write
+from headrace.format.object_names import companion_key
 from headrace.query import request as requests
-from headrace.query.definition import decoded
+from headrace.query.definition import decode_exact
 from headrace.query.search import Search
 from headrace.storage.derived import Companions
 from headrace.types import JSON
@@ -115,7 +115,7 @@ class Searched:
     def documents(self) -> dict[int, Any]:
         """Every retained event in the newest shape."""
         first = self.stream.head.first_seq
-        return dict(enumerate(map(decoded, self.rig.read(self.name, first)), first))
+        return dict(enumerate(map(decode_exact, self.rig.read(self.name, first)), first))
 
     def ask(self, q: str, **more: Any) -> Asked:
         """Search, as of now."""
@@ -149,7 +149,7 @@ class Searched:
         columns = Extractor(definition).columns(rows)
         version = pc.max(rows.column("version")).as_py()
         facts = {"stream": stream.name, "incarnation": stream.incarnation, "segments": 1, "level": level}
-        info = described(columns, definition, first_seq=start, through_version=version, **facts)
+        info = describe_companion(columns, definition, first_seq=start, through_version=version, **facts)
         place = self.rig.engine.objects.local_path(companion_key(stream.name, stream.incarnation, "0-0-0", "columns"))
         assert place is not None
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ class Searched:
             place.parent,
             info,
             unique=f"{next(NAMES):08x}",
-            columns=stored(columns),
+            columns=stored_columns(columns),
             postings=postings(columns, definition),
             limits=limits,
         )

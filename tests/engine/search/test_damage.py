@@ -12,7 +12,7 @@ from headrace.deadline import Deadline
 from headrace.engine.search.aggregate import aggregate
 from headrace.engine.search.filtered_read import filtered
 from headrace.errors import ObjectMissing
-from headrace.format.companion.names import companion_key
+from headrace.format.object_names import companion_key
 from headrace.query.filter import Filter, Limits
 from headrace.query.request import query
 from headrace.reduce.request import read

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.engine.search import index_job as compaction
 from headrace.engine.search.index_job import windows
-from headrace.format.companion.layout import Companion, Part
+from headrace.format.companion.layout import Companion, PartFile
 from headrace.format.ranges import Range
 
 
@@ -13,7 +13,7 @@ def row(*levels: int, first: int = 0, count: int = 10, size: int = 1) -> list[Co
     return [
         Companion(
             name=str(first + number * count), first_seq=first + number * count, count=count, level=level,
-            through_version=1, fields={}, rollups={}, keys=True, columns=Part(size, ""), postings=None, panes=None,
+            through_version=1, fields={}, rollups={}, keys=True, columns=PartFile(size, ""), postings=None, panes=None,
             times=None, segments=1, words={},
         )
         for number, level in enumerate(levels)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from engine.derive.workers import search
 from headrace.engine.search.index_shares import Shares, split
-from headrace.format.companion.layout import Companion, Part
+from headrace.format.companion.layout import Companion, PartFile
 from headrace.query import search_document
 from headrace.query.search import Search
 
@@ -21,9 +21,9 @@ def companion(postings: int, *names: str, keys: bool = True, words: int = 0) -> 
         fields=dict.fromkeys(names, "hash"),
         rollups={},
         keys=keys,
-        columns=Part(1000, ""),
-        postings=Part(postings, "") if postings else None,
-        panes=Part(100, ""),
+        columns=PartFile(1000, ""),
+        postings=PartFile(postings, "") if postings else None,
+        panes=PartFile(100, ""),
         times=None,
         segments=1,
         words={"message": (10, words)} if "message" in names else {},

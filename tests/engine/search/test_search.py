@@ -16,7 +16,7 @@ from headrace.engine.search import search
 from headrace.engine.search.hits import Found
 from headrace.errors import BadRequest, CorruptData, NotFound, OffsetFenced, Unavailable
 from headrace.format.companion.layout import Limits
-from headrace.format.companion.names import companion_key
+from headrace.format.object_names import companion_key
 from headrace.storage.derived import Companions
 from rig import Rig, array
 from server.registries import lens

@@ -16,7 +16,7 @@ from headrace.engine.touch.parking import FINE_KEY, TABLE_KEY, TEMPLATE_KEY
 from headrace.engine.touch.report import report
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.templates import Invalid
+from headrace.profiles.state_protocol.templates import InvalidTemplate
 
 BY_USER = by("todos", "user")
 TABLE = keys.table_key("todos")
@@ -382,7 +382,7 @@ def test_templates_come_in_once(tmp_path: Path) -> None:
     with Touched(tmp_path) as db:
         first = db.activate(BY_USER)
         db.append(insert("a"))
-        again = db.activate(BY_USER, Invalid())
+        again = db.activate(BY_USER, InvalidTemplate())
         assert (len(first.added), len(again.added), again.denied) == (1, 0, [(0, "invalid")])
         assert again.accepted[0].active_from == first.accepted[0].active_from == 0
 

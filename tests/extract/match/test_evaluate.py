@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from columns import table
-from headrace.extract.match.evaluate import Texts
+from headrace.extract.match.evaluate import WordLookup
 from headrace.extract.postings import in_memory
 from headrace.query.definition import Definition
 from headrace.query.values import has_phrase, has_words
@@ -31,10 +31,10 @@ values = st.lists(some_words, max_size=3)
 asked = st.lists(st.sampled_from(["a", "ab", "b", "c"]), min_size=1, max_size=3)
 
 
-def texts(rows: list[list[list[str]]]) -> Texts:
+def texts(rows: list[list[list[str]]]) -> WordLookup:
     assert DEFINITION is not None
     documents = [{"message": [" ".join(value) for value in row]} for row in rows]
-    return Texts(in_memory(table(SEARCH, documents), DEFINITION, 0, 3))
+    return WordLookup(in_memory(table(SEARCH, documents), DEFINITION, 0, 3))
 
 
 @given(st.lists(values, min_size=1, max_size=6), asked, st.booleans())

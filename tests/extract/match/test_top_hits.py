@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.extract.match.top_hits import Values, first
+from headrace.extract.match.top_hits import SortValues, first
 
 KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (pa.int64(), st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63)])),
@@ -34,14 +34,14 @@ def test_values_lie_before_a_bound_or_are_equal_to_it(
 ) -> None:
     kind, values = column
     bound = data.draw(st.sampled_from(values))
-    before, equal = Values(pa.array(values, kind), descending=descending).sides(bound)
+    before, equal = SortValues(pa.array(values, kind), descending=descending).sides(bound)
     assert before.tolist() == [rank(value, bound, descending) < 0 for value in values]
     assert equal.tolist() == [value == bound for value in values]
 
 
 @given(st.lists(st.none() | st.integers(-3, 3), min_size=1), st.sampled_from([2**64, -(2**70)]), st.booleans())
 def test_a_bound_may_be_beyond_the_column(values: list[Any], bound: int, descending: bool) -> None:
-    before, equal = Values(pa.array(values, pa.int64()), descending=descending).sides(bound)
+    before, equal = SortValues(pa.array(values, pa.int64()), descending=descending).sides(bound)
     assert before.tolist() == [rank(value, bound, descending) < 0 for value in values]
     assert not equal.any()
 
@@ -49,7 +49,7 @@ def test_a_bound_may_be_beyond_the_column(values: list[Any], bound: int, descend
 @given(columns, st.booleans())
 def test_codes_have_the_order_of_values(column: tuple[Any, list[Any]], descending: bool) -> None:
     kind, values = column
-    codes = Values(pa.array(values, kind), descending=descending).codes().tolist()
+    codes = SortValues(pa.array(values, kind), descending=descending).codes().tolist()
     for a, code in zip(values, codes, strict=True):
         for b, other in zip(values, codes, strict=True):
             assert (code > other) - (code < other) == rank(a, b, descending)
@@ -59,7 +59,7 @@ def test_codes_have_the_order_of_values(column: tuple[Any, list[Any]], descendin
 def test_some_are_chosen(column: tuple[Any, list[Any]], data: st.DataObject) -> None:
     kind, values = column
     chosen = data.draw(st.lists(st.integers(0, len(values) - 1)))
-    made = Values(pa.array(values, kind), descending=True)
+    made = SortValues(pa.array(values, kind), descending=True)
     assert made[np.array(chosen, np.int64)].to_list() == [values[at] for at in chosen]
     mask = [at in chosen for at in range(len(values))]
     assert made[np.array(mask)].to_list() == [value for value, kept in zip(values, mask, strict=True) if kept]

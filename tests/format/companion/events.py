@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headrace.extract.postings import VALUE_BITS, indexed, term
+from headrace.extract.postings import VALUE_BITS, is_indexed, term
 from headrace.query.definition import Definition
 from headrace.query.search import Field, Kind
 from headrace.query.values import Canonical, lower, words
@@ -161,7 +161,7 @@ class Oracle:
 
 def indexed_fields() -> list[Field]:
     """The fields that have postings."""
-    return [field for name, field in FIELDS.items() if indexed(DEFINITION, name)]
+    return [field for name, field in FIELDS.items() if is_indexed(DEFINITION, name)]
 
 
 def _spaced(text: str) -> str:

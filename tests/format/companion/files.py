@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from format.companion.events import DEFINITION, FIELDS, FIRST_SEQ, Event, columns_of
-from headrace.extract.postings import described, postings, stored
+from headrace.extract.postings import describe_companion, postings, stored_columns
 from headrace.format.companion.layout import LIMITS, Companion, Limits
 from headrace.format.companion.reader import FileCompanion
 from headrace.format.companion.writer import write
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 
 HASHES = {name: DEFINITION.field_hash(name, 1) for name in FIELDS}
 ROLLUPS = {name: DEFINITION.rollup_hash(name, 1) for name in DEFINITION.search.rollups}
@@ -36,14 +36,14 @@ def written(
     for name, column in hidden.items():
         table = table.append_column(name, column)
     facts = {"through_version": 1, "stream": "events", "incarnation": "1", **more}
-    info = described(table, DEFINITION, first_seq=first_seq, **facts)
-    tables = {"columns": stored(table), "postings": postings(table, DEFINITION), "panes": panes}
+    info = describe_companion(table, DEFINITION, first_seq=first_seq, **facts)
+    tables = {"columns": stored_columns(table), "postings": postings(table, DEFINITION), "panes": panes}
     return write(directory, info, unique="a", limits=limits, **tables)
 
 
 def opened(directory: Path, listed: Companion, kept_bytes: int = 1 << 20) -> FileCompanion:
     """Open it as it lies in a directory."""
-    return FileCompanion.opened(directory, listed, Decoded(kept_bytes))
+    return FileCompanion.opened(directory, listed, DecodedCache(kept_bytes))
 
 
 def made(events: list[Event], directory: Path, limits: Limits = LIMITS, **more: Any) -> FileCompanion:

@@ -13,9 +13,9 @@ from format.companion.files import opened, written
 from headrace.errors import CorruptData
 from headrace.format.companion import filters
 from headrace.format.companion.layout import Limits
-from headrace.format.companion.names import file_name
 from headrace.format.companion.reader import FileCompanion
-from headrace.format.segment.decoded import Decoded
+from headrace.format.object_names import file_name
+from headrace.format.segment.decoded import DecodedCache
 
 TERMS = [f"r{number * 7919 % 100_003:06}" for number in range(2_000)]
 EVENTS = [Event({"request": [term], "message": [f"said {term}"]}) for term in TERMS]
@@ -23,7 +23,7 @@ LIMITS = Limits(terms=500, filtered=100)
 
 
 def test_a_filter_knows_all_its_terms_and_few_others() -> None:
-    stored = filters.made(pa.array(TERMS))
+    stored = filters.make_filter(pa.array(TERMS))
     assert all(filters.may_hold(stored, term) for term in TERMS)
     assert sum(filters.may_hold(stored, f"x{term}") for term in TERMS) < 0.06 * len(TERMS)
     assert len(stored) < 1.1 * 2_048
@@ -33,15 +33,15 @@ def test_a_filter_knows_all_its_terms_and_few_others() -> None:
     "term", ["", "\0", "größe", "\U0001f600", "x" * 31, "x" * 32, "x" * 100, "é" * 1024, "x" * 5000]
 )
 def test_a_term_of_any_length_and_letters_is_known(term: str) -> None:
-    assert filters.may_hold(filters.made(pa.array(["a", term])), term)
+    assert filters.may_hold(filters.make_filter(pa.array(["a", term])), term)
 
 
 def test_half_a_surrogate_pair_is_no_failure() -> None:
-    assert filters.may_hold(filters.made(pa.array(["a", "\ufffd"])), "\ud800") in (True, False)
+    assert filters.may_hold(filters.make_filter(pa.array(["a", "\ufffd"])), "\ud800") in (True, False)
 
 
 def test_a_term_that_is_not_there_is_denied_without_decoding(tmp_path: Path) -> None:
-    decoded = Decoded(1 << 20)
+    decoded = DecodedCache(1 << 20)
     companion = FileCompanion.opened(tmp_path, written(EVENTS, tmp_path, LIMITS), decoded)
     absent = [f"r{number:06}x" for number in range(0, 100_000, 1_000)]
     for term in absent:
@@ -62,7 +62,7 @@ def test_a_damaged_filter_denies_nothing(tmp_path: Path) -> None:
     listed = written(EVENTS, tmp_path, LIMITS)
     file = tmp_path / file_name(listed.name, "postings")
     whole = file.read_bytes()
-    stored = filters.made(pa.array(sorted(TERMS)[:500]))
+    stored = filters.make_filter(pa.array(sorted(TERMS)[:500]))
     place = whole.rindex(stored)
     file.write_bytes(whole[:place] + bytes(len(stored)) + whole[place + len(stored) :])
     with pytest.raises(CorruptData, match="not what was written"):

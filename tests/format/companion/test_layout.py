@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from headrace.errors import CorruptData
-from headrace.format.companion.layout import Companion, Info, Part, decode_info, listed
-from headrace.format.companion.names import companion_key, companion_place, file_name
+from headrace.format.companion.layout import Companion, CompanionInfo, PartFile, companion_entry, decode_info
 from headrace.format.manifest import range_name
+from headrace.format.object_names import companion_key, companion_place, file_name
 
-INFO = Info(
+INFO = CompanionInfo(
     stream="orders",
     incarnation="7",
     first_seq=10,
@@ -29,8 +29,8 @@ INFO = Info(
 
 
 def test_a_companion_survives_json() -> None:
-    part = Part(100, "ab" * 32)
-    companion = listed(INFO, range_name(10, 5, "x1"), {"columns": part, "panes": part})
+    part = PartFile(100, "ab" * 32)
+    companion = companion_entry(INFO, range_name(10, 5, "x1"), {"columns": part, "panes": part})
     assert msgspec.json.decode(msgspec.json.encode(companion), type=Companion) == companion
     assert msgspec.convert(msgspec.to_builtins(companion), Companion) == companion
     assert list(companion.parts) == ["columns", "panes"]
@@ -72,6 +72,6 @@ def test_an_identity_that_cannot_be_read_is_refused(document: bytes | None, chec
 
 
 def test_what_metadata_needs_loads_without_arrow() -> None:
-    code = "import sys, headrace.format.companion.layout, headrace.format.companion.names; print(*sys.modules)"
+    code = "import sys, headrace.format.companion.layout, headrace.format.object_names; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pyarrow", "numpy", "duckdb"} & set(loaded)

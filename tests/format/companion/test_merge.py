@@ -14,10 +14,10 @@ from format.companion.events import Event
 from format.companion.files import HASHES, PANES, ROLLUPS, made, opened
 from headrace.format.companion.layout import Limits
 from headrace.format.companion.merge import merge
-from headrace.format.companion.merged import merged
-from headrace.format.companion.names import file_name
+from headrace.format.companion.merged import merge_infos
 from headrace.format.companion.posting_file import Block, Sink
 from headrace.format.companion.reader import FileCompanion
+from headrace.format.object_names import file_name
 
 ONE = [Event({"time": [5], "service": ["a"], "message": ["x y"], "status": [1]}, key="k")]
 TWO = [
@@ -78,7 +78,7 @@ def test_pieces_that_do_not_follow_each_other_are_refused(tmp_path: Path) -> Non
         merge([two, one], tmp_path, unique="m", level=1, fields=HASHES, rollups={})
     other = msgspec.structs.replace(two.info, incarnation="2")
     with pytest.raises(ValueError, match="cannot come"):
-        merged([one.info, other], level=1, fields=HASHES, rollups={})
+        merge_infos([one.info, other], level=1, fields=HASHES, rollups={})
 
 
 @pytest.mark.parametrize("wanted", [{**HASHES, "status": "0" * 16}, {**HASHES, "unheard": "0" * 16}])
@@ -90,7 +90,7 @@ def test_pieces_that_hold_something_else_are_refused(wanted: dict[str, str], tmp
 def test_an_older_piece_may_have_another_hash(tmp_path: Path) -> None:
     one, two = pieces(tmp_path, through_version=2)
     older = {name: msgspec.structs.replace(shape, hash="0" * 16) for name, shape in one.info.fields.items()}
-    info = merged([msgspec.structs.replace(one.info, fields=older), two.info], level=1, fields=HASHES, rollups={})
+    info = merge_infos([msgspec.structs.replace(one.info, fields=older), two.info], level=1, fields=HASHES, rollups={})
     assert {name: shape.hash for name, shape in info.fields.items()} == HASHES
 
 
@@ -98,7 +98,7 @@ def test_more_rows_than_a_row_number_can_say_are_refused(tmp_path: Path) -> None
     one, _ = pieces(tmp_path)
     half = [msgspec.structs.replace(one.info, first_seq=first, count=2**30) for first in (0, 2**30)]
     with pytest.raises(ValueError, match="cannot have 2147483648 rows"):
-        merged(half, level=1, fields=HASHES, rollups={})
+        merge_infos(half, level=1, fields=HASHES, rollups={})
 
 
 def test_merging_holds_a_few_row_groups_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

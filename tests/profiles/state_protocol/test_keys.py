@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.arguments import encoded
+from headrace.profiles.state_protocol.arguments import encode_argument
 from headrace.profiles.state_protocol.templates import Field, Template
 
 ENTITY, FIELDS, ARGUMENTS = "public.todos", ("status", "tenantId", "userId"), ("open", "t1", "u1")
@@ -58,7 +58,7 @@ def test_a_word_that_is_no_key_has_an_id_of_its_own() -> None:
 
 @pytest.mark.parametrize("text", ["", "39accd125778dc3", "39accd125778dc366", "39accd125778dc3g", "0x39accd125778dc"])
 def test_only_sixteen_hex_digits_are_a_key(text: str) -> None:
-    assert keys.parsed(text) is None
+    assert keys.parse_key(text) is None
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_only_sixteen_hex_digits_are_a_key(text: str) -> None:
     ],
 )
 def test_a_value_has_one_form_in_an_encoding(encoding: str, value: Any, argument: str | None) -> None:
-    assert encoded(value, encoding) == argument
+    assert encode_argument(value, encoding) == argument
 
 
 @pytest.mark.parametrize("row", [None, [], {"status": "open", "tenantId": "t1"}, {"status": None, "userId": "u"}])

@@ -35,4 +35,4 @@ def _one(name: str, parts: list[Any]) -> Any:
         return parts or None
     if not COLUMNS[name].gathers:
         return _PLAIN[COLUMNS[name].aggregate[:3]](parts)
-    return reduce(moments.both, parts) if isinstance(parts[0], list) else sketches.union(parts)
+    return reduce(moments.merge_moments, parts) if isinstance(parts[0], list) else sketches.union(parts)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.reduce.features.columns import columns, reduced
-from headrace.reduce.features.table import Row, TableReducer
+from headrace.reduce.features.columns import make_rows, reduce_rows
+from headrace.reduce.features.table import KeyState, TableReducer
 from headrace.schema.descriptor.nodes import Event, Feature, Field, Life, Op, Table
 from headrace.schema.descriptor.operators import OPERATORS
 from headrace.schema.descriptor.validate import resolve
@@ -30,7 +30,7 @@ def table(key: tuple[str, ...], feature: Feature, birth: int, cold: Any) -> Tabl
     return TableReducer(resolve(nodes, "T"), {"f": Life("f-1", birth)}, cold)
 
 
-def answers(reducer: TableReducer, states: dict[bytes, Row], now_ms: int) -> dict[bytes, Any]:
+def answers(reducer: TableReducer, states: dict[bytes, KeyState], now_ms: int) -> dict[bytes, Any]:
     return {
         key: [row.first_seq, row.first_ms, row.last_seq, row.last_ms, row.restarted, reducer.finish(row, now_ms)]
         for key, row in states.items()
@@ -45,15 +45,15 @@ def test_columns_reduce_to_what_rows_fold_to(op: str, data: st.DataObject) -> No
     params = {**feature.params, **data.draw(WHERES)}
     reducer = table(data.draw(KEYS), Feature(op, params), data.draw(st.integers(0, 20)), data.draw(COLD))
     made = data.draw(events())
-    folded: dict[bytes, Row] = {}
+    folded: dict[bytes, KeyState] = {}
     for event in made:
         placed = reducer.place(event.row)
         if placed is not None:
             key, row = placed
             folded[key] = reducer.fold(folded.get(key), row, event.at_ms, event.seq)
     given_in = data.draw(st.permutations(made) | st.just(made))
-    rows = columns(reducer, [e.seq for e in given_in], [e.at_ms for e in given_in], [e.row for e in given_in])
-    found = dict(reduced(reducer, rows))
+    rows = make_rows(reducer, [e.seq for e in given_in], [e.at_ms for e in given_in], [e.row for e in given_in])
+    found = dict(reduce_rows(reducer, rows))
     assert list(found) == sorted(folded)
     now_ms = made[-1].at_ms if made else 0
     told = answers(reducer, found, now_ms)
@@ -67,7 +67,7 @@ def reduce_to(feature: Feature, rows: list[dict[str, Any]]) -> tuple[Any, Any]:
     """The state of the one key of some rows, and its answer."""
     reducer = table(("s",), feature, 0, [])
     at = range(len(rows))
-    ((_, row),) = reduced(reducer, columns(reducer, at, at, [{"s": "a", **row} for row in rows]))
+    ((_, row),) = reduce_rows(reducer, make_rows(reducer, at, at, [{"s": "a", **row} for row in rows]))
     return row.states["f"], reducer.finish(row, len(rows))["f"]
 
 
@@ -83,7 +83,7 @@ def test_stretches_beyond_the_exact_bound_become_sketches() -> None:
 
 def test_no_rows_reduce_to_nothing() -> None:
     reducer = table(("s",), Feature("count"), 0, [])
-    assert list(reduced(reducer, columns(reducer, [], [], []))) == []
+    assert list(reduce_rows(reducer, make_rows(reducer, [], [], []))) == []
 
 
 def test_integers_that_no_double_is_become_the_nearest() -> None:
@@ -94,6 +94,6 @@ def test_rows_that_the_steps_leave_out_do_not_count() -> None:
     source = Event("E", {name: Field(kind, required=False) for name, kind in TYPES.items()})
     nodes = {"E": source, "T": Table("T", "E", (), {"f": Feature("sum", {"field": "y"})}, OPS)}
     reducer = TableReducer(resolve(nodes, "T"), {"f": Life("f-1", 0)}, [])
-    ((_, row),) = reduced(reducer, columns(reducer, [1, 2, 3], [1, 2, 3], [{"x": 1}, {"x": -1}, {"x": 2.5}]))
+    ((_, row),) = reduce_rows(reducer, make_rows(reducer, [1, 2, 3], [1, 2, 3], [{"x": 1}, {"x": -1}, {"x": 2.5}]))
     assert reducer.finish(row, 3) == {"f": 7.0}
     assert (row.first_seq, row.last_seq) == (1, 3)

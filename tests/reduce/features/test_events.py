@@ -13,7 +13,7 @@ import pytest
 
 from headrace.engine.derive.generation import NotReady
 from headrace.engine.derive.state_reader import INLINE_ROWS
-from headrace.reduce.features.events import Shapes
+from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.reduce.states.fold import Fold
 from headrace.schema.descriptor.nodes import Event, Field
@@ -147,7 +147,7 @@ def test_a_fold_that_has_just_ended_is_not_waited_for_again(pipelines: Pipelines
 
 def test_events_get_the_fields_that_they_leave_out() -> None:
     fields = {"user": Field("str"), "note": Field("str", required=False), "grade": Field("i64", default=0)}
-    shapes = Shapes(Registry.empty("events/E"), Event("E", fields))
+    shapes = EventShapes(Registry.empty("events/E"), Event("E", fields))
     told = EventRun(7, 0, [1_500, 2_500], b'{"user":"a","note":"x","grade":3},{"user":"b"}')
     assert list(shapes.folded(told)) == [
         (7, 1, {"user": "a", "note": "x", "grade": 3}),

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import find
 
-from headrace.reduce.features.definition import Defined
-from headrace.reduce.features.lanes import Lane, columns, exploded, imploded, lanes
+from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.lanes import Lane, assign_lanes, columns, explode_states, implode_rows
 from headrace.reduce.features.operators import operator
-from headrace.reduce.features.packing import pack, unpack
 from headrace.reduce.features.parts import COLUMNS, INTEGERS, parts_of
+from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.nodes import Event, Feature, Field, Life, Table
 from headrace.schema.descriptor.operators import OPERATORS
@@ -34,7 +34,7 @@ def table(cold: tuple[tuple[int, int | None], ...] = ((0, None),), **features: F
     schema = {name: Field(kind, required=False) for name, kind in TYPES.items()} | {"k": Field("str")}
     nodes = {"E": Event("E", schema), "T": Table("T", "E", ("k",), features)}
     lives = {name: Life(f"life-{name}", 0) for name in features}
-    return Defined("T", "E", "events/E", nodes, lives, cold).reducer
+    return TableDefinition("T", "E", "events/E", nodes, lives, cold).reducer
 
 
 def packed(reducer: TableReducer, *events: tuple[str, int, dict[str, Any]]) -> dict[bytes, dict[str, bytes]]:
@@ -49,13 +49,13 @@ def packed(reducer: TableReducer, *events: tuple[str, int, dict[str, Any]]) -> d
 
 def there(found: list[Lane], held: dict[bytes, dict[str, bytes]]) -> list[pa.RecordBatch]:
     lives = {life for one in held.values() for life in one}
-    return exploded(found, list(held), {life: [one.get(life) for one in held.values()] for life in lives})
+    return explode_states(found, list(held), {life: [one.get(life) for one in held.values()] for life in lives})
 
 
 def and_back(found: list[Lane], batches: list[pa.RecordBatch]) -> dict[bytes, dict[str, bytes]]:
     rows = pa.concat_tables([pa.Table.from_batches([one]) for one in batches], promote_options="default")
     made = reduced(rows, SORTED, columns(found))
-    return dict(imploded(found, made.sort_by([(name, "ascending") for name in SORTED])))
+    return dict(implode_rows(found, made.sort_by([(name, "ascending") for name in SORTED])))
 
 
 def test_commutative_operators_that_catalyst_has_aggregates_for_are_reduced_by_it() -> None:
@@ -67,7 +67,7 @@ def test_commutative_operators_that_catalyst_has_aggregates_for_are_reduced_by_i
 
 def test_lives_with_the_same_panes_and_different_columns_share_a_lane() -> None:
     hour = {"window": 3_600_000}
-    found = lanes(
+    found = assign_lanes(
         table(
             count=Feature("count", hour),
             mean=Feature("mean", {"field": "x", **hour}),
@@ -95,7 +95,7 @@ def test_states_come_back_as_they_were_and_old_panes_do_not() -> None:
         away=Feature("outlier_count", {"field": "x", "sigma": 3.0, "window": 64}),
     )
     events = [("a", 10, {"i": 2**62, "x": 1.5}), ("b", 11, {}), ("a", 73, {"i": 2**62, "x": 0.5}), ("b", 99, {"x": 3})]
-    held, found = packed(reducer, *events), lanes(reducer)
+    held, found = packed(reducer, *events), assign_lanes(reducer)
     assert and_back(found, there(found, held)) == held
     # As if another state had a pane that is too old by now.
     old = packed(reducer, ("a", 9, {}))
@@ -106,7 +106,7 @@ def test_states_come_back_as_they_were_and_old_panes_do_not() -> None:
 
 def test_rows_are_shared_where_two_lives_have_the_same_ones() -> None:
     reducer = table(n=Feature("count", {}), total=Feature("sum", {"field": "x"}))
-    found = lanes(reducer)
+    found = assign_lanes(reducer)
     assert [len(one) for one in there(found, packed(reducer, ("a", 1, {"x": 1.0}), ("b", 2, {"x": 2.0})))] == [2]
     assert [len(one) for one in there(found, packed(reducer, ("a", 1, {"x": 1.0}), ("b", 2, {})))] == [2, 1]
 

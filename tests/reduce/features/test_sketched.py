@@ -12,7 +12,7 @@ import pytest
 
 from headrace.reduce.features.operator import Operator
 from headrace.reduce.features.operators import operator
-from headrace.reduce.features.packing import pack, unpack
+from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.schema.descriptor.nodes import Feature, Type
 
 TYPES: dict[str, Type] = {"x": "f64", "i": "i64", "s": "str"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import KeyShapeMismatch
-from headrace.reduce.features.table import Row, TableReducer
+from headrace.reduce.features.table import KeyState, TableReducer
 from headrace.schema.descriptor.nodes import Event, Feature, Field, Life, Op, Table
 from headrace.schema.descriptor.validate import resolve
 
@@ -42,7 +42,7 @@ def event(**fields: Any) -> dict[str, Any]:
     return {"user": "u", "device": 7, "ok": True, "amount": 1.5, **fields}
 
 
-def folded(table: TableReducer, events: list[tuple[int, int]]) -> Row | None:
+def folded(table: TableReducer, events: list[tuple[int, int]]) -> KeyState | None:
     """The state of events, each a time and a sequence number."""
     state = None
     for at_ms, seq in events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.reduce.fragments.stats import Stats, of_everyone, tallied
+from headrace.reduce.fragments.stats import Stats, count_observations, of_everyone
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.split import Fragment
 from reduce.policies.samples import FIRST_US, observed
@@ -33,4 +33,4 @@ def told(values: Iterable[Any], key: str = "extra", sources: int = 2, **members:
 
 def stats(values: Iterable[Any], key: str = "extra", sources: int = 2, **members: Any) -> dict[str, Stats]:
     """What is known of these values."""
-    return of_everyone(tallied(told(values, key, sources, **members)))
+    return of_everyone(count_observations(told(values, key, sources, **members)))

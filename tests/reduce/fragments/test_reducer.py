@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.reduce.fragments import reducer as module
-from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, Keys
-from headrace.reduce.fragments.stats import of_user, pack, tallied
+from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, UserFragments
+from headrace.reduce.fragments.stats import count_observations, of_user, pack
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.split import Fragment
 
@@ -36,8 +36,8 @@ def observation(number: int, fragments: dict[str, Any]) -> Observation:
     )
 
 
-def folded(observations: list[tuple[int, Observation]]) -> Keys | None:
-    state: Keys | None = None
+def folded(observations: list[tuple[int, Observation]]) -> UserFragments | None:
+    state: UserFragments | None = None
     for seq, one in observations:
         placed = REDUCER.place(one)
         if placed is not None:
@@ -46,8 +46,8 @@ def folded(observations: list[tuple[int, Observation]]) -> Keys | None:
     return state
 
 
-def merged(parts: list[Keys | None]) -> Keys | None:
-    found: Keys | None = None
+def merged(parts: list[UserFragments | None]) -> UserFragments | None:
+    found: UserFragments | None = None
     for part in parts:
         if part is not None:
             found = part if found is None else REDUCER.merge(found, part)
@@ -66,7 +66,7 @@ def test_any_order_and_any_split_give_the_same_bytes(given_: list[dict[str, Any]
     assert (whole is None) == (found is None)
     if whole is not None and found is not None:
         assert REDUCER.pack(found) == REDUCER.pack(whole)
-        oracle = of_user(tallied((seq, 1000 + seq, one) for seq, one in told), "u")
+        oracle = of_user(count_observations((seq, 1000 + seq, one) for seq, one in told), "u")
         assert {key: pack(stats) for key, stats in found.stats.items()} == {k: pack(s) for k, s in oracle.items()}
 
 
@@ -75,7 +75,7 @@ def test_keys_that_are_kept_lack_nothing_however_the_others_are_left_out(
     given_: list[dict[str, Any]], cut: int
 ) -> None:
     told = [(number, observation(number, fragments)) for number, fragments in enumerate(given_)]
-    oracle = of_user(tallied((seq, 1000 + seq, one) for seq, one in told), "u")
+    oracle = of_user(count_observations((seq, 1000 + seq, one) for seq, one in told), "u")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MOST_KEYS", 2)
         found = merged([folded(told[:cut]), folded(told[cut:])])
@@ -87,5 +87,5 @@ def test_keys_that_are_kept_lack_nothing_however_the_others_are_left_out(
 
 def test_what_has_its_place_is_no_fragment() -> None:
     assert REDUCER.place(observation(0, {})) is None
-    assert REDUCER.unpack({"": b""}) == Keys()
-    assert set(REDUCER.pack(Keys())) == {"", LIFE}
+    assert REDUCER.unpack({"": b""}) == UserFragments()
+    assert set(REDUCER.pack(UserFragments())) == {"", LIFE}

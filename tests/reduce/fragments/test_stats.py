@@ -6,11 +6,11 @@ from headrace.reduce.fragments.stats import (
     LONGEST_EXAMPLE,
     MOST,
     MOST_EXAMPLES,
-    counted,
-    note,
+    add_text,
+    count_observations,
+    estimate_count,
     of_everyone,
     of_user,
-    tallied,
 )
 from headrace.schema.entity.split import Fragment
 from reduce.fragments.samples import stats, told
@@ -26,19 +26,21 @@ def test_every_value_is_counted_with_its_shape_source_and_time() -> None:
 
 
 def test_values_without_a_source_have_none() -> None:
-    found = of_everyone(tallied([(0, 0, observed(source_id=None, fragments=(Fragment("extra", 1, "unknown_field"),)))]))
+    found = of_everyone(
+        count_observations([(0, 0, observed(source_id=None, fragments=(Fragment("extra", 1, "unknown_field"),)))])
+    )
     assert (found["extra"].frequency, found["extra"].sources(["small"])) == (1, 0)
 
 
 def test_originals_of_converted_values_are_no_evidence() -> None:
     original = Fragment("born", 1, "converted_value_original", "date")
-    found = of_everyone(tallied([(0, 0, observed(fragments=(original,)))]))["born"]
+    found = of_everyone(count_observations([(0, 0, observed(fragments=(original,)))]))["born"]
     assert (found.converted, found.frequency, found.examples) == (1, 0, {})
 
 
 def test_users_are_counted_apart_and_together() -> None:
     both = [*told(["a", "b"], user_id="ada"), *told(["c"], user_id="bob")]
-    tally = tallied(both)
+    tally = count_observations(both)
     assert of_user(tally, "ada")["extra"].frequency == 2
     together = of_everyone(tally)["extra"]
     assert (together.frequency, len(together.users)) == (3, 2)
@@ -54,9 +56,9 @@ def test_a_few_examples_are_kept_and_long_ones_cut() -> None:
 def test_many_different_texts_are_counted_within_the_error() -> None:
     held: set[int] = set()
     for number in range(MOST - 1):
-        note(held, f"source {number}")
-    assert counted(held) == MOST - 1
+        add_text(held, f"source {number}")
+    assert estimate_count(held) == MOST - 1
     for number in range(20_000):
-        note(held, f"source {number}")
-    assert abs(counted(held) - 20_000) < 20_000 * 0.15
+        add_text(held, f"source {number}")
+    assert abs(estimate_count(held) - 20_000) < 20_000 * 0.15
     assert len(held) <= 2 * MOST

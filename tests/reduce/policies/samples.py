@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.reduce.policies.build import fold_observations
-from headrace.reduce.policies.reducer import EVERYONE, Row, TypeReducer
+from headrace.reduce.policies.reducer import EVERYONE, EntityState, TypeReducer
 from headrace.reduce.policies.snapshot import Snapshot
 from headrace.schema.entity.nodes import Definition, Field, Policy, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
@@ -47,7 +47,7 @@ def schema(config: ReducerConfig, **fields: Field | str) -> Schema:
     )
 
 
-def row(reducer: TypeReducer, *observations: Observation) -> Row:
+def row(reducer: TypeReducer, *observations: Observation) -> EntityState:
     """The state of the only entity that is told of."""
     (found,) = fold_observations(
         reducer, ((seq, FIRST_US + seq, given) for seq, given in enumerate(observations))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from headrace.format.segment import layout
 from headrace.reduce.policies import build
-from headrace.reduce.policies.build import Gathered
+from headrace.reduce.policies.build import ObservationBatches
 from headrace.schema.entity.observation import Observation, encode
 from reduce.policies.samples import FIRST_US, observed
 
@@ -37,7 +37,7 @@ def test_observations_come_by_entity_and_then_in_the_order_of_the_log(
     monkeypatch.setattr(build, "_SLICE", slice_rows)
     given = [observed(f"ö{at}", entity_id=f"ent_{at * 3 % 4}", name="é" * at) for at in range(10)]
     given[4] = replace(given[4], kind="erased", entity_id="")
-    gathered = Gathered()
+    gathered = ObservationBatches()
     for first, last in ((0, 3), (3, 4), (4, 10)):
         # A slice of a batch holds all of its memory.
         gathered.add(batch(0, given).slice(first, last - first))
@@ -51,4 +51,4 @@ def test_observations_come_by_entity_and_then_in_the_order_of_the_log(
 
 
 def test_nothing_comes_of_no_observations() -> None:
-    assert list(Gathered().by_entity()) == []
+    assert list(ObservationBatches().by_entity()) == []

@@ -8,22 +8,22 @@ from typing import Any
 from headrace.engine.derive.state_job import blocks, windows
 from headrace.format.ranges import Range
 from headrace.format.state.layout import State
-from headrace.reduce.features.definition import Defined
-from headrace.reduce.states.coverage import base, missing, useless
+from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.states.coverage import base, missing, unused_states
 from headrace.schema.descriptor.nodes import Event, Feature, Field, Life, Table
 
 NAMES = count()
 FAR = 1 << 40
 
 
-def defined(**births: int) -> Defined:
+def defined(**births: int) -> TableDefinition:
     """A table whose features have these births."""
     nodes = {
         "E": Event(name="E", schema={"k": Field(type="str")}),
         "T": Table(name="T", upstream="E", key=("k",), features={name: Feature("count") for name in births}),
     }
     lives = {name: Life(f"{name}@1", birth) for name, birth in births.items()}
-    return Defined("T", "E", "events/E", nodes, lives)  # type: ignore[arg-type]
+    return TableDefinition("T", "E", "events/E", nodes, lives)  # type: ignore[arg-type]
 
 
 def state(first: int, end: int, *features: str, level: int = 0, table: str = "T") -> State:
@@ -38,7 +38,9 @@ def told(found: list[tuple[Range, dict[str, str]]]) -> list[tuple[int, int, str]
     return [(where.first, where.end, "".join(lives)) for where, lives in found]
 
 
-def based(table: Defined, states: list[State], first_seq: int = 0, published: int = 100, most: int = FAR) -> Any:
+def based(
+    table: TableDefinition, states: list[State], first_seq: int = 0, published: int = 100, most: int = FAR
+) -> Any:
     found = base(table, states, first_seq, published, most)
     chains = {"".join(one.names): [(s.first_seq, s.end_seq) for s in one.states] for one in found.chains}
     return found.start, chains, "".join(sorted(found.backfilling))
@@ -97,10 +99,12 @@ def test_what_is_missing_is_told_by_the_lives_that_lack_it() -> None:
 
 def test_states_of_lives_that_are_over_are_useless() -> None:
     states = [state(0, 10, "a", "gone"), state(0, 10, "gone"), state(0, 10, "a", table="Other")]
-    assert useless([defined(a=0)], states) == [states[1].name, states[2].name]
+    assert unused_states([defined(a=0)], states) == [states[1].name, states[2].name]
 
 
-def merges(table: Defined, states: list[State], *taken: Range, fan_out: int = 2) -> list[tuple[int, int, int, int]]:
+def merges(
+    table: TableDefinition, states: list[State], *taken: Range, fan_out: int = 2
+) -> list[tuple[int, int, int, int]]:
     found = windows(table, states, list(taken), fan_out)
     return [
         (blocks[0].range.first, blocks[-1].range.end, level, sum(len(block.states) for block in blocks))

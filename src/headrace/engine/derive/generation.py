@@ -10,9 +10,9 @@ from itertools import count
 from typing import Any
 
 from headrace.errors import CorruptData
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.format.state.layout import State
-from headrace.reduce.states.coverage import Base, Chain, merged
+from headrace.reduce.states.coverage import Base, Chain, merge_row
 from headrace.reduce.states.definition import Definition
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD, Fold
 from headrace.storage.state_files import StateFile
@@ -36,7 +36,7 @@ class Generation:
         defined: Definition,
         base: Base,
         files: Mapping[str, StateFile],
-        rows: Decoded,
+        rows: DecodedCache,
         fold: Fold | None = None,
         hot_rows: int = HOT_ROWS,
     ) -> None:
@@ -127,7 +127,7 @@ class Generation:
                     packed[state.name] = self._looked_up(state, key)
                 return packed[state.name]
 
-            row = merged(self.fold.reducer, self._lives, self.base.chains, find)
+            row = merge_row(self.fold.reducer, self._lives, self.base.chains, find)
             size = sum(len(one) for parts in packed.values() if parts for one in parts.values())
             self._rows.keep(mark, _UNSEEN if row is None else row, size * SPREAD + ROW_OVERHEAD)
             return row

@@ -23,8 +23,8 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.background import BackgroundThread, RepeatedWarning
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import HeadraceError
+from headrace.format.object_names import state_key
 from headrace.format.ranges import Range
-from headrace.format.state.names import state_key
 from headrace.reduce import build_states
 from headrace.reduce.work_units import FOLDED, Result, Unit
 from headrace.storage.database import Connection
@@ -174,7 +174,7 @@ class FoldThread(BackgroundThread):
         try:
             with self._builder.files.scratch() as directory, ExitStack() as stack:
                 rows = self._merged(unit, stack) if unit.states else self._folded(unit, stream, head)
-                path, state = build_states.written(unit, rows, directory)
+                path, state = build_states.write_state(unit, rows, directory)
                 self._objects.upload(state_key(unit.stream, unit.incarnation, state.name), path)
                 return Result(unit.unit, state=state)
         except (ObjectMissing, LookupError):
@@ -185,18 +185,22 @@ class FoldThread(BackgroundThread):
             return Result(unit.unit, error=f"{type(reason).__name__}: {reason}"[:_REASON_LENGTH])
 
     def _folded(self, unit: Unit, stream: Stream, head: Head) -> Iterator[Any]:
-        return build_states.folded(unit, self._batches(stream, head, Range(unit.first_seq, unit.end_seq)), self._rest)
+        return build_states.fold_events(
+            unit, self._batches(stream, head, Range(unit.first_seq, unit.end_seq)), self._rest
+        )
 
     def _merged(self, unit: Unit, stack: ExitStack) -> Iterator[Any]:
         files, lives = self._builder.files, set((unit.lives or {}).values())
         readers = [stack.enter_context(files.fetched(unit.stream, unit.incarnation, one)) for one in unit.states]
-        return build_states.combined(unit, self._paced(build_states.joined([reader.rows(lives) for reader in readers])))
+        return build_states.merge_states(
+            unit, self._paced(build_states.merge_inputs([reader.rows(lives) for reader in readers]))
+        )
 
     def _batches(self, stream: Stream, head: Head, where: Range) -> Iterator[Any]:
         from headrace.engine.history.stored_events import Events, EventsMoved
-        from headrace.format.segment.decoded import Decoded
+        from headrace.format.segment.decoded import DecodedCache
 
-        events, at = Events(self.connection, self._segments, Decoded(0), stream, head), where.first
+        events, at = Events(self.connection, self._segments, DecodedCache(0), stream, head), where.first
         while at < where.end:
             try:
                 chunk = events.first_chunk(at, where.end)
@@ -205,7 +209,7 @@ class FoldThread(BackgroundThread):
                 raise LookupError from reason
             at = chunk.stop
 
-    def _paced(self, rows: Iterator[build_states.Held]) -> Iterator[build_states.Held]:
+    def _paced(self, rows: Iterator[build_states.InputRow]) -> Iterator[build_states.InputRow]:
         for number, row in enumerate(rows):
             if number % 1024 == 0:
                 self._rest()

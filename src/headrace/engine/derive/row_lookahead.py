@@ -10,14 +10,14 @@ from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.derive.generation import Generation, NotReady
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce.states.definition import Keying, Shapes
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD
 
 if TYPE_CHECKING:
     from headrace.engine.derive.tails import Follower
     from headrace.engine.log.stream import Head, Stream
-    from headrace.reduce.states.pending_events import Pending
+    from headrace.reduce.states.pending_events import PendingEvents
 
 
 class RowLookahead:
@@ -26,7 +26,7 @@ class RowLookahead:
     def __init__(
         self,
         followers: Mapping[str, Follower],
-        rows: Decoded,
+        rows: DecodedCache,
         keying_of: Callable[[Any], Keying] | None,
         limit_bytes: int,
     ) -> None:
@@ -97,7 +97,7 @@ class _Row(NamedTuple):
 class AheadRows:
     """The rows that were asked for last, bounded in bytes."""
 
-    def __init__(self, rows: Decoded) -> None:
+    def __init__(self, rows: DecodedCache) -> None:
         self._rows = rows
 
     def through(self, generation: Generation, key: bytes) -> int:
@@ -108,7 +108,7 @@ class AheadRows:
     def fold(
         self,
         generation: Generation,
-        pending: Pending,
+        pending: PendingEvents,
         keying: Keying,
         shapes: Shapes,
         key: bytes,
@@ -141,7 +141,7 @@ class AheadRows:
         return row.state, True
 
     def _folded_apart(
-        self, generation: Generation, pending: Pending, keying: Keying, shapes: Shapes, key: bytes, end: int
+        self, generation: Generation, pending: PendingEvents, keying: Keying, shapes: Shapes, key: bytes, end: int
     ) -> Any:
         """The same for an earlier event than the row is folded to."""
         state, _ = generation.fold.copied(key)
@@ -149,7 +149,9 @@ class AheadRows:
         return _folded(generation, pending, shapes, key, state, seqs)
 
 
-def _folded(generation: Generation, pending: Pending, shapes: Shapes, key: bytes, state: Any, seqs: list[int]) -> Any:
+def _folded(
+    generation: Generation, pending: PendingEvents, shapes: Shapes, key: bytes, state: Any, seqs: list[int]
+) -> Any:
     reducer = generation.fold.reducer
     for seq, at, event in pending.events(seqs, shapes):
         placed = reducer.place(event)

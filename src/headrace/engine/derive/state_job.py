@@ -26,10 +26,10 @@ from headrace.engine.derive.levels import counted_levels
 from headrace.engine.derive.readable import OwnedRange, SegmentPart, owned_ranges
 from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
 from headrace.engine.log.batch import Batch
+from headrace.format.object_names import STATES, state_key, state_place
 from headrace.format.ranges import Range, size, without
 from headrace.format.state.layout import State
-from headrace.format.state.names import STATES, state_key, state_place
-from headrace.reduce.states.coverage import base, missing, span, useless
+from headrace.reduce.states.coverage import base, missing, span, unused_states
 from headrace.reduce.states.definition import Definition, Definitions
 from headrace.reduce.work_units import FOLDED, JobName, Unit
 from headrace.storage.database import Connection
@@ -179,7 +179,7 @@ class StatePlanner(JobPlanner):
         if row is None or not kinds or row.state != LIVE or not row.managed:
             return StreamPlan(retired=[state.name for state in listed])
         definitions = [(kind.job, defined) for kind in kinds for defined in self._definitions(kind, row.name)]
-        retired = useless([defined for _, defined in definitions], listed)
+        retired = unused_states([defined for _, defined in definitions], listed)
         wanted = [(job, defined) for job, defined in definitions if job in names]
         if not wanted:
             return StreamPlan([], bool(definitions), retired)

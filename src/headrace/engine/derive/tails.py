@@ -16,13 +16,13 @@ from headrace.engine.derive.generation import Generation
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.reduce.states.definition import EventRun, Shapes
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.wal import Entries, Wal
 
 if TYPE_CHECKING:
-    from headrace.reduce.states.pending_events import Block, Pending
+    from headrace.reduce.states.pending_events import Block, PendingEvents
     from headrace.storage.segments import Segments
 
 
@@ -64,7 +64,7 @@ class Follower:
         #: The CPU time that answers by key have taken since the tails last had all events, in seconds.
         self.spent_s = 0.0
         #: Events that tails lack, where those are too many to be folded at once and are found by key.
-        self.pending: Pending | None = None
+        self.pending: PendingEvents | None = None
         #: Whether not all of them can be kept: they are too many, or lie in segments already.
         self.overflows = False
         self._wal, self._shapes_of, self._step_rows = wal, shapes_of, step_rows
@@ -81,12 +81,12 @@ class Follower:
 
     def gather(self, stream: Stream, head: Head, room_bytes: int, ends: float) -> bool:
         """Keep the events that tails lack in memory, unfolded; False where not all are there by a moment."""
-        from headrace.reduce.states.pending_events import Pending
+        from headrace.reduce.states.pending_events import PendingEvents
 
         start = head.next_seq - self.lag(head)
         pending = self.pending
         if pending is None or pending.start > start:
-            pending = self.pending = Pending(start)
+            pending = self.pending = PendingEvents(start)
         pending.drop_before(start)
         while pending.end < head.next_seq:
             self.overflows = pending.memory >= room_bytes
@@ -209,15 +209,15 @@ def fold_through(
 ) -> bool:
     """Fold everything up to a head, wherever it lies; for a thread. False where it was told to stop."""
     from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
+    from headrace.format.segment.decoded import DecodedCache
 
     tails = list(tails)
-    events = Events(connection, segments, Decoded(0), stream, head)
+    events = Events(connection, segments, DecodedCache(0), stream, head)
     at = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
     while at < head.next_seq:
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):
-            for told in of_batch(batch, _SLICE_BYTES):
+            for told in runs_of_batch(batch, _SLICE_BYTES):
                 begun = monotonic()
                 for seq, at, event in shapes.folded(told):
                     for tail in tails:

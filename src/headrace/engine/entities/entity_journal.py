@@ -24,8 +24,8 @@ from headrace.errors import CorruptData
 from headrace.extract.erasure_mask import Targets
 from headrace.extract.erasure_mask import load as load_targets
 from headrace.format import entity_registry as format_
-from headrace.format.segment.decoded import Decoded
-from headrace.reduce.states.fold import of_batch
+from headrace.format.segment.decoded import DecodedCache
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
@@ -77,7 +77,7 @@ class EntityJournal(Journal[EntityChangeRow]):
         """A run of changes as an object."""
         return format_.encode(
             [
-                format_.Stored(
+                format_.StoredChange(
                     row.number, row.entity_type, row.user_id, row.at_us, row.who, msgspec.Raw(row.document.encode())
                 )
                 for row in rows
@@ -174,11 +174,11 @@ def managed(batch: Batch) -> Iterator[StreamRow]:
 def _runs(stream: Stream, connection: Connection, segments: Callable[[], Segments]) -> Iterator[EventRun]:
     """All observations of a type."""
     head = stream.head
-    events, at = Events(connection, segments, Decoded(0), stream, head), head.first_seq
+    events, at = Events(connection, segments, DecodedCache(0), stream, head), head.first_seq
     while at < head.next_seq:
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):
-            yield from of_batch(batch, _SLICE_BYTES)
+            yield from runs_of_batch(batch, _SLICE_BYTES)
         at = chunk.stop
 
 

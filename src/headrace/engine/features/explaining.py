@@ -8,12 +8,12 @@ from typing import Any
 from headrace.engine.derive.generation import Generation
 from headrace.engine.log.stream import Stream
 from headrace.format.state.layout import State
-from headrace.reduce.features.definition import Defined
+from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.states.coverage import history
 
 
 def explained(
-    defined: Defined,
+    defined: TableDefinition,
     generation: Generation,
     stream: Stream,
     through: int,

@@ -23,8 +23,8 @@ from headrace.engine.log.lifecycle import save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format import feature_registry as format_
-from headrace.format.segment.decoded import Decoded
-from headrace.reduce.states.fold import of_batch
+from headrace.format.segment.decoded import DecodedCache
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.descriptor.nodes import Event, Life
 from headrace.schema.registry import Registry
 from headrace.storage.database import Connection
@@ -73,7 +73,7 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
         """An object, which holds one version."""
         (row,) = rows
         document = msgspec.Raw(row.document.encode())
-        return format_.encode(format_.Stored(row.version, row.at_us, row.who, row.app, document))
+        return format_.encode(format_.StoredVersion(row.version, row.at_us, row.who, row.app, document))
 
     def decode(self, data: bytes, key: str) -> list[FeatureRegistryRow]:
         """The version that an object holds."""
@@ -223,11 +223,11 @@ def _keys(
     since, since_us = dedupe_horizon(hook, head.next_seq, now_us)
     placed = Published(connection).first_from(stream.id, since_us)
     at = max(head.first_seq, since, head.published_seq if placed is None else placed.segment.first_seq)
-    events = Events(connection, segments, Decoded(0), stream, head)
+    events = Events(connection, segments, DecodedCache(0), stream, head)
     while at < head.next_seq:
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):
-            for run in of_batch(batch, _SLICE_BYTES):
+            for run in runs_of_batch(batch, _SLICE_BYTES):
                 for number, key in enumerate(hook.unique(run.body)):
                     if key is not None and run.times_us[number] > since_us:
                         yield stream.id, key, run.first_seq + number, run.times_us[number]

@@ -14,7 +14,7 @@ from headrace.engine.derive.readable import owned_ranges, segment_parts
 from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
 from headrace.format.ranges import Range
-from headrace.reduce.features.replay import Beginning, Known, Part, Question, beginning
+from headrace.reduce.features.replay import Question, ReplayStart, StartPart, StartPoint, find_start
 from headrace.reduce.work_units import Source, Unit
 from headrace.storage.database import Connection
 from headrace.storage.derived import States
@@ -69,7 +69,7 @@ class HistoryJob(Job[list[dict[str, Any]]]):
 class _HistoryCommitter(JobCommitter[list[dict[str, Any]]]):
     def accept(self, row: UnitRow, unit: Unit, output: list[dict[str, Any]]) -> str | None:
         assert unit.history is not None
-        known = decoding.convert(unit.known, Known)
+        known = decoding.convert(unit.known, StartPoint)
         Work(self._batch.connection).succeeded(row.stream, unit.concern, 0, unit.end_seq)
         return store_answer(self._batch, unit.history, Answer(output, known.complete, known.since))
 
@@ -97,12 +97,12 @@ class HistoryPlanner(JobPlanner):
         states = [state for state in self._states.listed(row.stream) if state.table == row.table]
         moments = [at_us for _, at_us in question.asked]
         until = self._known_until(stream, min(moments))
-        begun = beginning(question.defined, question.features, states, stream.first_seq, until)
+        begun = find_start(question.defined, question.features, states, stream.first_seq, until)
         where = Range(begun.start, max(begun.start + 1, row.target))
         yield self._planned(row, stream, question, begun, where, max(moments))
 
     def _planned(
-        self, row: HistoryRow, stream: StreamRow, question: Question, begun: Beginning, where: Range, last_us: int
+        self, row: HistoryRow, stream: StreamRow, question: Question, begun: ReplayStart, where: Range, last_us: int
     ) -> PlannedUnit:
         document = msgspec.json.decode(self._registries.document(stream.id, stream.revision))
         unit = Unit(
@@ -154,13 +154,13 @@ def has_worker(work: Work, row: HistoryRow) -> bool:
     return any(unit.id.startswith(f"history-{row.id}-") for unit in work.working_on(row.stream))
 
 
-def known_ranges(begun: Beginning) -> Known:
+def known_ranges(begun: ReplayStart) -> StartPoint:
     """Where to begin, as a document."""
     found = [
-        Part(tuple(part.chain.names), part.start, tuple(state.name for state in part.chain.states))
+        StartPart(tuple(part.chain.names), part.start, tuple(state.name for state in part.chain.states))
         for part in begun.parts
     ]
-    return Known(tuple(found), begun.complete, begun.since)
+    return StartPoint(tuple(found), begun.complete, begun.since)
 
 
 def store_answer(batch: Batch, id: str, answer: Answer) -> str | None:

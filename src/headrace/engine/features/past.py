@@ -15,9 +15,9 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, TimedOut
-from headrace.reduce.features.definition import Defined
-from headrace.reduce.features.replay import Asked, Beginning, Question, Replay, beginning
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.replay import KeyMoment, Question, Replay, ReplayStart, find_start
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
 from headrace.storage.state_files import StateFile
@@ -84,11 +84,11 @@ class Pasts:
             if found is not None:
                 return found
 
-    async def begun(self, question: Question, stream: Stream) -> Beginning:
+    async def begun(self, question: Question, stream: Stream) -> ReplayStart:
         """Where to begin."""
         defined, head = question.defined, stream.head
         until = await self._known_until(stream, head, min((at_us for _, at_us in question.asked), default=0))
-        return beginning(defined, question.features, self.serving.listed(defined, stream), head.first_seq, until)
+        return find_start(defined, question.features, self.serving.listed(defined, stream), head.first_seq, until)
 
     async def _known_until(self, stream: Stream, head: Head, at_us: int) -> int:
         """The first event after a moment; 0 where that may be one that is not retained any more."""
@@ -100,7 +100,7 @@ class Pasts:
                 await asyncio.to_thread(cold.work)
 
 
-def _question(defined: Defined, features: tuple[str, ...], asked: Sequence[tuple[Any, int]]) -> Question:
+def _question(defined: TableDefinition, features: tuple[str, ...], asked: Sequence[tuple[Any, int]]) -> Question:
     return Question(features, tuple((defined.reducer.key(key), at_us) for key, at_us in asked), defined)
 
 
@@ -110,7 +110,7 @@ class _Work(NamedTuple):
     pasts: Pasts
     stream: Stream
     head: Head
-    begun: Beginning
+    begun: ReplayStart
     ends: float
 
     def run(self, question: Question) -> Past | None:
@@ -118,12 +118,12 @@ class _Work(NamedTuple):
         from headrace.engine.history.stored_events import EventsMoved
 
         try:
-            return self._run([Asked(*one) for one in question.asked], question.features)
+            return self._run([KeyMoment(*one) for one in question.asked], question.features)
         except EventsMoved:
             self._check_time()
             return None
 
-    def _run(self, asked: Sequence[Asked], features: Sequence[str]) -> Past:
+    def _run(self, asked: Sequence[KeyMoment], features: Sequence[str]) -> Past:
         files = self.pasts.serving.bench.files
         with ExitStack() as stack:
             connection = self.pasts.connect()
@@ -150,17 +150,17 @@ class _Work(NamedTuple):
     def _replay(self, replay: Replay, connection: Connection) -> int | None:
         """Fold the events; answers when the first one that is retained was appended."""
         from headrace.engine.history.stored_events import Events
-        from headrace.format.segment.decoded import Decoded
+        from headrace.format.segment.decoded import DecodedCache
 
         head, registry = self.head, self.head.registry
         assert registry is not None
         shapes = shapes_of(registry)
-        events, at = Events(connection, self.pasts.segments, Decoded(0), self.stream, head), self.begun.start
+        events, at = Events(connection, self.pasts.segments, DecodedCache(0), self.stream, head), self.begun.start
         reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
         while at < head.next_seq:
             chunk = events.first_chunk(at, head.next_seq)
             for batch in events.batches(chunk):
-                for told in of_batch(batch, _SLICE_BYTES):
+                for told in runs_of_batch(batch, _SLICE_BYTES):
                     if not replay.fold(shapes, told):
                         return reaches_us
                     self._check_time()

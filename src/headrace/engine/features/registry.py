@@ -16,8 +16,8 @@ from headrace.storage.feature_registry import FeatureRegistryRow
 from headrace.types import Steps
 
 if TYPE_CHECKING:
-    from headrace.reduce.features.definition import Defined
-    from headrace.reduce.features.events import Derived
+    from headrace.reduce.features.definition import TableDefinition
+    from headrace.reduce.features.events import DerivedEvents
 
 #: What the streams of event sources are called.
 EVENTS = "events/"
@@ -73,7 +73,7 @@ class Current:
         self.nodes: Mapping[str, Node] = MappingProxyType(document.nodes)
         self.apps: Mapping[str, str] = MappingProxyType(document.apps)
         self.lives: Mapping[str, Mapping[str, Life]] = MappingProxyType(document.lives)
-        self._derived: dict[str, Derived] = {}
+        self._derived: dict[str, DerivedEvents] = {}
 
     @classmethod
     def of(cls, row: FeatureRegistryRow | None) -> Current:
@@ -106,7 +106,7 @@ class Current:
         """The stream that a table is made from; None where there is no table of this name."""
         return EVENTS + self.root_of(name) if name in self.lives else None
 
-    def defined(self, name: str) -> Defined:
+    def defined(self, name: str) -> TableDefinition:
         """A table, whole enough to be folded anywhere; raises UnknownTable where there is none of this name."""
         from headrace.engine.features.defining import defined_in
 
@@ -123,16 +123,16 @@ class Current:
             raise UnknownTable("there is no table of this name", table=name)
         return node
 
-    def derived(self, stream: str) -> Derived | None:
+    def derived(self, stream: str) -> DerivedEvents | None:
         """The derived event that a stream name stands for, if it does."""
         name = stream.removeprefix(EVENTS)
         if name == stream or not isinstance(self.nodes.get(name), Derivation):
             return None
         found = self._derived.get(name)
         if found is None:
-            from headrace.reduce.features.events import Derived
+            from headrace.reduce.features.events import DerivedEvents
 
-            found = self._derived[name] = Derived(self.nodes, name, self.version)
+            found = self._derived[name] = DerivedEvents(self.nodes, name, self.version)
         return found
 
     def cold(self, event: str) -> Steps:

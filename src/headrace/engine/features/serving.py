@@ -16,8 +16,8 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.errors import FeatureNotInTable
-from headrace.reduce.features.definition import Defined
-from headrace.reduce.features.events import Shapes
+from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.events import EventShapes
 from headrace.storage.derived import States
 from headrace.storage.wal import Wal
 from headrace.types import Clock
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     explain: dict[str, Any] | None = None
 
 
-class Serving(state_reader.StateReader[Defined]):
+class Serving(state_reader.StateReader[TableDefinition]):
     """Every table of this node."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Serving(state_reader.StateReader[Defined]):
         now_us = max([self._clock.now_us(), *(head.last_us for head in heads.values())])
         return Moment(now_us // 1000, heads, ends)
 
-    def wanted(self, defined: Defined, features: Sequence[str] | None) -> Sequence[str]:
+    def wanted(self, defined: TableDefinition, features: Sequence[str] | None) -> Sequence[str]:
         """The features that are asked for; refuses those that a table does not have."""
         if features is None:
             return defined.reducer.features
@@ -111,6 +111,6 @@ class Serving(state_reader.StateReader[Defined]):
         return features
 
 
-def shapes_of(registry: StreamRegistry) -> Shapes:
+def shapes_of(registry: StreamRegistry) -> EventShapes:
     """What turns the stored events of a source into its newest shape."""
-    return Shapes(registry.registry, source_of(registry).rules.event)
+    return EventShapes(registry.registry, source_of(registry).rules.event)

@@ -9,9 +9,8 @@ from typing import Any
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Chore
 from headrace.format import manifest as manifests
-from headrace.format.companion.names import COMPANIONS, companion_place
 from headrace.format.manifest import MANIFESTS, Manifest
-from headrace.format.state.names import STATES, state_place
+from headrace.format.object_names import COMPANIONS, STATES, companion_place, state_place
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States
 from headrace.storage.node import Node

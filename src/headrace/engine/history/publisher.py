@@ -14,8 +14,7 @@ from headrace.engine.history.seal_pace import SealPace
 from headrace.engine.history.segment_builder import SegmentBuilder
 from headrace.engine.history.snapshot import Snapshot, manifest, take
 from headrace.format import manifest as manifests
-from headrace.format.companion.names import COMPANIONS
-from headrace.format.state.names import STATES
+from headrace.format.object_names import COMPANIONS, STATES
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States
 from headrace.storage.derived import companion_object_keys as companion_keys

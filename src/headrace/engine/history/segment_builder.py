@@ -18,11 +18,11 @@ from headrace.engine.history.seal_pace import SealPace
 from headrace.engine.history.snapshot import Snapshot
 from headrace.engine.log.expiry import lifetime_steps
 from headrace.errors import CorruptData
+from headrace.format.body_compression import LEAST_BYTES
 from headrace.format.manifest import Segment, listed, segment_name
-from headrace.format.packing import LEAST_BYTES
 from headrace.format.segment.layout import GROUP_BYTES, GROUP_ROWS
-from headrace.format.segment.row_group import Notes, Run
-from headrace.format.segment.writer import Writer
+from headrace.format.segment.row_group import AppendRun, Notes
+from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entries import entries_of
 from headrace.storage.files import open_private
 from headrace.storage.published import Placed
@@ -46,7 +46,7 @@ class _File:
         self.before_bytes = self.total_bytes = before_bytes
         self._file = file
         self.is_json = media_type(snapshot.row.content_type) == JSON
-        self.writer = Writer(
+        self.writer = SegmentWriter(
             file,
             stream=snapshot.row.name,
             incarnation=snapshot.row.incarnation,
@@ -67,7 +67,7 @@ class _File:
             self.writer.add_joined(rows[0].seq, notes, [row.body for row in rows])
         else:
             for row in rows:
-                self.writer.add(Run(row.seq, row.append_us, row.version, row.key, [row.body]))
+                self.writer.add(AppendRun(row.seq, row.append_us, row.version, row.key, [row.body]))
         self.total_bytes = rows[-1].total_bytes
 
     def add_bundle(self, bundle: Bundle) -> None:

@@ -17,8 +17,8 @@ from headrace.engine.log.read import Owned, owned
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import ObjectMissing
 from headrace.format.segment import layout
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.row_group import Gathering, Run
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.row_group import AppendRun, RowGroupBuilder
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.published import Placed, Published
@@ -59,7 +59,7 @@ class Events:
     """The events of one stream up to one head, through one connection; for one thread at a time."""
 
     def __init__(
-        self, connection: Connection, segments: Callable[[], Segments], recent: Decoded, stream: Stream, head: Head
+        self, connection: Connection, segments: Callable[[], Segments], recent: DecodedCache, stream: Stream, head: Head
     ) -> None:
         self._connection = connection
         self._wal, self._published = Wal(connection), Published(connection)
@@ -222,10 +222,10 @@ def _fitting(placed: Placed) -> int:
 
 
 def _gathered(rows: list[Entries], start: int, stop: int) -> Iterator[Any]:
-    gathering = Gathering(layout.schema(True), start, entries_of)
+    gathering = RowGroupBuilder(layout.schema(True), start, entries_of)
     for row in rows:
         keys = row.key if row.keys is None else msgspec.json.decode(row.keys, type=list[str | None])
-        run = Run(row.seq, row.append_us, row.version, keys, entries_of(row.body))
+        run = AppendRun(row.seq, row.append_us, row.version, keys, entries_of(row.body))
         gathering.extend(run, max(0, start - row.seq), min(row.count, stop - row.seq), 0)
     yield from gathering.table().to_batches()
 

@@ -21,12 +21,11 @@ from headrace.engine.history.journal import Journal
 from headrace.engine.history.recovery import StreamLocation, newest_valid
 from headrace.errors import CorruptData
 from headrace.format import manifest as manifests
-from headrace.format.companion.layout import Part
-from headrace.format.companion.names import COMPANIONS, companion_key, companion_place
+from headrace.format.companion.layout import PartFile
 from headrace.format.manifest import Manifest, Segment
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Reader
-from headrace.format.state.names import STATES, state_key, state_place
+from headrace.format.object_names import COMPANIONS, STATES, companion_key, companion_place, state_key, state_place
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.reader import SegmentReader
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.types import JSON, media_type
 
@@ -138,7 +137,7 @@ class _Verification:
         return report
 
     def _verify_objects(self, manifest: Manifest, sizes: dict[str, int], report: Report) -> None:
-        named: dict[str, Segment | Part] = {**_segments(manifest), **_parts(manifest), **_states(manifest)}
+        named: dict[str, Segment | PartFile] = {**_segments(manifest), **_parts(manifest), **_states(manifest)}
         report.orphans += sorted(sizes.keys() - named.keys())
         report.segments = len(manifest.kept) + len(manifest.segments)
         report.companions = len(manifest.companions)
@@ -153,16 +152,16 @@ class _Verification:
             self._done += listed.bytes
             self._tell(self._done, self._total)
 
-    def _verify_object(self, manifest: Manifest, key: str, listed: Segment | Part, size: int | None) -> None:
+    def _verify_object(self, manifest: Manifest, key: str, listed: Segment | PartFile, size: int | None) -> None:
         if size is None:
             raise ObjectMissing(f"the object {key} is missing", object=key, check="present")
         if size != listed.bytes:
             raise _corrupt(key, "size", f"it has {size} bytes, not {listed.bytes}")
         with self._at_hand(key, size) as path:
-            if isinstance(listed, Part):
+            if isinstance(listed, PartFile):
                 _verify_checksum(key, listed, path)
                 return
-            reader = Reader(path, name=key, decoded=Decoded(0), sha256=listed.sha256)
+            reader = SegmentReader(path, name=key, decoded=DecodedCache(0), sha256=listed.sha256)
             _verify_identity(manifest, key, listed, reader)
             reader.verify()
 
@@ -233,7 +232,7 @@ def _segments(manifest: Manifest) -> dict[str, Segment]:
     }
 
 
-def _parts(manifest: Manifest) -> dict[str, Part]:
+def _parts(manifest: Manifest) -> dict[str, PartFile]:
     return {
         companion_key(manifest.stream, manifest.incarnation, companion.name, name): part
         for companion in manifest.companions
@@ -241,20 +240,20 @@ def _parts(manifest: Manifest) -> dict[str, Part]:
     }
 
 
-def _states(manifest: Manifest) -> dict[str, Part]:
+def _states(manifest: Manifest) -> dict[str, PartFile]:
     return {
-        state_key(manifest.stream, manifest.incarnation, state.name): Part(state.bytes, state.sha256)
+        state_key(manifest.stream, manifest.incarnation, state.name): PartFile(state.bytes, state.sha256)
         for state in manifest.states
     }
 
 
-def _verify_checksum(key: str, part: Part, path: Path) -> None:
+def _verify_checksum(key: str, part: PartFile, path: Path) -> None:
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
             raise _corrupt(key, "checksum", "its checksum differs")
 
 
-def _verify_identity(manifest: Manifest, key: str, segment: Segment, reader: Reader) -> None:
+def _verify_identity(manifest: Manifest, key: str, segment: Segment, reader: SegmentReader) -> None:
     """The segment says of itself what the manifest says of it."""
     info = reader.info
     is_json = media_type(manifest.content_type) == JSON

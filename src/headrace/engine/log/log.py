@@ -18,7 +18,7 @@ from headrace.engine.log.tiers import NeedsFetch, Tiers
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.counters import Counters
 from headrace.errors import HeadraceError, NotFound
-from headrace.format.packing import LEAST_BYTES
+from headrace.format.body_compression import LEAST_BYTES
 from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.wal import stored
 from headrace.types import RESERVED, Clock

@@ -18,7 +18,7 @@ from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Piece
 
 if TYPE_CHECKING:
-    from headrace.format.segment.reader import Part
+    from headrace.format.segment.reader import SlicePart
 
 
 class Slice(NamedTuple):
@@ -121,7 +121,7 @@ def _read_segments(
     return Slice(_turned(again.parts, view)[0], again.position)
 
 
-def _turned(parts: list[Part], view: StreamSchema) -> tuple[list[Piece], int, NotRepresentable | None]:
+def _turned(parts: list[SlicePart], view: StreamSchema) -> tuple[list[Piece], int, NotRepresentable | None]:
     """Parts of a segment in the version that was asked for; where one fails, how many bytes come before, and why."""
     turned: list[Piece] = []
     before: list[Piece | msgspec.Raw] = []

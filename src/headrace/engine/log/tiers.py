@@ -16,7 +16,7 @@ from headrace.storage.published import Placed, Published
 from headrace.storage.wal import Wal
 
 if TYPE_CHECKING:
-    from headrace.format.segment.reader import Reader, Slice
+    from headrace.format.segment.reader import SegmentReader, Slice
     from headrace.storage.segments import Segments
 
 Found = TypeVar("Found")
@@ -163,7 +163,7 @@ class Tiers:
             return None
         return more._replace(parts=entries.parts + more.parts)
 
-    def _with(self, placed: Placed, ask: Callable[[Reader], Found]) -> Found:
+    def _with(self, placed: Placed, ask: Callable[[SegmentReader], Found]) -> Found:
         with self._open().open(placed.key, placed.segment) as reader:
             return ask(reader)
 

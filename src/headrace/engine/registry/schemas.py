@@ -152,7 +152,7 @@ def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:
 
 def _check_search(search: Any, version: int, stored: Any) -> list[Problem]:
     parsed = search_document.parse_search_document(search, current_version=version)
-    return parsed if isinstance(parsed, list) else search_document.reserved(search, stored)
+    return parsed if isinstance(parsed, list) else search_document.check_reserved_names(search, stored)
 
 
 SEARCH = changes.SearchRules(_check_search, carry_search)

@@ -23,21 +23,21 @@ from headrace.engine.search.documents import Documents
 from headrace.engine.search.hits import Missing
 from headrace.engine.search.walk import Walk
 from headrace.extract.match.columns import Window
-from headrace.extract.match.evaluate import Evaluator, asked_fields
+from headrace.extract.match.evaluate import Evaluator, query_fields
 from headrace.extract.match.selection import within
 from headrace.extract.match.tally import Tally
 from headrace.format.companion import tables
 from headrace.format.companion.layout import PartName
 from headrace.format.companion.memory import MemoryCompanion
-from headrace.format.companion.rows import Group, Rows
+from headrace.format.companion.rows import ColumnGroup, Rows
 from headrace.query import predicate
 from headrace.query.search import SummaryParts
 from headrace.query.values import values
 from headrace.reduce import parts
 from headrace.reduce.answer import Buckets
-from headrace.reduce.groups import chosen, narrowed, wanted
+from headrace.reduce.groups import filter_panes, narrow_panes, wanted_values
 from headrace.reduce.request import AggregateRequest
-from headrace.reduce.rollup import Span, panes, trees
+from headrace.reduce.rollup import Span, include_queries, panes
 
 Spans = tuple[Span, ...]
 
@@ -87,8 +87,8 @@ class _Aggregate:
         self._asked, self._where = request.asked.narrowed(), request.where
         self._search = look.defined.definition.search
         self._whole, self._rollup = request.asked.rollup, self._asked.rollup
-        self._trees = trees(self._rollup)
-        self._wanted = None if self._where is None else wanted(self._where, self._whole, self._search)
+        self._trees = include_queries(self._rollup)
+        self._wanted = None if self._where is None else wanted_values(self._where, self._whole, self._search)
         self._matches = predicate.compile(self._where, self._search) if self._where is not None else lambda _: True
         self._tally = Tally()
         self._documents = Documents(look, self._tally)
@@ -116,7 +116,7 @@ class _Aggregate:
     def _fields(self) -> set[str]:
         """Every field that is asked, by a query or to be measured."""
         asked = [*self._trees, *([] if self._where is None else [self._where])]
-        trees_ask = {name for tree in asked for name in asked_fields(tree, self._search)}
+        trees_ask = {name for tree in asked for name in query_fields(tree, self._search)}
         return self._columns() | set(self._whole.dimensions) | trees_ask
 
     def _columns(self) -> set[str]:
@@ -148,8 +148,8 @@ class _Aggregate:
             self._deadline.check()
             if table.num_rows and table.column("pane")[0].as_py() >= self._asked.end:
                 return  # they are sorted by time
-            wanted = table if self._wanted is None else chosen(table, self._wanted)
-            self._buckets.add_history(narrowed(wanted, self._whole, self._rollup.dimensions))
+            wanted = table if self._wanted is None else filter_panes(table, self._wanted)
+            self._buckets.add_history(narrow_panes(wanted, self._whole, self._rollup.dimensions))
 
     def _counts(self, document: Any) -> bool:
         """Whether an event matches, and has no two values of a dimension."""
@@ -194,7 +194,7 @@ class _Aggregate:
             self._is_cut = True
             raise
 
-    def _table(self, evaluator: Evaluator, number: int, group: Group, window: Window) -> pa.Table:
+    def _table(self, evaluator: Evaluator, number: int, group: ColumnGroup, window: Window) -> pa.Table:
         """The columns that are reduced, of the rows that a query chooses in one row group."""
         names = [*(f"f.{name}" for name in sorted(self._columns())), *self._parts()]
         others = self._many(evaluator.companion)
@@ -227,7 +227,7 @@ class _Aggregate:
         ]
 
 
-def _may_hold(group: Group, spans: Spans) -> bool:
+def _may_hold(group: ColumnGroup, spans: Spans) -> bool:
     """Whether events of a row group may have a time in the spans."""
     if group.least is None or group.greatest is None:
         return group.nulls < group.stop - group.start

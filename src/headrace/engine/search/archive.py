@@ -28,7 +28,7 @@ from headrace.errors import BadRequest, CorruptData
 from headrace.format.companion.layout import Companion, PartName
 from headrace.format.companion.rows import Rows
 from headrace.format.ranges import Range, without
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce import duck
 from headrace.reduce.groups import GroupLimits
 from headrace.storage import database
@@ -158,7 +158,7 @@ class Archive:
         duck.limit_memory(config.limits.duckdb_bytes)
         beside_bytes = beside_companions(config)
         #: Stored events that were given out last.
-        self.recent = Decoded(beside_bytes)
+        self.recent = DecodedCache(beside_bytes)
         self._room = Room(
             config.limits.tail_columns_bytes, config.storage.tail_cache_bytes, data_dir / "cache" / "tail"
         )
@@ -201,7 +201,7 @@ class Archive:
         """Answer from nothing that was kept of events: some were erased."""
         blocks = Blocks(self._room)
         blocks.extracted = self.blocks.extracted
-        self.recent, self.blocks = Decoded(self.recent.limit_bytes), blocks
+        self.recent, self.blocks = DecodedCache(self.recent.limit_bytes), blocks
 
     def defined(self, stream: Stream, head: Head) -> Defined:
         """What is declared for search; refused where nothing is."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from headrace.engine.search.definitions import Defined
 from headrace.format.companion.layout import Companion
-from headrace.format.ranges import Range, joined
+from headrace.format.ranges import Range, merge_ranges
 
 
 def span(companion: Companion) -> Range:
@@ -50,7 +50,7 @@ def replaced(listed: list[Companion], defined: Defined, start: int) -> list[str]
     """The names of companions that are of no more use: others have their entries from ``start`` on."""
     chosen = widest(one for one in listed if is_current(one, defined))
     kept = {one.name for one in chosen if one.end_seq > start}
-    covered = joined([Range(-1, start), *map(span, chosen)])
+    covered = merge_ranges([Range(-1, start), *map(span, chosen)])
     firsts = [first for first, _ in covered]
     return [
         one.name

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from headrace.engine.search.archive import Look
 from headrace.extract.match.tally import Tally
-from headrace.query.definition import decoded
+from headrace.query.definition import decode_exact
 from headrace.query.search import Field, Search
 from headrace.schema.lens.values import LensFailure, Raw, encoded, found, opened
 
@@ -38,7 +38,7 @@ class Promoted(NamedTuple):
 
     payload: bytes
 
-    def document(self, decode: Callable[[bytes], Any] = decoded) -> Any:
+    def document(self, decode: Callable[[bytes], Any] = decode_exact) -> Any:
         """The event as a value, its numbers with all their digits unless ``decode`` says otherwise."""
         try:
             return decode(self.payload)

@@ -21,7 +21,7 @@ from headrace.engine.search.documents import Documents
 from headrace.errors import NotRepresentable
 from headrace.extract.match import columns
 from headrace.extract.match.columns import Window
-from headrace.extract.match.evaluate import Evaluator, asked_fields
+from headrace.extract.match.evaluate import Evaluator, query_fields
 from headrace.extract.match.selection import Selection, within
 from headrace.extract.match.tally import Tally
 from headrace.format.companion.layout import KEYS, PartName
@@ -107,7 +107,7 @@ class _Read:
     def _windows(self, position: int) -> Iterator[Candidates]:
         """What matches from a position on, window by window, up to the end or as far as may be scanned."""
         events = self._look.events
-        for start, stop, companion in self._look.stretches(asked_fields(self._tree, self._search)):
+        for start, stop, companion in self._look.stretches(query_fields(self._tree, self._search)):
             if stop <= position:
                 continue
             wanted = Stretch(max(start, position), stop, companion)
@@ -132,7 +132,7 @@ class _Read:
         first = companion.first_seq
         evaluator = Evaluator(companion, self._search, self._tally)
         groups = evaluator.columns.groups("odd")
-        for window in columns.growing(groups, piece.start - first, piece.stop - first, backward=False):
+        for window in columns.growing_windows(groups, piece.start - first, piece.stop - first, backward=False):
             start = first + window.start
             odd = set(within(evaluator.odd, window.start, window.stop).tolist())
             rows = evaluator.select(self._tree, window).rows().tolist()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from headrace.engine.derive.readable import OwnedRange
-from headrace.format.ranges import Range, joined
+from headrace.format.ranges import Range, merge_ranges
 from headrace.storage.published import Counts, Touched
 
 
@@ -31,7 +31,7 @@ class Ground:
 
     def covered(self, ranges: Iterable[Range]) -> Covered:
         """How much of it some ranges cover."""
-        found = joined(ranges)
+        found = merge_ranges(ranges)
         if not found or not self._stretches:
             return Covered()
         start = self._stretches[0][0].first

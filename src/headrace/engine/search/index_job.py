@@ -19,7 +19,7 @@ from headrace.engine.search.companion_cover import is_current, replaced, span, w
 from headrace.engine.search.definitions import Defined, Definitions
 from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion
-from headrace.format.companion.names import COMPANIONS, companion_key, companion_place
+from headrace.format.object_names import COMPANIONS, companion_key, companion_place
 from headrace.format.ranges import Range, size, without
 from headrace.reduce.work_units import DERIVED, JobName, Unit
 from headrace.storage.database import Connection

@@ -15,7 +15,7 @@ from headrace.engine.search.index_ground import Covered, Ground
 from headrace.engine.search.index_shares import FAMILIES, Family, Shares
 from headrace.errors import NotFound
 from headrace.format.companion.layout import Companion, PartName
-from headrace.format.ranges import Range, joined
+from headrace.format.ranges import Range, merge_ranges
 from headrace.query.search import Kind, Search
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp
@@ -227,7 +227,7 @@ class _Survey:
 
 def _alike(companions: list[Companion]) -> _Alike:
     objects = Counter(part for companion in companions for part in companion.parts)
-    return _Alike(companions[0], len(companions), joined(map(span, companions)), objects)
+    return _Alike(companions[0], len(companions), merge_ranges(map(span, companions)), objects)
 
 
 def _sorted_out(listed: Sequence[Companion]) -> list[list[Companion]]:

@@ -25,7 +25,7 @@ from headrace.engine.search.companion_cover import span, widest
 from headrace.errors import CorruptData, NotFound, Unavailable
 from headrace.format.companion.layout import KEYS, Companion, PartName
 from headrace.format.ranges import Range, without
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions
 from headrace.storage.objects import ObjectMissing
@@ -89,7 +89,7 @@ class Lexicon:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.kept = Decoded(beside_companions(engine.config))
+        self.kept = DecodedCache(beside_companions(engine.config))
         engine.account.add("routing_keys", lambda: self.kept.bytes)
 
     def page(self, question: Question) -> Page:

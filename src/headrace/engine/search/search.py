@@ -23,16 +23,16 @@ from headrace.engine.search.walk import Walk
 from headrace.errors import BadRequest, OffsetGone
 from headrace.extract.match import columns
 from headrace.extract.match.columns import Window
-from headrace.extract.match.evaluate import Evaluator, asked_fields, families
+from headrace.extract.match.evaluate import Evaluator, families, query_fields
 from headrace.extract.match.scores import count, scores
 from headrace.extract.match.selection import Int32s, Selection, within
 from headrace.extract.match.tally import Tally
-from headrace.extract.match.top_hits import Best, Bounds, Held, sequence
+from headrace.extract.match.top_hits import Bounds, HeldHit, TopHits, sequence
 from headrace.format import offset as offsets
 from headrace.query import predicate
 from headrace.query.request import SearchRequest
-from headrace.query.score import Statistics, scoring
-from headrace.query.sort import Order, Place, SortKey
+from headrace.query.score import Statistics, scoring_clauses
+from headrace.query.sort import Order, SortKey, SortPosition
 from headrace.query.values import values
 
 #: Companions with so many rows together are kept between counting words and computing scores.
@@ -53,17 +53,17 @@ class _Search:
     """One search on one look."""
 
     def __init__(
-        self, archive: Archive, look: Look, request: SearchRequest, after: Place | None, deadline: Deadline
+        self, archive: Archive, look: Look, request: SearchRequest, after: SortPosition | None, deadline: Deadline
     ) -> None:
         self._look, self._request, self._deadline = look, request, deadline
         self._search = look.defined.definition.search
         self._order = request.order
         self._backward = request.order[0].descending
-        asked = scoring(request.tree, self._search)
+        asked = scoring_clauses(request.tree, self._search)
         self._has_score = bool(asked)
         self._statistics = Statistics(asked if any(key.is_score for key in self._order) else [])
         self._matches = predicate.compile(request.tree, self._search)
-        self._best = Best(self._order, after, request.size)
+        self._best = TopHits(self._order, after, request.size)
         self._tally = Tally()
         self._documents = Documents(look, self._tally)
         self._walk = Walk(archive, look, self._tally, backward=self._backward, is_needed=self._is_needed)
@@ -92,7 +92,7 @@ class _Search:
         return self._found(visited, timed_out or self._walk.out_of_time)
 
     def _fields(self) -> set[str]:
-        return asked_fields(self._request.tree, self._search) | {key.name for key in self._order if key.field}
+        return query_fields(self._request.tree, self._search) | {key.name for key in self._order if key.field}
 
     def _is_needed(self, start: int, stop: int) -> bool:
         if self._request.track_total_hits or not self._order[0].is_offset:
@@ -125,7 +125,7 @@ class _Search:
             for seq, document in self._odd(piece, evaluator, deadline).items():
                 if self._matches(document):
                     self._total += 1
-                    self._best.offer_one(Held(tuple(self._value(key, seq, document) for key in self._order), seq))
+                    self._best.offer_one(HeldHit(tuple(self._value(key, seq, document) for key in self._order), seq))
 
     def _select(self, evaluator: Evaluator, window: Window, odd: Int32s) -> None:
         selection = evaluator.select(self._request.tree, window)
@@ -148,7 +148,7 @@ class _Search:
     def _windows(self, evaluator: Evaluator, start: int, stop: int) -> Iterator[Window]:
         key = self._order[0]
         if key.field is None:
-            return columns.growing(evaluator.columns.groups("odd"), start, stop, backward=self._backward)
+            return columns.growing_windows(evaluator.columns.groups("odd"), start, stop, backward=self._backward)
         return columns.by_group(evaluator.columns.groups(f"f.{key.name}"), start, stop, backward=self._backward)
 
     def _bounds(self, evaluator: Evaluator, window: Window) -> Bounds | None:
@@ -211,7 +211,7 @@ class _Search:
             families=families(self._request.tree, self._search, self._order) if indexed else (),
         )
 
-    def _hit(self, held: Held) -> Hit | None:
+    def _hit(self, held: HeldHit) -> Hit | None:
         event = self._documents.promoted(held.seq)
         if event is None:
             return None
@@ -219,7 +219,7 @@ class _Search:
         score = scored[0] if scored else None if self._has_score else 0.0
         return Hit(held.seq, score, self._wire(held.place), event)
 
-    def _wire(self, place: Place) -> list[Any]:
+    def _wire(self, place: SortPosition) -> list[Any]:
         stream = self._look.stream
         return [
             stream.offset_at(value + 1) if key.is_offset else value
@@ -227,7 +227,7 @@ class _Search:
         ]
 
 
-def _place(stream: Stream, order: Order, given: Place) -> Place:
+def _place(stream: Stream, order: Order, given: SortPosition) -> SortPosition:
     """A place as it is compared: offsets as sequence numbers."""
     return tuple(_seq(stream, value) if key.is_offset else value for key, value in zip(order, given, strict=True))
 

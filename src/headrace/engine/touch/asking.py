@@ -44,7 +44,7 @@ def position_of(cursor: str, journal: Journal, end: int) -> int | None:
 
 def exact_keys(question: Question) -> set[int]:
     """The keys of a wait that must not end for any other."""
-    found = {keys.parsed(text) for text in question.keys}
+    found = {keys.parse_key(text) for text in question.keys}
     if question.coarse or question.key_ids or None in found or not 1 <= len(found) <= MOST_EXACT:
         message = f"an exact wait is a fine one, for 1 to {MOST_EXACT} keys of 16 hex digits"
         raise BadRequest(message, field="exact", limit=MOST_EXACT)
@@ -56,7 +56,7 @@ def waiter_for(question: Question, since: int, roster: Roster, mode: str) -> Wai
     actives = [roster.get(template) for template in question.templates]
     templates = tuple(active.template for active in actives if active is not None)
     tables = {one.table_key for one in (*templates, *question.refused)}
-    parsed = {text: keys.parsed(text) for text in question.keys}
+    parsed = {text: keys.parse_key(text) for text in question.keys}
     words = {keys.id_of_text(text) for text, key in parsed.items() if key is None}
     ids, wanted = words | set(question.key_ids), {key for key in parsed.values() if key is not None}
     if question.coarse:

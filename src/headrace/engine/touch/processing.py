@@ -10,7 +10,7 @@ from headrace.engine.touch.parking import Parking
 from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED, Pressure
 from headrace.engine.touch.roster import Active, Roster
 from headrace.profiles.state_protocol.keys import Key, table_key
-from headrace.profiles.state_protocol.messages import Change, touched
+from headrace.profiles.state_protocol.messages import Change, touched_keys
 from headrace.profiles.state_protocol.templates import Template
 
 _ENTITIES = 4096
@@ -61,7 +61,7 @@ class Processor:
         hot = [one.template for one in actives if one.template not in cold]
         # What cannot be told is found out before anything is put down: the change is taken whole or not at all.
         policy = self.pressure.touch.on_missing_before
-        told = [] if self.pressure.mode is COARSE_ONLY else [touched(one, change, policy) for one in hot]
+        told = [] if self.pressure.mode is COARSE_ONLY else [touched_keys(one, change, policy) for one in hot]
         self._counts.table_touches += 1
         self._counts.touches += 1
         self._journal.record(table, position)

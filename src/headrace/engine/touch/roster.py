@@ -10,7 +10,7 @@ import msgspec
 from headrace import decoding
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.settings import Templates
-from headrace.profiles.state_protocol.templates import Field, Invalid, Template
+from headrace.profiles.state_protocol.templates import Field, InvalidTemplate, Template
 from headrace.storage.touch import TemplateRow
 
 RATE_LIMITED: Literal["rate_limited"] = "rate_limited"
@@ -86,11 +86,11 @@ class Roster:
                 active.seen_ms = now_ms
                 self._active[template] = active
 
-    def declare(self, declared: Sequence[Template | Invalid], ttl_ms: float, now_ms: float) -> Verdict:
+    def declare(self, declared: Sequence[Template | InvalidTemplate], ttl_ms: float, now_ms: float) -> Verdict:
         """Take in what may come in. New ones see nothing before they are told from where on."""
         verdict = Verdict([], [], [], [])
         for template in declared:
-            if isinstance(template, Invalid):
+            if isinstance(template, InvalidTemplate):
                 verdict.denied.append((0, INVALID))
                 continue
             known = self._active.get(template.id)

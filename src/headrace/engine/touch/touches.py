@@ -20,7 +20,7 @@ from headrace.engine.touch.touching import Touching
 from headrace.errors import NotFound, Overloaded
 from headrace.profiles.state_protocol.profile import StateProtocol
 from headrace.profiles.state_protocol.settings import Touch
-from headrace.profiles.state_protocol.templates import Invalid, Template
+from headrace.profiles.state_protocol.templates import InvalidTemplate, Template
 from headrace.profiles.table import load
 from headrace.storage.streams import LIVE
 from headrace.storage.touch import TouchRows
@@ -134,7 +134,7 @@ class Touches:
         return pace
 
     async def activate(
-        self, touching: Touching, declared: Sequence[Template | Invalid], ttl_ms: float | None
+        self, touching: Touching, declared: Sequence[Template | InvalidTemplate], ttl_ms: float | None
     ) -> Verdict:
         """Take templates in; those that are accepted see every change from now on, and outlive a restart."""
         roster, stream = touching.roster, touching.stream

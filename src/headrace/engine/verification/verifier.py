@@ -239,16 +239,16 @@ class VerifyThread(BackgroundThread):
 
     def _look(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
         from headrace.engine.history.stored_events import Events, EventsMoved
-        from headrace.format.segment.decoded import Decoded
-        from headrace.format.segment.stretches import stretches
+        from headrace.format.segment.body_runs import body_runs
+        from headrace.format.segment.decoded import DecodedCache
 
         if where.first < head.first_seq:
             return where.first, Findings()
         trial, found, at = self._trial(row), Findings(), where.first
-        events = Events(self.connection, self._segments, Decoded(0), stream, head)
+        events = Events(self.connection, self._segments, DecodedCache(0), stream, head)
         try:
             for batch in events.batches(events.first_chunk(*where)):
-                for stretch in stretches(batch, SLICE_BYTES):
+                for stretch in body_runs(batch, SLICE_BYTES):
                     begun = monotonic()
                     found += trial.look(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
                     at = stretch.first_seq + stretch.entries

@@ -17,8 +17,8 @@ from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
 from headrace.engine.derive.readable import owned_ranges
 from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
 from headrace.engine.log.batch import Batch
-from headrace.format.companion.names import COMPANIONS
-from headrace.format.ranges import Range, joined, without
+from headrace.format.object_names import COMPANIONS
+from headrace.format.ranges import Range, merge_ranges, without
 from headrace.reduce.work_units import Unit
 from headrace.schema.trial import MOST_NAMED, Findings
 from headrace.storage.database import Connection
@@ -150,7 +150,7 @@ def add_findings(batch: Batch, id: str, where: Range, findings: Findings) -> str
     progress = Progress(row)
     if any(one.overlaps(where) for one in progress.looked):
         return "its entries were looked at already"
-    looked = msgspec.json.encode(joined([*progress.looked, where])).decode()
+    looked = msgspec.json.encode(merge_ranges([*progress.looked, where])).decode()
     found = msgspec.json.encode(progress.findings + findings).decode()
     rows.update(id, looked=looked, findings=found)
     Work(batch.connection).succeeded(row.stream, "verify", *where)

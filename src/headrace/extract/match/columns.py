@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.extract.match.selection import Int32s, Mask, Selection, between
-from headrace.format.companion.rows import Group, Rows
+from headrace.format.companion.rows import ColumnGroup, Rows
 from headrace.query.tree import Operator
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -49,16 +49,16 @@ class Columns:
 
     def __init__(self, companion: Rows) -> None:
         self._companion = companion
-        self._groups: dict[str, Sequence[Group]] = {}
+        self._groups: dict[str, Sequence[ColumnGroup]] = {}
 
-    def groups(self, name: str) -> Sequence[Group]:
+    def groups(self, name: str) -> Sequence[ColumnGroup]:
         """The row groups of a column."""
         known = self._groups.get(name)
         if known is None:
             known = self._groups[name] = self._companion.groups(name)
         return known
 
-    def touching(self, name: str, start: int, stop: int) -> Iterator[tuple[int, Group]]:
+    def touching(self, name: str, start: int, stop: int) -> Iterator[tuple[int, ColumnGroup]]:
         """The numbers of the row groups that have rows from ``start`` to ``stop``, and the groups."""
         groups = self.groups(name)
         number = bisect_right(groups, start, key=_start) - 1
@@ -104,7 +104,7 @@ class Columns:
                 parts.append(_scalars(column if whole else column.take(pa.array(rows[low:high] - group.start))))
         return parts[1] if len(parts) == 2 else pa.concat_arrays(parts)
 
-    def _questioned(self, name: str, window: Window) -> Iterator[tuple[int, Group]]:
+    def _questioned(self, name: str, window: Window) -> Iterator[tuple[int, ColumnGroup]]:
         """The row groups of a column that have rows in question."""
         rows = None if window.candidates is None else window.candidates.rows()
         for number, group in self.touching(name, window.start, window.stop):
@@ -115,7 +115,7 @@ class Columns:
             yield number, group
 
 
-def _start(group: Group) -> int:
+def _start(group: ColumnGroup) -> int:
     return group.start
 
 
@@ -128,7 +128,7 @@ def _scalars(column: Any) -> Any:
     return firsts if not column.null_count else pc.replace_with_mask(pa.nulls(len(column), firsts.type), valid, firsts)
 
 
-def _judged(group: Group, sign: str, bound: Any) -> bool | None:
+def _judged(group: ColumnGroup, sign: str, bound: Any) -> bool | None:
     """Whether all rows of a group are on the asked side, or none is; None where one has to look."""
     if group.least is None or group.greatest is None:
         return False if group.nulls == group.stop - group.start else None
@@ -161,7 +161,7 @@ def _matching(column: Any, test: Callable[[Any], Any]) -> Mask:
     return found
 
 
-def _put(mask: Mask, window: Window, group: Group, found: Mask | bool) -> None:
+def _put(mask: Mask, window: Window, group: ColumnGroup, found: Mask | bool) -> None:
     """Write what was found in a group into the mask of a window."""
     low, high = max(group.start, window.start), min(group.stop, window.stop)
     part = found if isinstance(found, bool) else found[low - group.start : high - group.start]
@@ -181,7 +181,7 @@ def _is_unicode(text: str) -> bool:
 _MOST = 16
 
 
-def by_group(groups: Sequence[Group], start: int, stop: int, *, backward: bool) -> Iterator[Window]:
+def by_group(groups: Sequence[ColumnGroup], start: int, stop: int, *, backward: bool) -> Iterator[Window]:
     """Row group by row group: for orders whose bounds rule many of them out."""
     for group in reversed(groups) if backward else groups:
         low, high = max(group.start, start), min(group.stop, stop)
@@ -189,7 +189,7 @@ def by_group(groups: Sequence[Group], start: int, stop: int, *, backward: bool) 
             yield Window(low, high)
 
 
-def growing(groups: Sequence[Group], start: int, stop: int, *, backward: bool) -> Iterator[Window]:
+def growing_windows(groups: Sequence[ColumnGroup], start: int, stop: int, *, backward: bool) -> Iterator[Window]:
     """One row group, then two, then four: for orders in which the first rows may be enough."""
     pending = list(by_group(groups, start, stop, backward=backward))
     at, size = 0, 1

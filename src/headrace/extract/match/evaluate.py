@@ -26,7 +26,7 @@ VALUE_BITS, WORD_BITS = 12, 20
 _WORD = (1 << WORD_BITS) - 1
 
 
-class Counted(NamedTuple):
+class RowCounts(NamedTuple):
     """Ascending rows, and how often something stands in each."""
 
     rows: Int32s
@@ -46,13 +46,13 @@ class Counted(NamedTuple):
         return times
 
 
-class Texts:
+class WordLookup:
     """Looks words up in a companion, each once."""
 
     def __init__(self, companion: Rows) -> None:
         self._companion = companion
         self._occurrences: dict[tuple[str, str, bool], tuple[Int32s, Int32s]] = {}
-        self._counted: dict[tuple[str, tuple[str, ...], bool], Counted] = {}
+        self._counted: dict[tuple[str, tuple[str, ...], bool], RowCounts] = {}
 
     def holding(self, field: str, words: list[str], *, prefix: bool) -> Int32s:
         """The rows with a value that has all the words, the last one as a beginning where ``prefix`` says so."""
@@ -63,7 +63,7 @@ class Texts:
         values = [_once(self._values(field, word, at)) for word, at in _marked(words, prefix)]
         return _once(_common(values) >> VALUE_BITS).astype(np.int32)
 
-    def word(self, field: str, word: str, *, prefix: bool) -> Counted:
+    def word(self, field: str, word: str, *, prefix: bool) -> RowCounts:
         """Where a word stands, or any that begins so, and how often."""
         known = self._counted.get((field, (word,), prefix))
         if known is None:
@@ -71,7 +71,7 @@ class Texts:
             known = self._counted[field, (word,), prefix] = _counted(rows)
         return known
 
-    def phrase(self, field: str, words: list[str], *, prefix: bool) -> Counted:
+    def phrase(self, field: str, words: list[str], *, prefix: bool) -> RowCounts:
         """Where words follow each other in a value, and how often."""
         if len(words) == 1:
             return self.word(field, words[0], prefix=prefix)
@@ -128,14 +128,14 @@ def _once(numbers: Int64s) -> Int64s:
     return numbers[fresh]
 
 
-def _counted(rows: Int32s) -> Counted:
+def _counted(rows: Int32s) -> RowCounts:
     """Ascending rows, each once, and how often each was there."""
     if not len(rows):
-        return Counted(rows, np.empty(0, np.intp))
+        return RowCounts(rows, np.empty(0, np.intp))
     fresh = np.ones(len(rows), np.bool_)
     np.not_equal(rows[1:], rows[:-1], out=fresh[1:])
     starts = np.flatnonzero(fresh)
-    return Counted(rows[starts], np.diff(starts, append=len(rows)))
+    return RowCounts(rows[starts], np.diff(starts, append=len(rows)))
 
 
 class Evaluator:
@@ -144,7 +144,7 @@ class Evaluator:
     def __init__(self, companion: Rows, search: Search, tally: Tally | None = None) -> None:
         self.companion = companion
         self._tally = tally or Tally()
-        self.texts = Texts(companion)
+        self.texts = WordLookup(companion)
         self.columns = Columns(companion)
         self._search = search
         self._rows: dict[tuple[Clause, str], Int32s] = {}
@@ -248,7 +248,7 @@ class Evaluator:
         return False
 
 
-def asked_fields(tree: Node, search: Search) -> set[str]:
+def query_fields(tree: Node, search: Search) -> set[str]:
     """The names of all fields that a query asks."""
     return {field.name for clause in clauses(tree) for field in search.asked(clause)}
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from headrace.extract.match.evaluate import Evaluator
 from headrace.extract.match.selection import Int32s, among, between
-from headrace.query.score import STEPS, Statistics, Weighted, asked_words, saturated
+from headrace.query.score import STEPS, ScoredClause, Statistics, query_words, saturate
 from headrace.query.search import Field, Kind
 from headrace.query.tree import Phrase, Term
 
@@ -45,7 +45,7 @@ def _words(evaluator: Evaluator, field: str, start: int, stop: int) -> tuple[int
     return len(lengths) - lengths.null_count, pc.sum(lengths).as_py() or 0
 
 
-def _field(statistics: Statistics, evaluator: Evaluator, one: Weighted, field: Field, rows: Int32s) -> Floats:
+def _field(statistics: Statistics, evaluator: Evaluator, one: ScoredClause, field: Field, rows: Int32s) -> Floats:
     """What a clause gives for one field it asks, before the boost."""
     found = np.zeros(len(rows))
     at = np.flatnonzero(among(rows, evaluator.rows(one.clause, field)))
@@ -68,14 +68,14 @@ def _text(
     rows: Int32s,
     lengths: NDArray[np.int32],
 ) -> Floats:
-    texts, asked, average = evaluator.texts, asked_words(clause, field), statistics.average(field.name)
+    texts, asked, average = evaluator.texts, query_words(clause, field), statistics.average(field.name)
     if isinstance(clause, Phrase) and len(asked) > 1:
         phrase = texts.phrase(field.name, [word.text for word in asked], prefix=clause.prefix)
         weight = sum(map(statistics.rarity, asked))
-        found: Floats = weight * saturated(phrase.of(rows), lengths, average)
+        found: Floats = weight * saturate(phrase.of(rows), lengths, average)
         return found
     total = np.zeros(len(rows))
     for word in asked:
         counted = texts.word(word.field, word.text, prefix=word.prefix)
-        total += statistics.rarity(word) * saturated(counted.of(rows), lengths, average)
+        total += statistics.rarity(word) * saturate(counted.of(rows), lengths, average)
     return total

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.extract.match.selection import Int32s, Mask
-from headrace.query.sort import Order, Place, SortKey, arrange, follows
+from headrace.query.sort import Order, SortKey, SortPosition, arrange, follows
 
 Codes = NDArray[np.int64]
 
@@ -24,17 +24,17 @@ class Sides(NamedTuple):
     equal: Mask
 
 
-class Values:
+class SortValues:
     """One value for each candidate, in an Arrow array; null is missing, which is greater than all others."""
 
     def __init__(self, array: Any, *, descending: bool) -> None:
         self._array = array
         self._descending = descending
 
-    def __getitem__(self, chosen: Mask | NDArray[np.integer]) -> Values:
+    def __getitem__(self, chosen: Mask | NDArray[np.integer]) -> SortValues:
         mask = pa.array(chosen)
         array = self._array.filter(mask) if pa.types.is_boolean(mask.type) else self._array.take(mask)
-        return Values(array, descending=self._descending)
+        return SortValues(array, descending=self._descending)
 
     def sides(self, bound: Any) -> Sides:
         """How the candidates lie to a bound."""
@@ -113,10 +113,10 @@ def _with_missing(codes: Codes, missing: Mask) -> Codes:
 Lookup = Callable[[SortKey, Int32s], Any]
 
 
-class Held(NamedTuple):
+class HeldHit(NamedTuple):
     """A hit so far: where it stands in the order, and which event it is."""
 
-    place: Place
+    place: SortPosition
     seq: int
 
 
@@ -128,18 +128,18 @@ class Bounds(NamedTuple):
     missing: bool
 
 
-class Best:
+class TopHits:
     """Holds at most ``size`` hits; those of a bound that is not reached any more are not even looked up."""
 
-    def __init__(self, order: Order, after: Place | None, size: int) -> None:
+    def __init__(self, order: Order, after: SortPosition | None, size: int) -> None:
         self._order = order
         self._after = after
         self._size = size
-        self._held: list[Held] = []
+        self._held: list[HeldHit] = []
         self.peak = 0
 
     @property
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldHit]:
         """The hits, in order."""
         return self._held
 
@@ -162,11 +162,11 @@ class Best:
         """Take those of some ascending rows that come in."""
         if not len(rows) or not self._size:
             return
-        leading = Values(lookup(self._order[0], rows), descending=self._order[0].descending)
+        leading = SortValues(lookup(self._order[0], rows), descending=self._order[0].descending)
         keep = self._reached(leading)
         if keep is not None:
             rows, leading = rows[keep], leading[keep]
-        columns = [leading, *(Values(lookup(key, rows), descending=key.descending) for key in self._order[1:])]
+        columns = [leading, *(SortValues(lookup(key, rows), descending=key.descending) for key in self._order[1:])]
         if self._after is not None:
             keep = _following(columns, self._after)
             rows, columns = rows[keep], [column[keep] for column in columns]
@@ -174,9 +174,9 @@ class Best:
             return
         chosen = first([column.codes() for column in columns], self._size)
         places = zip(*(column[chosen].to_list() for column in columns), strict=True)
-        self._merge([Held(place, first_seq + row) for place, row in zip(places, rows[chosen].tolist(), strict=True)])
+        self._merge([HeldHit(place, first_seq + row) for place, row in zip(places, rows[chosen].tolist(), strict=True)])
 
-    def offer_one(self, held: Held) -> None:
+    def offer_one(self, held: HeldHit) -> None:
         """Take a hit whose place is known, if it comes in."""
         if self._size and (self._after is None or follows(held.place, self._after, self._order)):
             self._merge([held])
@@ -185,7 +185,7 @@ class Best:
     def _is_full(self) -> bool:
         return len(self._held) >= self._size
 
-    def _reached(self, leading: Values) -> Mask | None:
+    def _reached(self, leading: SortValues) -> Mask | None:
         """The candidates that the first key does not already rule out; None is all."""
         keep: Mask | None = None
         if self._is_full:
@@ -196,14 +196,14 @@ class Best:
             keep = behind if keep is None else keep & behind
         return keep
 
-    def _merge(self, hits: list[Held]) -> None:
+    def _merge(self, hits: list[HeldHit]) -> None:
         self._held += hits
         arrange(self._held, self._order, attrgetter("place"))
         del self._held[self._size :]
         self.peak = max(self.peak, len(self._held))
 
 
-def _following(columns: list[Values], after: Place) -> Mask:
+def _following(columns: list[SortValues], after: SortPosition) -> Mask:
     """The candidates that come after a place."""
     behind: Mask | None = None
     tied: Mask | None = None

@@ -11,22 +11,24 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.format.companion import postings
-from headrace.format.companion.layout import KEYS, FieldShape, Info
-from headrace.format.companion.postings import NO_ROWS, Run
-from headrace.format.companion.rows import Group, Int32s, Mask
+from headrace.format.companion.layout import KEYS, CompanionInfo, FieldShape
+from headrace.format.companion.postings import NO_ROWS, PostingRun
+from headrace.format.companion.rows import ColumnGroup, Int32s, Mask
 
 
 class Answers(ABC):
     """The look-ups that companions have in common; see `rows.Rows` for what each promises."""
 
-    def __init__(self, info: Info) -> None:
+    def __init__(self, info: CompanionInfo) -> None:
         self.info = info
         self.first_seq, self.end_seq = info.first_seq, info.end_seq
         self.through_version = info.through_version
         self.fields: Mapping[str, FieldShape] = info.fields
 
     @abstractmethod
-    def _runs(self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False) -> Iterator[Run]:
+    def _runs(
+        self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False
+    ) -> Iterator[PostingRun]:
         """The runs of a field in order that may hold terms from ``low`` on, up to one that begins beyond.
 
         Where ``low`` exactly is wanted, those are left out that are known not to hold it.
@@ -37,13 +39,13 @@ class Answers(ABC):
         """A stored column of one row group."""
 
     @abstractmethod
-    def groups(self, name: str) -> Sequence[Group]:
+    def groups(self, name: str) -> Sequence[ColumnGroup]:
         """The row groups of a stored column."""
 
     def rows(self, field: str, term: str) -> Int32s:
         """The distinct rows that have a value, or a word of a text."""
-        found = postings.joined(self._found(field, term))
-        return postings.once(found) if self._is_text(field) else found
+        found = postings.concatenate(self._found(field, term))
+        return postings.drop_repeats(found) if self._is_text(field) else found
 
     def rows_with_prefix(self, field: str, prefix: str) -> Int32s:
         """The distinct rows that have a value, or a word of a text, that begins so."""
@@ -62,12 +64,12 @@ class Answers(ABC):
     def occurrences(self, field: str, word: str, *, prefix: bool) -> tuple[Int32s, Int32s]:
         """Where a word stands in a text field, or words that begin so: rows and positions, sorted by both."""
         found = [run.occurrences(span) for run, span in self._of_word(field, word, prefix)]
-        rows, positions = (postings.joined(part) for part in zip((NO_ROWS, NO_ROWS), *found, strict=True))
-        return postings.sorted_occurrences(rows, positions) if prefix else (rows, positions)
+        rows, positions = (postings.concatenate(part) for part in zip((NO_ROWS, NO_ROWS), *found, strict=True))
+        return postings.sort_occurrences(rows, positions) if prefix else (rows, positions)
 
     def occurrence_rows(self, field: str, word: str, *, prefix: bool) -> Int32s:
         """The rows of the same occurrences, without their positions, which are not even read."""
-        rows = postings.joined(run.rows(span) for run, span in self._of_word(field, word, prefix))
+        rows = postings.concatenate(run.rows(span) for run, span in self._of_word(field, word, prefix))
         return np.sort(rows) if prefix else rows
 
     def present(self, field: str) -> Mask:
@@ -108,7 +110,7 @@ class Answers(ABC):
                 break
         return list(found)[:limit]
 
-    def _of_word(self, field: str, word: str, prefix: bool) -> Iterator[tuple[Run, postings.Span]]:
+    def _of_word(self, field: str, word: str, prefix: bool) -> Iterator[tuple[PostingRun, postings.Span]]:
         """The runs that may hold a word of a text field, or words that begin so, and where in each they stand."""
         if not self._is_text(field):
             raise KeyError(f"{field} is no text field: its values have no positions")
@@ -149,7 +151,7 @@ class Answers(ABC):
             if len(inside):
                 asked = self.column(name, number).take(pa.array(inside - group.start))
                 found.append(inside[postings.containing(asked, part)])
-        return postings.joined(found)
+        return postings.concatenate(found)
 
     def _is_text(self, field: str) -> bool:
         return field != KEYS and self.fields[field].kind == "text"

@@ -21,7 +21,7 @@ _LONGEST = 1024
 _SCHEMA = pa.schema([pa.field("term", pa.string(), nullable=False)])
 
 
-def made(terms: Any) -> bytes:
+def make_filter(terms: Any) -> bytes:
     """The filter of an array of terms: Parquet's writer makes it, for a file that is thrown away."""
     out = pa.BufferOutputStream()
     options = {"term": {"ndv": len(terms), "fpp": _FALSE_POSITIVES}}

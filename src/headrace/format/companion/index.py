@@ -22,7 +22,7 @@ FIRST_LETTERS = 64
 Index = TypeVar("Index", bound=msgspec.Struct)
 
 
-class Place(NamedTuple):
+class ByteRange(NamedTuple):
     """Where bytes lie in a file, how many, and their CRC-32."""
 
     offset: int
@@ -45,7 +45,7 @@ class PostingsIndex(msgspec.Struct):
     """
 
     fields: list[tuple[str, list[str]]]
-    filters: list[Place | None] = []
+    filters: list[ByteRange | None] = []
 
 
 class PanesIndex(msgspec.Struct):
@@ -72,7 +72,7 @@ def first_letters(term: str) -> str:
     return term[:FIRST_LETTERS]
 
 
-def holding(firsts: list[str], low: str, beyond: Callable[[str], bool]) -> range:
+def groups_holding(firsts: list[str], low: str, beyond: Callable[[str], bool]) -> range:
     """The row groups that may hold terms from ``low`` on, up to those that begin beyond.
 
     ``firsts`` are cut, and so may be less than the terms with which the groups begin, but never greater.

@@ -44,7 +44,7 @@ class FieldShape(msgspec.Struct, frozen=True):
     hash: str
 
 
-class Info(msgspec.Struct, frozen=True, kw_only=True):
+class CompanionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a companion says about itself; every file of it holds the same."""
 
     version: int = VERSION
@@ -75,7 +75,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
         return self.first_seq + self.count
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of a companion."""
 
     bytes: int
@@ -94,9 +94,9 @@ class Companion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     fields: dict[str, str]
     rollups: dict[str, str]
     keys: bool
-    columns: Part
-    postings: Part | None
-    panes: Part | None
+    columns: PartFile
+    postings: PartFile | None
+    panes: PartFile | None
     times: tuple[int, int] | None
     segments: int
     words: dict[str, tuple[int, int]]
@@ -107,13 +107,13 @@ class Companion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self.first_seq + self.count
 
     @property
-    def parts(self) -> dict[PartName, Part]:
+    def parts(self) -> dict[PartName, PartFile]:
         """The files that there are."""
         given = {"columns": self.columns, "postings": self.postings, "panes": self.panes}
         return {name: part for name in PARTS if (part := given[name]) is not None}
 
 
-def listed(info: Info, name: str, parts: dict[PartName, Part]) -> Companion:
+def companion_entry(info: CompanionInfo, name: str, parts: dict[PartName, PartFile]) -> Companion:
     """A companion that was written, as metadata lists it."""
     return Companion(
         name=name,
@@ -133,6 +133,6 @@ def listed(info: Info, name: str, parts: dict[PartName, Part]) -> Companion:
     )
 
 
-def decode_info(document: bytes | None, name: str) -> Info:
+def decode_info(document: bytes | None, name: str) -> CompanionInfo:
     """Read what a companion says about itself; refuses what is damaged and what a newer Headrace wrote."""
-    return identity.decode(document, Info, name=name, kind="companion", newest=VERSION)
+    return identity.decode(document, CompanionInfo, name=name, kind="companion", newest=VERSION)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace.format.companion.answers import Answers
-from headrace.format.companion.layout import KEYS, LIMITS, Info
-from headrace.format.companion.postings import Run, TableRun, one_array
-from headrace.format.companion.rows import Group
+from headrace.format.companion.layout import KEYS, LIMITS, CompanionInfo
+from headrace.format.companion.postings import PostingRun, TableRun, one_array
+from headrace.format.companion.rows import ColumnGroup
 from headrace.format.companion.tables import zone
 
 _ROWS = LIMITS.rows
@@ -36,7 +36,7 @@ class MemoryCompanion(Answers):
 
     def __init__(
         self,
-        info: Info,
+        info: CompanionInfo,
         columns: Any,
         *,
         postings: Callable[[str], Any],
@@ -51,7 +51,7 @@ class MemoryCompanion(Answers):
         self._made: dict[object, Any] = {}
 
     @classmethod
-    def complete(cls, info: Info, tables: Tables) -> MemoryCompanion:
+    def complete(cls, info: CompanionInfo, tables: Tables) -> MemoryCompanion:
         """A companion whose tables have all been made; panes of other intervals are not held."""
 
         def panes(rollup: str, interval: int) -> Any:
@@ -78,16 +78,19 @@ class MemoryCompanion(Answers):
         whole = self._whole(name)
         return whole.slice(group * _ROWS, _ROWS)
 
-    def groups(self, name: str) -> Sequence[Group]:
+    def groups(self, name: str) -> Sequence[ColumnGroup]:
         """The row groups of a stored column."""
         whole = self._whole(name)
 
-        def make() -> list[Group]:
+        def make() -> list[ColumnGroup]:
             pieces = [whole.slice(start, _ROWS) for start in range(0, len(whole), _ROWS)]
             starts = range(0, len(whole), _ROWS)
-            return [Group(start, start + len(piece), *zone(piece)) for start, piece in zip(starts, pieces, strict=True)]
+            return [
+                ColumnGroup(start, start + len(piece), *zone(piece))
+                for start, piece in zip(starts, pieces, strict=True)
+            ]
 
-        found: list[Group] = self._once(("groups", name), make)
+        found: list[ColumnGroup] = self._once(("groups", name), make)
         return found
 
     def panes(self, rollup: str, interval: int) -> Iterator[Any] | None:
@@ -100,7 +103,9 @@ class MemoryCompanion(Answers):
             return None
         return self._once(("panes", rollup, interval), lambda: self._panes(rollup, interval))
 
-    def _runs(self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False) -> Iterator[Run]:
+    def _runs(
+        self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False
+    ) -> Iterator[PostingRun]:
         yield self._run(field)
 
     def _run(self, field: str) -> TableRun:

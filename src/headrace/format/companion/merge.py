@@ -18,14 +18,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.format.companion import tables
-from headrace.format.companion.layout import KEYS, LIMITS, Companion, Info, Limits, Part, PartName, listed
-from headrace.format.companion.merged import merged
-from headrace.format.companion.names import file_name
-from headrace.format.companion.posting_file import Block, Piece, PostingsWriter, joined
+from headrace.format.companion.layout import (
+    KEYS,
+    LIMITS,
+    Companion,
+    CompanionInfo,
+    Limits,
+    PartFile,
+    PartName,
+    companion_entry,
+)
+from headrace.format.companion.merged import merge_infos
+from headrace.format.companion.posting_file import Block, Piece, PostingsWriter, concatenate_pieces
 from headrace.format.companion.postings import text_of
 from headrace.format.companion.reader import FileCompanion
 from headrace.format.companion.writer import ColumnsWriter, write_panes
 from headrace.format.manifest import range_name
+from headrace.format.object_names import file_name
 
 
 def merge(
@@ -44,36 +53,36 @@ def merge(
     It holds the fields and rollups with the hashes given: those of a definition for which all inputs are valid. Without
     ``panes`` the caller writes them (`writer.write_panes` with what `merged` says) and adds them to what this returns.
     """
-    info = merged([given.info for given in inputs], level=level, fields=fields, rollups=rollups)
+    info = merge_infos([given.info for given in inputs], level=level, fields=fields, rollups=rollups)
     name = range_name(info.first_seq, info.count, unique)
-    parts: dict[PartName, Part] = {
+    parts: dict[PartName, PartFile] = {
         "columns": _merge_columns(inputs, directory / file_name(name, "columns"), info, limits),
         "postings": _merge_postings(inputs, directory / file_name(name, "postings"), info, limits),
     }
     if panes is not None:
         parts["panes"] = write_panes(directory / file_name(name, "panes"), info, panes, limits)
-    return listed(info, name, parts)
+    return companion_entry(info, name, parts)
 
 
-def _merge_columns(inputs: Sequence[FileCompanion], path: Path, info: Info, limits: Limits) -> Part:
+def _merge_columns(inputs: Sequence[FileCompanion], path: Path, info: CompanionInfo, limits: Limits) -> PartFile:
     schemas = [given.schema for given in inputs]
     common = [name for name in schemas[0].names if all(name in schema.names for schema in schemas)]
     kept = [name for name in common if _is_kept(name, info)]
-    schema = tables.schema([pa.schema([schema.field(name) for name in kept]) for schema in schemas])
+    schema = tables.common_schema([pa.schema([schema.field(name) for name in kept]) for schema in schemas])
     writer = ColumnsWriter(path, info, schema, limits)
     for given in inputs:
         for table in given.column_tables():
-            writer.add(tables.widened(table, schema))
+            writer.add(tables.widen(table, schema))
     return writer.close()
 
 
-def _is_kept(column: str, info: Info) -> bool:
+def _is_kept(column: str, info: CompanionInfo) -> bool:
     """Whether a stored column belongs to something that the companion holds."""
     kind, _, name = column.partition(".")
     return kind not in {"f", "n"} or name in info.fields
 
 
-def _merge_postings(inputs: Sequence[FileCompanion], path: Path, info: Info, limits: Limits) -> Part:
+def _merge_postings(inputs: Sequence[FileCompanion], path: Path, info: CompanionInfo, limits: Limits) -> PartFile:
     writer = PostingsWriter(path, info, limits)
     fields = [name for name, shape in info.fields.items() if shape.indexed]
     for field in sorted([*fields, KEYS] if info.keys else fields):
@@ -141,7 +150,7 @@ def _woven(parts: list[Block]) -> Block:
     """Blocks of neighbours as one: of a term that several have, the lists follow each other."""
     terms = pa.concat_arrays([part.terms for part in parts])
     order = pc.array_sort_indices(terms).to_numpy()
-    rows, positions = joined([part.lists() for part in parts])
+    rows, positions = concatenate_pieces([part.lists() for part in parts])
     counts = np.concatenate([np.diff(part.ends) for part in parts])
     starts = (np.cumsum(counts) - counts)[order]
     counts = counts[order]

@@ -7,12 +7,14 @@ from itertools import pairwise
 
 import msgspec
 
-from headrace.format.companion.layout import FieldShape, Info
+from headrace.format.companion.layout import CompanionInfo, FieldShape
 
 _MOST_ROWS = 2**31 - 1
 
 
-def merged(infos: Sequence[Info], *, level: int, fields: Mapping[str, str], rollups: Mapping[str, str]) -> Info:
+def merge_infos(
+    infos: Sequence[CompanionInfo], *, level: int, fields: Mapping[str, str], rollups: Mapping[str, str]
+) -> CompanionInfo:
     """The identity of the whole, with the hashes that a definition has for it; ValueError where there is no whole."""
     first, count = infos[0], sum(info.count for info in infos)
     for before, after in pairwise(infos):
@@ -23,7 +25,7 @@ def merged(infos: Sequence[Info], *, level: int, fields: Mapping[str, str], roll
     _must_be_valid(infos, fields, rollups)
     shapes = {name: _shape([info.fields[name] for info in infos], hash) for name, hash in fields.items()}
     times = [info.times for info in infos if info.times is not None]
-    return Info(
+    return CompanionInfo(
         stream=first.stream,
         incarnation=first.incarnation,
         first_seq=first.first_seq,
@@ -40,7 +42,7 @@ def merged(infos: Sequence[Info], *, level: int, fields: Mapping[str, str], roll
     )
 
 
-def _must_be_valid(infos: Sequence[Info], fields: Mapping[str, str], rollups: Mapping[str, str]) -> None:
+def _must_be_valid(infos: Sequence[CompanionInfo], fields: Mapping[str, str], rollups: Mapping[str, str]) -> None:
     """All hold what is wanted; hashes can be compared where the greatest schema version is that of the whole."""
     newest = max(info.through_version for info in infos)
     for info in infos:
@@ -57,5 +59,5 @@ def _shape(shapes: Sequence[FieldShape], hash: str) -> FieldShape:
     return msgspec.structs.replace(shapes[0], many=any(shape.many for shape in shapes), hash=hash)
 
 
-def _words(infos: Sequence[Info], name: str) -> tuple[int, int]:
+def _words(infos: Sequence[CompanionInfo], name: str) -> tuple[int, int]:
     return sum(info.words[name][0] for info in infos), sum(info.words[name][1] for info in infos)

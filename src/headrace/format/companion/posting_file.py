@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from headrace.format.companion import filters
 from headrace.format.companion import index as indexes
-from headrace.format.companion.index import Place, PostingsIndex, first_letters
-from headrace.format.companion.layout import INDEX, LIMITS, METADATA, Info, Limits, Part
+from headrace.format.companion.index import ByteRange, PostingsIndex, first_letters
+from headrace.format.companion.layout import INDEX, LIMITS, METADATA, CompanionInfo, Limits, PartFile
 from headrace.format.companion.postings import LIST, SCHEMA, flat, offsets, one_array
 from headrace.format.companion.rows import Int32s
 
@@ -33,7 +33,9 @@ _PAGE_BYTES = 64 * 1024 * 1024
 class Sink:
     """One file; every table becomes a row group."""
 
-    def __init__(self, path: Path, info: Info, schema: Any, *, encodings: dict[str, str], statistics: bool) -> None:
+    def __init__(
+        self, path: Path, info: CompanionInfo, schema: Any, *, encodings: dict[str, str], statistics: bool
+    ) -> None:
         self._path, self._info = path, info
         self._out = pa.OSFile(str(path), "wb")
         self._file = pq.ParquetWriter(
@@ -53,19 +55,19 @@ class Sink:
         """Append a row group."""
         self._file.write_table(table, row_group_size=max(1, table.num_rows))
 
-    def put(self, content: bytes) -> Place:
+    def put(self, content: bytes) -> ByteRange:
         """Append bytes that belong to no row group, and tell where; readers of Parquet pass over them."""
-        place = Place(self._out.tell(), len(content), zlib.crc32(content))
+        place = ByteRange(self._out.tell(), len(content), zlib.crc32(content))
         self._out.write(content)
         return place
 
-    def close(self, index: msgspec.Struct) -> Part:
+    def close(self, index: msgspec.Struct) -> PartFile:
         """Finish the file, and tell what was written; it is not synced."""
         self._file.add_key_value_metadata({METADATA: msgspec.json.encode(self._info), INDEX: indexes.encode(index)})
         self._file.close()
         self._out.close()
         with self._path.open("rb") as file:
-            return Part(self._path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+            return PartFile(self._path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def _leaf(field: Any) -> str:
@@ -121,7 +123,7 @@ class Block(NamedTuple):
 class PostingsWriter:
     """Takes blocks in the order of fields and terms."""
 
-    def __init__(self, path: Path, info: Info, limits: Limits = LIMITS) -> None:
+    def __init__(self, path: Path, info: CompanionInfo, limits: Limits = LIMITS) -> None:
         self._sink = Sink(path, info, SCHEMA, encodings=_ENCODINGS, statistics=False)
         self._limits = limits
         self._index = PostingsIndex([], [])
@@ -151,16 +153,16 @@ class PostingsWriter:
             while sum(len(rows) for rows, _ in waiting) > self._limits.postings:
                 if not is_long:
                     self._flush()
-                full, *waiting = _cut(joined(waiting), self._limits.postings)
+                full, *waiting = _cut(concatenate_pieces(waiting), self._limits.postings)
                 self._write([_single(term, full)])
                 is_long = True
-        last = _single(term, joined(waiting))
+        last = _single(term, concatenate_pieces(waiting))
         if is_long:
             self._write([last])
         else:
             self.add(field, last)
 
-    def close(self) -> Part:
+    def close(self) -> PartFile:
         """Write what is left, and tell what was written."""
         self._flush()
         return self._sink.close(self._index)
@@ -201,7 +203,7 @@ class PostingsWriter:
         terms = pa.concat_arrays([block.terms for block in blocks])
         counts = np.concatenate([np.diff(block.ends) for block in blocks])
         ends = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-        rows, positions = joined([block.lists() for block in blocks])
+        rows, positions = concatenate_pieces([block.lists() for block in blocks])
         lists = pa.ListArray.from_arrays(ends, pa.array(rows), type=LIST)
         places = pa.nulls(len(terms), LIST)
         if positions is not None:
@@ -209,7 +211,7 @@ class PostingsWriter:
         self._sink.write(pa.table([pa.repeat(field, len(terms)), terms, lists, places], schema=SCHEMA))
         firsts.append(first_letters(terms[0].as_py()))
         has_filter = len(terms) >= self._limits.filtered
-        self._index.filters.append(self._sink.put(filters.made(terms)) if has_filter else None)
+        self._index.filters.append(self._sink.put(filters.make_filter(terms)) if has_filter else None)
 
 
 def blocks(table: Any) -> Iterator[tuple[str, Block]]:
@@ -232,7 +234,7 @@ def _single(term: str, lists: Piece) -> Block:
     return Block(pa.array([term], pa.string()), np.array([0, len(lists[0])], np.int32), *lists)
 
 
-def joined(pieces: list[Piece]) -> Piece:
+def concatenate_pieces(pieces: list[Piece]) -> Piece:
     """Lists one after another; either all have positions or none has."""
     positions = [place for _, place in pieces if place is not None]
     return np.concatenate([rows for rows, _ in pieces]), np.concatenate(positions) if positions else None

@@ -38,7 +38,7 @@ class Lists(NamedTuple):
     rows: Int32s
 
 
-class Run(ABC):
+class PostingRun(ABC):
     """Consecutive terms of one field, sorted, with a list of rows and, for a text field, of positions behind each."""
 
     terms: Any
@@ -71,7 +71,7 @@ class Run(ABC):
         return rows[np.repeat(mask, np.diff(ends))]
 
 
-class TableRun(Run):
+class TableRun(PostingRun):
     """The postings of one field, as their table holds them."""
 
     def __init__(self, table: Any) -> None:
@@ -114,7 +114,7 @@ def containing(column: Any, part: str) -> Mask:
 
 def distinct(parts: Iterable[Int32s], count: int) -> Int32s:
     """The rows among so many that are in any of these arrays, each once and ascending."""
-    given = joined(parts)
+    given = concatenate(parts)
     if len(given) * _FEW < count:
         return np.unique(given)
     marked = np.zeros(count, np.bool_)
@@ -122,7 +122,7 @@ def distinct(parts: Iterable[Int32s], count: int) -> Int32s:
     return as_rows(marked)
 
 
-def once(rows: Int32s) -> Int32s:
+def drop_repeats(rows: Int32s) -> Int32s:
     """Ascending rows, each once."""
     if len(rows) < 2:
         return rows
@@ -137,13 +137,13 @@ def as_rows(mask: Mask) -> Int32s:
     return np.flatnonzero(mask).astype(np.int32)
 
 
-def joined(parts: Iterable[Int32s]) -> Int32s:
+def concatenate(parts: Iterable[Int32s]) -> Int32s:
     """One array after another."""
     given = list(parts)
     return given[0] if len(given) == 1 else np.concatenate([NO_ROWS, *given])
 
 
-def sorted_occurrences(rows: Int32s, positions: Int32s) -> tuple[Int32s, Int32s]:
+def sort_occurrences(rows: Int32s, positions: Int32s) -> tuple[Int32s, Int32s]:
     """Rows and positions, sorted by both; positions count as unsigned."""
     both = np.sort((rows.astype(np.uint64) << np.uint64(32)) | positions.view(np.uint32))
     return (both >> np.uint64(32)).astype(np.int32), both.astype(np.uint32).view(np.int32)

@@ -13,14 +13,14 @@ from headrace.errors import CorruptData
 from headrace.format.companion import filters
 from headrace.format.companion import index as indexes
 from headrace.format.companion.answers import Answers
-from headrace.format.companion.index import ColumnsIndex, Index, PanesIndex, Place, PostingsIndex, holding
-from headrace.format.companion.layout import INDEX, METADATA, Companion, Part, PartName, decode_info
-from headrace.format.companion.names import file_name
+from headrace.format.companion.index import ByteRange, ColumnsIndex, Index, PanesIndex, PostingsIndex, groups_holding
+from headrace.format.companion.layout import INDEX, METADATA, Companion, PartFile, PartName, decode_info
 from headrace.format.companion.posting_file import Block
-from headrace.format.companion.postings import Lists, Run, flat, one_array
-from headrace.format.companion.rows import Group, Int32s
+from headrace.format.companion.postings import Lists, PostingRun, flat, one_array
+from headrace.format.companion.rows import ColumnGroup, Int32s
+from headrace.format.object_names import file_name
 from headrace.format.parquet_file import Opened, ParquetSource, intact
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 
 # What an open footer takes for each column of each row group, measured.
 _CHUNK_FOOTPRINT = 1024
@@ -51,7 +51,7 @@ class File(Generic[Index]):
         """Some columns of a row group, or all."""
         return self._source.table(group, names)
 
-    def bytes_at(self, place: Place) -> bytes:
+    def bytes_at(self, place: ByteRange) -> bytes:
         """Bytes that belong to no row group."""
         return self._source.ask(lambda opened: _bytes_at(opened, place))
 
@@ -61,7 +61,7 @@ class File(Generic[Index]):
             raise CorruptData(f"{self.name} is damaged: {what}", object=self.name, check="identity")
 
 
-def _bytes_at(opened: Opened, place: Place) -> bytes:
+def _bytes_at(opened: Opened, place: ByteRange) -> bytes:
     found: bytes = opened.source.read_at(place.size, place.offset)
     if zlib.crc32(found) != place.checksum:
         raise ValueError("bytes between its row groups are not what was written")
@@ -74,7 +74,9 @@ class FileCompanion(Answers):
     ``name`` must never name other bytes. The postings and the panes are opened when they are first asked for.
     """
 
-    def __init__(self, sources: Mapping[PartName, Callable[[], ParquetSource]], *, name: str, decoded: Decoded) -> None:
+    def __init__(
+        self, sources: Mapping[PartName, Callable[[], ParquetSource]], *, name: str, decoded: DecodedCache
+    ) -> None:
         """``sources`` open the file of each part."""
         self.name = name
         self._decoded = decoded
@@ -88,7 +90,7 @@ class FileCompanion(Answers):
         self.schema = self._columns.schema
 
     @classmethod
-    def opened(cls, directory: Path, companion: Companion, decoded: Decoded) -> FileCompanion:
+    def opened(cls, directory: Path, companion: Companion, decoded: DecodedCache) -> FileCompanion:
         """The companion whose files lie in a directory under their own names."""
         paths = {part: directory / file_name(companion.name, part) for part in companion.parts}
         return cls(sources_of(companion.name, paths), name=companion.name, decoded=decoded)
@@ -111,9 +113,11 @@ class FileCompanion(Answers):
             raise KeyError(name)
         return self._kept(("column", name, group), lambda: self._columns.column(group, name))
 
-    def groups(self, name: str) -> Sequence[Group]:
+    def groups(self, name: str) -> Sequence[ColumnGroup]:
         """The row groups of a stored column."""
-        return [Group(*edges, *zone) for edges, zone in zip(self._edges, self._columns.index.zones[name], strict=True)]
+        return [
+            ColumnGroup(*edges, *zone) for edges, zone in zip(self._edges, self._columns.index.zones[name], strict=True)
+        ]
 
     def panes(self, rollup: str, interval: int) -> Iterator[Any] | None:
         """The panes of a rollup with this interval, row group by row group, or None where they are not held."""
@@ -136,9 +140,11 @@ class FileCompanion(Answers):
         """All of one row group of postings, kept nowhere."""
         return Block.of(self._postings.table(group))
 
-    def _runs(self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False) -> Iterator[Run]:
+    def _runs(
+        self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False
+    ) -> Iterator[PostingRun]:
         first, firsts = self._posted.get(field, (0, []))
-        for number in holding(firsts, low, beyond):
+        for number in groups_holding(firsts, low, beyond):
             if not exact or self._may_hold(first + number, low):
                 yield _GroupRun(self._postings, first + number, self._kept)
 
@@ -192,7 +198,7 @@ class FileCompanion(Answers):
 
 
 def sources_of(
-    name: str, paths: Mapping[PartName, Path], parts: Mapping[PartName, Part] | None = None
+    name: str, paths: Mapping[PartName, Path], parts: Mapping[PartName, PartFile] | None = None
 ) -> dict[PartName, Callable[[], ParquetSource]]:
     """How the files of a companion are opened; where its parts are given, each is verified by its checksum."""
     return {
@@ -201,7 +207,7 @@ def sources_of(
     }
 
 
-class _GroupRun(Run):
+class _GroupRun(PostingRun):
     """A row group of postings: its terms, its rows and its positions are decoded when they are asked for."""
 
     def __init__(self, file: File[PostingsIndex], group: int, kept: Callable[..., Any]) -> None:

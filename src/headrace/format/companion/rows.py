@@ -19,7 +19,7 @@ Int32s = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
 
-class Group(NamedTuple):
+class ColumnGroup(NamedTuple):
     """Rows [start, stop) of a stored column: bounds of their values, and how many rows have none.
 
     A bound is None where there is no value, or none that can be said in few bytes: long texts have no bounds.
@@ -72,7 +72,7 @@ class Rows(Protocol):
     def column(self, name: str, group: int) -> Any:
         """A stored column (``f.status``, ``n.message``) of one row group, as an Arrow array."""
 
-    def groups(self, name: str) -> Sequence[Group]:
+    def groups(self, name: str) -> Sequence[ColumnGroup]:
         """The row groups of a stored column, with bounds."""
 
     def odd_rows(self) -> Int32s:

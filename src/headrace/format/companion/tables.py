@@ -21,17 +21,17 @@ class Zone(NamedTuple):
 
 def concat(tables: Sequence[Any]) -> Any:
     """Columns tables one below the other; a column with lists in one of them has lists in the whole."""
-    widest = schema([table.schema for table in tables])
-    return pa.concat_tables([widened(table, widest) for table in tables])
+    widest = common_schema([table.schema for table in tables])
+    return pa.concat_tables([widen(table, widest) for table in tables])
 
 
-def schema(schemas: Sequence[Any]) -> Any:
+def common_schema(schemas: Sequence[Any]) -> Any:
     """The columns of tables put one below the other."""
     fields = [_wider([given.field(name) for given in schemas]) for name in schemas[0].names]
     return pa.schema(fields)
 
 
-def widened(table: Any, widest: Any) -> Any:
+def widen(table: Any, widest: Any) -> Any:
     """The table with these columns: where they are wider, a value becomes a list of one."""
     columns = [
         pa.chunked_array([_listed(chunk, field.type) for chunk in table.column(field.name).chunks], field.type)

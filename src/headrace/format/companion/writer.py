@@ -14,17 +14,25 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.format.companion.index import ColumnsIndex, PanesIndex
-from headrace.format.companion.layout import LIMITS, Companion, Info, Limits, Part, PartName, listed
-from headrace.format.companion.names import file_name
+from headrace.format.companion.layout import (
+    LIMITS,
+    Companion,
+    CompanionInfo,
+    Limits,
+    PartFile,
+    PartName,
+    companion_entry,
+)
 from headrace.format.companion.posting_file import PostingsWriter, Sink, blocks
 from headrace.format.companion.postings import one_array
 from headrace.format.companion.tables import zone
 from headrace.format.manifest import range_name
+from headrace.format.object_names import file_name
 
 
 def write(
     directory: Path,
-    info: Info,
+    info: CompanionInfo,
     *,
     unique: str,
     columns: Any,
@@ -45,16 +53,16 @@ def write(
     posting_file = PostingsWriter(directory / file_name(name, "postings"), info, limits)
     for field, block in blocks(postings):
         posting_file.add(field, block)
-    parts: dict[PartName, Part] = {"columns": column_file.close(), "postings": posting_file.close()}
+    parts: dict[PartName, PartFile] = {"columns": column_file.close(), "postings": posting_file.close()}
     if panes is not None:
         parts["panes"] = write_panes(directory / file_name(name, "panes"), info, panes, limits)
-    return listed(info, name, parts)
+    return companion_entry(info, name, parts)
 
 
 class ColumnsWriter:
     """The file of stored columns while it is written."""
 
-    def __init__(self, path: Path, info: Info, schema: Any, limits: Limits = LIMITS) -> None:
+    def __init__(self, path: Path, info: CompanionInfo, schema: Any, limits: Limits = LIMITS) -> None:
         dates = (f"f.{name}" for name, shape in info.fields.items() if shape.kind == "date" and not shape.many)
         encodings = dict.fromkeys(("seq", *dates), "DELTA_BINARY_PACKED")
         self._sink = Sink(path, info, schema, encodings=encodings, statistics=True)
@@ -69,7 +77,7 @@ class ColumnsWriter:
             self._write(self._pending.slice(0, rows))
             self._pending = self._pending.slice(rows)
 
-    def close(self) -> Part:
+    def close(self) -> PartFile:
         """Write what is left, and tell what was written."""
         if self._pending.num_rows:
             self._write(self._pending)
@@ -90,7 +98,7 @@ class ColumnsWriter:
             zones.append(zone(one_array(table.column(name))))
 
 
-def write_panes(path: Path, info: Info, panes: Any, limits: Limits = LIMITS) -> Part:
+def write_panes(path: Path, info: CompanionInfo, panes: Any, limits: Limits = LIMITS) -> PartFile:
     """Write the file of panes: no row group has panes of two rollups or two intervals."""
     sink, index = Sink(path, info, panes.schema, encodings={}, statistics=False), PanesIndex([])
     rollups, intervals = one_array(panes.column("rollup")), panes.column("interval").to_numpy()

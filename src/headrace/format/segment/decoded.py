@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from typing import Any
 
 
-class Decoded:
+class DecodedCache:
     """The columns used last, from any segment; what has lain longest makes room."""
 
     def __init__(self, limit_bytes: int) -> None:

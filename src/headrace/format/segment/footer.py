@@ -9,10 +9,10 @@ import numpy as np
 
 from headrace.errors import CorruptData
 from headrace.format.segment import layout
-from headrace.format.segment.layout import Info
+from headrace.format.segment.layout import SegmentInfo
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """One row group; ``version`` is None where there are several, ``keys`` where it cannot be said."""
 
     number: int
@@ -28,7 +28,7 @@ class Group(NamedTuple):
     bytes_before: int
 
 
-def groups_of(footer: Any, info: Info, name: str) -> list[Group]:
+def groups_of(footer: Any, info: SegmentInfo, name: str) -> list[RowGroup]:
     """The row groups in order; raises where they do not make up the segment that the identity describes."""
     if not footer.schema.to_arrow_schema().equals(layout.schema(info.json)):
         raise CorruptData(f"{name} does not have the columns of a segment", object=name, check="columns")
@@ -39,7 +39,7 @@ def groups_of(footer: Any, info: Info, name: str) -> list[Group]:
             object=name,
             check="count",
         )
-    groups: list[Group] = []
+    groups: list[RowGroup] = []
     seq, size = info.first_seq, 0
     for number, (payload_bytes, requests) in enumerate(info.groups):
         group = _group(footer.row_group(number), number, seq, size)
@@ -51,7 +51,7 @@ def groups_of(footer: Any, info: Info, name: str) -> list[Group]:
     return groups
 
 
-def _group(row_group: Any, number: int, first_seq: int, bytes_before: int) -> Group | None:
+def _group(row_group: Any, number: int, first_seq: int, bytes_before: int) -> RowGroup | None:
     """A row group that begins with this entry, or None."""
     seqs, times, versions = (
         row_group.column(column).statistics for column in (layout.SEQ, layout.APPEND_TIME, layout.VERSION_COLUMN)
@@ -61,7 +61,7 @@ def _group(row_group: Any, number: int, first_seq: int, bytes_before: int) -> Gr
         return None
     chunk = row_group.column(layout.KEY)
     keys, place = chunk.statistics, chunk.bloom_filter_offset
-    return Group(
+    return RowGroup(
         number=number,
         first_seq=first_seq,
         end_seq=end_seq,
@@ -75,7 +75,7 @@ def _group(row_group: Any, number: int, first_seq: int, bytes_before: int) -> Gr
     )
 
 
-class Places:
+class KeyIndex:
     """The rows of every key, by hashes that hold for this process, and when they were appended."""
 
     __slots__ = ("_hashes", "_rows", "_run_times", "_runs", "bytes")

@@ -20,7 +20,7 @@ SEQ, APPEND_TIME, KEY, VERSION_COLUMN, FIRST, PAYLOAD = range(6)
 TIME = pa.timestamp("us", "UTC")
 
 
-class Info(msgspec.Struct, frozen=True):
+class SegmentInfo(msgspec.Struct, frozen=True):
     """What a segment says about itself."""
 
     version: int
@@ -39,7 +39,7 @@ class Info(msgspec.Struct, frozen=True):
 class Sealed(NamedTuple):
     """A segment that was written whole: what it says about itself, its size and its SHA-256 in hex."""
 
-    info: Info
+    info: SegmentInfo
     bytes: int
     sha256: str
 
@@ -58,6 +58,6 @@ def schema(is_json: bool) -> pa.Schema:
     )
 
 
-def decode_info(document: bytes | None, name: str) -> Info:
+def decode_info(document: bytes | None, name: str) -> SegmentInfo:
     """Read a segment's identity; refuses what is damaged and what a newer Headrace wrote."""
-    return identity.decode(document, Info, name=name, kind="segment", newest=VERSION)
+    return identity.decode(document, SegmentInfo, name=name, kind="segment", newest=VERSION)

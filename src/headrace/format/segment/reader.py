@@ -24,8 +24,8 @@ from headrace.errors import CorruptData
 from headrace.format.parquet_file import Opened, ParquetSource, intact
 from headrace.format.segment import bloom, layout, pages
 from headrace.format.segment.columns import Payloads, int32s, pieces, text
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.footer import Group, Places, groups_of
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.footer import KeyIndex, RowGroup, groups_of
 from headrace.format.segment.mask import Mask, with_tombstones, without_keys
 from headrace.types import Piece
 
@@ -40,7 +40,7 @@ _OFTEN = 8
 _PLACES = "places"
 
 
-class Part(NamedTuple):
+class SlicePart(NamedTuple):
     """Consecutive entries of one schema version: JSON joined by commas, bytes end to end."""
 
     version: int
@@ -51,7 +51,7 @@ class Part(NamedTuple):
 class Slice(NamedTuple):
     """What a read found, and where to go on."""
 
-    parts: list[Part]
+    parts: list[SlicePart]
     position: int
 
 
@@ -100,7 +100,7 @@ class Checksums(NamedTuple):
     filters: array[int]
 
 
-class Reader:
+class SegmentReader:
     """One segment, on a local file or in memory; its ``name`` must never name other bytes.
 
     Rows that the ``mask`` hides are read as tombstones without a key.
@@ -111,7 +111,7 @@ class Reader:
         source: Path | bytes,
         *,
         name: str,
-        decoded: Decoded,
+        decoded: DecodedCache,
         sha256: str | None = None,
         mask: Mask | None = None,
         checksums: Checksums | None = None,
@@ -143,7 +143,7 @@ class Reader:
 
         The budget is for the parts joined, by commas where the stream is JSON.
         """
-        parts: list[Part] = []
+        parts: list[SlicePart] = []
         room, end = budget, min(end, self.end_seq)
         wanted = None if key is None else (key, bloom.xxh64(key.encode()))
         for group in self._touched(position, end):
@@ -279,12 +279,12 @@ class Reader:
                 raise self._corrupt("count", f"its payloads from entry {group.first_seq} on have another size")
             last_us = marks[-1]
 
-    def _all(self, group: Group, start: int, stop: int) -> _Found:
+    def _all(self, group: RowGroup, start: int, stop: int) -> _Found:
         versions = self._decode(group, ["version"])[0] if group.version is None else group.version
         first = group.first_seq
         return _Found(self._payloads(group), start - first, stop - first, versions, first)
 
-    def _keyed(self, group: Group, start: int, stop: int, key: str, key_hash: int) -> _Found | None:
+    def _keyed(self, group: RowGroup, start: int, stop: int, key: str, key_hash: int) -> _Found | None:
         """The entries of one key: pruned by what the footer says, then compared one by one, natively."""
         if not self._may_hold(group, key, key_hash):
             return None
@@ -306,7 +306,7 @@ class Reader:
             versions = self._decode(group, ["version"])[0].slice(first, stop - start).filter(mask)
         return _Found(payloads, 0, len(rows), versions, start, rows)
 
-    def _picked(self, group: Group, rows: list[int]) -> Payloads:
+    def _picked(self, group: RowGroup, rows: list[int]) -> Payloads:
         """The payloads of some rows of a group."""
         if len(rows) <= pages.MOST and not self._hidden_rows(group):
             found = self._source.ask(lambda opened: _picked(opened, group, rows))
@@ -314,14 +314,14 @@ class Reader:
                 return Payloads.of(pieces(pa.string() if self.info.json else pa.binary(), found))
         return Payloads.of(self._decode(group, ["payload"])[0].take(int32s(rows)))
 
-    def _may_hold(self, group: Group, key: str, key_hash: int) -> bool:
+    def _may_hold(self, group: RowGroup, key: str, key_hash: int) -> bool:
         if not group.keyed or (group.keys is not None and not group.keys[0] <= key <= group.keys[1]):
             return False
         if group.filter is None:
             return True
         return bloom.may_hold(self._source.ask(lambda opened: self._filter(opened, group)), key_hash)
 
-    def _filter(self, opened: Opened, group: Group) -> bytes:
+    def _filter(self, opened: Opened, group: RowGroup) -> bytes:
         """The Bloom filter of a row group; raises ValueError where it is not what it was when the file was verified."""
         found = _filter_bytes(opened, group)
         if zlib.crc32(found) != self.checksums.filters[group.number]:
@@ -334,7 +334,7 @@ class Reader:
         )
         return Checksums(self._source.footer_checksum, checksums)
 
-    def _payloads(self, group: Group) -> Payloads:
+    def _payloads(self, group: RowGroup) -> Payloads:
         """The payloads of a row group, decoded once for many reads; who comes meanwhile waits for the same."""
         name = (self._cache_name, group.number)
         found: Payloads | None = self._decoded.get(name)
@@ -347,30 +347,30 @@ class Reader:
                 self._decoded.keep(name, found, found.bytes)
             return found
 
-    def _places(self) -> Places | None:
+    def _places(self) -> KeyIndex | None:
         """Where keys lie, once that was asked for often enough; who comes while it is made does without."""
         name = (self._cache_name, _PLACES)
-        found: Places | None = self._decoded.get(name)
+        found: KeyIndex | None = self._decoded.get(name)
         self._asked += found is None
         if found is not None or self._asked < self._often or not self._placing.acquire(blocking=False):
             return found
         try:
-            found = Places(self._decode(group, ["append_time", "key"]) for group in self._groups)
+            found = KeyIndex(self._decode(group, ["append_time", "key"]) for group in self._groups)
             self._decoded.keep(name, found, found.bytes)
             self._asked, self._often = 0, 2 * self._often
             return found
         finally:
             self._placing.release()
 
-    def _times(self, group: Group) -> memoryview:
+    def _times(self, group: RowGroup) -> memoryview:
         return _int64s(self._decode(group, ["append_time"])[0])
 
-    def _first_rows(self, group: Group) -> list[int]:
+    def _first_rows(self, group: RowGroup) -> list[int]:
         """The rows of a group with which append requests begin."""
         rows: list[int] = pc.indices_nonzero(self._decode(group, ["first"])[0]).to_pylist()
         return rows
 
-    def _decode(self, group: Group, columns: list[str]) -> list[Any]:
+    def _decode(self, group: RowGroup, columns: list[str]) -> list[Any]:
         """Columns of a row group, without what the mask hides."""
         found = self._stored(group, columns)
         if self.mask is None or _MASKED.isdisjoint(columns) or not (rows := self._hidden_rows(group)):
@@ -382,7 +382,7 @@ class Reader:
                 found[place] = with_tombstones(found[place], rows, self.mask)
         return found
 
-    def _hidden_rows(self, group: Group) -> list[int]:
+    def _hidden_rows(self, group: RowGroup) -> list[int]:
         """The rows of a group that the mask hides."""
         if self.mask is None:
             return []
@@ -391,25 +391,25 @@ class Reader:
             known = self._hidden[group.number] = self._find_hidden(group, self.mask)
         return known
 
-    def _find_hidden(self, group: Group, mask: Mask) -> list[int]:
+    def _find_hidden(self, group: RowGroup, mask: Mask) -> list[int]:
         hashed = ((key, bloom.xxh64(key.encode())) for key in mask.keys)
         if group.first_seq >= mask.before_seq or not any(self._may_hold(group, *key) for key in hashed):
             return []
         return mask.rows(pa.record_batch(self._stored(group, _COLUMNS), schema=layout.schema(self.info.json)))
 
-    def _stored(self, group: Group, columns: list[str]) -> list[Any]:
+    def _stored(self, group: RowGroup, columns: list[str]) -> list[Any]:
         """Columns of a row group as the file holds them."""
         table = self._source.table(group.number, columns)
         return [
             column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks) for column in table.columns
         ]
 
-    def _holding(self, seq: int) -> Group:
+    def _holding(self, seq: int) -> RowGroup:
         if not self.first_seq <= seq < self.end_seq:
             raise ValueError(f"entry {seq} is not in {self.name}")
         return self._groups[bisect_right(self._starts, seq) - 1]
 
-    def _touched(self, position: int, end: int) -> list[Group]:
+    def _touched(self, position: int, end: int) -> list[RowGroup]:
         """The row groups that hold entries of [position, end)."""
         if position >= end:
             return []
@@ -420,28 +420,28 @@ class Reader:
         return CorruptData(f"{self.name} is damaged: {what}", object=self.name, check=check)
 
 
-def _filter_bytes(opened: Opened, group: Group) -> bytes:
+def _filter_bytes(opened: Opened, group: RowGroup) -> bytes:
     """The Bloom filter of a row group, nothing where it has none."""
     return b"" if group.filter is None else bytes(opened.source.read_at(group.filter[1], group.filter[0]))
 
 
-def _picked(opened: Opened, group: Group, rows: list[int]) -> list[bytes] | None:
+def _picked(opened: Opened, group: RowGroup, rows: list[int]) -> list[bytes] | None:
     """The payloads of some rows, from the pages that hold them; None where the library has to decode the column."""
     place = opened.parquet.metadata.row_group(group.number).column(layout.PAYLOAD)
     return pages.pick(opened.source.read_at(place.total_compressed_size, place.data_page_offset), rows)
 
 
-def _parts(found: _Found, last: int) -> Iterator[Part]:
+def _parts(found: _Found, last: int) -> Iterator[SlicePart]:
     """The entries up to ``last``, cut where the schema version changes."""
     start, payloads = found.start, found.payloads
     if isinstance(found.versions, int):
         if last > start:
-            yield Part(found.versions, last - start, payloads.piece(start, last))
+            yield SlicePart(found.versions, last - start, payloads.piece(start, last))
         return
     runs = pc.run_end_encode(found.versions.slice(start, last - start))
     before = 0
     for end, version in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
-        yield Part(version, end - before, payloads.piece(start + before, start + end))
+        yield SlicePart(version, end - before, payloads.piece(start + before, start + end))
         before = end
 
 

@@ -74,7 +74,7 @@ def _between(text: bytes, starts: Any, ends: Any) -> Any:
 
 
 Keys = str | Sequence[str | None] | None
-Given = Keys | msgspec.Raw
+StoredKeys = Keys | msgspec.Raw
 
 
 class Notes(NamedTuple):
@@ -86,7 +86,7 @@ class Notes(NamedTuple):
     append_us: Sequence[int]
     versions: Sequence[int]
     #: For each run one key, none, or a list that may be JSON still.
-    keys: Sequence[Given]
+    keys: Sequence[StoredKeys]
 
     def part(self, start: int, stop: int) -> Notes:
         """Those of some of the runs."""
@@ -98,7 +98,7 @@ class Notes(NamedTuple):
 _LIST = msgspec.json.Decoder(list[str | None])
 
 
-class Run(NamedTuple):
+class AppendRun(NamedTuple):
     """The entries of one append request; ``keys`` is one key or None for all, or one for each."""
 
     seq: int
@@ -108,7 +108,7 @@ class Run(NamedTuple):
     payloads: Sequence[Payload]
 
 
-class Gathering:
+class RowGroupBuilder:
     """The entries of one row group so far."""
 
     def __init__(self, schema: Any, first_seq: int, split: Split) -> None:
@@ -130,7 +130,7 @@ class Gathering:
         self.rows += sum(counts)
         self.bytes += sum(map(len, bodies))
 
-    def extend(self, run: Run, start: int, stop: int, size: int) -> None:
+    def extend(self, run: AppendRun, start: int, stop: int, size: int) -> None:
         """Take entries ``start`` to ``stop`` of a run, which have so many payload bytes."""
         if self._bodies:
             self._end()
@@ -189,7 +189,7 @@ class Gathering:
         self._begin()
 
 
-def _keys(counts: Sequence[int], runs: Sequence[Given]) -> Any:
+def _keys(counts: Sequence[int], runs: Sequence[StoredKeys]) -> Any:
     """The key of each entry."""
     if runs.count(None) == len(runs):
         return pa.nulls(sum(counts), pa.string())
@@ -198,13 +198,13 @@ def _keys(counts: Sequence[int], runs: Sequence[Given]) -> Any:
     if found is not None:
         return found
     every = (
-        repeat(keys, count) if keys is None or isinstance(keys, str) else listed(keys)
+        repeat(keys, count) if keys is None or isinstance(keys, str) else decode_keys(keys)
         for keys, count in zip(runs, counts, strict=True)
     )
     return texts(list(chain.from_iterable(every)))
 
 
-def listed(keys: Sequence[str | None] | msgspec.Raw) -> Sequence[str | None]:
+def decode_keys(keys: Sequence[str | None] | msgspec.Raw) -> Sequence[str | None]:
     """Keys that may be a JSON list still, one by one."""
     return _LIST.decode(keys) if isinstance(keys, msgspec.Raw) else keys
 

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.format.segment import layout, pages
-from headrace.format.segment.layout import Info, Sealed
-from headrace.format.segment.row_group import Gathering, Notes, Run, Split, listed, payload_bytes
+from headrace.format.segment.layout import Sealed, SegmentInfo
+from headrace.format.segment.row_group import AppendRun, Notes, RowGroupBuilder, Split, decode_keys, payload_bytes
 from headrace.types import NEVER_US
 
 _FALSE_POSITIVES = 0.01
@@ -31,7 +31,7 @@ _PAGE_BYTES = 4 * layout.GROUP_BYTES
 _REPEATED = 4
 
 
-class Writer:
+class SegmentWriter:
     """Writes one segment to a file that is open for writing, and tells what it wrote."""
 
     def __init__(
@@ -53,11 +53,11 @@ class Writer:
         self._min_us = self._max_us = NEVER_US
         self._schema = layout.schema(is_json)
         self._split = split
-        self._gathering = Gathering(self._schema, first_seq, split)
+        self._gathering = RowGroupBuilder(self._schema, first_seq, split)
         self._groups: list[tuple[int, int]] = []
         self._file: Any = None
 
-    def add(self, run: Run) -> None:
+    def add(self, run: AppendRun) -> None:
         """Take the entries of one append request; raises ValueError where they do not follow the last."""
         seq, append_us, _, keys, payloads = run
         count = len(payloads)
@@ -83,8 +83,8 @@ class Writer:
                 self._flush()
             else:
                 append_us, version, given = notes.append_us[start], notes.versions[start], notes.keys[start]
-                keys = given if given is None or isinstance(given, str) else listed(given)
-                self.add(Run(seq + rows[start], append_us, version, keys, self._split(bodies[start])))
+                keys = given if given is None or isinstance(given, str) else decode_keys(given)
+                self.add(AppendRun(seq + rows[start], append_us, version, keys, self._split(bodies[start])))
                 start += 1
 
     def add_bundle(self, seq: int, notes: Notes, body: bytes) -> None:
@@ -97,7 +97,7 @@ class Writer:
         self._advance(count, notes.append_us[-1])
 
     def copy(self, batches: Iterable[Any]) -> None:
-        """Take entries over from another segment, as ``Reader.batches`` yields them."""
+        """Take entries over from another segment, as ``SegmentReader.batches`` yields them."""
         for batch in batches:
             times, size = batch.column(layout.APPEND_TIME).cast(pa.int64()), payload_bytes(batch)
             self._follow(batch.column(layout.SEQ)[0].as_py(), times[0].as_py())
@@ -111,7 +111,7 @@ class Writer:
         self._flush()
         if self._file is None:
             raise ValueError("a segment has at least one entry")
-        info = Info(
+        info = SegmentInfo(
             version=layout.VERSION,
             stream=self._stream,
             incarnation=self._incarnation,
@@ -145,7 +145,7 @@ class Writer:
         by_bytes = bisect_right(sizes, sizes[start] + self._group_bytes - group.bytes, start) - 1
         return max(start, min(by_rows, by_bytes))
 
-    def _spread(self, run: Run) -> None:
+    def _spread(self, run: AppendRun) -> None:
         """Fill row groups with the entries of a run."""
         start, count = 0, len(run.payloads)
         sizes = list(accumulate(map(len, run.payloads), initial=0))
@@ -168,7 +168,7 @@ class Writer:
             self._open(table)
         self._file.write_table(table, row_group_size=group.rows)
         self._groups.append((payload_bytes(table), pc.sum(table.column(layout.FIRST)).as_py()))
-        self._gathering = Gathering(self._schema, group.first_seq + group.rows, self._split)
+        self._gathering = RowGroupBuilder(self._schema, group.first_seq + group.rows, self._split)
 
     def _open(self, first: Any) -> None:
         """Begin the file; what the first row group holds decides on the Bloom filters."""

@@ -13,7 +13,7 @@ KEY, FRAME = "key", "frame"
 LIFE = "s."
 
 
-class Info(msgspec.Struct, frozen=True, kw_only=True):
+class StateInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a state says about itself."""
 
     version: int = VERSION
@@ -47,7 +47,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return self.first_seq + self.count
 
 
-def listed(info: Info, name: str, rows: int, size: int, sha256: str) -> State:
+def state_entry(info: StateInfo, name: str, rows: int, size: int, sha256: str) -> State:
     """A state that was written, as metadata lists it."""
     return State(
         table=info.table,
@@ -62,6 +62,6 @@ def listed(info: Info, name: str, rows: int, size: int, sha256: str) -> State:
     )
 
 
-def decode_info(document: bytes | None, name: str) -> Info:
+def decode_info(document: bytes | None, name: str) -> StateInfo:
     """Read what a state says about itself; refuses what is damaged and what a newer Headrace wrote."""
-    return identity.decode(document, Info, name=name, kind="state", newest=VERSION)
+    return identity.decode(document, StateInfo, name=name, kind="state", newest=VERSION)

@@ -13,7 +13,7 @@ from headrace.format.parquet_file import ParquetSource, intact
 from headrace.format.state.layout import FRAME, KEY, LIFE, METADATA, decode_info
 
 
-class Reader:
+class StateReader:
     """One file; it stays open while rows are taken from it."""
 
     def __init__(self, path: Path, name: str, *, sha256: str | None = None) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.format.state.layout import FRAME, KEY, LIFE, METADATA, Info, State, listed
+from headrace.format.state.layout import FRAME, KEY, LIFE, METADATA, State, StateInfo, state_entry
 
 ROWS = 16_384
 _COMPRESSION_LEVEL = 1
@@ -19,7 +19,7 @@ _COMPRESSION_LEVEL = 1
 Packed = tuple[bytes, Mapping[str, bytes]]
 
 
-def write(path: Path, info: Info, name: str, rows: Iterable[Packed]) -> State:
+def write(path: Path, info: StateInfo, name: str, rows: Iterable[Packed]) -> State:
     """Write a state, and tell how it is listed; the file is not synced."""
     sink, last = _Sink(path, info), b""
     for key, packed in rows:
@@ -30,13 +30,13 @@ def write(path: Path, info: Info, name: str, rows: Iterable[Packed]) -> State:
     sink.close()
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return listed(info, name, sink.rows, path.stat().st_size, digest)
+    return state_entry(info, name, sink.rows, path.stat().st_size, digest)
 
 
 class _Sink:
     """One file; rows are gathered until they make a row group."""
 
-    def __init__(self, path: Path, info: Info) -> None:
+    def __init__(self, path: Path, info: StateInfo) -> None:
         self._lives = sorted(set(info.lives.values()))
         fields = [pa.field(name, pa.binary(), nullable=False) for name in (KEY, FRAME)]
         fields += [pa.field(LIFE + life, pa.binary()) for life in self._lives]

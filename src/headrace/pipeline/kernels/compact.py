@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import decoding
-from headrace.format.companion.layout import Companion, Part
+from headrace.format.companion.layout import Companion, PartFile
 from headrace.format.companion.merge import merge
-from headrace.format.companion.merged import merged
-from headrace.format.companion.names import companion_key, file_name
+from headrace.format.companion.merged import merge_infos
 from headrace.format.companion.reader import FileCompanion, sources_of
 from headrace.format.companion.writer import write_panes
-from headrace.format.segment.decoded import Decoded
+from headrace.format.object_names import companion_key, file_name
+from headrace.format.segment.decoded import DecodedCache
 from headrace.pipeline.kernels.units import Kernel, Place, attempt, defined, failure, place
 from headrace.reduce.state import PANES
 from headrace.reduce.work_units import Unit
@@ -110,10 +110,10 @@ def _labelled(unit: Unit, table: pa.Table) -> list[pa.RecordBatch]:
     return batches
 
 
-def _written(unit: Unit, here: Place, name: str, table: pa.Table) -> Part:
+def _written(unit: Unit, here: Place, name: str, table: pa.Table) -> PartFile:
     with ExitStack() as stack:
         infos = [companion.info for companion in _opened(unit, here, stack)]
-    info = merged(infos, level=unit.level, fields=unit.fields or {}, rollups=unit.rollups or {})
+    info = merge_infos(infos, level=unit.level, fields=unit.fields or {}, rollups=unit.rollups or {})
     path = here.directory / file_name(name, "panes")
     part = write_panes(path, info, table)
     here.objects.upload(companion_key(unit.stream, unit.incarnation, name, "panes"), path)
@@ -136,4 +136,4 @@ def _one(unit: Unit, companion: Companion, here: Place, stack: ExitStack) -> Fil
         for name, part in companion.parts.items()
     }
     sources = sources_of(companion.name, paths, companion.parts)
-    return FileCompanion(sources, name=companion.name, decoded=Decoded(0))
+    return FileCompanion(sources, name=companion.name, decoded=DecodedCache(0))

@@ -9,8 +9,8 @@ from headrace import decoding
 from headrace.extract.erasure import rewrite
 from headrace.extract.erasure_mask import Targets
 from headrace.format.manifest import listed, segment_key
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Reader
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.reader import SegmentReader
 from headrace.pipeline.kernels.units import Place
 from headrace.reduce.work_units import Unit
 
@@ -20,7 +20,7 @@ def perform(unit: Unit, here: Place) -> dict[str, Any]:
     (source,), targets = unit.segments, decoding.convert(unit.defined, tuple[Targets, ...])
     made = here.directory / "rewritten.parquet"
     with here.borrowed(source.key, source.bytes, "0.parquet") as path, made.open("wb") as file:
-        reader = Reader(path, name=source.key, decoded=Decoded(0), sha256=source.sha256)
+        reader = SegmentReader(path, name=source.key, decoded=DecodedCache(0), sha256=source.sha256)
         sealed = rewrite(reader, targets, file)
     name = f"{unit.name_begins}{secrets.token_hex(4)}.parquet"
     here.objects.upload(segment_key(unit.stream, unit.incarnation, name), made)

@@ -12,13 +12,13 @@ import msgspec
 import pyarrow as pa
 
 from headrace import decoding
-from headrace.format.state.names import state_key
-from headrace.format.state.reader import Reader
+from headrace.format.object_names import state_key
+from headrace.format.state.reader import StateReader
 from headrace.pipeline.kernels.units import Kernel, failure, place
 from headrace.pipeline.kernels.units import batches as events
-from headrace.reduce.features.events import Shapes
-from headrace.reduce.features.replay import BEFORE, Known, Piece, Pieces, Question, answered
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.features.events import EventShapes
+from headrace.reduce.features.replay import BEFORE, Piece, PieceFolder, Question, StartPoint, answer_moments
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
 
@@ -86,7 +86,7 @@ def batches_of_rows(batches: Iterator[pa.RecordBatch], units: Mapping[str, bytes
 def _rows_of_key(unit: Unit, key: bytes, pieces: Iterator[tuple[Any, ...]]) -> list[dict[str, Any]]:
     try:
         found = [Piece._make((key, *where, _PACKED.decode(packed))) for _, _, *where, packed, _ in pieces]
-        rows = list(answered(*_asked(unit), key, found))
+        rows = list(answer_moments(*_asked(unit), key, found))
     except Exception as reason:  # that of one unit must not be that of the others
         return [{"unit": unit.unit, "failure": msgspec.json.encode(failure(reason)).decode()}]
     return [{"unit": unit.unit, "place": place, "row": msgspec.json.encode(row).decode()} for place, row in rows]
@@ -107,7 +107,7 @@ def _of_state(unit: Unit, number: int, store: str) -> Iterator[Piece]:
     state, keys = unit.states[number], question.moments()
     object_key = state_key(unit.stream, unit.incarnation, state.name)
     with place(store) as here, here.borrowed(object_key, state.bytes, "state.parquet") as path:
-        for key, packed in Reader(path, object_key, sha256=state.sha256).rows():
+        for key, packed in StateReader(path, object_key, sha256=state.sha256).rows():
             if key not in keys:
                 continue
             for at, part in enumerate(known.parts):
@@ -125,17 +125,17 @@ def _of_segment(unit: Unit, number: int, store: str) -> Iterator[Piece]:
     if end <= first:
         return
     slice_ = msgspec.structs.replace(unit, segments=(source,), first_seq=first, count=end - first)
-    made = Pieces(question, known)
-    shapes = Shapes(Registry.load(unit.registry), question.defined.event)
+    made = PieceFolder(question, known)
+    shapes = EventShapes(Registry.load(unit.registry), question.defined.event)
     with place(store) as here:
         for batch in events(slice_, here):
-            for told in of_batch(batch, _SLICE_BYTES):
+            for told in runs_of_batch(batch, _SLICE_BYTES):
                 made.fold(shapes, told)
     yield from made.packed()
 
 
-def _asked(unit: Unit) -> tuple[Question, Known]:
-    return _question(msgspec.json.encode(unit.question)), decoding.convert(unit.known, Known)
+def _asked(unit: Unit) -> tuple[Question, StartPoint]:
+    return _question(msgspec.json.encode(unit.question)), decoding.convert(unit.known, StartPoint)
 
 
 @lru_cache(maxsize=8)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import CorruptData
-from headrace.extract.postings import described, postings, stored
+from headrace.extract.postings import describe_companion, postings, stored_columns
 from headrace.format.companion import tables
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.writer import write
@@ -71,7 +71,7 @@ def _together(given: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _written(unit: Unit, here: Place, columns: pa.Table, definition: Definition, through: int) -> Companion:
-    info = described(
+    info = describe_companion(
         columns,
         definition,
         first_seq=unit.first_seq,
@@ -87,7 +87,7 @@ def _written(unit: Unit, here: Place, columns: pa.Table, definition: Definition,
         here.directory,
         info,
         unique=attempt(unit),
-        columns=stored(columns),
+        columns=stored_columns(columns),
         postings=postings(columns, definition),
         panes=pa.concat_tables(panes) if panes else None,
     )

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import decoding
-from headrace.format.state.names import state_key
-from headrace.format.state.reader import Reader
+from headrace.format.object_names import state_key
+from headrace.format.state.reader import StateReader
 from headrace.format.state.writer import Packed
 from headrace.pipeline.kernels.features import uploaded
 from headrace.pipeline.kernels.units import Kernel, Place, failure, place
@@ -60,7 +60,7 @@ class Split(NamedTuple):
 
 
 #: What is read of one of a unit's states, given its number.
-Read = Callable[[Split, int, Reader], Iterator[pa.RecordBatch]]
+Read = Callable[[Split, int, StateReader], Iterator[pa.RecordBatch]]
 
 
 def split(unit: Unit) -> Split:
@@ -69,7 +69,7 @@ def split(unit: Unit) -> Split:
     if unit.job != "features":
         return Split([], lives)
     reducer = defined_by(unit).reducer
-    found = [] if reducer.may_restart(unit.first_seq, unit.end_seq) else lanes.lanes(reducer)
+    found = [] if reducer.may_restart(unit.first_seq, unit.end_seq) else lanes.assign_lanes(reducer)
     reduced = {member.life for lane in found for member in lane.members}
     return Split(found if reduced else [], {name: life for name, life in lives.items() if life not in reduced})
 
@@ -77,15 +77,15 @@ def split(unit: Unit) -> Split:
 def in_lanes(gathers: bool) -> Read:
     """Rows of lives that Catalyst reduces: of those whose aggregates hold more than a number, or of the others."""
 
-    def read(found: Split, number: int, reader: Reader) -> Iterator[pa.RecordBatch]:
+    def read(found: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
         chosen = found.alike(gathers)
         for keys, states in reader.columns({member.life for lane in chosen for member in lane.members}):
-            yield from lanes.exploded(chosen, keys, states)
+            yield from lanes.explode_states(chosen, keys, states)
 
     return read
 
 
-def in_order(found: Split, number: int, reader: Reader) -> Iterator[pa.RecordBatch]:
+def in_order(found: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
     """Rows of the other lives."""
     given = reader.rows(found.in_order.values())
     while some := list(islice(given, _BATCH)):
@@ -140,11 +140,11 @@ def _said(failed: bytes | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"packed": pa.array([failed], pa.binary())})
 
 
-def _opened(unit: Unit, number: int, here: Place, stack: ExitStack) -> Reader:
+def _opened(unit: Unit, number: int, here: Place, stack: ExitStack) -> StateReader:
     state = unit.states[number]
     key = state_key(unit.stream, unit.incarnation, state.name)
     path = stack.enter_context(here.borrowed(key, state.bytes, f"{number}.parquet"))
-    return Reader(path, key, sha256=state.sha256)
+    return StateReader(path, key, sha256=state.sha256)
 
 
 def _shaped(batch: pa.RecordBatch, unit: int, shape: pa.Schema) -> pa.RecordBatch:
@@ -202,15 +202,15 @@ def _keys(unit: Unit, chunks: Iterator[pa.Table]) -> Iterator[Packed]:
     found = split(unit)
     rest = msgspec.structs.replace(unit, lives=found.in_order)
     for chunk in chunks:
-        ordered = build_states.combined(rest, _held(chunk)) if found.in_order else iter(())
+        ordered = build_states.merge_states(rest, _held(chunk)) if found.in_order else iter(())
         if not found.lanes:
             yield from ordered
             continue
         states = dict(ordered)
-        yield from ((key, {**states.get(key, {}), **packed}) for key, packed in lanes.imploded(found.lanes, chunk))
+        yield from ((key, {**states.get(key, {}), **packed}) for key, packed in lanes.implode_rows(found.lanes, chunk))
 
 
-def _held(chunk: pa.Table) -> Iterator[build_states.Held]:
+def _held(chunk: pa.Table) -> Iterator[build_states.InputRow]:
     own = chunk.filter(pc.equal(chunk["lane"], _IN_ORDER))
     columns = (own[name].to_pylist() for name in ("key", "pane", "packed"))
     return ((key, number, _PACKED.decode(packed)) for key, number, packed in zip(*columns, strict=True))

@@ -19,9 +19,9 @@ from headrace.config import ConfigError
 from headrace.errors import CorruptData, StoreUnavailable
 from headrace.extract.columns import Extractor
 from headrace.format.companion.layout import Companion, PartName
-from headrace.format.companion.names import companion_key, file_name
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Reader
+from headrace.format.object_names import companion_key, file_name
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.reader import SegmentReader
 from headrace.query.definition import Definition
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
@@ -140,7 +140,7 @@ def batches(unit: Unit, here: Place) -> Iterator[pa.RecordBatch]:
     """Row group by row group, in order."""
     for number, source in enumerate(unit.segments):
         with here.borrowed(source.key, source.bytes, f"{number}.parquet") as path:
-            reader = Reader(path, name=source.key, decoded=Decoded(0), sha256=source.sha256)
+            reader = SegmentReader(path, name=source.key, decoded=DecodedCache(0), sha256=source.sha256)
             yield from reader.batches(*_wanted(unit, number))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import CorruptData
-from headrace.format.segment.stretches import stretches
+from headrace.format.segment.body_runs import body_runs
 from headrace.pipeline.kernels.units import Place, batches
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
@@ -23,7 +23,7 @@ def perform(unit: Unit, here: Place) -> dict[str, Any]:
     """What is found in the entries of a unit."""
     trial, found = _trial(msgspec.json.encode(unit.registry, order="sorted")), Findings()
     for batch in batches(unit, here):
-        for stretch in stretches(batch, SLICE_BYTES):
+        for stretch in body_runs(batch, SLICE_BYTES):
             found += trial.look(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
     if found.events != unit.count:
         raise CorruptData(f"the segments of {unit.unit} hold {found.events} entries, not {unit.count}")

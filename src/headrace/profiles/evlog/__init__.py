@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.profiles.definition import Definition, Settings, counterpart, texts
+from headrace.profiles.definition import Definition, Settings, read_counterpart, read_words
 from headrace.profiles.evlog.envelope import DEFAULTS, KEYS
 from headrace.profiles.evlog.hook import EvlogHook
 from headrace.profiles.evlog.normalise import Correlation
@@ -20,18 +20,18 @@ def _read(part: Part) -> Settings:
         return {}
     settings: Settings = {}
     if part["redactKeys"].is_given:
-        settings["redactKeys"] = texts(part["redactKeys"], lowercase=True, refused=_ENVELOPE)
+        settings["redactKeys"] = read_words(part["redactKeys"], lowercase=True, refused=_ENVELOPE)
     if part["correlation"].is_given:
         settings["correlation"] = _correlation(part["correlation"])
     if part["observability"].is_given:
-        settings["observability"] = counterpart(part["observability"], "tracesStream")
+        settings["observability"] = read_counterpart(part["observability"], "tracesStream")
     return settings
 
 
 def _correlation(part: Part) -> Settings:
     if not part.knows(("requestIdFields", "traceContextFields", "parseTraceparent")):
         return {}
-    settings: Settings = {name: texts(part[name]) for name in part.value if name.endswith("Fields")}
+    settings: Settings = {name: read_words(part[name]) for name in part.value if name.endswith("Fields")}
     for element in part["traceContextFields"].elements() if part["traceContextFields"].is_given else ():
         if isinstance(element.value, str) and element.value.strip().rpartition(".")[2] not in _ENDS:
             element.note(f"must end in one of {', '.join(_ENDS)}")

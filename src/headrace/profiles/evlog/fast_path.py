@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType, to_builtins
 
 from headrace import decoding
 from headrace.profiles.evlog.envelope import KEYS, Envelope
-from headrace.profiles.evlog.normalise import LEVEL_OF, NOTHING, TEXTS, Normaliser, inferred
+from headrace.profiles.evlog.normalise import LEVEL_OF, NOTHING, TEXTS, EventNormaliser, infer_level
 from headrace.schema.entries import BLANKS
 from headrace.schema.fast_validator import Unsayable
 
@@ -120,10 +120,10 @@ _NO_PARTS = (UNSET,) * _COUNT
 _texts_of = attrgetter(*(_FIELDS[name] for name in TEXTS))
 
 
-class Glance:
+class FastPath:
     """The structure of the events of one stream, as they were seen so far."""
 
-    def __init__(self, normaliser: Normaliser) -> None:
+    def __init__(self, normaliser: EventNormaliser) -> None:
         self._normaliser = normaliser
         self._shape = Shape()
         self._plan: _Plan | None = None
@@ -161,7 +161,7 @@ class Glance:
 class _Plan:
     """What becomes of the members of events of one shape."""
 
-    def __init__(self, shape: Shape, normaliser: Normaliser) -> None:
+    def __init__(self, shape: Shape, normaliser: EventNormaliser) -> None:
         if sum(1 for _ in shape.names()) > MOST_NAMES:
             raise Unsayable
         seen = shape.members or {}
@@ -203,7 +203,7 @@ class _Plan:
         for event in events:
             level = event.level
             if level is None:
-                level = inferred(event.why or event.fix or event.link, event.status)
+                level = infer_level(event.why or event.fix or event.link, event.status)
             found = doubtful(event)
             is_clear = found == clear
             if level not in LEVEL_OF or not (is_clear or found[:_COUNT] == _NO_PARTS):

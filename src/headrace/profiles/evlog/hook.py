@@ -14,8 +14,8 @@ import msgspec
 
 from headrace import decoding
 from headrace.profiles.evlog.envelope import SCHEMA, Envelope
-from headrace.profiles.evlog.fast_path import Glance
-from headrace.profiles.evlog.normalise import Correlation, Normaliser
+from headrace.profiles.evlog.fast_path import FastPath
+from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
 from headrace.profiles.hook import Hook, refusal
 from headrace.profiles.redaction import is_among
 from headrace.schema import entries
@@ -49,8 +49,8 @@ class EvlogHook(Hook):
     suggests = True
 
     def __init__(self, redact_keys: tuple[str, ...], correlation: Correlation) -> None:
-        self._normaliser = Normaliser(is_among(redact_keys), correlation)
-        self._glance = Glance(self._normaliser)
+        self._normaliser = EventNormaliser(is_among(redact_keys), correlation)
+        self._glance = FastPath(self._normaliser)
         #: The entries that were normalised last, and their keys: whoever asks next asks for these.
         self._last: tuple[bytes, list[str | None]] = (b"", [])
 

@@ -82,13 +82,13 @@ class Correlation:
             span_id = span_id or _find(context, ("traceContext", "spanId"))
         if self._traceparent and (trace_id is None or span_id is None):
             for way in self._parents:
-                parent = parsed(_find(context, way)) if way[0] in context else None
+                parent = parse_traceparent(_find(context, way)) if way[0] in context else None
                 if parent is not None and trace_id in {None, parent[0]}:
                     return parent[0], span_id or parent[1]
         return trace_id, span_id
 
 
-def parsed(text: str | None) -> tuple[str, str] | None:
+def parse_traceparent(text: str | None) -> tuple[str, str] | None:
     """The trace and the span of a W3C ``traceparent``; None for anything else."""
     match = None if text is None else _TRACEPARENT.fullmatch(text.lower())
     if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
@@ -139,7 +139,7 @@ _NUMBER = re.compile(r"[+-]?\d{1,30}(\.\d{1,30})?([eE][+-]?\d{1,2})?", re.ASCII)
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
-class Normaliser:
+class EventNormaliser:
     """The rules of one stream."""
 
     def __init__(self, listed: Listed, correlation: Correlation) -> None:
@@ -178,7 +178,7 @@ class Normaliser:
         if known is None:
             if level is not None and (known := LEVEL_OF.get(level.lower())) is None:
                 _add(context, {"level": level}, self._listed)
-            known = known or inferred(why or fix or link, status)
+            known = known or infer_level(why or fix or link, status)
         made = Envelope(
             timestamp, known, service, environment, version, region, request_id, trace_id, span_id,
             method, path, status, duration, message, why, fix, link, sampling,
@@ -292,7 +292,7 @@ def _moment(odd: dict[str, Any], now: str) -> str:
     return rfc3339(given * 1000)
 
 
-def inferred(explained: str | None, status: int | None) -> Any:
+def infer_level(explained: str | None, status: int | None) -> Any:
     """The level of an event that has none, from what else it says."""
     if explained or (status is not None and status >= 500):
         return "error"

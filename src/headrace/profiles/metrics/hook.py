@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace import decoding
-from headrace.profiles.hook import Hook, Misfit, made, refusal
+from headrace.profiles.hook import Hook, Misfit, make_records, refusal
 from headrace.profiles.metrics.envelope import API_VERSION, KEYS, SCHEMA, Interval, Summary
 from headrace.schema import entries
 from headrace.schema.canonical import same
@@ -240,7 +240,7 @@ class MetricsHook(Hook):
     def normalised(self, joined: bytes, terms: Any) -> bytes:
         """Records as intervals."""
         values, failures = entries.read(joined)
-        intervals, misfits = made(values, interval)
+        intervals, misfits = make_records(values, interval)
         failures += misfits
         if failures:
             raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from headrace import decoding
-from headrace.profiles.hook import Hook, made, refusal
-from headrace.profiles.otel_traces.normalise import Normaliser
+from headrace.profiles.hook import Hook, make_records, refusal
+from headrace.profiles.otel_traces.normalise import SpanNormaliser
 from headrace.profiles.otel_traces.rules import Rules
 from headrace.profiles.otel_traces.span import SCHEMA
 from headrace.schema import entries
@@ -36,12 +36,12 @@ class TracesHook(Hook):
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self._normaliser = Normaliser(rules)
+        self._normaliser = SpanNormaliser(rules)
 
     def normalised(self, joined: bytes, terms: Any) -> bytes:
         """Entries as canonical spans."""
         values, failures = entries.read(joined)
-        spans, misfits = made(values, self._normaliser.span)
+        spans, misfits = make_records(values, self._normaliser.span)
         failures += misfits
         if failures:
             raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
@@ -49,7 +49,7 @@ class TracesHook(Hook):
 
     def exported(self, spans: list[dict[str, Any]]) -> tuple[bytes, int, list[Failure]]:
         """The canonical ones of some spans, how many they are, and what is wrong with the others."""
-        canonical, failures = made(spans, self._normaliser.span)
+        canonical, failures = make_records(spans, self._normaliser.span)
         return _ENCODE(canonical)[1:-1], len(canonical), failures
 
     def vouches(self, schema: Any) -> bool:

@@ -145,7 +145,7 @@ _MEMBERS: dict[str, dict[str, type]] = {
 }
 
 
-class Normaliser:
+class SpanNormaliser:
     """The rules of one stream."""
 
     def __init__(self, rules: Rules) -> None:
@@ -161,12 +161,12 @@ class Normaliser:
         dropped = _dropped(given, odd)
         listed = self._cleaner.listed
         resource, scope = _resource(given, odd, dropped, listed), _scope(given, odd, dropped, listed)
-        attributes = span_members.container(given, "attributes", odd, dict)
-        events = [_event(one, listed) for one in span_members.container(given, "events", odd, list)]
-        links = [_link(one, listed) for one in span_members.container(given, "links", odd, list)]
+        attributes = span_members.take_container(given, "attributes", odd, dict)
+        events = [_event(one, listed) for one in span_members.take_container(given, "events", odd, list)]
+        links = [_link(one, listed) for one in span_members.take_container(given, "links", odd, list)]
         names = _names(given.pop("eventNames", None), odd)
-        own = {name: span_members.taken(given, name, odd) for name in (*RESOURCE, "requestId")}
-        groups = {name: _members(name, span_members.container(given, name, odd, dict), odd) for name in _MEMBERS}
+        own = {name: span_members.take_text(given, name, odd) for name in (*RESOURCE, "requestId")}
+        groups = {name: _members(name, span_members.take_container(given, name, odd, dict), odd) for name in _MEMBERS}
         paths = _paths(given.pop("redaction", None), odd)
         if given.pop("identity", None) not in (None, {"spanKey": f"{made['traceId']}:{made['spanId']}"}):
             raise Misfit("/identity", "follows from the ids, and says something else")
@@ -195,9 +195,9 @@ class Normaliser:
         }
 
     def _own(self, own: dict[str, Any], resource: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
-        found = {name: own[name] or span_members.told(resource, keys) for name, keys in RESOURCE.items()}
+        found = {name: own[name] or span_members.first_value(resource, keys) for name, keys in RESOURCE.items()}
         ids = self._rules.request_id_attributes
-        return {**found, "requestId": own["requestId"] or span_members.told(attributes, ids)}
+        return {**found, "requestId": own["requestId"] or span_members.first_value(attributes, ids)}
 
     def _group(self, group: str, given: dict[str, Any], attributes: dict[str, Any], paths: list[str]) -> dict[str, Any]:
         """What a span says of one subject, else what its attributes do."""
@@ -209,7 +209,7 @@ class Normaliser:
                 if found[name] != value and f"{group}.{name}" not in paths:
                     paths.append(f"{group}.{name}")
             else:
-                value = span_members.told(attributes, keys, whole=name in WHOLE)
+                value = span_members.first_value(attributes, keys, whole=name in WHOLE)
                 found[name] = self._cleaner.derived(group, name, value)
         return found
 
@@ -234,7 +234,7 @@ def _identified(given: dict[str, Any]) -> dict[str, Any]:
     for name, value in (("schemaVersion", 1), ("signal", "trace.span")):
         if given.pop(name, value) != value:
             raise Misfit(f"/{name}", f"must be {value}")
-    trace, span = span_members.needed(given, "traceId", 32), span_members.needed(given, "spanId", 16)
+    trace, span = span_members.take_identifier(given, "traceId", 32), span_members.take_identifier(given, "spanId", 16)
     parent = given.pop("parentSpanId", None)
     found = span_members.identifier(parent, 16)
     if found is None and parent not in (None, "", "0" * 16):
@@ -243,7 +243,7 @@ def _identified(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _described(given: dict[str, Any], odd: dict[str, Any]) -> dict[str, Any]:
-    state = span_members.taken(given, "traceState", odd) or None
+    state = span_members.take_text(given, "traceState", odd) or None
     flags = given.pop("traceFlags", None)
     if flags is not None and not _fits(flags, True):
         odd["traceFlags"], flags = flags, None
@@ -251,18 +251,18 @@ def _described(given: dict[str, Any], odd: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(name, str):
         raise Misfit("/name", "name must be a text")
     kind = given.pop("kind", None)
-    known = span_members.chosen(kind, KINDS)
+    known = span_members.choose_word(kind, KINDS)
     if known is None and kind is not None:
         odd["kind"] = kind
     return {"traceState": state, "traceFlags": flags, "name": name.strip(), "kind": known or KINDS[0]}
 
 
 def _timed(given: dict[str, Any]) -> dict[str, Any]:
-    start = span_members.nanos(_either(given, "startUnixNano", "startTimeUnixNano"))
+    start = span_members.parse_nanos(_either(given, "startUnixNano", "startTimeUnixNano"))
     if start is None:
         raise Misfit("/startUnixNano", "startUnixNano must be a number of nanoseconds")
     said = _either(given, "endUnixNano", "endTimeUnixNano")
-    end = span_members.nanos(said)
+    end = span_members.parse_nanos(said)
     if end is None and said is not None:
         raise Misfit("/endUnixNano", "endUnixNano must be a number of nanoseconds")
     for derived in ("timestamp", "endTimestamp"):
@@ -290,10 +290,10 @@ def _either(given: dict[str, Any], name: str, other: str) -> Any:
 
 
 def _status(given: dict[str, Any], odd: dict[str, Any]) -> dict[str, Any]:
-    status = span_members.container(given, "status", odd, dict)
+    status = span_members.take_container(given, "status", odd, dict)
     said = status.pop("code", None)
-    code = span_members.chosen(said, CODES)
-    message = span_members.taken(status, "message", odd) or None
+    code = span_members.choose_word(said, CODES)
+    message = span_members.take_text(status, "message", odd) or None
     if code is None and said is not None:
         odd["status.code"] = said
     for name, value in status.items():
@@ -302,10 +302,10 @@ def _status(given: dict[str, Any], odd: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dropped(given: dict[str, Any], odd: dict[str, Any]) -> dict[str, int]:
-    before = span_members.container(given, "dropped", odd, dict)
-    dropped = {name: span_members.count(before, name) for name in DROPPED}
+    before = span_members.take_container(given, "dropped", odd, dict)
+    dropped = {name: span_members.take_count(before, name) for name in DROPPED}
     for name in ("attributes", "events", "links"):
-        dropped[name] += span_members.count(given, f"dropped{name.capitalize()}Count")
+        dropped[name] += span_members.take_count(given, f"dropped{name.capitalize()}Count")
     for name, value in before.items():
         odd[f"dropped.{name}"] = value
     return dropped
@@ -313,19 +313,19 @@ def _dropped(given: dict[str, Any], odd: dict[str, Any]) -> dict[str, int]:
 
 def _resource(given: dict[str, Any], odd: dict[str, Any], dropped: dict[str, int], listed: Listed) -> dict[str, Any]:
     # Spans of one export share their resource: it is copied before anything is taken out of it.
-    resource = dict(span_members.container(given, "resource", odd, dict))
-    dropped["resourceAttributes"] += span_members.count(resource, "droppedAttributesCount")
-    attributes = dict(span_members.container(resource, "attributes", odd, dict))
-    url = span_members.taken(resource, "schemaUrl", odd)
+    resource = dict(span_members.take_container(given, "resource", odd, dict))
+    dropped["resourceAttributes"] += span_members.take_count(resource, "droppedAttributesCount")
+    attributes = dict(span_members.take_container(resource, "attributes", odd, dict))
+    url = span_members.take_text(resource, "schemaUrl", odd)
     span_members.add(attributes, resource, listed)
     return {"attributes": attributes, "schemaUrl": url or None}
 
 
 def _scope(given: dict[str, Any], odd: dict[str, Any], dropped: dict[str, int], listed: Listed) -> dict[str, Any]:
-    scope = dict(span_members.container(given, "instrumentationScope", odd, dict))
-    dropped["scopeAttributes"] += span_members.count(scope, "droppedAttributesCount")
-    attributes = dict(span_members.container(scope, "attributes", odd, dict))
-    words = {name: span_members.taken(scope, name, odd) or None for name in ("name", "version", "schemaUrl")}
+    scope = dict(span_members.take_container(given, "instrumentationScope", odd, dict))
+    dropped["scopeAttributes"] += span_members.take_count(scope, "droppedAttributesCount")
+    attributes = dict(span_members.take_container(scope, "attributes", odd, dict))
+    words = {name: span_members.take_text(scope, name, odd) or None for name in ("name", "version", "schemaUrl")}
     span_members.add(attributes, scope, listed)
     return {**words, "attributes": attributes}
 
@@ -334,12 +334,12 @@ def _event(given: Any, listed: Listed) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise Misfit("/events", "an event of a span must be an object")
     odd: dict[str, Any] = {}
-    attributes = span_members.container(given, "attributes", odd, dict)
+    attributes = span_members.take_container(given, "attributes", odd, dict)
     said = given.pop("timeUnixNano", None)
-    at = span_members.nanos(said)
+    at = span_members.parse_nanos(said)
     if at is None and said is not None:
         odd["timeUnixNano"] = said
-    name, stamp = span_members.taken(given, "name", odd) or "", span_members.taken(given, "timestamp", odd)
+    name, stamp = span_members.take_text(given, "name", odd) or "", span_members.take_text(given, "timestamp", odd)
     span_members.add(attributes, {**given, **odd}, listed)
     return {
         "timeUnixNano": None if at is None else str(at),
@@ -353,14 +353,14 @@ def _link(given: Any, listed: Listed) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise Misfit("/links", "a link of a span must be an object")
     odd: dict[str, Any] = {}
-    attributes = span_members.container(given, "attributes", odd, dict)
+    attributes = span_members.take_container(given, "attributes", odd, dict)
     found: dict[str, Any] = {}
     for name, letters in (("traceId", 32), ("spanId", 16)):
         said = given.pop(name, None)
         found[name] = span_members.identifier(said, letters)
         if found[name] is None and said is not None:
             odd[name] = said
-    found["traceState"] = span_members.taken(given, "traceState", odd) or None
+    found["traceState"] = span_members.take_text(given, "traceState", odd) or None
     span_members.add(attributes, {**given, **odd}, listed)
     return {**found, "attributes": attributes}
 
@@ -391,8 +391,8 @@ def _error(
     raised = next((event["attributes"] for event in reversed(events) if event["name"] == _EXCEPTION), nothing)
     found: dict[str, Any] = {"isError": given.get("isError", status["code"] == "error")}
     for name in ("type", "message", "stacktrace"):
-        said = given.get(name) or span_members.told(raised, (f"exception.{name}",))
-        found[name] = said or span_members.told(attributes, (f"error.{name}",))
+        said = given.get(name) or span_members.first_value(raised, (f"exception.{name}",))
+        found[name] = said or span_members.first_value(attributes, (f"error.{name}",))
     if found["message"] is None and found["isError"]:
         found["message"] = status["message"]
     return found

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from headrace import decoding
-from headrace.profiles.definition import Settings, counterpart, texts
+from headrace.profiles.definition import Settings, read_counterpart, read_words
 from headrace.profiles.otel_traces.span import GROUPS, KEYS
 from headrace.query.document_reader import Part
 
@@ -87,11 +87,11 @@ def read(part: Part) -> Settings:
     for name in (name for name in _KNOWN if part[name].is_given):
         member = part[name]
         if name == "redactKeys":
-            settings[name] = texts(member, lowercase=True, refused=_MEMBERS)
+            settings[name] = read_words(member, lowercase=True, refused=_MEMBERS)
         elif name == "requestIdAttributes":
-            settings[name] = texts(member)
+            settings[name] = read_words(member)
         elif name == "observability":
-            settings[name] = counterpart(member, "eventsStream")
+            settings[name] = read_counterpart(member, "eventsStream")
         elif name in _CHOICES:
             settings[name] = member.one_of(_CHOICES[name])
         else:

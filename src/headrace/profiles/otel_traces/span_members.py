@@ -25,7 +25,7 @@ def identifier(given: Any, letters: int) -> str | None:
     return found
 
 
-def needed(given: dict[str, Any], name: str, letters: int) -> str:
+def take_identifier(given: dict[str, Any], name: str, letters: int) -> str:
     """An identifier that a span must have."""
     found = identifier(given.pop(name, None), letters)
     if found is None:
@@ -33,7 +33,7 @@ def needed(given: dict[str, Any], name: str, letters: int) -> str:
     return found
 
 
-def nanos(given: Any) -> int | None:
+def parse_nanos(given: Any) -> int | None:
     """A moment in nanoseconds since 1970, as a number or as digits."""
     if isinstance(given, bool):
         return None
@@ -50,7 +50,7 @@ def moment(nanoseconds: int) -> str:
     return rfc3339(nanoseconds // 1000)
 
 
-def chosen(given: Any, names: tuple[str, ...]) -> str | None:
+def choose_word(given: Any, names: tuple[str, ...]) -> str | None:
     """One of several words, which OTLP also numbers or spells with a prefix in capitals."""
     if isinstance(given, int) and not isinstance(given, bool):
         return names[given] if 0 <= given < len(names) else None
@@ -60,7 +60,7 @@ def chosen(given: Any, names: tuple[str, ...]) -> str | None:
     return None
 
 
-def taken(given: dict[str, Any], name: str, odd: dict[str, Any]) -> str | None:
+def take_text(given: dict[str, Any], name: str, odd: dict[str, Any]) -> str | None:
     """A text, or null; what else stands there goes to the odd ones."""
     value = given.pop(name, None)
     if value is None or isinstance(value, str):
@@ -69,7 +69,7 @@ def taken(given: dict[str, Any], name: str, odd: dict[str, Any]) -> str | None:
     return None
 
 
-def container(given: dict[str, Any], name: str, odd: dict[str, Any], kind: type) -> Any:
+def take_container(given: dict[str, Any], name: str, odd: dict[str, Any], kind: type) -> Any:
     """An object or an array, an empty one where there is none; what else stands there goes to the odd ones."""
     value = given.pop(name, None)
     if isinstance(value, kind):
@@ -79,7 +79,7 @@ def container(given: dict[str, Any], name: str, odd: dict[str, Any], kind: type)
     return kind()
 
 
-def count(given: dict[str, Any], name: str) -> int:
+def take_count(given: dict[str, Any], name: str) -> int:
     """How many of something were left out by whoever sent it."""
     value = given.pop(name, None)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
@@ -98,7 +98,7 @@ def add(attributes: dict[str, Any], more: dict[str, Any], listed: Listed) -> Non
             attributes[free] = value
 
 
-def told(attributes: dict[str, Any], names: Iterable[str], *, whole: bool = False) -> Any:
+def first_value(attributes: dict[str, Any], names: Iterable[str], *, whole: bool = False) -> Any:
     """What the first of these attributes says, as a text or as a whole number."""
     for name in names:
         value = attributes.get(name)

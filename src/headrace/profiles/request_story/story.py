@@ -93,7 +93,7 @@ def _spanned(span: Span, stream: str | None, raw: bool) -> list[tuple[str, dict[
     for event in span["events"]:
         time = event["timestamp"] or span["timestamp"]
         raised = event["name"] == "exception"
-        title = span_members.told(event["attributes"], ("exception.message",)) if raised else None
+        title = span_members.first_value(event["attributes"], ("exception.message",)) if raised else None
         kind = "otel.exception" if raised else "otel.span.event"
         data = {"attributes": event["attributes"]}
         items.append((time, _item(span, stream, kind, time, title or event["name"], data)))

@@ -18,7 +18,7 @@ class Tree(Protocol):
         """The keys of the children of each."""
 
 
-def critical(tree: Tree, root: str) -> list[str]:
+def critical_path(tree: Tree, root: str) -> list[str]:
     """Keys from a root on; siblings that overlap do not add up."""
     order = [root]
     for key in order:
@@ -142,7 +142,7 @@ class Trace:
 
     def path(self) -> list[str]:
         """The way from the root that took longest."""
-        return [] if self.root is None else [self.spans[key]["spanId"] for key in critical(self, self.root)]
+        return [] if self.root is None else [self.spans[key]["spanId"] for key in critical_path(self, self.root)]
 
     def errors(self) -> list[dict[str, Any]]:
         """What failed."""

@@ -17,7 +17,7 @@ _LARGE = 1e21
 _SMALLEST_PLAIN = -6
 
 
-def encoded(value: Any, encoding: str) -> str | None:
+def encode_argument(value: Any, encoding: str) -> str | None:
     """A value as an argument; None where it has no form in this encoding."""
     return ENCODINGS[encoding](value)
 

@@ -53,7 +53,7 @@ def suffix(arguments: Iterable[str]) -> bytes:
     return b"".join(b"\0" + argument.encode() for argument in arguments)
 
 
-def hashed(data: bytes) -> Key:
+def hash_key(data: bytes) -> Key:
     """The key of what was put together from a family, a template and a suffix."""
     return _hash(data)
 
@@ -63,7 +63,7 @@ def text(key: Key) -> str:
     return f"{key:016x}"
 
 
-def parsed(written: str) -> Key | None:
+def parse_key(written: str) -> Key | None:
     """The key that 16 hex digits stand for; None for any other text."""
     written = written.strip().lower()
     return int(written, 16) if _HEX16.fullmatch(written) else None
@@ -76,5 +76,5 @@ def id_of(key: Key) -> int:
 
 def id_of_text(written: str) -> int:
     """The id that a text stands for: that of a key, or of any other word."""
-    key = parsed(written)
+    key = parse_key(written)
     return xxhash.xxh32_intdigest(written.strip().lower().encode()) if key is None else key & _ID

@@ -179,7 +179,7 @@ class NoBefore(Exception):
     """An update does not say what its row was before, and the stream's settings do not allow that."""
 
 
-def touched(template: Template, change: Change, on_missing_before: str) -> set[Key] | None:
+def touched_keys(template: Template, change: Change, on_missing_before: str) -> set[Key] | None:
     """The keys that a change touches; None where they cannot be told, so that anything of the template may be."""
     operation = change.headers.operation
     if operation == INSERT:

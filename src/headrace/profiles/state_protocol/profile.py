@@ -18,7 +18,7 @@ class StateProtocol(Hook):
     """Takes changes and control marks, and nothing else."""
 
     def __init__(self, found: Settings) -> None:
-        touch = settings.loaded(found["touch"]) if "touch" in found else None
+        touch = settings.load_touch(found["touch"]) if "touch" in found else None
         #: The settings of touch; None where it is off.
         self.touch: Touch | None = touch if touch is not None and touch.enabled else None
 
@@ -34,7 +34,7 @@ class StateProtocol(Hook):
 def _read(part: Part) -> Settings:
     if not part.knows(("touch",)) or not part["touch"].is_given:
         return {}
-    return {"touch": settings.dumped(settings.read(part["touch"]))}
+    return {"touch": settings.dump_touch(settings.read(part["touch"]))}
 
 
 STATE_PROTOCOL = Definition(

@@ -64,13 +64,13 @@ def read(part: Part) -> Touch:
     return _read(part, Touch)
 
 
-def dumped(touch: Touch) -> dict[str, Any]:
+def dump_touch(touch: Touch) -> dict[str, Any]:
     """The settings as they are shown and stored; where touch is off, that is all there is to say."""
     found: dict[str, Any] = msgspec.to_builtins(touch)
     return found if touch.enabled else {"enabled": False}
 
 
-def loaded(document: dict[str, Any]) -> Touch:
+def load_touch(document: dict[str, Any]) -> Touch:
     """The settings that were shown so."""
     return decoding.convert(document, Touch)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.errors import BadRequest
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.arguments import ENCODINGS, encoded
+from headrace.profiles.state_protocol.arguments import ENCODINGS, encode_argument
 from headrace.profiles.state_protocol.keys import Key
 
 MOST_DECLARED = 256
@@ -45,27 +45,27 @@ class Template:
         """The arguments that pick a row, as the end of its keys; None for a row that no arguments pick."""
         if not isinstance(row, dict):
             return None
-        found = [encoded(row.get(field.name), field.encoding) for field in self.fields]
+        found = [encode_argument(row.get(field.name), field.encoding) for field in self.fields]
         return None if None in found else keys.suffix(found)  # type: ignore[arg-type]
 
     def watch(self, place: bytes) -> Key:
         """The key of the rows at a place."""
-        return keys.hashed(self._keys + place)
+        return keys.hash_key(self._keys + place)
 
     def membership(self, place: bytes) -> Key:
         """The key of coming to a place and going from it."""
-        return keys.hashed(self._members + place)
+        return keys.hash_key(self._members + place)
 
     def projected(self, field: str, place: bytes) -> Key:
         """The key of a field of the rows at a place."""
-        return keys.hashed(self._projected + field.encode() + place)
+        return keys.hash_key(self._projected + field.encode() + place)
 
 
-class Invalid:
+class InvalidTemplate:
     """A template that was declared and cannot be one."""
 
 
-def declared(raw: Any, field: str) -> list[Template | Invalid]:
+def parse_templates(raw: Any, field: str) -> list[Template | InvalidTemplate]:
     """Templates as a request declares them; what has not even their shape is a BadRequest."""
     if not isinstance(raw, list) or not raw:
         raise BadRequest(f"{field} is a list of templates, and not an empty one", field=field)
@@ -74,7 +74,7 @@ def declared(raw: Any, field: str) -> list[Template | Invalid]:
     return [_template(one, f"{field}[{number}]") for number, one in enumerate(raw)]
 
 
-def _template(raw: Any, where: str) -> Template | Invalid:
+def _template(raw: Any, where: str) -> Template | InvalidTemplate:
     entity, fields = _members(raw, where, "entity", "fields")
     if not isinstance(fields, list) or not 1 <= len(fields) <= MOST_FIELDS:
         raise BadRequest(f"{where}.fields has one to {MOST_FIELDS} fields", field=f"{where}.fields")
@@ -83,7 +83,7 @@ def _template(raw: Any, where: str) -> Template | Invalid:
     word = _word(entity, f"{where}.entity")
     known = [how for _, how in named if isinstance(how, str) and how in ENCODINGS]
     if len({name for name, _ in named}) < len(named) or len(known) < len(named):
-        return Invalid()
+        return InvalidTemplate()
     return Template(word, tuple(Field(name, how) for name, how in named))
 
 

@@ -10,9 +10,9 @@ import msgspec
 
 from headrace.errors import CorruptData
 from headrace.format.state.writer import Packed
-from headrace.reduce.features.definition import Defined
-from headrace.reduce.features.events import Shapes
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.events import EventShapes
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
 
@@ -21,34 +21,34 @@ _SLICE_BYTES = 1024 * 1024
 _KEPT = 64
 
 
-def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
+def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
     """The rows of a unit's events, in the columns of segments; ``rest`` is called between slices of them."""
     import pyarrow as pa
 
-    from headrace.reduce.features.columns import columns, reduced
+    from headrace.reduce.features.columns import make_rows, reduce_rows
 
     shapes, reducer = _shapes(unit), defined_by(unit).reducer
     found, count = [], 0
     for batch in batches:
-        for told in of_batch(batch, _SLICE_BYTES):
+        for told in runs_of_batch(batch, _SLICE_BYTES):
             seqs = range(told.first_seq, told.first_seq + len(told.times_us))
             times_ms = [at_us // 1000 for at_us in told.times_us]
-            found.append(columns(reducer, seqs, times_ms, shapes.events(told.body, told.version)))
+            found.append(make_rows(reducer, seqs, times_ms, shapes.events(told.body, told.version)))
             count += len(seqs)
             rest()
     if count != unit.count:
         raise CorruptData(f"the segments of {unit.unit} hold {count} entries, not {unit.count}")
-    rows = reduced(reducer, pa.concat_tables(found)) if found else iter(())
+    rows = reduce_rows(reducer, pa.concat_tables(found)) if found else iter(())
     return ((key, reducer.pack(row)) for key, row in rows)
 
 
-def defined_by(unit: Unit) -> Defined:
+def defined_by(unit: Unit) -> TableDefinition:
     """The table of a unit, with the features that it asks for."""
     return _restricted(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
 
 
-def _shapes(unit: Unit) -> Shapes:
-    return Shapes(_registry(msgspec.json.encode(unit.registry, order="sorted")), defined_by(unit).event)
+def _shapes(unit: Unit) -> EventShapes:
+    return EventShapes(_registry(msgspec.json.encode(unit.registry, order="sorted")), defined_by(unit).event)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -57,5 +57,5 @@ def _registry(document: bytes) -> Registry:
 
 
 @lru_cache(maxsize=_KEPT)
-def _restricted(document: bytes, features: tuple[str, ...]) -> Defined:
-    return Defined.load(msgspec.json.decode(document)).restricted(features)
+def _restricted(document: bytes, features: tuple[str, ...]) -> TableDefinition:
+    return TableDefinition.load(msgspec.json.decode(document)).restricted(features)

@@ -17,7 +17,7 @@ from headrace.schema.descriptor.nodes import Type
 KEPT = 1024
 
 
-class Tally(OfValues):
+class ValueCounts(OfValues):
     """Counts the values of a field; ``wanted`` is how many of them an answer has at most."""
 
     commutative = True
@@ -57,7 +57,7 @@ class Tally(OfValues):
         return [{value: count - least for value, count in counts.items() if count > least}, total, missed + least]
 
 
-class TopK(Tally):
+class TopK(ValueCounts):
     """The k most frequent values: ``[{"value": v, "count": n}]``."""
 
     def finish(self, state: list[Any] | None, now_ms: int) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ class TopK(Tally):
         return [{"value": self.shown(value), "count": count} for value, count in self.most(state)]
 
 
-class Entropy(Tally):
+class Entropy(ValueCounts):
     """How mixed the most frequent values are, in bits; 0 of one value, null of none. Rarer ones are left out."""
 
     def finish(self, state: list[Any] | None, now_ms: int) -> float | None:
@@ -77,7 +77,7 @@ class Entropy(Tally):
         return math.fsum(count / total * math.log2(total / count) for count in counts)
 
 
-class Mix(Tally):
+class Mix(ValueCounts):
     """The share of each category among all values, by its text; where categories are given, of those alone."""
 
     def __init__(self, field: str, kind: Type, wanted: int, categories: list[Any] | None) -> None:

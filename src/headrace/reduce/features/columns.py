@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from headrace.reduce import sketches
 from headrace.reduce.features import core, distinct, distributions, moments, ordinal, recency, velocity
 from headrace.reduce.features.operator import Operator, canonical
-from headrace.reduce.features.table import NEVER, Row, TableReducer
+from headrace.reduce.features.table import NEVER, KeyState, TableReducer
 from headrace.reduce.features.window import Windowed
 from headrace.schema.descriptor.nodes import Type
 
 Longs = NDArray[np.int64]
 
 
-class Stretches(NamedTuple):
+class RowRuns(NamedTuple):
     """Rows that all count, in order, and where each stretch of them begins."""
 
     starts: Longs
@@ -55,12 +55,12 @@ class Stretches(NamedTuple):
         return numbers
 
 
-def states_of(found: Operator, stretches: Stretches) -> list[Any]:
+def states_of(found: Operator, stretches: RowRuns) -> list[Any]:
     """The state of every stretch."""
     return _MAKERS.get(type(found), _folded)(found, stretches)
 
 
-def _folded(found: Operator, stretches: Stretches) -> list[Any]:
+def _folded(found: Operator, stretches: RowRuns) -> list[Any]:
     rows = stretches.rows.select(list(found.fields)).to_pylist() if found.fields else [{}] * len(stretches.times)
     events = list(zip(stretches.times.tolist(), stretches.seqs.tolist(), rows, stretches.matched.tolist(), strict=True))
     states = []
@@ -87,35 +87,35 @@ def _listed(numbers: NDArray[Any]) -> list[Any]:
     return found
 
 
-def _taken(found: Operator, stretches: Stretches, at: Longs) -> list[Any]:
+def _taken(found: Operator, stretches: RowRuns, at: Longs) -> list[Any]:
     values: list[Any] = stretches.rows.column(found.fields[0]).take(at).to_pylist()
     return values
 
 
-def _count(found: Operator, stretches: Stretches) -> list[Any]:
+def _count(found: Operator, stretches: RowRuns) -> list[Any]:
     return _listed(stretches.counts())
 
 
-def _sum(found: Operator, stretches: Stretches) -> list[Any]:
+def _sum(found: Operator, stretches: RowRuns) -> list[Any]:
     return _sums(stretches.numbers(found), stretches.starts)
 
 
-def _mean(found: Operator, stretches: Stretches) -> list[Any]:
+def _mean(found: Operator, stretches: RowRuns) -> list[Any]:
     return [list(pair) for pair in zip(_sum(found, stretches), _count(found, stretches), strict=True)]
 
 
-def _extreme(found: Operator, stretches: Stretches) -> list[Any]:
+def _extreme(found: Operator, stretches: RowRuns) -> list[Any]:
     assert isinstance(found, core.Extreme)
     best = np.minimum if found.choose is min else np.maximum
     return _listed(best.reduceat(stretches.numbers(found), stretches.starts))
 
 
-def _ratio(found: Operator, stretches: Stretches) -> list[Any]:
+def _ratio(found: Operator, stretches: RowRuns) -> list[Any]:
     matched = np.add.reduceat(stretches.matched.astype(np.int64), stretches.starts).tolist()
     return [list(pair) for pair in zip(matched, stretches.counts().tolist(), strict=True)]
 
 
-def _moments(found: Operator, stretches: Stretches) -> list[Any]:
+def _moments(found: Operator, stretches: RowRuns) -> list[Any]:
     """In two passes: the means first, then the squared deviations from them."""
     numbers = stretches.numbers(found).astype(np.float64)
     counts = stretches.counts()
@@ -125,28 +125,28 @@ def _moments(found: Operator, stretches: Stretches) -> list[Any]:
     return [list(three) for three in zip(counts.tolist(), means.tolist(), squares.tolist(), strict=True)]
 
 
-def _first_time(found: Operator, stretches: Stretches) -> list[Any]:
+def _first_time(found: Operator, stretches: RowRuns) -> list[Any]:
     return _listed(stretches.times[stretches.starts])
 
 
-def _last_time(found: Operator, stretches: Stretches) -> list[Any]:
+def _last_time(found: Operator, stretches: RowRuns) -> list[Any]:
     return _listed(stretches.times[stretches.ends() - 1])
 
 
-def _inter_arrival(found: Operator, stretches: Stretches) -> list[Any]:
+def _inter_arrival(found: Operator, stretches: RowRuns) -> list[Any]:
     columns = _first_time(found, stretches), _last_time(found, stretches), _count(found, stretches)
     return [list(three) for three in zip(*columns, strict=True)]
 
 
-def _first(found: Operator, stretches: Stretches) -> list[Any]:
+def _first(found: Operator, stretches: RowRuns) -> list[Any]:
     return _taken(found, stretches, stretches.starts)
 
 
-def _last(found: Operator, stretches: Stretches) -> list[Any]:
+def _last(found: Operator, stretches: RowRuns) -> list[Any]:
     return _taken(found, stretches, stretches.ends() - 1)
 
 
-def _quantile(found: Operator, stretches: Stretches) -> list[Any]:
+def _quantile(found: Operator, stretches: RowRuns) -> list[Any]:
     numbers = stretches.numbers(found)
     return [
         [numbers[start:end].tolist(), None]
@@ -156,7 +156,7 @@ def _quantile(found: Operator, stretches: Stretches) -> list[Any]:
     ]
 
 
-def _distinct(found: Operator, stretches: Stretches) -> list[Any]:
+def _distinct(found: Operator, stretches: RowRuns) -> list[Any]:
     """Each value once per stretch, then as always."""
     assert isinstance(found, distinct.NUnique)
     encoded = stretches.rows.column(found.fields[0]).combine_chunks().dictionary_encode()
@@ -167,12 +167,12 @@ def _distinct(found: Operator, stretches: Stretches) -> list[Any]:
     bounds = np.searchsorted(both, np.arange(len(stretches.starts) + 1) * len(known)).tolist()
     codes = (both % len(known)).tolist()
     return [
-        distinct.united([[dict.fromkeys((known[code] for code in codes[start:end]), 0), None]])
+        distinct.merge_states([[dict.fromkeys((known[code] for code in codes[start:end]), 0), None]])
         for start, end in pairwise(bounds)
     ]
 
 
-_MAKERS: dict[type[Operator], Callable[[Operator, Stretches], list[Any]]] = {
+_MAKERS: dict[type[Operator], Callable[[Operator, RowRuns], list[Any]]] = {
     core.Count: _count,
     core.Sum: _sum,
     core.Mean: _mean,
@@ -205,7 +205,7 @@ _ARROW: dict[Type, pa.DataType] = {
 }
 
 
-Truths = NDArray[np.bool_]
+Booleans = NDArray[np.bool_]
 
 
 class _Keyed(NamedTuple):
@@ -220,7 +220,7 @@ class _Keyed(NamedTuple):
     times: Longs
 
 
-def columns(
+def make_rows(
     reducer: TableReducer, seqs: Sequence[int], times_ms: Sequence[int], events: Sequence[dict[str, Any]]
 ) -> pa.Table:
     """The rows of events as such a table."""
@@ -248,7 +248,7 @@ def _column(values: list[Any], kind: Type) -> pa.Array:
         return pa.array([None if value is None else float(value) for value in values], _ARROW[kind])
 
 
-def reduced(reducer: TableReducer, rows: pa.Table) -> Iterator[tuple[bytes, Row]]:
+def reduce_rows(reducer: TableReducer, rows: pa.Table) -> Iterator[tuple[bytes, KeyState]]:
     """The state of every key, in order of keys: what folding the rows one by one gives."""
     keyed = _keyed(reducer, rows)
     if not keyed.keys:
@@ -265,7 +265,7 @@ def reduced(reducer: TableReducer, rows: pa.Table) -> Iterator[tuple[bytes, Row]
     for key, held, ((first_seq, first_ms), (last_seq, last_ms), restarted) in zip(
         keyed.keys, states, frames, strict=True
     ):
-        yield key, Row(first_seq, first_ms, last_seq, last_ms, restarted, held)
+        yield key, KeyState(first_seq, first_ms, last_seq, last_ms, restarted, held)
 
 
 def _keyed(reducer: TableReducer, rows: pa.Table) -> _Keyed:
@@ -330,7 +330,7 @@ def _afresh(reducer: TableReducer, keyed: _Keyed) -> Longs:
     return found
 
 
-def _counts(found: Operator, name: str, rows: pa.Table) -> Truths:
+def _counts(found: Operator, name: str, rows: pa.Table) -> Booleans:
     """Which rows count for a feature."""
     counts = np.ones(len(rows), np.bool_) if found.takes_all else _matched(name, rows)
     for field in found.fields:
@@ -338,10 +338,10 @@ def _counts(found: Operator, name: str, rows: pa.Table) -> Truths:
     return counts
 
 
-def _matched(name: str, rows: pa.Table) -> Truths:
+def _matched(name: str, rows: pa.Table) -> Booleans:
     if WHERE + name not in rows.column_names:
         return np.ones(len(rows), np.bool_)
-    found: Truths = pc.fill_null(rows.column(WHERE + name), False).to_numpy()
+    found: Booleans = pc.fill_null(rows.column(WHERE + name), False).to_numpy()
     return found.copy()
 
 
@@ -361,7 +361,7 @@ def _reduce(found: Operator, name: str, keyed: _Keyed, at: Longs, states: list[d
     matched = _matched(name, keyed.rows)[at]
     made = states_of(
         inner,
-        Stretches(
+        RowRuns(
             starts, keyed.times[at], keyed.seqs[at], matched, keyed.rows.select([*dict.fromkeys(inner.fields)]).take(at)
         ),
     )

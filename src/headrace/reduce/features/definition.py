@@ -19,7 +19,7 @@ from headrace.schema.entries import whole_or_double
 from headrace.types import Steps
 
 if TYPE_CHECKING:
-    from headrace.reduce.features.events import Shapes
+    from headrace.reduce.features.events import EventShapes
     from headrace.reduce.states.definition import EventRun
 
 
@@ -38,7 +38,7 @@ class FieldKeying:
         self._decode = decoding.make_decoder(list[probe], float_hook=whole_or_double).decode  # type: ignore[valid-type]
         self._values = attrgetter(*names) if names else None
 
-    def of_events(self, shapes: Shapes, told: EventRun) -> NDArray[np.int64]:
+    def of_events(self, shapes: EventShapes, told: EventRun) -> NDArray[np.int64]:
         """The hashes of the keys of events."""
         if self._values is None:
             return np.zeros(len(told.times_us), np.int64)
@@ -71,7 +71,7 @@ class RowKeying:
         placed = self._place(event)
         return None if placed is None else placed[0]
 
-    def of_events(self, shapes: Shapes, told: EventRun) -> NDArray[np.int64]:
+    def of_events(self, shapes: EventShapes, told: EventRun) -> NDArray[np.int64]:
         """The hashes of the keys of events."""
         keys = map(self.key, shapes.events(told.body, told.version))
         return np.fromiter(map(hash, keys), np.int64, len(told.times_us))
@@ -103,7 +103,7 @@ def _source_fields(names: Sequence[str], ops: Sequence[Op]) -> list[str] | None:
 _KEPT = 256
 
 
-class Defined(msgspec.Struct, frozen=True, dict=True):
+class TableDefinition(msgspec.Struct, frozen=True, dict=True):
     """A table, what it is made from, and the lives of its features; equal ones fold alike."""
 
     table: str
@@ -116,7 +116,7 @@ class Defined(msgspec.Struct, frozen=True, dict=True):
     cold: Steps = ((0, None),)
 
     @classmethod
-    def load(cls, document: object) -> Defined:
+    def load(cls, document: object) -> TableDefinition:
         """Read back what was dumped."""
         return decoding.convert(document, cls)
 
@@ -152,7 +152,7 @@ class Defined(msgspec.Struct, frozen=True, dict=True):
 
         return keying(self.reducer, self.event, resolve(self.nodes, self.table).ops)
 
-    def restricted(self, names: Collection[str]) -> Defined:
+    def restricted(self, names: Collection[str]) -> TableDefinition:
         """The same with some of its features only."""
         table = self.nodes[self.table]
         assert isinstance(table, Table)
@@ -163,5 +163,5 @@ class Defined(msgspec.Struct, frozen=True, dict=True):
 
 @lru_cache(maxsize=_KEPT)
 def _reducer(encoded: bytes) -> TableReducer:
-    defined = decoding.decode(encoded, Defined)
+    defined = decoding.decode(encoded, TableDefinition)
     return TableReducer(resolve(defined.nodes, defined.table), defined.lives, defined.cold)

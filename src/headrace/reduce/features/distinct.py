@@ -28,11 +28,11 @@ class Distinct(Operator):
 
     def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The different things of both."""
-        return united([left, right])
+        return merge_states([left, right])
 
     def merge_all(self, states: Sequence[list[Any]]) -> list[Any] | None:
         """The different things of all."""
-        return united(states) if states else None
+        return merge_states(states) if states else None
 
     def finish(self, state: list[Any] | None, now_ms: int) -> int:
         """How many."""
@@ -46,7 +46,7 @@ class NUnique(OfValues, Distinct):
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more value."""
-        return gathered(state, canonical(value, self.kind))
+        return add_value(state, canonical(value, self.kind))
 
 
 class BurstCount(Distinct):
@@ -57,10 +57,10 @@ class BurstCount(Distinct):
 
     def fold(self, state: Any, at_ms: int, seq: int, row: Mapping[str, Any], matched: bool) -> Any:
         """The sub-window of one more event."""
-        return gathered(state, at_ms // self._sub_window_ms) if matched else state
+        return add_value(state, at_ms // self._sub_window_ms) if matched else state
 
 
-def gathered(state: Any, value: Any) -> Any:
+def add_value(state: Any, value: Any) -> Any:
     """The state with one more value; the one given may be changed."""
     if state is None:
         return [{value: 0}, None]
@@ -72,7 +72,7 @@ def gathered(state: Any, value: Any) -> Any:
     return state
 
 
-def united(states: Sequence[list[Any]]) -> list[Any]:
+def merge_states(states: Sequence[list[Any]]) -> list[Any]:
     """One state of several."""
     values: dict[Any, int] = {}
     for state in states:

@@ -23,7 +23,7 @@ from headrace.schema.descriptor.nodes import Type
 EXACT = 256
 
 
-def gathered(state: Any, value: float) -> Any:
+def add_number(state: Any, value: float) -> Any:
     """The state with one more number; the one given may be changed."""
     if state is None:
         return [[value], None]
@@ -31,7 +31,7 @@ def gathered(state: Any, value: float) -> Any:
     return [[], _sketched(state[0], [state[1]])] if len(state[0]) > EXACT else state
 
 
-def united(states: Sequence[list[Any]]) -> list[Any]:
+def merge_states(states: Sequence[list[Any]]) -> list[Any]:
     """One state of several."""
     numbers = [number for state in states for number in state[0]]
     parts = [state[1] for state in states if state[1] is not None]
@@ -42,7 +42,7 @@ def united(states: Sequence[list[Any]]) -> list[Any]:
 
 def quantile(state: list[Any], share: float) -> float:
     """The number that this share of all lies below, between two numbers where they are few."""
-    numbers, sketch = united([state])
+    numbers, sketch = merge_states([state])
     if sketch is not None:
         found: float = datasketches.kll_doubles_sketch.deserialize(sketch).get_quantile(share)
         return found
@@ -55,7 +55,7 @@ def quantile(state: list[Any], share: float) -> float:
 
 def outside(state: list[Any], low: float, high: float) -> int:
     """How many numbers lie below the one or above the other."""
-    numbers, sketch = united([state])
+    numbers, sketch = merge_states([state])
     if sketch is None:
         return sum(1 for number in numbers if number < low or number > high)
     found = datasketches.kll_doubles_sketch.deserialize(sketch)
@@ -79,15 +79,15 @@ class Quantile(OfValues):
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more number."""
-        return gathered(state, value)
+        return add_number(state, value)
 
     def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The numbers of both."""
-        return united([left, right])
+        return merge_states([left, right])
 
     def merge_all(self, states: Sequence[list[Any]]) -> list[Any] | None:
         """The numbers of all."""
-        return united(states) if states else None
+        return merge_states(states) if states else None
 
     def finish(self, state: list[Any] | None, now_ms: int) -> float | None:
         """The quantile."""

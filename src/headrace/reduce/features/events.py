@@ -40,7 +40,7 @@ class EventDecoder:
         return events
 
 
-class Shapes:
+class EventShapes:
     """Turns the stored events of a source into its newest shape; those before a break keep the last they can have."""
 
     def __init__(self, registry: Registry, event: Event) -> None:
@@ -94,7 +94,7 @@ def _lens(document: Any) -> Lens:
 _ENCODE = msgspec.json.Encoder().encode
 
 
-class Derived:
+class DerivedEvents:
     """One derivation, ready for use; never changed, only replaced."""
 
     def __init__(self, nodes: Mapping[str, Node], name: str, version: int) -> None:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.reduce.features.moments import added, both
+from headrace.reduce.features.moments import add_value, merge_moments
 from headrace.reduce.features.operator import Operator, finite
 
 _RADIUS_KM = 6371.0
@@ -102,11 +102,11 @@ class GeoSpread(OfPlaces):
     def add(self, state: Any, lat: float, lon: float, at_ms: int) -> Any:
         """One more place."""
         lats, lons = (None, None) if state is None else state
-        return [added(lats, lat), added(lons, lon)]
+        return [add_value(lats, lat), add_value(lons, lon)]
 
     def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The moments of both."""
-        return [both(left[0], right[0]), both(left[1], right[1])]
+        return [merge_moments(left[0], right[0]), merge_moments(left[1], right[1])]
 
     def finish(self, state: list[Any] | None, now_ms: int) -> float | None:
         """The spread."""

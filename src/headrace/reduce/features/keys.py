@@ -18,7 +18,7 @@ from headrace.schema.descriptor.nodes import Type
 _ENCODE = msgspec.msgpack.Encoder().encode
 
 
-class Keys:
+class KeyEncoder:
     """Makes keys of rows and of what callers give."""
 
     def __init__(self, fields: Sequence[str], kinds: Sequence[Type]) -> None:

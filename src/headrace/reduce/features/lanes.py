@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.reduce.features.packing import pack, unpack_all
 from headrace.reduce.features.parts import COLUMNS, Parts, parts_of
+from headrace.reduce.features.state_bytes import pack, unpack_all
 from headrace.reduce.features.table import TableReducer
 from headrace.reduce.features.window import Windowed
 
@@ -68,7 +68,7 @@ class _Rows(NamedTuple):
     columns: dict[str, Sequence[Any]]
 
 
-def lanes(reducer: TableReducer) -> list[Lane]:
+def assign_lanes(reducer: TableReducer) -> list[Lane]:
     """The lanes of a table's lives; those that Catalyst does not reduce are in none."""
     found = [Lane(0, 0, _FRAME)]
     for name, operator in sorted(reducer.operators.items()):
@@ -107,7 +107,9 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def exploded(found: Iterable[Lane], keys: Sequence[bytes], states: Mapping[str, Sequence[Any]]) -> list[pa.RecordBatch]:
+def explode_states(
+    found: Iterable[Lane], keys: Sequence[bytes], states: Mapping[str, Sequence[Any]]
+) -> list[pa.RecordBatch]:
     """The rows of keys, given what they have packed by life, and their frames under the empty name."""
     known, batches = pa.array(keys, pa.binary()), []
     with _uncollected():
@@ -155,7 +157,7 @@ def _batch(rows: _Rows, keys: pa.Array, lane: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(made)
 
 
-def imploded(found: Iterable[Lane], rows: pa.Table) -> list[Packed]:
+def implode_rows(found: Iterable[Lane], rows: pa.Table) -> list[Packed]:
     """What keys have packed, in order, given all their reduced rows, sorted."""
     keys = rows["key"].combine_chunks()
     starts = changes(keys)

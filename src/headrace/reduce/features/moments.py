@@ -17,7 +17,7 @@ Moments: TypeAlias = list[Any]
 HOUR_MS = 3_600_000
 
 
-def added(moments: Moments | None, value: float) -> Moments:
+def add_value(moments: Moments | None, value: float) -> Moments:
     """The moments with one more value; those given may be changed."""
     if moments is None:
         return [1, value, 0.0]
@@ -28,7 +28,7 @@ def added(moments: Moments | None, value: float) -> Moments:
     return moments
 
 
-def both(left: Moments | None, right: Moments) -> Moments:
+def merge_moments(left: Moments | None, right: Moments) -> Moments:
     """The moments of two sets of values."""
     if left is None:
         return right
@@ -66,11 +66,11 @@ class Spread(OfValues):
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more value."""
-        return added(state, value)
+        return add_value(state, value)
 
     def joined(self, left: Moments, right: Moments) -> Moments:
         """The moments of both."""
-        return both(left, right)
+        return merge_moments(left, right)
 
     def finish(self, state: Moments | None, now_ms: int) -> float | None:
         """The measure."""
@@ -85,11 +85,11 @@ class ZScore(OfValues):
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more value, the last one."""
-        return [value, added(None if state is None else state[1], value)]
+        return [value, add_value(None if state is None else state[1], value)]
 
     def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The last value of the right, the moments of both."""
-        return [right[0], both(left[1], right[1])]
+        return [right[0], merge_moments(left[1], right[1])]
 
     def finish(self, state: list[Any] | None, now_ms: int) -> float | None:
         """The score."""
@@ -106,14 +106,14 @@ class SeasonalDeviation(OfValues):
         """One more value, the last one."""
         hour = at_ms // HOUR_MS % 24
         hours = {} if state is None else state[2]
-        hours[hour] = added(hours.get(hour), value)
+        hours[hour] = add_value(hours.get(hour), value)
         return [value, hour, hours]
 
     def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The last value of the right, the moments of both by hour."""
         hours = dict(left[2])
         for hour, moments in right[2].items():
-            hours[hour] = both(hours.get(hour), moments)
+            hours[hour] = merge_moments(hours.get(hour), moments)
         return [right[0], right[1], hours]
 
     def finish(self, state: list[Any] | None, now_ms: int) -> float | None:

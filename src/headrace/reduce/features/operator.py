@@ -83,10 +83,10 @@ class OfValues(Operator):
 
     def shown(self, value: Any) -> Any:
         """A value of the field as its type writes it: 3 for an f64 is 3.0, 3.0 for an i64 is 3."""
-        return shown(value, self.kind)
+        return render_value(value, self.kind)
 
 
-def shown(value: Any, kind: Type) -> Any:
+def render_value(value: Any, kind: Type) -> Any:
     """A value as its type writes it."""
     if value is None:
         return None

@@ -130,7 +130,7 @@ class Sample(OfValues):
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """The value in its place if its hash is among the least."""
-        drawn = [scattered(seq), seq, value]
+        drawn = [scatter(seq), seq, value]
         if state is None:
             return [drawn]
         if len(state) < self._samples or drawn[0] < state[-1][0]:
@@ -148,7 +148,7 @@ class Sample(OfValues):
         return [self.shown(value) for _, _, value in sorted(state or (), key=_seq)]
 
 
-def scattered(seq: int) -> int:
+def scatter(seq: int) -> int:
     """A 64-bit permutation of sequence numbers that looks random (the finaliser of SplitMix64)."""
     mixed = (seq + 0x9E3779B97F4A7C15) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from headrace.reduce.features import distributions
-from headrace.reduce.features.moments import Moments, added, both, deviation
+from headrace.reduce.features.moments import Moments, add_value, deviation, merge_moments
 from headrace.reduce.features.operator import OfValues
 from headrace.reduce.features.window import Windowed
 from headrace.schema.descriptor.nodes import Type
@@ -32,11 +32,11 @@ class Outliers(OfValues):
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more value."""
         moments, numbers = (None, None) if state is None else state
-        return [added(moments, value), distributions.gathered(numbers, value)]
+        return [add_value(moments, value), distributions.add_number(numbers, value)]
 
     def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The values of both."""
-        return [both(left[0], right[0]), distributions.united([left[1], right[1]])]
+        return [merge_moments(left[0], right[0]), distributions.merge_states([left[1], right[1]])]
 
     def finish(self, state: list[Any] | None, now_ms: int) -> int:
         """How many; without a value its others have other moments, which gives one distance from the mean for all."""
@@ -65,5 +65,5 @@ class OutliersInWindow(Windowed):
             if before is not None and before[0] >= LEAST and before[2] > 0:
                 away = self._sigma * deviation(before)
                 found += distributions.outside(numbers, before[1] - away, before[1] + away)
-            before = both(before, moments)
+            before = merge_moments(before, moments)
         return found

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from headrace.reduce.features import core, distinct, distributions, geo, moments, outliers, recency, velocity
 from headrace.reduce.features.operator import OfValues, Operator
-from headrace.reduce.features.packing import pack, unpack_all
+from headrace.reduce.features.state_bytes import pack, unpack_all
 from headrace.reduce.features.window import Windowed
 from headrace.reduce.sketches import KLL_K
 
@@ -67,7 +67,7 @@ COLUMNS = {
 Values: TypeAlias = Sequence[Any]
 
 
-class Part(NamedTuple):
+class StatePart(NamedTuple):
     """A part of a state: its columns, what they hold of it, and what it is given those; of many states at once."""
 
     columns: tuple[str, ...]
@@ -75,19 +75,19 @@ class Part(NamedTuple):
     whole: Callable[..., Values]
 
 
-def plain(name: str) -> Part:
+def plain(name: str) -> StatePart:
     """What a column holds as it is: an integer of 64 bits, or a sketch."""
-    return Part((name,), lambda values: (values,), lambda found: found)
+    return StatePart((name,), lambda values: (values,), lambda found: found)
 
 
-def double(name: str) -> Part:
+def double(name: str) -> StatePart:
     """A double."""
-    return Part((name,), lambda values: ([float(value) for value in values],), lambda found: found)
+    return StatePart((name,), lambda values: ([float(value) for value in values],), lambda found: found)
 
 
-def pooled(name: str) -> Part:
+def pooled(name: str) -> StatePart:
     """Number, mean and squared deviations."""
-    return Part((name,), lambda values: (values,), lambda found: [[int(n), mean, rest] for n, mean, rest in found])
+    return StatePart((name,), lambda values: (values,), lambda found: [[int(n), mean, rest] for n, mean, rest in found])
 
 
 def _halves(values: Values) -> Sequence[Values]:
@@ -112,10 +112,10 @@ def _unpacked(found: Values) -> Values:
 
 
 #: A sum of integers: exact, or a double where it was stored as one, being too great.
-INTEGERS = Part(("high", "low", "total"), _halves, _sums)
+INTEGERS = StatePart(("high", "low", "total"), _halves, _sums)
 
 #: Values or numbers that are kept as they are; merged, those of every part.
-EXACT = Part(("exact",), lambda values: ([pack(value) if value else None for value in values],), _unpacked)
+EXACT = StatePart(("exact",), lambda values: ([pack(value) if value else None for value in values],), _unpacked)
 
 
 class Parts:
@@ -123,7 +123,7 @@ class Parts:
 
     def __init__(
         self,
-        *parts: Part,
+        *parts: StatePart,
         apart: Callable[[Any], Sequence[Any]] = lambda state: state,
         together: Callable[..., Any] = lambda *given: [*given],
     ) -> None:
@@ -148,7 +148,7 @@ class Parts:
 class Alone(Parts):
     """States that are one part as it is."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: StatePart) -> None:
         super().__init__(part)
         self._part = part
 
@@ -168,7 +168,7 @@ def parts_of(found: Operator) -> Parts | None:
     return made(inner) if callable(made) else made
 
 
-def _summed(found: Operator) -> Part:
+def _summed(found: Operator) -> StatePart:
     return double("total") if cast(OfValues, found).kind == "f64" else INTEGERS
 
 
@@ -181,11 +181,11 @@ def _extreme(found: Operator) -> Parts:
 
 
 def _different(exact: list[dict[Any, int]], sketch: bytes | None) -> list[Any]:
-    return distinct.united([[{}, sketch], *([values, None] for values in exact)])
+    return distinct.merge_states([[{}, sketch], *([values, None] for values in exact)])
 
 
 def _numbers(exact: list[list[float]], sketch: bytes | None) -> list[Any]:
-    return distributions.united([[[], sketch], *([numbers, None] for numbers in exact)])
+    return distributions.merge_states([[[], sketch], *([numbers, None] for numbers in exact)])
 
 
 _FIRST, _LAST = Alone(plain("earliest")), Alone(plain("latest"))

@@ -13,32 +13,32 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.format.state.layout import State
-from headrace.reduce.features.definition import Defined
-from headrace.reduce.features.events import Shapes
-from headrace.reduce.features.table import Row
-from headrace.reduce.states.coverage import Chain, history, merged
+from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.events import EventShapes
+from headrace.reduce.features.table import KeyState
+from headrace.reduce.states.coverage import Chain, history, merge_row
 from headrace.reduce.states.definition import EventRun
 
 
-class Asked(NamedTuple):
+class KeyMoment(NamedTuple):
     """A key at a moment."""
 
     key: bytes
     at_us: int
 
 
-class Begun(NamedTuple):
+class StartGroup(NamedTuple):
     """Features of a table whose states end at the same event, where folding goes on."""
 
-    defined: Defined
+    defined: TableDefinition
     chain: Chain
     start: int
 
 
-class Beginning(NamedTuple):
+class ReplayStart(NamedTuple):
     """Where to begin for every feature, and whether nothing is missing since their births."""
 
-    parts: tuple[Begun, ...]
+    parts: tuple[StartGroup, ...]
     complete: bool
 
     @property
@@ -57,9 +57,9 @@ class Beginning(NamedTuple):
         return min(part.chain.states[0].first_seq if part.chain.states else part.start for part in self.parts)
 
 
-def beginning(
-    defined: Defined, features: Iterable[str], states: Iterable[State], first_seq: int, until: int
-) -> Beginning:
+def find_start(
+    defined: TableDefinition, features: Iterable[str], states: Iterable[State], first_seq: int, until: int
+) -> ReplayStart:
     """Begin with states that hold nothing from an event on; events before ``first_seq`` are not retained."""
     usable = [state for state in states if state.end_seq <= until]
     together: dict[tuple[int, tuple[str, ...]], list[str]] = {}
@@ -72,10 +72,10 @@ def beginning(
         start = max(end, first_seq)
         together.setdefault((start, tuple(state.name for state in chains[name])), []).append(name)
     parts = [
-        Begun(defined.restricted(names), Chain(tuple(names), tuple(chains[names[0]])), start)
+        StartGroup(defined.restricted(names), Chain(tuple(names), tuple(chains[names[0]])), start)
         for (start, _), names in together.items()
     ]
-    return Beginning(tuple(parts), complete)
+    return ReplayStart(tuple(parts), complete)
 
 
 class Replay:
@@ -83,8 +83,8 @@ class Replay:
 
     def __init__(
         self,
-        begun: Beginning,
-        asked: Sequence[Asked],
+        begun: ReplayStart,
+        asked: Sequence[KeyMoment],
         features: Sequence[str],
         find: Callable[[State, bytes], Mapping[str, bytes] | None],
     ) -> None:
@@ -94,7 +94,7 @@ class Replay:
         self.rows: list[dict[str, Any]] = [{} for _ in asked]
         self._held = [_held(part, {one.key for one in asked}, find) for part in begun.parts]
 
-    def fold(self, shapes: Shapes, told: EventRun) -> bool:
+    def fold(self, shapes: EventShapes, told: EventRun) -> bool:
         """Go on with some events; whether any moment is still to come."""
         for at, event in enumerate(shapes.events(told.body, told.version)):
             self._tell(told.times_us[at])
@@ -123,13 +123,13 @@ class Replay:
             number, asked = self._asked.pop()
             self.rows[number] = self._row(asked)
 
-    def _row(self, asked: Asked) -> dict[str, Any]:
+    def _row(self, asked: KeyMoment) -> dict[str, Any]:
         found = [held[asked.key] for held in self._held]
-        return finished([part.defined for part in self._parts], found, asked, self._features)
+        return finish_row([part.defined for part in self._parts], found, asked, self._features)
 
 
-def finished(
-    parts: Sequence[Defined], rows: Sequence[Row | None], asked: Asked, features: Sequence[str]
+def finish_row(
+    parts: Sequence[TableDefinition], rows: Sequence[KeyState | None], asked: KeyMoment, features: Sequence[str]
 ) -> dict[str, Any]:
     """The row of a key at a moment, from parts that have different features; none where it was not seen."""
     seen = next((row for row in rows if row is not None), None)
@@ -141,11 +141,11 @@ def finished(
 
 
 def _held(
-    part: Begun, keys: Iterable[bytes], find: Callable[[State, bytes], Mapping[str, bytes] | None]
-) -> dict[bytes, Row | None]:
+    part: StartGroup, keys: Iterable[bytes], find: Callable[[State, bytes], Mapping[str, bytes] | None]
+) -> dict[bytes, KeyState | None]:
     """What states hold of the keys that are asked for."""
     reducer, lives = part.defined.reducer, {name: life.id for name, life in part.defined.lives.items()}
-    return {key: merged(reducer, lives, [part.chain], lambda state, key=key: find(state, key)) for key in keys}  # type: ignore[misc]
+    return {key: merge_row(reducer, lives, [part.chain], lambda state, key=key: find(state, key)) for key in keys}  # type: ignore[misc]
 
 
 #: States come before all events.
@@ -157,7 +157,7 @@ class Question(msgspec.Struct, frozen=True):
 
     features: tuple[str, ...]
     asked: tuple[tuple[bytes, int], ...]
-    defined: Defined
+    defined: TableDefinition
 
     def moments(self) -> dict[bytes, list[int]]:
         """The moments that are asked for, by key, in order."""
@@ -167,7 +167,7 @@ class Question(msgspec.Struct, frozen=True):
         return found
 
 
-class Part(msgspec.Struct, frozen=True):
+class StartPart(msgspec.Struct, frozen=True):
     """Features that begin with the same states, and the first event to fold after them."""
 
     features: tuple[str, ...]
@@ -175,10 +175,10 @@ class Part(msgspec.Struct, frozen=True):
     states: tuple[str, ...]
 
 
-class Known(msgspec.Struct, frozen=True):
+class StartPoint(msgspec.Struct, frozen=True):
     """Where to begin, whether nothing is missing since the births of the features, and the first event known of."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[StartPart, ...]
     complete: bool
     since: int
 
@@ -193,16 +193,16 @@ class Piece(NamedTuple):
     packed: dict[str, bytes]
 
 
-class Pieces:
+class PieceFolder:
     """Folds a run of events into pieces."""
 
-    def __init__(self, question: Question, known: Known) -> None:
+    def __init__(self, question: Question, known: StartPoint) -> None:
         self._moments = question.moments()
         self._parts = [(part.start, question.defined.restricted(part.features).reducer) for part in known.parts]
-        self._rows: dict[tuple[bytes, int, int], Row] = {}
+        self._rows: dict[tuple[bytes, int, int], KeyState] = {}
         self._number: int | None = None
 
-    def fold(self, shapes: Shapes, told: EventRun) -> None:
+    def fold(self, shapes: EventShapes, told: EventRun) -> None:
         """Go on with some events."""
         self._number = told.first_seq if self._number is None else self._number
         for at, event in enumerate(shapes.events(told.body, told.version)):
@@ -223,7 +223,9 @@ class Pieces:
             yield Piece(key, part, self._number or 0, moment, self._parts[part][1].pack(row))
 
 
-def answered(question: Question, known: Known, key: bytes, pieces: Sequence[Piece]) -> list[tuple[int, dict[str, Any]]]:
+def answer_moments(
+    question: Question, known: StartPoint, key: bytes, pieces: Sequence[Piece]
+) -> list[tuple[int, dict[str, Any]]]:
     """The rows of a key at its moments, given its pieces in order, and their places among everything asked."""
     defined = [question.defined.restricted(part.features) for part in known.parts]
     asked = sorted((at_us, place) for place, (own, at_us) in enumerate(question.asked) if own == key)
@@ -233,14 +235,14 @@ def answered(question: Question, known: Known, key: bytes, pieces: Sequence[Piec
     ]
     rows = zip(*along, strict=True)
     return [
-        (place, finished(defined, found, Asked(key, at_us), question.features))
+        (place, finish_row(defined, found, KeyMoment(key, at_us), question.features))
         for (at_us, place), found in zip(asked, rows, strict=True)
     ]
 
 
-def _along(defined: Defined, moments: int, pieces: Iterable[Piece]) -> list[Row | None]:
+def _along(defined: TableDefinition, moments: int, pieces: Iterable[Piece]) -> list[KeyState | None]:
     """What a key has at each of its moments."""
-    reducer, found, row = defined.reducer, list[Row | None](), None
+    reducer, found, row = defined.reducer, list[KeyState | None](), None
     for piece in pieces:
         found += [row] * (piece.moment - len(found))
         part = reducer.unpack(piece.packed)

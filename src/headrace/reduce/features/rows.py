@@ -115,7 +115,7 @@ class Rows:
         return row
 
 
-def mentioned(resolved: Resolved) -> set[str]:
+def mentioned_names(resolved: Resolved) -> set[str]:
     """All names that the steps, the key and the features mention."""
     found = set(resolved.table.key)
     for op in resolved.ops:

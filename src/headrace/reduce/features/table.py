@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.errors import KeyShapeMismatch
-from headrace.reduce.features.keys import Keys
+from headrace.reduce.features.keys import KeyEncoder
 from headrace.reduce.features.operators import operator
-from headrace.reduce.features.packing import pack, unpack
-from headrace.reduce.features.rows import Rows, mentioned
+from headrace.reduce.features.rows import Rows, mentioned_names
+from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.schema.descriptor.nodes import Life
 from headrace.schema.expression import compiled, parse
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NEVER = float("inf")
 
 
-class Row(msgspec.Struct, gc=False):
+class KeyState(msgspec.Struct, gc=False):
     """The state of one key: the frame of its events, and a state per feature; an absent one is that of no events."""
 
     first_seq: int
@@ -47,8 +47,8 @@ class TableReducer:
     ) -> None:
         table = resolved.table
         self.features = tuple(table.features)
-        self.rows = Rows(resolved.root.schema, resolved.ops, mentioned(resolved))
-        self.keys = Keys(table.key, resolved.key_types)
+        self.rows = Rows(resolved.root.schema, resolved.ops, mentioned_names(resolved))
+        self.keys = KeyEncoder(table.key, resolved.key_types)
         self.operators = {name: operator(feature, resolved.types) for name, feature in table.features.items()}
         self.lives = {name: lives[name] for name in table.features}
         self.types = resolved.types
@@ -71,10 +71,10 @@ class TableReducer:
             return None
         return key, row
 
-    def fold(self, state: Row | None, row: dict[str, Any], at_ms: int, seq: int) -> Row:
+    def fold(self, state: KeyState | None, row: dict[str, Any], at_ms: int, seq: int) -> KeyState:
         """The state with one more row, later than all others; the state given may be changed."""
         if state is None:
-            state = Row(seq, at_ms, seq, at_ms, False, {})
+            state = KeyState(seq, at_ms, seq, at_ms, False, {})
         else:
             if self.cold and at_ms - state.last_ms > self._cold_after(seq):
                 state.states = {}
@@ -90,7 +90,7 @@ class TableReducer:
                     states[name] = folded
         return state
 
-    def merge(self, left: Row, right: Row) -> Row:
+    def merge(self, left: KeyState, right: KeyState) -> KeyState:
         """The state of two adjacent ranges, the earlier one first; neither is changed, parts of both may be shared."""
         afresh = right.restarted or right.first_ms - left.last_ms > self._cold_after(right.first_seq)
         if afresh:
@@ -103,9 +103,9 @@ class TableReducer:
                 if name in ours or name in theirs
             }
         restarted = left.restarted or afresh
-        return Row(left.first_seq, left.first_ms, right.last_seq, right.last_ms, restarted, states)
+        return KeyState(left.first_seq, left.first_ms, right.last_seq, right.last_ms, restarted, states)
 
-    def finish(self, state: Row | None, now_ms: int, wanted: Sequence[str] | None = None) -> dict[str, Any]:
+    def finish(self, state: KeyState | None, now_ms: int, wanted: Sequence[str] | None = None) -> dict[str, Any]:
         """The features of a key at a moment; none at all of a key that is unseen or has gone cold."""
         if state is None or self._is_cold(state, now_ms):
             return {}
@@ -117,7 +117,7 @@ class TableReducer:
         """The features of a key that no event has had since they began."""
         return {name: self.operators[name].finish(None, now_ms) for name in wanted}
 
-    def pack(self, state: Row) -> dict[str, bytes]:
+    def pack(self, state: KeyState) -> dict[str, bytes]:
         """The frame under the empty name, and the state of every life that has one."""
         frame = [state.first_seq, state.first_ms, state.last_seq, state.last_ms, state.restarted]
         packed = {"": pack(frame)}
@@ -126,11 +126,11 @@ class TableReducer:
                 packed[self.lives[name].id] = pack(held)
         return packed
 
-    def unpack(self, packed: Mapping[str, bytes]) -> Row:
+    def unpack(self, packed: Mapping[str, bytes]) -> KeyState:
         """The state that was packed; a life that is absent is empty, one that is not of this table is passed over."""
         states = {name: unpack(packed[life.id]) for name, life in self.lives.items() if life.id in packed}
         first_seq, first_ms, last_seq, last_ms, restarted = unpack(packed[""])
-        return Row(first_seq, first_ms, last_seq, last_ms, restarted, states)
+        return KeyState(first_seq, first_ms, last_seq, last_ms, restarted, states)
 
     def key(self, given: Any) -> bytes:
         """The key that a caller gives: an array, or a scalar where it has one part; "" is the key of a global table."""
@@ -151,7 +151,7 @@ class TableReducer:
         after = self.cold[at - 1][1] if at else None
         return NEVER if after is None else after
 
-    def _is_cold(self, state: Row, now_ms: int) -> bool:
+    def _is_cold(self, state: KeyState, now_ms: int) -> bool:
         """Whether it has been idle for too long by the rule of its last event, and the newest one would restart it."""
         if not self.cold:
             return False

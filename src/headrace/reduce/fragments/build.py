@@ -11,9 +11,9 @@ import msgspec
 from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.format.state.writer import Packed
-from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, Keys
+from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, UserFragments
 from headrace.reduce.states.definition import EventRun, Folded
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.descriptor.nodes import Life
 from headrace.schema.entity.observation import Observation
@@ -31,7 +31,7 @@ def name_of(entity_type: str) -> str:
     return entity_type + _SUFFIX
 
 
-class FragmentsDefined(msgspec.Struct, frozen=True, dict=True):
+class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
     """The fragments of an entity type; they are always counted alike."""
 
     entity_type: str
@@ -59,7 +59,7 @@ class FragmentsDefined(msgspec.Struct, frozen=True, dict=True):
         """What folds it."""
         return _REDUCER
 
-    def restricted(self, names: Collection[str]) -> FragmentsDefined:
+    def restricted(self, names: Collection[str]) -> FragmentsDefinition:
         """The same, or nothing."""
         return msgspec.structs.replace(self, is_alive=self.is_alive and "" in names)
 
@@ -68,7 +68,7 @@ class FragmentsDefined(msgspec.Struct, frozen=True, dict=True):
         return msgspec.to_builtins(self)
 
 
-class Shapes:
+class FragmentShapes:
     """Turns stored bodies into observations with their fragments."""
 
     def folded(self, told: EventRun) -> Iterator[Folded]:
@@ -77,15 +77,15 @@ class Shapes:
         return zip(range(told.first_seq, told.first_seq + len(found)), told.times_us, found, strict=True)
 
 
-SHAPES = Shapes()
+SHAPES = FragmentShapes()
 
 
-def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
+def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
     """The rows of a unit's users, in the columns of segments; ``rest`` is called between slices of them."""
-    rows: dict[bytes, Keys] = {}
+    rows: dict[bytes, UserFragments] = {}
     count = 0
     for batch in batches:
-        for told in of_batch(batch, _SLICE_BYTES):
+        for told in runs_of_batch(batch, _SLICE_BYTES):
             for seq, at_us, observation in SHAPES.folded(told):
                 placed = _REDUCER.place(observation)
                 if placed is not None:
@@ -98,6 +98,6 @@ def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iter
     return ((key, _REDUCER.pack(rows.pop(key))) for key in sorted(rows))
 
 
-def defined_by(unit: Unit) -> FragmentsDefined:
+def defined_by(unit: Unit) -> FragmentsDefinition:
     """The fragments that a unit counts."""
-    return decoding.convert(unit.defined, FragmentsDefined).restricted(tuple(unit.lives or {}))
+    return decoding.convert(unit.defined, FragmentsDefinition).restricted(tuple(unit.lives or {}))

@@ -19,16 +19,16 @@ from headrace.reduce.fragments.rules import (
     NO_VALUES,
     TOO_FEW,
     TOO_FEW_SOURCES,
-    Bar,
     Reason,
     Settings,
+    Thresholds,
     is_telling,
     may_be_moment,
     of_name,
 )
 from headrace.reduce.fragments.shapes import SHAPES, accepts, converter_for, converters, fits
 from headrace.reduce.fragments.stats import Stats
-from headrace.reduce.fragments.stats import counted as differing
+from headrace.reduce.fragments.stats import estimate_count as differing
 from headrace.schema.entity.fields import TYPES
 from headrace.schema.entity.nodes import DEFAULT_POLICY, Converter, Field, Schema, Type
 from headrace.schema.entity.update import Addition, ConverterAddition, Update
@@ -53,7 +53,7 @@ class Missing(NamedTuple):
     functions: frozenset[str]
 
 
-def proposed(name: str, stats: Stats, bar: Bar) -> Proposal:
+def propose_field(name: str, stats: Stats, bar: Thresholds) -> Proposal:
     """The field that most values mean, and where that is too few, a text if that many are texts."""
     meanings = _meanings(name, stats)
     votes = Counter[Type]()
@@ -62,7 +62,7 @@ def proposed(name: str, stats: Stats, bar: Bar) -> Proposal:
     kind = max(TYPES, key=lambda each: votes[each])
     shapes = tuple(shape for shape, meaning in meanings.items() if meaning == kind)
     texts = tuple(shape for shape in meanings if SHAPES[shape].kind == "string")
-    if not bar.is_share(votes[kind], stats.frequency) and bar.is_share(counted(stats, texts), stats.frequency):
+    if not bar.is_share(votes[kind], stats.frequency) and bar.is_share(count_values(stats, texts), stats.frequency):
         kind, shapes = "string", texts
     needed = {converter_for(kind, shape) for shape in shapes if not fits(kind, shape)} - {None}
     return Proposal(Field(kind, converters=converters({name for name in needed if name is not None})), shapes)
@@ -75,7 +75,7 @@ def missing(field: Field, stats: Stats) -> Missing:
     return Missing(shapes, tuple(found), frozenset(found.values()))
 
 
-def counted(stats: Stats, shapes: tuple[str, ...]) -> int:
+def count_values(stats: Stats, shapes: tuple[str, ...]) -> int:
     """How many values have one of these shapes."""
     return sum(stats.shapes[shape].count for shape in shapes)
 
@@ -182,11 +182,11 @@ def _candidate(key: str, stats: Stats, field: Field | None, schema: Schema, sett
     return _told(key, stats, found, tuple(refused))
 
 
-def _field(key: str, stats: Stats, bar: Bar) -> _Evidence:
+def _field(key: str, stats: Stats, bar: Thresholds) -> _Evidence:
     """The field that the values of an unknown key would make."""
     if not stats.frequency:
         return _Evidence((), ())
-    field, shapes = proposed(key, stats, bar)
+    field, shapes = propose_field(key, stats, bar)
     lacks = missing(field, stats)
     functions = {converter.function for converter in field.converters}
     if lacks.shapes and not any(_short(stats, lacks.convertible, lacks.shapes, bar)):
@@ -200,7 +200,7 @@ def _more_converters(stats: Stats, field: Field) -> _Evidence:
     return _Evidence(lacks.convertible, lacks.shapes, field.type, converters(set(lacks.functions)), "add_converters")
 
 
-def _weakness(stats: Stats, found: _Evidence, bar: Bar) -> Iterator[Reason]:
+def _weakness(stats: Stats, found: _Evidence, bar: Thresholds) -> Iterator[Reason]:
     """What speaks against a change by its evidence."""
     if not found.of:
         yield Reason(NO_VALUES, "nothing but null was given")
@@ -210,9 +210,9 @@ def _weakness(stats: Stats, found: _Evidence, bar: Bar) -> Iterator[Reason]:
         yield from _short(stats, found.shapes, found.of, bar)
 
 
-def _short(stats: Stats, shapes: tuple[str, ...], of: tuple[str, ...], bar: Bar) -> Iterator[Reason]:
+def _short(stats: Stats, shapes: tuple[str, ...], of: tuple[str, ...], bar: Thresholds) -> Iterator[Reason]:
     """What the values with these shapes fall short of, among those with the others."""
-    number, whole, sources = counted(stats, shapes), counted(stats, of), stats.sources(shapes)
+    number, whole, sources = count_values(stats, shapes), count_values(stats, of), stats.sources(shapes)
     if whole < bar.occurrences:
         yield Reason(TOO_FEW, f"{whole} values, and {bar.occurrences} are asked for")
     if sources < bar.sources:
@@ -223,8 +223,8 @@ def _short(stats: Stats, shapes: tuple[str, ...], of: tuple[str, ...], bar: Bar)
 
 def _told(key: str, stats: Stats, found: _Evidence, reasons: tuple[Reason, ...]) -> Candidate:
     """The candidate with its evidence."""
-    number, whole, kind = counted(stats, found.shapes), counted(stats, found.of), found.field_type
-    plain = counted(stats, tuple(shape for shape in found.shapes if kind is not None and fits(kind, shape)))
+    number, whole, kind = count_values(stats, found.shapes), count_values(stats, found.of), found.field_type
+    plain = count_values(stats, tuple(shape for shape in found.shapes if kind is not None and fits(kind, shape)))
     share = number / whole if whole else 0.0
     # Values that must be converted are half as sure.
     sure = (number + plain) / (2 * number) if number else 0.0

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from headrace.reduce.fragments.stats import Stats, count, merged, pack, unpack
+from headrace.reduce.fragments.stats import Stats, count, merge_stats, pack, unpack
 from headrace.schema.entity.observation import Observation
 
 #: Keys of one user that are kept.
@@ -22,7 +22,7 @@ _PACK = msgspec.msgpack.Encoder().encode
 _UNPACK = msgspec.msgpack.Decoder(tuple[bool, dict[str, bytes]]).decode
 
 
-class Keys(msgspec.Struct):
+class UserFragments(msgspec.Struct):
     """What is known of the fragments of one user, by key, and whether there were more keys than are kept."""
 
     stats: dict[str, Stats] = msgspec.field(default_factory=dict)
@@ -36,9 +36,9 @@ class FragmentReducer:
         """The key and the row of an observation; None where everything in it has its place."""
         return (observation.user_id.encode(), observation) if observation.fragments else None
 
-    def fold(self, state: Keys | None, row: Observation, at_us: int, seq: int) -> Keys:
+    def fold(self, state: UserFragments | None, row: Observation, at_us: int, seq: int) -> UserFragments:
         """The state with one more observation; the state given may be changed."""
-        found = Keys() if state is None else state
+        found = UserFragments() if state is None else state
         for fragment in row.fragments:
             stats = found.stats.get(fragment.key)
             if stats is None:
@@ -48,30 +48,30 @@ class FragmentReducer:
             _shorten(found)
         return found
 
-    def merge(self, left: Keys, right: Keys) -> Keys:
+    def merge(self, left: UserFragments, right: UserFragments) -> UserFragments:
         """What is known of both; neither is changed."""
         stats = dict(left.stats)
         for key, held in right.stats.items():
-            stats[key] = merged(stats[key], held) if key in stats else held
-        found = Keys(stats, left.truncated or right.truncated)
+            stats[key] = merge_stats(stats[key], held) if key in stats else held
+        found = UserFragments(stats, left.truncated or right.truncated)
         _shorten(found)
         return found
 
-    def pack(self, state: Keys) -> dict[str, bytes]:
+    def pack(self, state: UserFragments) -> dict[str, bytes]:
         """The row as bytes, the same for the same fragments."""
         _shorten(state)
         packed = {key: pack(state.stats[key]) for key in sorted(state.stats)}
         return {"": b"", LIFE: _PACK((state.truncated, packed))}
 
-    def unpack(self, packed: Mapping[str, bytes]) -> Keys:
+    def unpack(self, packed: Mapping[str, bytes]) -> UserFragments:
         """The row that was packed."""
         if LIFE not in packed:
-            return Keys()
+            return UserFragments()
         truncated, found = _UNPACK(packed[LIFE])
-        return Keys({key: unpack(part) for key, part in found.items()}, truncated)
+        return UserFragments({key: unpack(part) for key, part in found.items()}, truncated)
 
 
-def _shorten(found: Keys) -> None:
+def _shorten(found: UserFragments) -> None:
     """Leave keys out that are too many: those with the greatest hashes, whatever came first."""
     if len(found.stats) > MOST_KEYS:
         kept = sorted(found.stats, key=_hash)[:MOST_KEYS]

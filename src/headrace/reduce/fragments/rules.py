@@ -110,14 +110,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     banned: tuple[Banned, ...] = BANNED
     decided: frozenset[str] = frozenset()
 
-    def bar(self, stats: Stats) -> Bar:
+    def bar(self, stats: Stats) -> Thresholds:
         """What is asked of the fragments of one key."""
         occurrences, share = self.min_occurrences, self.min_share
         if self.user_id is None and self.global_conservative:
             occurrences, share = 2 * occurrences, min(1.0, share + _STEP)
         elif self.user_id is not None and self.trusted_source_relaxation and self._trusts(stats):
             occurrences, share = -(-occurrences // 2), share - _STEP
-        return Bar(occurrences, self.min_sources, share)
+        return Thresholds(occurrences, self.min_sources, share)
 
     def _trusts(self, stats: Stats) -> bool:
         """Whether more values come from a kind of source that is trusted than from any other."""
@@ -125,7 +125,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return bool(kinds) and max(sorted(kinds), key=lambda kind: kinds[kind]) in self.trusted_kinds
 
 
-class Bar(NamedTuple):
+class Thresholds(NamedTuple):
     """The least numbers that are evidence."""
 
     occurrences: int

@@ -21,14 +21,14 @@ _RANGE = 2**64
 _KEPT = 1 << 15
 
 
-def note(held: set[int], text: str) -> None:
+def add_text(held: set[int], text: str) -> None:
     """Take in a text."""
     held.add(_hash(text))
     if len(held) > 2 * MOST:
         held.intersection_update(least(held))
 
 
-def united(parts: Iterable[set[int]]) -> set[int]:
+def merge_texts(parts: Iterable[set[int]]) -> set[int]:
     """The texts of all; none of them is changed."""
     return set(least(set().union(*parts)))
 
@@ -38,7 +38,7 @@ def least(held: set[int]) -> list[int]:
     return sorted(held)[:MOST]
 
 
-def counted(held: set[int]) -> int:
+def estimate_count(held: set[int]) -> int:
     """How many there are."""
     if len(held) < MOST:
         return len(held)
@@ -55,10 +55,10 @@ MOST_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
 #: The user and the key of fragments.
-Of = tuple[str, str]
+FragmentId = tuple[str, str]
 
 
-class Tally(msgspec.Struct):
+class ShapeCount(msgspec.Struct):
     """The values of one shape: how many, and the sources that they are from."""
 
     count: int = 0
@@ -75,7 +75,7 @@ class Stats(msgspec.Struct):
     last_us: int
     converted: int = 0
     nulls: int = 0
-    shapes: dict[str, Tally] = msgspec.field(default_factory=dict)
+    shapes: dict[str, ShapeCount] = msgspec.field(default_factory=dict)
     kinds: dict[str, int] = msgspec.field(default_factory=dict)
     users: set[int] = msgspec.field(default_factory=set)
     entities: set[int] = msgspec.field(default_factory=set)
@@ -88,12 +88,12 @@ class Stats(msgspec.Struct):
 
     def sources(self, shapes: Iterable[str]) -> int:
         """How many sources the values with these shapes are from."""
-        return counted(united(self.shapes[shape].sources for shape in shapes))
+        return estimate_count(merge_texts(self.shapes[shape].sources for shape in shapes))
 
 
-def tallied(observations: Iterable[tuple[int, int, Observation]]) -> dict[Of, Stats]:
+def count_observations(observations: Iterable[tuple[int, int, Observation]]) -> dict[FragmentId, Stats]:
     """The fragments of observations, which come with their sequence numbers and the times they were appended, µs."""
-    found: dict[Of, Stats] = {}
+    found: dict[FragmentId, Stats] = {}
     for _, at_us, observation in observations:
         for fragment in observation.fragments:
             of = (observation.user_id, fragment.key)
@@ -114,13 +114,13 @@ def count(stats: Stats, at_us: int, observation: Observation, fragment: Fragment
     if shape == NULL:
         stats.nulls += 1
         return
-    tally = stats.shapes.setdefault(shape, Tally())
+    tally = stats.shapes.setdefault(shape, ShapeCount())
     tally.count += 1
     if observation.source_id is not None:
-        note(tally.sources, observation.source_id)
+        add_text(tally.sources, observation.source_id)
     stats.kinds[observation.observation_source] = stats.kinds.get(observation.observation_source, 0) + 1
-    note(stats.users, observation.user_id)
-    note(stats.entities, observation.entity_id)
+    add_text(stats.users, observation.user_id)
+    add_text(stats.entities, observation.entity_id)
     _exemplify(stats, fragment.value)
 
 
@@ -137,7 +137,7 @@ def _exemplify(stats: Stats, value: Any) -> None:
         del stats.examples[max(stats.examples)]
 
 
-def merged(left: Stats, right: Stats) -> Stats:
+def merge_stats(left: Stats, right: Stats) -> Stats:
     """What is known of both; neither is changed."""
     examples = dict(left.examples)
     for digest, shown in right.examples.items():
@@ -149,36 +149,36 @@ def merged(left: Stats, right: Stats) -> Stats:
         left.nulls + right.nulls,
         {shape: _tally(left, right, shape) for shape in {**left.shapes, **right.shapes}},
         {kind: left.kinds.get(kind, 0) + right.kinds.get(kind, 0) for kind in {**left.kinds, **right.kinds}},
-        united([left.users, right.users]),
-        united([left.entities, right.entities]),
+        merge_texts([left.users, right.users]),
+        merge_texts([left.entities, right.entities]),
         {digest: examples[digest] for digest in sorted(examples)[:MOST_EXAMPLES]},
     )
 
 
-def _tally(left: Stats, right: Stats, shape: str) -> Tally:
+def _tally(left: Stats, right: Stats, shape: str) -> ShapeCount:
     parts = [tally for tally in (left.shapes.get(shape), right.shapes.get(shape)) if tally is not None]
-    return Tally(sum(tally.count for tally in parts), united(tally.sources for tally in parts))
+    return ShapeCount(sum(tally.count for tally in parts), merge_texts(tally.sources for tally in parts))
 
 
-def combined(tallies: Iterable[Mapping[Of, Stats]]) -> dict[Of, Stats]:
+def merge_counts(tallies: Iterable[Mapping[FragmentId, Stats]]) -> dict[FragmentId, Stats]:
     """Several counts as one."""
-    found: dict[Of, Stats] = {}
+    found: dict[FragmentId, Stats] = {}
     for tally in tallies:
         for of, stats in tally.items():
-            found[of] = merged(found[of], stats) if of in found else stats
+            found[of] = merge_stats(found[of], stats) if of in found else stats
     return found
 
 
-def of_user(tally: Mapping[Of, Stats], user_id: str) -> dict[str, Stats]:
+def of_user(tally: Mapping[FragmentId, Stats], user_id: str) -> dict[str, Stats]:
     """The keys of one user."""
     return {key: stats for (user, key), stats in tally.items() if user == user_id}
 
 
-def of_everyone(tally: Mapping[Of, Stats]) -> dict[str, Stats]:
+def of_everyone(tally: Mapping[FragmentId, Stats]) -> dict[str, Stats]:
     """The keys of all users together."""
     found: dict[str, Stats] = {}
     for (_, key), stats in tally.items():
-        found[key] = merged(found[key], stats) if key in found else stats
+        found[key] = merge_stats(found[key], stats) if key in found else stats
     return found
 
 
@@ -198,5 +198,5 @@ def _spelled(value: Any) -> bytes:
 def unpack(packed: bytes) -> Stats:
     """The statistics in these bytes."""
     first_us, last_us, converted, nulls, shapes, kinds, users, entities, examples = msgspec.json.decode(packed)
-    tallies = {shape: Tally(count, set(sources)) for shape, (count, sources) in shapes.items()}
+    tallies = {shape: ShapeCount(count, set(sources)) for shape, (count, sources) in shapes.items()}
     return Stats(first_us, last_us, converted, nulls, tallies, kinds, set(users), set(entities), dict(examples))

@@ -14,80 +14,80 @@ from typing import Any
 
 import msgspec
 
-from headrace.reduce.policies.order import Key, Said, comes_first
+from headrace.reduce.policies.order import Key, Origin, comes_first
 from headrace.schema.canonical import value_text
 
 MOST = 1_000
 
 #: A value with its place in the order, and the observation it is from.
-Element = tuple[Key, Said, Any]
+Element = tuple[Key, Origin, Any]
 
 
-class Gathered(msgspec.Struct, gc=False):
+class ArrayState(msgspec.Struct, gc=False):
     """The different values of a field; ``first`` is the first observation that has the field, be it without values."""
 
-    first: Said
+    first: Origin
     elements: dict[str, Element]
     dropped: bool = False
 
 
-def gathered(state: Gathered | None, said: Said, value: Any) -> Gathered:
+def add_values(state: ArrayState | None, said: Origin, value: Any) -> ArrayState:
     """The state with one more observation; the one given may be changed."""
     if state is None or said.source_priority > state.first.source_priority:
-        state = Gathered(said, {})
+        state = ArrayState(said, {})
     elif said.source_priority < state.first.source_priority:
         return state
     elif _place(said, 0) <= _place(state.first, 0):
         state.first = _foremost(said, state.first)
-    for position, element in enumerate(listed(value)):
+    for position, element in enumerate(elements_of(value)):
         _put(state.elements, identity(element), (_place(said, position), said, element))
     # Twice as many are let in before any is dropped, so that an observation costs the same however many there were.
-    return bounded(state) if len(state.elements) > 2 * MOST else state
+    return limit_values(state) if len(state.elements) > 2 * MOST else state
 
 
-def united(values: Iterable[tuple[int, Any]]) -> tuple[list[tuple[int, int, Any]], bool]:
+def merge_elements(values: Iterable[tuple[int, Any]]) -> tuple[list[tuple[int, int, Any]], bool]:
     """The different elements of numbered values that come in their order, and whether there are more than are kept.
 
     Each has the number of the first value with it, and its position there.
     """
     found: dict[str, tuple[int, int, Any]] = {}
     for number, value in values:
-        for position, element in enumerate(listed(value)):
+        for position, element in enumerate(elements_of(value)):
             found.setdefault(identity(element), (number, position, element))
     elements = list(found.values())
     return elements[:MOST], len(elements) > MOST
 
 
-def joined(left: Gathered, right: Gathered) -> Gathered:
+def merge_arrays(left: ArrayState, right: ArrayState) -> ArrayState:
     """The state of both; neither is changed."""
     if left.first.source_priority != right.first.source_priority:
         return left if left.first.source_priority > right.first.source_priority else right
     elements = dict(left.elements)
     for text, element in right.elements.items():
         _put(elements, text, element)
-    return bounded(Gathered(_foremost(left.first, right.first), elements, left.dropped or right.dropped))
+    return limit_values(ArrayState(_foremost(left.first, right.first), elements, left.dropped or right.dropped))
 
 
-def bounded(state: Gathered) -> Gathered:
+def limit_values(state: ArrayState) -> ArrayState:
     """The same with at most as many values as are kept."""
     if len(state.elements) <= MOST:
         return state
     kept = sorted(state.elements.items(), key=_in_order)[:MOST]
-    return Gathered(state.first, dict(kept), True)
+    return ArrayState(state.first, dict(kept), True)
 
 
-def ordered(state: Gathered) -> list[Element]:
+def order_values(state: ArrayState) -> list[Element]:
     """The values in their order."""
-    return [element for _, element in sorted(bounded(state).elements.items(), key=_in_order)]
+    return [element for _, element in sorted(limit_values(state).elements.items(), key=_in_order)]
 
 
-def restored(first: Said, elements: list[tuple[Said, int, Any]], dropped: bool) -> Gathered:
+def restore(first: Origin, elements: list[tuple[Origin, int, Any]], dropped: bool) -> ArrayState:
     """The state of values that are given with their observations and their positions in these."""
     found = {identity(value): (_place(said, position), said, value) for said, position, value in elements}
-    return Gathered(first, found, dropped)
+    return ArrayState(first, found, dropped)
 
 
-def listed(value: Any) -> list[Any]:
+def elements_of(value: Any) -> list[Any]:
     """The elements of a value."""
     if isinstance(value, list | tuple):
         return list(value)
@@ -105,7 +105,7 @@ def identity(value: Any) -> str:
     return f'"{value}' if isinstance(value, str) else value_text(value)
 
 
-def _place(said: Said, position: int) -> Key:
+def _place(said: Origin, position: int) -> Key:
     return (-said.observed_at_us, said.id, position)
 
 
@@ -113,7 +113,7 @@ def _in_order(item: tuple[str, Element]) -> tuple[Key, str]:
     return item[1][0], item[0]
 
 
-def _foremost(left: Said, right: Said) -> Said:
+def _foremost(left: Origin, right: Origin) -> Origin:
     ours, theirs = _place(left, 0), _place(right, 0)
     if ours == theirs:
         return left if comes_first(left, None, right, None) else right

@@ -17,11 +17,11 @@ from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.format.segment import layout
 from headrace.format.state.writer import Packed
-from headrace.reduce.policies.arrays import united
-from headrace.reduce.policies.definition import TypeDefined
-from headrace.reduce.policies.fields import Policies, laid_out
-from headrace.reduce.policies.order import Key, Said, said, written
-from headrace.reduce.policies.reducer import Row, TypeReducer, framed
+from headrace.reduce.policies.arrays import merge_elements
+from headrace.reduce.policies.definition import TypeDefinition
+from headrace.reduce.policies.fields import Policies, encode_fields
+from headrace.reduce.policies.order import Key, Origin, last_write_key, origin_of
+from headrace.reduce.policies.reducer import EntityState, TypeReducer, encode_frame
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.reduce.work_units import Unit
 from headrace.schema.entity.observation import Observation
@@ -47,7 +47,7 @@ class _Folded(msgspec.Struct, gc=False):
 OBSERVATIONS = cast("msgspec.json.Decoder[list[Observation]]", decoding.make_decoder(list[_Folded]))
 
 
-class Shapes:
+class ObservationShapes:
     """Turns stored bodies into observations."""
 
     def folded(self, told: EventRun) -> Iterator[Folded]:
@@ -56,7 +56,7 @@ class Shapes:
             yield told.first_seq + at, told.times_us[at] // 1000, observation
 
 
-SHAPES = Shapes()
+SHAPES = ObservationShapes()
 
 
 #: An observation with its sequence number and the time it was appended, µs.
@@ -64,8 +64,8 @@ SeenObservation = tuple[int, int, Observation]
 
 
 def fold_observations(
-    reducer: TypeReducer, observations: Iterable[SeenObservation], rows: dict[bytes, Row] | None = None
-) -> dict[bytes, Row]:
+    reducer: TypeReducer, observations: Iterable[SeenObservation], rows: dict[bytes, EntityState] | None = None
+) -> dict[bytes, EntityState]:
     """The state of every entity that is told of; rows that are given are gone on with, and changed."""
     rows = {} if rows is None else rows
     place, fold, held = reducer.place, reducer.fold, rows.get
@@ -77,7 +77,7 @@ def fold_observations(
     return rows
 
 
-def pack_rows(reducer: TypeReducer, rows: dict[bytes, Row]) -> Iterator[tuple[bytes, dict[str, bytes]]]:
+def pack_rows(reducer: TypeReducer, rows: dict[bytes, EntityState]) -> Iterator[tuple[bytes, dict[str, bytes]]]:
     """Rows as they are kept, in the order of keys; none is left."""
     for key in sorted(rows):
         yield key, reducer.pack(rows.pop(key))
@@ -105,7 +105,7 @@ class _Batch(NamedTuple):
     memory: memoryview
 
 
-class Gathered:
+class ObservationBatches:
     """Stored observations, whose keys are the entities that they are about."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Gathered:
 _PLAIN = "observation"
 
 #: An observation with its key among others, and what a state keeps of it.
-Keyed = tuple[Key, Said, Observation]
+Keyed = tuple[Key, Origin, Observation]
 #: The numbers that a state gives to observations, by their places in the order.
 Numbers = dict[int, int]
 
@@ -172,8 +172,8 @@ def _ordered(told: Sequence[SeenObservation]) -> list[Keyed] | None:
     for _, _, one in told:
         if one.kind != _PLAIN or one.user_id != user_id or one.run_id is not None:
             return None
-        kept = said(one)
-        found.append((written(kept), kept, one))
+        kept = origin_of(one)
+        found.append((last_write_key(kept), kept, one))
     if len(found) > 1:
         found.sort(key=itemgetter(0))
         if len({key for key, _, _ in found}) < len(found):
@@ -184,7 +184,7 @@ def _ordered(told: Sequence[SeenObservation]) -> list[Keyed] | None:
 def _frame(told: Sequence[SeenObservation], newest: Observation) -> bytes:
     (first_seq, first_us, _), (last_seq, last_us, _) = told[0], told[-1]
     latest = -newest.observed_at_us, newest.id, newest.schema_version
-    return framed(first_seq, first_us // 1000, last_seq, last_us // 1000, len(told), latest, None)
+    return encode_frame(first_seq, first_us // 1000, last_seq, last_us // 1000, len(told), latest, None)
 
 
 def _fields(policies: Policies, ordered: Sequence[Keyed]) -> bytes:
@@ -200,7 +200,7 @@ def _fields(policies: Policies, ordered: Sequence[Keyed]) -> bytes:
                 continue
             place = _best(keys[name], name, ordered)
         rows.append((name, numbers.setdefault(place, len(numbers)), ordered[place][2].fields[name]))
-    return laid_out([ordered[place][1] for place in numbers], rows)
+    return encode_fields([ordered[place][1] for place in numbers], rows)
 
 
 def _latest(ordered: Sequence[Keyed]) -> dict[str, int]:
@@ -213,7 +213,7 @@ def _latest(ordered: Sequence[Keyed]) -> dict[str, int]:
     return found
 
 
-def _best(key: Callable[[Said], Key], name: str, ordered: Sequence[Keyed]) -> int:
+def _best(key: Callable[[Origin], Key], name: str, ordered: Sequence[Keyed]) -> int:
     """The place of the observation that another order puts before all others with a field."""
     having = [place for place, (_, _, one) in enumerate(ordered) if name in one.fields]
     return having[0] if len(having) == 1 else min(having, key=lambda place: key(ordered[place][1]))
@@ -230,7 +230,7 @@ def _gathered(name: str, ordered: Sequence[Keyed], numbers: Numbers) -> tuple[st
                 greatest, values = priority, []
             if priority == greatest:
                 values.append((place, one.fields[name]))
-    elements, dropped = united(values)
+    elements, dropped = merge_elements(values)
     first = numbers.setdefault(values[0][0], len(numbers))
     rows = [(numbers.setdefault(place, len(numbers)), position, element) for place, position, element in elements]
     return name, first, rows, dropped
@@ -239,9 +239,9 @@ def _gathered(name: str, ordered: Sequence[Keyed], numbers: Numbers) -> tuple[st
 _KEPT = 64
 
 
-def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
+def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
     """The rows of a unit's observations, in the columns of segments; ``rest`` is called between slices of them."""
-    gathered = Gathered()
+    gathered = ObservationBatches()
     for batch in batches:
         gathered.add(batch)
         rest()
@@ -250,17 +250,17 @@ def folded(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iter
     return pack_entities(defined_by(unit).reducer, _paced(gathered, rest))
 
 
-def _paced(gathered: Gathered, rest: Callable[[], None]) -> Iterator[SeenObservation]:
+def _paced(gathered: ObservationBatches, rest: Callable[[], None]) -> Iterator[SeenObservation]:
     for told in gathered.by_entity():
         yield from told
         rest()
 
 
-def defined_by(unit: Unit) -> TypeDefined:
+def defined_by(unit: Unit) -> TypeDefinition:
     """The entity type of a unit, with the lives that it asks for."""
     return _restricted(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
 
 
 @lru_cache(maxsize=_KEPT)
-def _restricted(document: bytes, names: tuple[str, ...]) -> TypeDefined:
-    return TypeDefined.load(msgspec.json.decode(document)).restricted(names)
+def _restricted(document: bytes, names: tuple[str, ...]) -> TypeDefinition:
+    return TypeDefinition.load(msgspec.json.decode(document)).restricted(names)

@@ -15,7 +15,7 @@ from headrace.schema.entity.nodes import ReducerConfig
 _KEPT = 256
 
 
-class TypeDefined(msgspec.Struct, frozen=True, dict=True):
+class TypeDefinition(msgspec.Struct, frozen=True, dict=True):
     """An entity type and the policies of its lives; equal ones fold alike."""
 
     entity_type: str
@@ -26,7 +26,7 @@ class TypeDefined(msgspec.Struct, frozen=True, dict=True):
     undone: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, document: object) -> TypeDefined:
+    def load(cls, document: object) -> TypeDefinition:
         """Read back what was dumped."""
         return decoding.convert(document, cls)
 
@@ -54,7 +54,7 @@ class TypeDefined(msgspec.Struct, frozen=True, dict=True):
         """What folds it; equal ones share it."""
         return _reducer(msgspec.json.encode(self.configs), self.undone)
 
-    def restricted(self, names: Collection[str]) -> TypeDefined:
+    def restricted(self, names: Collection[str]) -> TypeDefinition:
         """The same with some of its lives only."""
         configs = {name: one for name, one in self.configs.items() if name in names}
         return msgspec.structs.replace(self, configs=configs)

@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.reduce.policies.arrays import Gathered, gathered, joined, ordered, restored
-from headrace.reduce.policies.order import Key, Said, comes_first, keyed, ranks, said, written
+from headrace.reduce.policies.arrays import ArrayState, add_values, merge_arrays, order_values, restore
+from headrace.reduce.policies.order import Key, Origin, comes_first, last_write_key, origin_of, policy_key, ranks
 from headrace.schema.entity.nodes import ReducerConfig
 from headrace.schema.entity.observation import Observation
 
 #: The key of the best observation, what is kept of it, and its value.
-Best = tuple[Key, Said, Any]
-Held = Best | Gathered
+Best = tuple[Key, Origin, Any]
+Held = Best | ArrayState
 Fields = dict[str, Held]
 
 _ENCODE = msgspec.json.Encoder().encode
@@ -35,24 +35,24 @@ class Policies:
         policies = config.merge_policies.items()
         self.arrays = frozenset(name for name, policy in policies if policy.strategy == "merge_array")
         #: The orders of fields that are not taken from the latest write.
-        self.keys: dict[str, Callable[[Said], Key]] = {
-            name: keyed(policy, ranked) for name, policy in policies if policy.strategy != "last_write"
+        self.keys: dict[str, Callable[[Origin], Key]] = {
+            name: policy_key(policy, ranked) for name, policy in policies if policy.strategy != "last_write"
         }
 
     def fold(self, held: Fields, observation: Observation) -> None:
         """Take in what an observation says."""
-        told = said(observation)
+        told = origin_of(observation)
         # Whatever the policies, corrections are ordered by time.
-        usual, keys = written(told), {} if told.correction else self.keys
+        usual, keys = last_write_key(told), {} if told.correction else self.keys
         for name, value in observation.fields.items():
             key, best = usual, held.get(name)
             if keys and name in keys:
                 if name in self.arrays:
-                    if best is None or isinstance(best, Gathered):
-                        held[name] = gathered(best, told, value)
+                    if best is None or isinstance(best, ArrayState):
+                        held[name] = add_values(best, told, value)
                     continue
                 key = keys[name](told)
-            if best is None or isinstance(best, Gathered) or key < best[0] or _ties(key, told, value, best):
+            if best is None or isinstance(best, ArrayState) or key < best[0] or _ties(key, told, value, best):
                 held[name] = (key, told, value)
 
     def merge(self, left: Fields, right: Fields) -> Fields:
@@ -65,7 +65,7 @@ class Policies:
 
     def pack(self, held: Fields) -> bytes:
         """The fields as JSON, which keeps numbers of any size: the observations, then fields that point to them."""
-        numbers: dict[Said, int] = {}
+        numbers: dict[Origin, int] = {}
         rows: list[Any] = []
         for name in sorted(held):
             found = held[name]
@@ -73,45 +73,45 @@ class Policies:
                 rows.append((name, numbers.setdefault(found[1], len(numbers)), found[2]))
             else:
                 rows.append((name, *_packed(found, numbers)))
-        return laid_out(list(numbers), rows)
+        return encode_fields(list(numbers), rows)
 
     def unpack(self, packed: bytes) -> Fields:
         """The fields that were packed."""
         told, rows = _DECODE(packed)
-        saids = [Said(*parts) for parts in told]
+        saids = [Origin(*parts) for parts in told]
         held: Fields = {}
         for name, number, value, *more in rows:
             first = saids[number]
             if more:
                 elements = [(saids[of], position, element) for of, position, element in value]
-                held[name] = restored(first, elements, more[0])
+                held[name] = restore(first, elements, more[0])
             else:
-                key = written if first.correction else self.keys.get(name, written)
+                key = last_write_key if first.correction else self.keys.get(name, last_write_key)
                 held[name] = (key(first), first, value)
         return held
 
 
-def laid_out(saids: Sequence[Said], rows: Sequence[Any]) -> bytes:
+def encode_fields(saids: Sequence[Origin], rows: Sequence[Any]) -> bytes:
     """Observations and fields as they are kept: a field is its name, the number of its observation and its value."""
     return _ENCODE((saids, rows))
 
 
-def _packed(state: Gathered, numbers: dict[Said, int]) -> tuple[int, list[tuple[int, int, Any]], bool]:
-    elements = ordered(state)
+def _packed(state: ArrayState, numbers: dict[Origin, int]) -> tuple[int, list[tuple[int, int, Any]], bool]:
+    elements = order_values(state)
     first = numbers.setdefault(state.first, len(numbers))
     rows = [(numbers.setdefault(said, len(numbers)), key[2], value) for key, said, value in elements]
     return first, rows, state.dropped or len(state.elements) > len(elements)
 
 
-def _ties(key: Key, said: Said, value: Any, best: Best) -> bool:
+def _ties(key: Key, said: Origin, value: Any, best: Best) -> bool:
     """Whether an observation that is neither better nor worse than the one held is to be taken."""
     return key == best[0] and comes_first(said, value, best[1], best[2])
 
 
 def _better(ours: Held, theirs: Held) -> Held:
     """What is held of two; a single value beside many is a correction."""
-    if isinstance(ours, Gathered):
-        return joined(ours, theirs) if isinstance(theirs, Gathered) else theirs
-    if isinstance(theirs, Gathered):
+    if isinstance(ours, ArrayState):
+        return merge_arrays(ours, theirs) if isinstance(theirs, ArrayState) else theirs
+    if isinstance(theirs, ArrayState):
         return ours
     return theirs if theirs[0] < ours[0] or _ties(*theirs, ours) else ours

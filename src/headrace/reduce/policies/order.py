@@ -28,7 +28,7 @@ Key = tuple[Any, ...]
 _ENCODE = msgspec.json.Encoder().encode
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a state keeps of an observation that it has values of."""
 
     observed_at_us: int
@@ -40,9 +40,9 @@ class Said(msgspec.Struct, frozen=True, array_like=True, gc=False):
     correction: bool
 
 
-def said(observation: Observation) -> Said:
+def origin_of(observation: Observation) -> Origin:
     """An observation without its values."""
-    return Said(
+    return Origin(
         observation.observed_at_us,
         observation.id,
         observation.source_id,
@@ -53,7 +53,7 @@ def said(observation: Observation) -> Said:
     )
 
 
-def written(said: Said) -> Key:
+def last_write_key(said: Origin) -> Key:
     """The key of last_write, and of corrections whatever the strategy."""
     return (not said.correction, -said.observed_at_us, said.id)
 
@@ -63,24 +63,24 @@ def ranks(config: ReducerConfig) -> dict[str, int]:
     return {kind: rank for rank, kind in enumerate(config.observation_source_priority or SOURCE_KINDS)}
 
 
-def keyed(policy: Policy, ranks: Mapping[str, int]) -> Callable[[Said], Key]:
+def policy_key(policy: Policy, ranks: Mapping[str, int]) -> Callable[[Origin], Key]:
     """The key that a policy gives an observation that is no correction."""
     by_priority, last = policy.tie_breaker == "source_priority", len(ranks)
 
-    def by_rank(said: Said) -> Key:
+    def by_rank(said: Origin) -> Key:
         rank = ranks.get(said.observation_source, last)
         if by_priority:
             return (True, -said.source_priority, rank, said.id, -said.observed_at_us)
         return (True, -said.source_priority, rank, -said.observed_at_us, said.id)
 
-    def by_specificity(said: Said) -> Key:
+    def by_specificity(said: Origin) -> Key:
         specificity, rank = -(said.specificity_score or 0.0), ranks.get(said.observation_source, last)
         priority = -said.source_priority if by_priority else 0
         return (True, specificity, priority, rank, -said.observed_at_us, said.id)
 
-    return {"highest_priority": by_rank, "most_specific": by_specificity}.get(policy.strategy, written)
+    return {"highest_priority": by_rank, "most_specific": by_specificity}.get(policy.strategy, last_write_key)
 
 
-def comes_first(said: Said, value: Any, other: Said, than: Any) -> bool:
+def comes_first(said: Origin, value: Any, other: Origin, than: Any) -> bool:
     """Whether the first of two that no order tells apart is taken, so that it never matters which came first."""
     return _ENCODE((said, value)) < _ENCODE((other, than))

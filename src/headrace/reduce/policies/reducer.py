@@ -15,7 +15,7 @@ from hashlib import sha256
 import msgspec
 
 from headrace.reduce.policies.fields import Fields, Policies
-from headrace.reduce.policies.snapshot import Snapshot, finished
+from headrace.reduce.policies.snapshot import Snapshot, finish_snapshot
 from headrace.schema.entity.nodes import SOURCE_KINDS, Policy, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
 
@@ -60,7 +60,7 @@ _ENCODE = msgspec.json.Encoder().encode
 _DECODE = msgspec.json.Decoder().decode
 
 
-class Row(msgspec.Struct, gc=False):
+class EntityState(msgspec.Struct, gc=False):
     """The state of one entity: the frame of its observations, and its fields in every life that it is folded in."""
 
     first_seq: int
@@ -80,7 +80,7 @@ class Row(msgspec.Struct, gc=False):
         return self.fate is not None and self.fate[1]
 
 
-def framed(
+def encode_frame(
     first_seq: int, first_ms: int, last_seq: int, last_ms: int, count: int, newest: Newest, fate: Fate | None
 ) -> bytes:
     """The frame of a state as it is kept."""
@@ -107,11 +107,11 @@ class TypeReducer:
             return None
         return observation.entity_id.encode(), observation
 
-    def fold(self, state: Row | None, row: Observation, at_ms: int, seq: int) -> Row:
+    def fold(self, state: EntityState | None, row: Observation, at_ms: int, seq: int) -> EntityState:
         """The state with one more observation, in whatever order they come; the state given may be changed."""
         newest = (-row.observed_at_us, row.id, row.schema_version)
         if state is None:
-            state = Row(seq, at_ms, seq, at_ms, 1, newest, None, {})
+            state = EntityState(seq, at_ms, seq, at_ms, 1, newest, None, {})
         else:
             state.count += 1
             if seq > state.last_seq:
@@ -130,12 +130,12 @@ class TypeReducer:
                 self.lives[name].fold(fields, row)
         return state
 
-    def merge(self, left: Row, right: Row) -> Row:
+    def merge(self, left: EntityState, right: EntityState) -> EntityState:
         """The state of two, whichever is given first; neither is changed, parts of both may be shared."""
         lives = {**left.lives, **right.lives}
         for name in left.lives.keys() & right.lives.keys():
             lives[name] = self.lives[name].merge(left.lives[name], right.lives[name])
-        return Row(
+        return EntityState(
             *min((left.first_seq, left.first_ms), (right.first_seq, right.first_ms)),
             *max((left.last_seq, left.last_ms), (right.last_seq, right.last_ms)),
             left.count + right.count,
@@ -144,21 +144,21 @@ class TypeReducer:
             lives,
         )
 
-    def finish(self, state: Row | None, life: str, schema: Schema | None) -> Snapshot | None:
+    def finish(self, state: EntityState | None, life: str, schema: Schema | None) -> Snapshot | None:
         """The entity as a schema shows it, all of it without one; None where it was never seen or is deleted."""
         if state is None or state.is_deleted:
             return None
-        return finished(state.lives[life], self.lives[life].arrays, state.count, state.newest, schema)
+        return finish_snapshot(state.lives[life], self.lives[life].arrays, state.count, state.newest, schema)
 
-    def pack(self, state: Row) -> dict[str, bytes]:
+    def pack(self, state: EntityState) -> dict[str, bytes]:
         """The frame under the empty name, and the fields of every life that the entity is in."""
         seen = state.first_seq, state.first_ms, state.last_seq, state.last_ms
-        packed = {"": framed(*seen, state.count, state.newest, state.fate)}
+        packed = {"": encode_frame(*seen, state.count, state.newest, state.fate)}
         for name in sorted(state.lives):
             packed[self.ids[name]] = self.lives[name].pack(state.lives[name])
         return packed
 
-    def unpack(self, packed: Mapping[str, bytes]) -> Row:
+    def unpack(self, packed: Mapping[str, bytes]) -> EntityState:
         """The state that was packed; lives that are not of this reducer are passed over."""
         first_seq, first_ms, last_seq, last_ms, count, newest, fate = _DECODE(packed[""])
         names = self._names
@@ -166,7 +166,7 @@ class TypeReducer:
             name: self.lives[name].unpack(part) for id, part in packed.items() if (name := names.get(id)) is not None
         }
         fated = None if fate is None else tuple(fate)
-        return Row(first_seq, first_ms, last_seq, last_ms, count, tuple(newest), fated, lives)
+        return EntityState(first_seq, first_ms, last_seq, last_ms, count, tuple(newest), fated, lives)
 
     def key(self, entity_id: str) -> bytes:
         """The key of an entity."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from headrace.reduce.policies.arrays import Gathered, listed, ordered
+from headrace.reduce.policies.arrays import ArrayState, elements_of, order_values
 from headrace.reduce.policies.fields import Fields, Held
-from headrace.reduce.policies.order import Said
+from headrace.reduce.policies.order import Origin
 from headrace.schema.entity.nodes import Field, Schema
 from headrace.schema.entity.values import UNFIT, converted
 
@@ -22,7 +22,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     snapshot: dict[str, Any]
     provenance: dict[str, str]
-    origins: dict[str, tuple[Said, ...]]
+    origins: dict[str, tuple[Origin, ...]]
     schema_version: str
     computed_at_us: int
     last_observation_at_us: int
@@ -35,14 +35,14 @@ class _Shown(msgspec.Struct, frozen=True):
     """The value of a field, and the observations that it is from; without any it is cleared."""
 
     value: Any
-    origins: tuple[Said, ...]
+    origins: tuple[Origin, ...]
     truncated: bool = False
 
 
 _CLEARED = _Shown(None, ())
 
 
-def finished(
+def finish_snapshot(
     held: Fields, arrays: Collection[str], count: int, newest: tuple[int, str, str], schema: Schema | None
 ) -> Snapshot:
     """The fields that a schema has, in its order, or all of them by name where there is none."""
@@ -66,20 +66,20 @@ def finished(
 
 
 def _shown(held: Held, is_array: bool, field: Field | None) -> _Shown:
-    if isinstance(held, Gathered):
+    if isinstance(held, ArrayState):
         return _gathered(held)
     _, said, value = held
     if value is None:
         return _CLEARED
     if is_array:
-        return _Shown(listed(value), (said,))
+        return _Shown(elements_of(value), (said,))
     made = value if field is None else converted(field, value)
     return _Shown(value if made is UNFIT else made, (said,))
 
 
-def _gathered(held: Gathered) -> _Shown:
+def _gathered(held: ArrayState) -> _Shown:
     """All values; where there is none, the first observation says so."""
-    elements = ordered(held)
+    elements = order_values(held)
     origins = tuple(dict.fromkeys(said for _, said, _ in elements)) or (held.first,)
     truncated = held.dropped or len(held.elements) > len(elements)
     return _Shown([value for _, _, value in elements], origins, truncated)

@@ -104,7 +104,7 @@ def missing(defined: Definition, states: Sequence[State], whole: Range) -> list[
     return found
 
 
-def useless(definitions: Iterable[Definition], states: Iterable[State]) -> list[str]:
+def unused_states(definitions: Iterable[Definition], states: Iterable[State]) -> list[str]:
     """The names of states none of whose lives are lived any more."""
     alive = {(defined.name, life.id) for defined in definitions for life in defined.lives.values()}
     return [state.name for state in states if not any((state.table, life) in alive for life in state.lives.values())]
@@ -113,7 +113,7 @@ def useless(definitions: Iterable[Definition], states: Iterable[State]) -> list[
 Packed = Mapping[str, bytes]
 
 
-def merged(
+def merge_row(
     reducer: Reducer, lives: Mapping[str, str], chains: Sequence[Chain], find: Callable[[State], Packed | None]
 ) -> Any:
     """The row of a key, given what each state has of it; None where none has anything. ``lives`` are by name."""

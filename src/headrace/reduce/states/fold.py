@@ -25,16 +25,16 @@ _MEASURED_FIRST, _MEASURED_EVERY = 16, 4096
 _ENTRY_BYTES = 200
 
 
-def of_batch(batch: Any, most_bytes: int) -> Iterator[EventRun]:
+def runs_of_batch(batch: Any, most_bytes: int) -> Iterator[EventRun]:
     """A record batch in the columns of a segment."""
     from headrace.format.segment import layout
-    from headrace.format.segment.stretches import stretches
+    from headrace.format.segment.body_runs import body_runs
 
     if not batch.num_rows:
         return
     times = batch.column(layout.APPEND_TIME).cast("int64").to_pylist()
     first = batch.column(layout.SEQ)[0].as_py()
-    for stretch in stretches(batch, most_bytes):
+    for stretch in body_runs(batch, most_bytes):
         at = stretch.first_seq - first
         yield EventRun(stretch.first_seq, stretch.version, times[at : at + stretch.entries], stretch.body)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.format.packing import pack, unpack
+from headrace.format.body_compression import pack, unpack
 from headrace.reduce.states.definition import EventRun, Folded, Keying, Shapes
 from headrace.schema.entries import entries_of
 
@@ -52,7 +52,7 @@ class Block(NamedTuple):
         return EventRun(self.first_seq, self.version, self.times_us, body)
 
 
-class Column:
+class HashColumn:
     """The hashes of the keys of consecutive events."""
 
     def __init__(self, first_seq: int) -> None:
@@ -87,14 +87,14 @@ class Column:
         return [start + at for at in found]
 
 
-class Pending:
+class PendingEvents:
     """Consecutive events of one stream; the event loop owns it."""
 
     def __init__(self, start: int) -> None:
         self.start = self.end = start
         self._blocks: list[Block] = []
         self._starts: list[int] = []
-        self._columns: dict[object, Column] = {}
+        self._columns: dict[object, HashColumn] = {}
         self._shapes: Shapes | None = None
         self._block_bytes = 0
 
@@ -150,7 +150,7 @@ class Pending:
             self._columns, self._shapes = {}, shapes
         column = self._columns.get(keying.name)
         if column is None:
-            column = self._columns[keying.name] = Column(self.start)
+            column = self._columns[keying.name] = HashColumn(self.start)
         while column.end < self.end:
             block = self._blocks[bisect_right(self._starts, column.end) - 1]
             column.append(keying.of_events(shapes, block.told()))

@@ -19,7 +19,7 @@ from headrace.engine.entities.read.snapshots import Shown, View
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, OffsetGone
 from headrace.format import offset as offsets
-from headrace.reduce.duplicates import LEAST, Pair, duplicates
+from headrace.reduce.duplicates import LEAST, Pair, find_duplicates
 from headrace.schema.entity.identity import part
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.parameters import refuse_unknown_parameters
@@ -164,7 +164,7 @@ def _compared(
     """The pairs of some entities that may be the same."""
     named = {entity.view.group.row.entity_id: snapshot(entity) for entity in every}
     texts = {id: text for id, document in named.items() if (text := _text(document, fields))}
-    pairs = [_pair(pair, named, texts) for pair in duplicates(texts, threshold, limit)]
+    pairs = [_pair(pair, named, texts) for pair in find_duplicates(texts, threshold, limit)]
     return json_response({**facts, "compared": len(texts), "duplicates": pairs}, headers=_COMPLETE)
 
 

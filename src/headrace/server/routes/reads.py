@@ -14,7 +14,7 @@ from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest
 from headrace.format import offset as offsets
 from headrace.query.filter import Filtered
-from headrace.reduce.features.events import Derived
+from headrace.reduce.features.events import DerivedEvents
 from headrace.server.http import parameters
 from headrace.server.http.auth import ENTITY_STREAM_PREFIX, LOCAL
 from headrace.server.http.compression import ReplyCompressor, accepted_encoding
@@ -111,7 +111,7 @@ class ReadRoute:
         return ReadRequest(stream, position, key or None, wanted, is_now, is_real, version, filter)
 
 
-def _derived(question: ReadRequest, derived: Derived) -> ReadRequest:
+def _derived(question: ReadRequest, derived: DerivedEvents) -> ReadRequest:
     """The read of a derived event, from its source; refuses parameters that depend on a schema of its own."""
     for field, setting in (("filter", question.filter), ("schema_version", question.version)):
         if setting is not None:

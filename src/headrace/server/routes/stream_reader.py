@@ -15,7 +15,7 @@ from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, HeadraceError, OffsetGone
 from headrace.query.filter import Filter, Filtered, Limits
 from headrace.query.request import query
-from headrace.reduce.features.events import Derived
+from headrace.reduce.features.events import DerivedEvents
 from headrace.schema.entries import entries_of
 from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequests
 from headrace.server.http.compression import ReplyCompressor
@@ -110,7 +110,7 @@ class ReadRequest(NamedTuple):
     is_real: bool  # a minted offset was given, so that the start of the slice can never mean anything else
     version: int | None = None  # the schema version asked for; None is the current one
     filter: Filter | None = None
-    derived: Derived | None = None
+    derived: DerivedEvents | None = None
 
 
 class StreamReader:

@@ -99,7 +99,7 @@ class TouchRoutes:
         """POST ``touch/templates/activate``: tell the rows of these templates apart from now on."""
         stream = self._find(request)
         body = _decoded(_ACTIVATION, request.body)
-        declared = templates.declared(body.templates, "templates")
+        declared = templates.parse_templates(body.templates, "templates")
         self._background.begin(request.exchange, self._activate(request, stream, declared, body.inactivity_ttl_ms))
 
     async def _activate(self, request: Request, stream: Stream, declared: list[Any], ttl: float | UnsetType) -> None:
@@ -121,7 +121,7 @@ class TouchRoutes:
 
     async def _open_and_wait(self, request: Request, stream: Stream, body: WaitBody) -> None:
         declarations, ttl = body.declare_templates, body.inactivity_ttl_ms
-        declared = [] if declarations is UNSET else templates.declared(declarations, "declareTemplates")
+        declared = [] if declarations is UNSET else templates.parse_templates(declarations, "declareTemplates")
         pace, refused = await self._touches.open(stream), list[Template]()
         if declared:
             verdict = await self._touches.activate(pace.touching, declared, None if ttl is UNSET else ttl)
@@ -274,7 +274,7 @@ def _decoded(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
 
 
 def _template_ids(texts: list[str]) -> tuple[int, ...]:
-    ids = {keys.parsed(text) for text in texts}
+    ids = {keys.parse_key(text) for text in texts}
     if None in ids:
         raise BadRequest("the id of a template is 16 hex digits", field="templateIdsUsed")
     return tuple(template for template in ids if template is not None)

@@ -14,7 +14,7 @@ from headrace.engine.derive import local_worker
 from headrace.errors import NoSchemaForEntityType, UnknownEntityType
 from headrace.reduce.fragments.reducer import MOST_KEYS
 from headrace.reduce.fragments.rules import BAD_NAME, BLACKLISTED, MIXED, TOO_FEW, TOO_FEW_SOURCES
-from headrace.reduce.fragments.stats import of_everyone, of_user, tallied
+from headrace.reduce.fragments.stats import count_observations, of_everyone, of_user
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entries import entries_of
 from headrace.storage.entity_types import EVERYBODY
@@ -62,7 +62,7 @@ def test_states_and_the_tail_count_as_one_pass_does(rig: Growing, cut: int) -> N
         if number + 1 == cut:
             rig.seal_type()
             rig.work()
-    everything = tallied(observations(rig)) if cut == 0 else None
+    everything = count_observations(observations(rig)) if cut == 0 else None
     for owner in ("u0", "u1", EVERYBODY):
         found = rig.tallied(owner)
         assert found.complete and found.next_seq - found.first_seq == 12

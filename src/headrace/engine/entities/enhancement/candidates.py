@@ -23,9 +23,9 @@ from headrace.engine.entities.types.verbs import EntityTypes
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.errors import NoSchemaForEntityType, UnknownEntityType
-from headrace.reduce.fragments.build import SHAPES, FragmentsDefined, name_of
+from headrace.reduce.fragments.build import SHAPES, FragmentsDefinition, name_of
 from headrace.reduce.fragments.candidates import Candidate, candidates
-from headrace.reduce.fragments.reducer import FragmentReducer, Keys
+from headrace.reduce.fragments.reducer import FragmentReducer, UserFragments
 from headrace.reduce.fragments.rules import UNSURE, Reason
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.plan import unknown
@@ -67,18 +67,18 @@ class Fragments:
         entity_type = _type_of(name)
         return ENTITIES + entity_type if self._enhancements.is_read(entity_type) else None
 
-    def defined(self, name: str) -> FragmentsDefined:
+    def defined(self, name: str) -> FragmentsDefinition:
         """What is counted under a name."""
         stream = self.stream_of(name)
         if stream is None:
             raise UnknownEntityType("nobody has asked about the fragments of this type", entity_type=_type_of(name))
-        return FragmentsDefined(_type_of(name), stream)
+        return FragmentsDefinition(_type_of(name), stream)
 
 
 class Tallied(NamedTuple):
     """What is known of fragments, by key, from which event on and up to which."""
 
-    keys: Keys
+    keys: UserFragments
     first_seq: int
     next_seq: int
     #: How many events before these are not counted yet.
@@ -117,7 +117,7 @@ class Candidates:
         self._types, self._log, self._work, self._reader, self._apply = types, log, work, reader, apply
         self._enhancements, self._entities = Enhancements(reader), Entities(reader)
         self._current = Fragments(reader, -1)
-        self.serving: StateReader[FragmentsDefined] = StateReader(
+        self.serving: StateReader[FragmentsDefinition] = StateReader(
             log, Wal(reader), States(reader), self.current, lambda _: SHAPES, bench, fold_rows
         )
 
@@ -180,9 +180,9 @@ class Candidates:
             except NotReady:
                 await self.serving.ready(name)
 
-    async def _keys(self, entity_type: str, generation: Generation, users: list[str]) -> Keys | None:
+    async def _keys(self, entity_type: str, generation: Generation, users: list[str]) -> UserFragments | None:
         """What all of these users have; None where something else answers meanwhile."""
-        reducer, found = FragmentReducer(), Keys()
+        reducer, found = FragmentReducer(), UserFragments()
         for some in _steps(users):
             if self.serving.tail_of(name_of(entity_type)) is not generation:
                 return None

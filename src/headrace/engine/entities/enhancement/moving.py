@@ -16,7 +16,7 @@ from headrace.engine.entities.entity_hook import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Prepared, Typed, bodies
 from headrace.engine.log.stream import Stream
 from headrace.extract.erasure_mask import load
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.answer import Told, Warnings
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, of_scope
@@ -93,15 +93,15 @@ def _entries(
     stream: Stream, connection: Connection, segments: Callable[[], Segments], start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
     from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
+    from headrace.format.segment.decoded import DecodedCache
 
     head = stream.head
-    events, at = Events(connection, segments, Decoded(0), stream, head), max(start, head.first_seq)
+    events, at = Events(connection, segments, DecodedCache(0), stream, head), max(start, head.first_seq)
     stop = min(stop, head.next_seq)
     while at < stop:
         chunk = events.first_chunk(at, stop)
         for batch in events.batches(chunk):
-            for told in of_batch(batch, _SLICE_BYTES):
+            for told in runs_of_batch(batch, _SLICE_BYTES):
                 yield from enumerate(map(bytes, entries_of(told.body)), told.first_seq)
         at = chunk.stop
 

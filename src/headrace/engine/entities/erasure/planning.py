@@ -146,9 +146,9 @@ def _is_left(
 ) -> bool:
     """Whether one of some entries is still there, and was not erased earlier."""
     from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import Decoded
+    from headrace.format.segment.decoded import DecodedCache
 
-    events = Events(connection, segments, Decoded(0), stream, head)
+    events = Events(connection, segments, DecodedCache(0), stream, head)
     retained = (seq for seq in seqs if head.first_seq <= seq < head.next_seq)
     return any(decode(events.get([seq])[seq].payload).kind != "erased" for seq in retained)
 

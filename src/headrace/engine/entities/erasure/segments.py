@@ -14,7 +14,7 @@ from headrace.errors import CorruptData
 from headrace.extract.erasure import holds, rewrite
 from headrace.extract.erasure_mask import Targets, load
 from headrace.format.manifest import Segment, listed, segment_key, segment_name
-from headrace.format.segment.reader import Reader
+from headrace.format.segment.reader import SegmentReader
 from headrace.storage.database import Connection
 from headrace.storage.erasures import OFFERED, Erasures
 from headrace.storage.files import open_private
@@ -70,7 +70,7 @@ class SegmentEraser:
         except CorruptData:
             return None
 
-    def _rewritten(self, reader: Reader, segment: Segment, targets: Sequence[Targets]) -> Built:
+    def _rewritten(self, reader: SegmentReader, segment: Segment, targets: Sequence[Targets]) -> Built:
         path = self._directory / f"{secrets.token_hex(8)}.parquet"
         with open(path, "wb", opener=open_private) as file:
             sealed = rewrite(reader, targets, file)
@@ -78,7 +78,7 @@ class SegmentEraser:
         return Built(path, listed(sealed, name, segment.before_bytes, segment.total_bytes))
 
 
-def _is_like(reader: Reader, segment: Segment) -> bool:
+def _is_like(reader: SegmentReader, segment: Segment) -> bool:
     """Whether a segment holds as many entries of as many bytes as another, from the same times."""
     info = reader.info
     made = info.first_seq, info.count, info.payload_bytes, info.min_us, info.max_us

@@ -6,18 +6,18 @@ from collections.abc import Collection
 
 from headrace.engine.entities.entity_hook import ENTITIES, EntityHook
 from headrace.errors import UnknownEntityType
-from headrace.reduce.policies.definition import TypeDefined
+from headrace.reduce.policies.definition import TypeDefinition
 from headrace.storage.database import Connection
 from headrace.storage.entity_types import EntityChanges, SchemaRegistry
 
 #: Types by name, each with the number of its last change.
-Known = dict[str, tuple[int, TypeDefined]]
+Known = dict[str, tuple[int, TypeDefinition]]
 
 
-def defined_of(kind: EntityHook) -> TypeDefined:
+def defined_of(kind: EntityHook) -> TypeDefinition:
     """A type as it is now."""
     configs = {name: kind.config(name) for name in kind.lives()}
-    return TypeDefined(kind.entity_type, ENTITIES + kind.entity_type, configs, kind.undone)
+    return TypeDefinition(kind.entity_type, ENTITIES + kind.entity_type, configs, kind.undone)
 
 
 class Types:
@@ -48,7 +48,7 @@ class Types:
         """The stream of a type; None where there is none of this name."""
         return ENTITIES + name if self._registry.knows(name) else None
 
-    def defined(self, name: str) -> TypeDefined:
+    def defined(self, name: str) -> TypeDefinition:
         """A type by its name."""
         number, known = EntityChanges(self._connection).newest_of(name), self._known.get(name)
         if known is None or known[0] != number:

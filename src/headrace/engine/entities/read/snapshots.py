@@ -22,10 +22,10 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import EntityNotFound, NotFound
-from headrace.format.segment.decoded import Decoded
+from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce.policies.build import SHAPES
-from headrace.reduce.policies.definition import TypeDefined
-from headrace.reduce.policies.reducer import EVERYONE, Row, TypeReducer, life_of
+from headrace.reduce.policies.definition import TypeDefinition
+from headrace.reduce.policies.reducer import EVERYONE, EntityState, TypeReducer, life_of
 from headrace.reduce.policies.snapshot import Snapshot
 from headrace.schema.entity import semver
 from headrace.schema.entity.nodes import ReducerConfig, Schema
@@ -101,7 +101,7 @@ class Shown(NamedTuple):
 class _Folded(NamedTuple):
     """A row that was folded anew, with everything before an event."""
 
-    row: Row | None
+    row: EntityState | None
     through: int
 
 
@@ -126,7 +126,7 @@ class Snapshots:
         self.reading = Reading(connect, segments)
         self._known: Known = {}
         self._types = Types(reader, -1, self._known)
-        self.serving: StateReader[TypeDefined] = StateReader(
+        self.serving: StateReader[TypeDefinition] = StateReader(
             log,
             Wal(reader),
             States(reader),
@@ -138,9 +138,9 @@ class Snapshots:
         )
         self.groups = Groups(reader)
         self._names: dict[int, str] = {}
-        self._kinds: dict[str, tuple[EntityHook, TypeDefined]] = {}
+        self._kinds: dict[str, tuple[EntityHook, TypeDefinition]] = {}
         #: Rows that were folded anew.
-        self.rows = Decoded(row_bytes)
+        self.rows = DecodedCache(row_bytes)
         self._gate = Gate(AT_ONCE)
         log.on_append.append(self.serving.appended)
 
@@ -192,7 +192,7 @@ class Snapshots:
 
     def forget(self) -> None:
         """Keep no row that was folded anew: observations were erased."""
-        self.rows = Decoded(self.rows.limit_bytes)
+        self.rows = DecodedCache(self.rows.limit_bytes)
 
     def stream(self, id: int) -> Stream:
         """The stream of an entity's type."""
@@ -239,7 +239,7 @@ class Snapshots:
         """Whether a generation answers for the very policies that are asked for."""
         return generation.is_folded(view.life, self._defined(view.kind).lives[view.life].id)
 
-    def _defined(self, kind: EntityHook) -> TypeDefined:
+    def _defined(self, kind: EntityHook) -> TypeDefinition:
         known = self._kinds.get(kind.entity_type)
         if known is None or known[0] is not kind:
             known = self._kinds[kind.entity_type] = kind, defined_of(kind)
@@ -259,7 +259,7 @@ class Snapshots:
                 self.rows.keep(_mark(view), _Folded(row, view.head.next_seq), _ROW_BYTES)
             return _finished(view, row)
 
-    def _fold(self, view: View, known: _Folded) -> Row | None:
+    def _fold(self, view: View, known: _Folded) -> EntityState | None:
         """Go on with a row that was folded, from the observations that it lacks."""
         reducer, asked = _reducer(view), view.asked
         row = None if known.row is None else reducer.unpack(reducer.pack(known.row))
@@ -278,7 +278,7 @@ def _reducer(view: View) -> TypeReducer:
     return TypeReducer({EVERYONE: view.config}, view.kind.undone)
 
 
-def _finished(view: View, row: Row | None) -> Shown:
+def _finished(view: View, row: EntityState | None) -> Shown:
     return Shown(view, _reducer(view).finish(row, EVERYONE, view.schema), False)
 
 

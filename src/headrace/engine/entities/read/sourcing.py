@@ -10,7 +10,7 @@ import msgspec
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.stream import Stream
 from headrace.errors import NotFound, TooLarge
-from headrace.reduce.states.fold import of_batch
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entity.request import ADDRESSED, address
 from headrace.schema.entity.split import rebuilt
@@ -93,9 +93,9 @@ class Sourcing:
 
     def _events(self, connection: Connection, stream: Stream) -> Events:
         from headrace.engine.history.stored_events import Events
-        from headrace.format.segment.decoded import Decoded
+        from headrace.format.segment.decoded import DecodedCache
 
-        return Events(connection, self._segments, Decoded(0), stream, stream.head)
+        return Events(connection, self._segments, DecodedCache(0), stream, stream.head)
 
 
 def _observations(
@@ -106,7 +106,7 @@ def _observations(
     while at < stop:
         chunk = events.first_chunk(at, stop)
         for batch in events.batches(chunk):
-            for told in of_batch(batch, _SLICE_BYTES):
+            for told in runs_of_batch(batch, _SLICE_BYTES):
                 for body in entries_of(told.body):
                     observation = _decoded(bytes(body))
                     if observation is not None and (observation.user_id, observation.source_id) == (user_id, source_id):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.format.packing import pack, unpack
+from headrace.format.body_compression import pack, unpack
 
 
 @given(st.binary(min_size=1, max_size=200), st.integers(10, 2_000))

@@ -11,7 +11,7 @@ from headrace.format.segment import layout
 from headrace.format.segment.columns import Payloads
 
 
-class Stretch(NamedTuple):
+class BodyRun(NamedTuple):
     """Consecutive entries of one schema version: JSON joined by commas, bytes end to end."""
 
     first_seq: int
@@ -20,7 +20,7 @@ class Stretch(NamedTuple):
     body: bytes
 
 
-def stretches(batch: Any, most_bytes: int) -> Iterator[Stretch]:
+def body_runs(batch: Any, most_bytes: int) -> Iterator[BodyRun]:
     """All entries of a batch in the columns of a segment, in order, few enough at a time; an entry is never cut."""
     if not batch.num_rows:
         return
@@ -30,5 +30,5 @@ def stretches(batch: Any, most_bytes: int) -> Iterator[Stretch]:
     for end, version in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
         while start < end:
             stop = max(start + 1, payloads.fitting(start, end, most_bytes))
-            yield Stretch(first_seq + start, version, stop - start, bytes(payloads.piece(start, stop)))
+            yield BodyRun(first_seq + start, version, stop - start, bytes(payloads.piece(start, stop)))
             start = stop
