@@ -17,15 +17,14 @@ from golden.write_directory import CONTACT, ORDER, PARTS, STREAM, USERS
 from headrace.config import StorageConfig
 from headrace.format import entity_registry, feature_registry, manifest
 from headrace.format.companion import layout as companion_layout
-from headrace.format.companion.names import companion_key
 from headrace.format.companion.reader import FileCompanion, sources_of
 from headrace.format.manifest import Manifest
+from headrace.format.object_names import companion_key, state_key
 from headrace.format.segment import layout as segment_layout
-from headrace.format.segment.decoded import Decoded
-from headrace.format.segment.reader import Reader as SegmentReader
+from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.reader import SegmentReader
 from headrace.format.state import layout as state_layout
-from headrace.format.state.names import state_key
-from headrace.format.state.reader import Reader as StateReader
+from headrace.format.state.reader import StateReader
 from headrace.storage import backup, database, keys
 from headrace.storage.keys import KeyStore
 from headrace.storage.node import EPOCHS, NODES, holder_of
@@ -88,7 +87,7 @@ def test_every_manifest_and_its_segments_hold_what_was_stored(store: Objects) ->
         for segment in contents.segments:
             key = manifest.segment_key(contents.stream, contents.incarnation, segment.name)
             reader = SegmentReader(
-                local_path(store, key), name=key, decoded=Decoded(CACHE_BYTES), sha256=segment.sha256
+                local_path(store, key), name=key, decoded=DecodedCache(CACHE_BYTES), sha256=segment.sha256
             )
             reader.verify()
             assert (reader.first_seq, reader.end_seq) == (segment.first_seq, segment.end_seq)
@@ -115,7 +114,9 @@ def test_every_companion_finds_what_was_stored(store: Objects) -> None:
             }
             for part, path in paths.items():
                 assert hashlib.sha256(path.read_bytes()).hexdigest() == companion.parts[part].sha256
-            opened = FileCompanion(sources_of(companion.name, paths), name=companion.name, decoded=Decoded(CACHE_BYTES))
+            opened = FileCompanion(
+                sources_of(companion.name, paths), name=companion.name, decoded=DecodedCache(CACHE_BYTES)
+            )
             assert (opened.info.stream, opened.info.count) == (contents.stream, companion.count)
             if contents.stream == "golden/visits":
                 pages = [visit["page"] for visit in EVENTS["golden/visits"]]
