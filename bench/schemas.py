@@ -13,7 +13,7 @@ from bench.events import array, large_event
 from bench.requests import stream_path
 from bench.serving import Refused, Running
 from headrace.schema.lens import document as lens_document
-from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.chain import LensChain
 from headrace.schema.lens.ops import Lens
 
 #: Servers that are not asked, and why.
@@ -51,7 +51,7 @@ def schema_costs(server: Running, times: Times) -> list[Sample]:
 def promoted_per_second(seconds: float) -> float:
     """Events that one thread carries through the three lenses, per second of its processor time; nothing else."""
     lenses = {number: lens_document.parse(document) for number, document in enumerate(shapes.lenses("s"), start=1)}
-    chain = Chain(
+    chain = LensChain(
         {number: lens for number, lens in lenses.items() if isinstance(lens, Lens)},
         dict(enumerate(shapes.SCHEMAS, start=1)),
     )

@@ -8,7 +8,7 @@ from typing import Any
 from disturbed import Call, disturb
 from headrace.config import StorageConfig
 from headrace.engine.history.recovery import newest
-from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.manifest import Manifest
 from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
@@ -71,7 +71,9 @@ class Machines:
     def _entries(self, manifest: Manifest) -> list[bytes]:
         found: list[bytes] = []
         for segment in manifest.segments:
-            path = self.objects.local_path(manifests.segment_key(manifest.stream, manifest.incarnation, segment.name))
+            path = self.objects.local_path(
+                object_names.segment_key(manifest.stream, manifest.incarnation, segment.name)
+            )
             assert path is not None
             reader = SegmentReader(path, name=segment.name, decoded=DecodedCache(0), sha256=segment.sha256)
             found += [reader.cell(seq)[2] for seq in range(segment.first_seq, segment.end_seq)]

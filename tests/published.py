@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.schema.registry import KeySetting
-from headrace.schema.update import Update
+from headrace.schema.update import SchemaUpdate
 from headrace.types import JSON, OCTETS
 from rig import START_US, Rig, array
 from stored import files
@@ -32,10 +32,10 @@ def orders(rig: Rig) -> list[str]:
     """A JSON stream of two schema versions with keys of its own; it takes more than one file of an engine that seals
     four rows."""
     stream = rig.create("orders", JSON)
-    rig.run(rig.engine.schemas.apply(stream, Update(schema=_SHAPES[0], routing_key=KeySetting("/user", False))))
+    rig.run(rig.engine.schemas.apply(stream, SchemaUpdate(schema=_SHAPES[0], routing_key=KeySetting("/user", False))))
     rig.append("orders", array({"user": "ann"}, {"user": "béa"}, {"user": "ann"}))
     rig.clock.us = _LATER_US
-    rig.run(rig.engine.schemas.apply(stream, Update(schema=_SHAPES[1])))
+    rig.run(rig.engine.schemas.apply(stream, SchemaUpdate(schema=_SHAPES[1])))
     for number in range(4):
         rig.append("orders", array({"user": "cy", "note": f"n{number}"}))
     rig.publish("orders")

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
-from headrace.format.manifest import Segment, listed, segment_name
+from headrace.format.manifest import Segment, segment_entry
+from headrace.format.object_names import segment_name
 from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.layout import Sealed
 from headrace.format.segment.reader import SegmentReader
@@ -71,4 +72,4 @@ def published(cells: Sequence[Cell], **facts: Any) -> tuple[bytes, Segment]:
     """A segment's bytes, and how a manifest lists it."""
     data, sealed = seal(cells, **facts)
     name = segment_name(sealed.info.first_seq, sealed.info.count, f"{next(NAMES):08}")
-    return data, listed(sealed, name, before_bytes=0, total_bytes=sealed.info.payload_bytes)
+    return data, segment_entry(sealed, name, before_bytes=0, total_bytes=sealed.info.payload_bytes)

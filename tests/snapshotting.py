@@ -16,7 +16,7 @@ from headrace.reduce.work_units import JobName
 from headrace.schema.entity import registration, request
 from headrace.schema.entity.nodes import ReducerConfig
 from headrace.schema.entity.observation import Observation, decode
-from headrace.schema.entity.registration import ChangeRequest, Registration
+from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
 from headrace.storage.entity_types import EVERYBODY
 from tabling import SECOND_US, Pipelines
 
@@ -51,7 +51,7 @@ class Entities(Pipelines):
     def register_type(self, payload: dict[str, Any], owner: str = EVERYBODY) -> Outcome:
         """Register a version, for everybody or for a user, and activate it."""
         found = registration.read_registration({**payload, "scope": "user" if owner else "global"})
-        assert isinstance(found, Registration), found
+        assert isinstance(found, TypeRegistration), found
         outcome = self.run(self.engine.types.register(found, owner, "tests"))
         assert not outcome.plan.refusals, outcome.plan.refusals
         return outcome
@@ -73,7 +73,7 @@ class Entities(Pipelines):
         answer: list[Any] = msgspec.json.decode(self.run(self._store(asked)).body)["entities"]
         return answer
 
-    async def _store(self, asked: request.Asked) -> Observe:
+    async def _store(self, asked: request.StoreRequest) -> Observe:
         stores = self.engine.stores
         await stores.ensure(asked, stores.look(asked))
         found = stores.look(asked)

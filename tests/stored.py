@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.manifest import Manifest
 from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
@@ -21,7 +22,7 @@ def keys(objects: Objects, kind: str = "") -> list[str]:
 
 def generations(rig: Rig, name: str) -> list[int]:
     """The generations of a stream's manifest that are in the store, over all its lives; the newest first."""
-    found = manifests.generations(keys(rig.engine.objects, f"manifests/{manifests.name_hash(name)}"))
+    found = object_names.generations(keys(rig.engine.objects, f"manifests/{object_names.name_hash(name)}"))
     return sorted((number for numbers in found.values() for number in numbers), reverse=True)
 
 
@@ -29,7 +30,7 @@ def manifest(rig: Rig, name: str) -> Manifest:
     """The newest manifest of a stream."""
     stream = rig.engine.log.catalog.find(name)
     assert stream is not None
-    key = manifests.manifest_key(name, stream.incarnation, generations(rig, name)[0])
+    key = object_names.manifest_key(name, stream.incarnation, generations(rig, name)[0])
     return manifests.decode(rig.engine.objects.get(key), key)
 
 

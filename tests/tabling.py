@@ -18,7 +18,7 @@ from headrace.pipeline.kernels.units import result
 from headrace.reduce.features import lanes
 from headrace.reduce.work_units import JobName, Result, Settled, Unit
 from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.problem import Envelope
+from headrace.schema.descriptor.problem import RegistrationResponse
 from headrace.server.routes.work import store_url
 from reduce.features.reducing import reduced
 from rig import Rig
@@ -62,7 +62,7 @@ class Pipelines(Rig):
             await engine.local_worker.stop()
         return engine
 
-    def register(self, *descriptors: dict[str, Any], **terms: Any) -> Envelope:
+    def register(self, *descriptors: dict[str, Any], **terms: Any) -> RegistrationResponse:
         """Register the whole of an app; raises where it is refused."""
         found = read({"descriptors": list(descriptors), **terms})
         assert isinstance(found, Registration), found

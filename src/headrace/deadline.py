@@ -65,9 +65,9 @@ class Deadline:
         deadline._cancellation = self._cancellation
         return deadline
 
-    def part(self, share: float) -> Deadline:
+    def part(self, fraction: float) -> Deadline:
         """The end of a share of the time that is left."""
-        return self.within(self.left_s * share)
+        return self.within(self.left_s * fraction)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

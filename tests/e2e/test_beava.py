@@ -25,7 +25,7 @@ from headrace.reduce.features.table import KeyState, TableReducer
 from headrace.schema.descriptor import document
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.nodes import Life
-from headrace.schema.descriptor.validate import resolve
+from headrace.schema.descriptor.validate import resolve_table
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 
@@ -256,7 +256,7 @@ def reducer(nodes: list[dict[str, Any]]) -> TableReducer:
     """Our reducer of the table, every feature born with the first event."""
     registration = document.read({"nodes": nodes})
     assert isinstance(registration, Registration), registration
-    resolved = resolve(registration.nodes, "ByUser")
+    resolved = resolve_table(registration.nodes, "ByUser")
     return TableReducer(resolved, {name: Life(name, 0) for name in resolved.table.features})
 
 

@@ -11,17 +11,17 @@ import apsw
 import msgspec
 
 from headrace.schema.registry import Registry
-from headrace.schema.update import Update, parse_update
+from headrace.schema.update import SchemaUpdate, parse_update
 from headrace.storage.page_checksums import checksum_vfs
 from headrace.types import JSON
 from rig import Rig, array, one_by_one
 from server.registries import lens
 
 
-def update(**body: Any) -> Update:
+def update(**body: Any) -> SchemaUpdate:
     """A change request as the server would read it."""
     parsed = parse_update(body)
-    assert isinstance(parsed, Update), parsed
+    assert isinstance(parsed, SchemaUpdate), parsed
     return parsed
 
 

@@ -9,18 +9,10 @@ import pytest
 from golden.contents import manifest as example
 from headrace.errors import CorruptData
 from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.companion.layout import Companion, PartFile
-from headrace.format.manifest import (
-    Manifest,
-    Revision,
-    Segment,
-    decode,
-    encode,
-    generations,
-    manifest_key,
-    range_name,
-    segment_key,
-)
+from headrace.format.manifest import Manifest, Revision, Segment, decode, encode
+from headrace.format.object_names import generations, manifest_key, range_name, segment_key
 from headrace.format.state.layout import State
 from headrace.types import JSON
 from sealing import Cell, seal
@@ -38,7 +30,7 @@ def small(**facts: Any) -> Manifest:
 def segments(*bounds: tuple[int, int]) -> tuple[Segment, ...]:
     return tuple(
         Segment(
-            name=manifests.segment_name(first, end - first, "a"),
+            name=object_names.segment_name(first, end - first, "a"),
             first_seq=first, count=end - first, bytes=1, payload_bytes=1, before_bytes=0, total_bytes=1, min_us=1,
             max_us=1, sha256="0" * 64,
         )
@@ -190,19 +182,19 @@ def test_what_streams_go_through_can_be_written(facts: dict[str, Any]) -> None:
 def test_a_listing_tells_the_newest_generation_of_every_stream() -> None:
     keys = [manifest_key(stream, life, number) for stream in "ab" for life in ("1", "2") for number in (9, 11, 10)]
     found = generations([*keys, "manifests/else/x.json", segment_key("a", "1", "x"), "manifests"])
-    assert found == {(manifests.name_hash(stream), life): [11, 10, 9] for stream in "ab" for life in ("1", "2")}
-    place = manifests.name_hash("a"), "2"
-    assert manifests.generation_key(place, found[place][0]) == manifest_key("a", "2", 11)
+    assert found == {(object_names.name_hash(stream), life): [11, 10, 9] for stream in "ab" for life in ("1", "2")}
+    place = object_names.name_hash("a"), "2"
+    assert object_names.generation_key(place, found[place][0]) == manifest_key("a", "2", 11)
 
 
 def test_keys_are_told_apart_by_name_life_and_generation() -> None:
     digest = hashlib.sha256("größe".encode()).hexdigest()[:32]
     assert manifest_key("größe", "07", 12) == f"manifests/{digest}/07/0000000000000012.json"
-    name = manifests.segment_name(5, 10, "x1")
+    name = object_names.segment_name(5, 10, "x1")
     key = segment_key("größe", "07", name)
     assert key == f"segments/{digest}/07/0000000000000005-10-x1.parquet"
-    assert manifests.segment_place(key) == ((digest, "07"), name)
-    assert manifests.segment_place(manifest_key("s", "1", 1)) is None
+    assert object_names.parse_segment_key(key) == ((digest, "07"), name)
+    assert object_names.parse_segment_key(manifest_key("s", "1", 1)) is None
     for bad in ("", "A", "../x", "a/b", "x" * 65):
         with pytest.raises(ValueError, match="cannot be part of a key"):
             segment_key("s", bad, name)
@@ -210,6 +202,6 @@ def test_keys_are_told_apart_by_name_life_and_generation() -> None:
 
 def test_a_sealed_segment_is_listed_with_what_was_written() -> None:
     data, sealed = seal([Cell(b"1"), Cell(b"22")], first_seq=7)
-    found = manifests.listed(sealed, "n", before_bytes=9, total_bytes=50)
+    found = manifests.segment_entry(sealed, "n", before_bytes=9, total_bytes=50)
     assert (found.first_seq, found.end_seq, found.bytes, found.payload_bytes) == (7, 9, len(data), 3)
     assert (found.total_bytes, found.sha256) == (50, hashlib.sha256(data).hexdigest())

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import CorruptData
 from headrace.format import object_names
-from headrace.format.manifest import range_name
+from headrace.format.object_names import range_name
 from headrace.format.state import layout
 from headrace.format.state.layout import State, StateInfo
 from headrace.format.state.reader import StateReader
@@ -101,9 +101,9 @@ def test_a_damaged_identity_is_refused() -> None:
 def test_keys_of_objects_tell_their_place() -> None:
     name = range_name(10, 5, "abc1")
     key = object_names.state_key("events/E", "7", name)
-    place = object_names.state_place(key)
+    place = object_names.parse_state_key(key)
     assert key.startswith(object_names.state_prefix("events/E", "7") + "/")
     assert place is not None and place[0][1] == "7" and place[1] == name
-    assert object_names.state_place(key.replace("states/", "segments/")) is None
+    assert object_names.parse_state_key(key.replace("states/", "segments/")) is None
     with pytest.raises(ValueError, match="cannot be part of a key"):
         range_name(1, 1, "../x")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.companion.layout import Companion, PartFile
-from headrace.format.manifest import Manifest, Revision, Segment, range_name
+from headrace.format.manifest import Manifest, Revision, Segment
+from headrace.format.object_names import range_name
 from headrace.format.segment.row_group import AppendRun
 from headrace.format.segment.writer import SegmentWriter
 from headrace.format.state.layout import State, StateInfo
@@ -51,7 +53,7 @@ def manifest() -> Manifest:
     """A manifest with something in every field."""
     segments = [
         Segment(
-            name=manifests.segment_name(first, 500, unique),
+            name=object_names.segment_name(first, 500, unique),
             first_seq=first,
             count=500,
             bytes=30_000,

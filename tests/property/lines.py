@@ -18,7 +18,7 @@ from headrace.engine.log.stream import Stream
 from headrace.errors import OffsetFenced, OffsetGone
 from headrace.format import offset as offsets
 from headrace.schema.registry import KeySetting
-from headrace.schema.update import Update
+from headrace.schema.update import SchemaUpdate
 from headrace.types import JSON, OCTETS
 from rig import Rig
 
@@ -80,7 +80,7 @@ class World:
         line = Line(f"line/{next(LINES)}", [], 0, None)
         stream = self.rig.create(line.name, JSON if self.is_json else OCTETS)
         if self.kind == "routed":
-            update = Update(routing_key=KeySetting(pointer="/k", required=False))
+            update = SchemaUpdate(routing_key=KeySetting(pointer="/k", required=False))
             self.rig.run(self.rig.engine.schemas.apply(stream, update))
         self.lines.append(line)
 

@@ -25,7 +25,7 @@ from headrace.query.values import values
 from headrace.schema.apply import apply
 from headrace.schema.plan import Plan, ValueImpact
 from headrace.schema.registry import KeySetting, Registry
-from headrace.schema.update import Update
+from headrace.schema.update import SchemaUpdate
 from schema.lens.oracle import Names, Number, has, look, names_of, promoted, spell, text
 from schema.lens.strategies import Case, Manner, Shape, cases, pointers_of
 
@@ -148,7 +148,7 @@ def test_a_field_is_listed_if_and_only_if_some_event_has_other_values(op: str) -
 def checked(case: Case, random: Random) -> tuple[int, list[Reading]]:
     """How many fields are listed, and those of them whose values are the same in every event that was tried."""
     old = registry_of(case, random)
-    update = Update(schema=True, lens=case.wire[0])
+    update = SchemaUpdate(schema=True, lens=case.wire[0])
     plan = apply(old, update, next_seq=5, is_empty=False, search_rules=SEARCH)
     assume(not plan.refusals)
     wanted = list(readings(old, plan))

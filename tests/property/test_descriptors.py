@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.diff import diff, fingerprint
 from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.generated import json_schema, lens
+from headrace.schema.descriptor.generated import json_schema, make_lens
 from headrace.schema.descriptor.nodes import Event, Life, Node, Table
-from headrace.schema.descriptor.order import ordered
-from headrace.schema.descriptor.validate import resolve, validate
+from headrace.schema.descriptor.order import sort_nodes
+from headrace.schema.descriptor.validate import resolve_table, validate
 from headrace.schema.descriptor.wire import write
 from headrace.schema.diff import judge
 from headrace.schema.document import Validator
@@ -42,7 +42,7 @@ def test_every_additive_change_has_a_lens_that_is_proven_and_runs() -> None:
     def holds(data: st.DataObject) -> None:
         old = data.draw(sources())
         new = data.draw(evolved(old))
-        document = lens(old, new)
+        document = make_lens(old, new)
         assume(
             not any(
                 field.required and field.default is None and name not in old.schema
@@ -72,7 +72,7 @@ def test_every_additive_change_has_a_lens_that_is_proven_and_runs() -> None:
 @settings(max_examples=150)
 @given(sources(), sources())
 def test_a_lens_is_given_only_where_it_is_sound_and_where_no_event_is_refused(old: Event, new: Event) -> None:
-    document = lens(old, new)
+    document = make_lens(old, new)
     found = diff({"Txn": old}, {"Txn": new})
     if document is None:
         assert found.destructive
@@ -98,7 +98,7 @@ def test_order_and_spelling_change_nothing(sent: list[Descriptor], random: Any) 
     found = diff(known, again)
     assert (found.added, found.removed, found.changed, found.losses, found.dropped) == ([], [], [], [], {})
     assert {fate for fates in found.lives.values() for fate in fates.values()} <= {"kept"}
-    places = {name: at for at, name in enumerate(ordered(again))}
+    places = {name: at for at, name in enumerate(sort_nodes(again))}
     assert all(places[node.upstream] < places[name] for name, node in again.items() if not isinstance(node, Event))
 
 
@@ -141,7 +141,7 @@ def _is_told(change: dict[str, Any], feature: str, fate: str, *, is_new: bool) -
 
 def _folded(nodes: dict[str, Node], table: str, events: list[dict[str, Any]]) -> dict[bytes, dict[str, Any]]:
     """The features of every key after all events."""
-    resolved = resolve(nodes, table)
+    resolved = resolve_table(nodes, table)
     reducer = TableReducer(resolved, {name: Life(name, 0) for name in resolved.table.features})
     states: dict[bytes, Any] = {}
     for seq, one in enumerate(events):

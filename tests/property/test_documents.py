@@ -16,7 +16,7 @@ from headrace.schema.date_time import is_date_time
 from headrace.schema.document import MAX_ENTRIES, Validator, problems
 from headrace.schema.entries import read
 from headrace.schema.pointer import index, parse
-from headrace.schema.routing import RoutingKey
+from headrace.schema.routing_key import RoutingKey
 from schema.strategies import ANYTHING, NAMES, documents, near_misses, object_schemas, schemas
 
 MANY = max(300, settings.default.max_examples)

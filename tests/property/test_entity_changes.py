@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from headrace.schema.entity import registration
 from headrace.schema.entity.difference import bump_of, differences
 from headrace.schema.entity.nodes import SOURCE_KINDS, Schema
-from headrace.schema.entity.overlay import overlaid
+from headrace.schema.entity.overlay import overlay_schema
 from headrace.schema.entity.registration import export
 from headrace.schema.entity.semver import Bump, parse
-from headrace.schema.entity.update import Updated, updated
+from headrace.schema.entity.update import UpdatedSchema, apply_update
 from schema.entity.samples import payload, schema
 from schema.entity.strategies import Document, evolved, payloads, schemas, shuffled, updates
 from schema.entity.updating import request
@@ -126,7 +126,7 @@ def valid(made: Schema) -> bool:
         name: made.dump()[name] for name in ("schema_version", "schema_definition", "reducer_config", "metadata")
     }
     found = registration.read_registration(payload(**members))
-    assert isinstance(found, registration.Registration), found
+    assert isinstance(found, registration.TypeRegistration), found
     return (found.schema.schema_definition, found.schema.reducer_config) == (
         made.schema_definition,
         made.reducer_config,
@@ -142,8 +142,8 @@ def test_an_update_loses_nothing_that_it_does_not_speak_of() -> None:
         base = data.draw(schemas())
         asked = data.draw(updates(base))
         taken = data.draw(st.lists(st.sampled_from(["1.0.1", "1.1.0", "1.2.0", "2.0.0"]), unique=True))
-        made = updated(base, request(asked), taken)
-        assert isinstance(made, Updated), made
+        made = apply_update(base, request(asked), taken)
+        assert isinstance(made, UpdatedSchema), made
         assert valid(made.schema)
         _carried(base, made.schema, asked)
         removed = [name for name in asked.get("fields_to_remove", []) if name in base.schema_definition.fields]
@@ -157,8 +157,8 @@ def test_an_update_loses_nothing_that_it_does_not_speak_of() -> None:
         else:
             assert new > old
             assert made.schema.schema_version not in taken
-        again = updated(made.schema, request(asked), taken)
-        assert isinstance(again, Updated)
+        again = apply_update(made.schema, request(asked), taken)
+        assert isinstance(again, UpdatedSchema)
         assert again.schema == made.schema
         seen[made.bump.name] += 1
 
@@ -198,11 +198,11 @@ def test_an_overlay_follows_what_is_global_and_keeps_what_is_the_users(data: st.
     members = data.draw(payloads())
     base, user = schema(**members), schema(**data.draw(evolved(members)))
     later = schema(**data.draw(evolved(members)))
-    assert overlaid(user, base, base) == user
-    followed = overlaid(base, base, later)
+    assert overlay_schema(user, base, base) == user
+    followed = overlay_schema(base, base, later)
     assert followed.schema_definition == later.schema_definition
     assert followed.reducer_config == later.reducer_config
-    found = overlaid(user, base, later)
+    found = overlay_schema(user, base, later)
     assert valid(found)
     before, own, today = (one.schema_definition.fields for one in (base, user, later))
     expected = {
@@ -216,7 +216,7 @@ def test_an_overlay_follows_what_is_global_and_keeps_what_is_the_users(data: st.
 @settings(max_examples=60)
 @given(schemas(), schemas())
 def test_a_schema_made_from_none_shows_every_global_field(user: Schema, current: Schema) -> None:
-    found = overlaid(user, None, current)
+    found = overlay_schema(user, None, current)
     assert valid(found)
     assert found.schema_definition.fields == {**current.schema_definition.fields, **user.schema_definition.fields}
 

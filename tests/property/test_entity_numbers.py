@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.errors import BadRequest
-from headrace.schema.entity.identity import part
+from headrace.schema.entity.identity import name_part
 from headrace.schema.entity.nodes import Constraints
 from headrace.schema.entity.request import read
 from headrace.schema.entity.values import check, decimal
@@ -33,7 +33,7 @@ def test_a_number_of_an_entity_is_what_its_digits_say(spelled: str, distance: in
         return
     stored = msgspec.json.decode(msgspec.json.encode(entity))["n"]
     assert Fraction(decimal(stored)) == exact
-    assert Fraction(part(stored) or "") == exact
+    assert Fraction(name_part(stored) or "") == exact
     if exact.denominator == 1:
         limit = int(exact) + distance
         assert (check(Constraints(min=limit))(stored) is None) == (exact >= limit)

@@ -12,11 +12,11 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.schema.entity.identity import Identity, normalised, resolve
+from headrace.schema.entity.identity import Identity, normalise_name, resolve
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.observation import Observation, decode, encode, observation_id
-from headrace.schema.entity.split import Splitter, rebuilt
-from headrace.schema.entity.update import Updated, updated
+from headrace.schema.entity.split import Splitter, rejoin_fragments
+from headrace.schema.entity.update import UpdatedSchema, apply_update
 from headrace.schema.entity.values import FUNCTIONS, LAST_MS
 from schema.entity.strategies import entities, entities_of, likely, numbers, schemas, shuffled, updates
 from schema.entity.updating import request
@@ -44,7 +44,7 @@ def test_fields_and_fragments_are_what_was_given() -> None:
     def holds(schema: Schema, others: dict[str, Any], data: st.DataObject) -> None:
         entity = {**data.draw(entities_of(schema)), **others}
         fields, fragments = Splitter(schema.schema_definition).split(entity)
-        assert spelled(rebuilt(fields, fragments)) == spelled(entity)
+        assert spelled(rejoin_fragments(fields, fragments)) == spelled(entity)
         declared = schema.schema_definition.fields
         for name, value in fields.items():
             assert value is None or type(value) in PYTHON[declared[name].type]
@@ -70,8 +70,8 @@ def test_an_update_that_only_adds_changes_no_value_that_was_there(
 ) -> None:
     asked = data.draw(updates(schema))
     adding = {name: asked[name] for name in ("fields_to_add", "converters_to_add") if name in asked}
-    made = updated(schema, request(adding))
-    assert isinstance(made, Updated)
+    made = apply_update(schema, request(adding))
+    assert isinstance(made, UpdatedSchema)
     before = Splitter(schema.schema_definition).split(entity).fields
     after = Splitter(made.schema.schema_definition).split(entity).fields
     assert spelled({name: after[name] for name in before}) == spelled(before)
@@ -152,7 +152,7 @@ def test_an_observation_is_stored_exactly(schema: Schema, entity: dict[str, Any]
         fragments=fragments,
     )
     found = decode(encode(observation))
-    assert spelled(rebuilt(found.fields, found.fragments)) == spelled(entity)
+    assert spelled(rejoin_fragments(found.fields, found.fragments)) == spelled(entity)
     assert found == observation
 
 
@@ -163,8 +163,8 @@ def test_an_observation_is_stored_exactly(schema: Schema, entity: dict[str, Any]
     ).map(" ".join)
 )
 def test_the_one_spelling_of_a_name_is_its_own_spelling(text: str) -> None:
-    once = normalised(text)
-    assert normalised(once) == once
-    assert normalised(f"  {text}\t") == once
+    once = normalise_name(text)
+    assert normalise_name(once) == once
+    assert normalise_name(f"  {text}\t") == once
     assert "|" not in once
     assert bool(once) == bool(unicodedata.normalize("NFKC", text).replace("|", " ").strip())

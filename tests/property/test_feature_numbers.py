@@ -14,11 +14,13 @@ from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.schema.descriptor.generated import json_schema
-from headrace.schema.descriptor.nodes import Derivation, Event, Feature, Field, Life, Node, Op, Table
+from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Life, Node, RowOp, Table
 from headrace.schema.document import Validator
 from headrace.schema.registry import Registry
 
-EVENT = Event("E", {"k": Field("i64"), "x": Field("f64"), "n": Field("i64", required=False)}, dedupe_key="k")
+EVENT = Event(
+    "E", {"k": EventField("i64"), "x": EventField("f64"), "n": EventField("i64", required=False)}, dedupe_key="k"
+)
 TABLES = {
     "Plain": Table("Plain", "E", ("k",), {"last": Feature("last", {"field": "n"})}),
     "Stepped": Table("Stepped", "D", ("k",), {"last": Feature("last", {"field": "same"})}),
@@ -81,6 +83,6 @@ def _assert_folded(defined: TableDefinition, told: EventRun, numbers: list[int])
 
 
 def _defined(name: str) -> TableDefinition:
-    step = Op("with_columns", exprs={"same": "(n + 0)"})
+    step = RowOp("with_columns", exprs={"same": "(n + 0)"})
     nodes: dict[str, Node] = {"E": EVENT, "D": Derivation("D", "E", (step,)), **TABLES}
     return TableDefinition(name, "E", "events/E", nodes, {"last": Life("last@1", 0)})

@@ -18,8 +18,8 @@ from headrace.reduce.fragments.stats import count_observations, merge_counts, of
 from headrace.schema.entity.nodes import Converter, Definition, Field, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.split import Fragment, Splitter
-from headrace.schema.entity.update import Updated, updated
-from headrace.schema.entity.values import FUNCTIONS, UNFIT, converted, fits
+from headrace.schema.entity.update import UpdatedSchema, apply_update
+from headrace.schema.entity.values import FUNCTIONS, UNFIT, convert_value, fits
 from reduce.policies.samples import FIRST_US, observed, schema
 from schema.entity.strategies import simple, values
 
@@ -141,7 +141,7 @@ def test_a_field_that_accepts_a_shape_takes_its_values(value: Any, kind: Any, fu
     usable = [name for name in functions if FUNCTIONS[name].to_type == kind]
     field = Field(kind, converters=tuple(Converter(FUNCTIONS[name].from_type, kind, name) for name in usable))
     if value is not None and accepts(field, shape_of(value)):
-        assert converted(field, value) is not UNFIT
+        assert convert_value(field, value) is not UNFIT
 
 
 @given(histories(), settings)
@@ -155,7 +155,7 @@ def test_a_promoted_type_accepts_its_evidence(history: list[Told], settings: Set
             taken = [value for value in all_values if key in splitter.split({key: value}).fields]
             meant = [value for value in all_values if meaning(value) == candidate.field_type]
             assert all(any(value is other for other in taken) for value in meant)
-            assert len(taken) >= settings.bar(stats[key]).share * len(all_values) - 1e-6
+            assert len(taken) >= settings.thresholds(stats[key]).min_share * len(all_values) - 1e-6
 
 
 def meaning(value: Any) -> str:
@@ -187,6 +187,6 @@ def test_enhancement_twice_is_enhancement_once(history: list[Told], settings: Se
 
 
 def enhanced(base: Schema, stats: Any, settings: Settings) -> Schema:
-    made = updated(base, update_of(candidates(stats, base, settings)))
-    assert isinstance(made, Updated), made
+    made = apply_update(base, update_of(candidates(stats, base, settings)))
+    assert isinstance(made, UpdatedSchema), made
     return made.schema

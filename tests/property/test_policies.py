@@ -15,7 +15,7 @@ from headrace.reduce.policies.build import fold_observations, reduce_observation
 from headrace.reduce.policies.reducer import EVERYONE, EntityState, TypeReducer
 from headrace.schema.entity.nodes import DEFAULT_POLICY, Field, Policy, ReducerConfig
 from headrace.schema.entity.observation import Observation, decode, encode
-from headrace.schema.entity.update import Addition, Update, Updated, updated
+from headrace.schema.entity.update import Addition, TypeUpdate, UpdatedSchema, apply_update
 from reduce.policies.oracle import shown
 from reduce.policies.samples import FIRST_US, observed, schema
 
@@ -197,8 +197,8 @@ def test_additions_never_change_the_values_that_are_shown(
     fields = {name: Field("string") for name in NAMES}
     base = schema(config, **fields)
     addition = Addition("other", Field(kind), DEFAULT_POLICY)
-    made = updated(base, Update(fields_to_add=(addition,)))
-    assert isinstance(made, Updated)
+    made = apply_update(base, TypeUpdate(fields_to_add=(addition,)))
+    assert isinstance(made, UpdatedSchema)
     before, after = (TypeReducer({EVERYONE: each.reducer_config}) for each in (base, made.schema))
     assert before.ids == after.ids
     for key, packed in reduce_observations(before, history):

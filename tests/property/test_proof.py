@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.schema.containment import contained
+from headrace.schema.containment import containment_problems
 from headrace.schema.document import Validator, problems
 from headrace.schema.lens.document import parse
 from headrace.schema.lens.forward import Steps, forward, run
 from headrace.schema.lens.ops import Lens, Op
-from headrace.schema.lens.proof import documents, prove
+from headrace.schema.lens.proof import prove, sample_documents
 from headrace.schema.lens.values import LensFailure, Raw
-from headrace.schema.lens.walk import Place, Walk
+from headrace.schema.lens.walk import OpLocation, Walk
 from headrace.schema.shape import edit
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
@@ -45,7 +45,7 @@ def events(random: Random, schema: Any) -> Iterator[Any]:
     """Documents valid under a schema: likely ones, likely ones with one thing changed, and those at the edges."""
     valid, guess = judge(schema), Guess(random, schema)
     likely = [guess.value(schema) for _ in range(8)]
-    edges = islice(documents(shape_of(Root(schema).source), NAMES), 16)
+    edges = islice(sample_documents(shape_of(Root(schema).source), NAMES), 16)
     return filter(valid, [*likely, *map(guess.changed, likely), *edges])
 
 
@@ -92,7 +92,7 @@ def test_what_is_contained_stays_valid() -> None:
         old, new, _ = widening(random)
         if old.get("$schema") != new.get("$schema") and problems(new):
             return  # In another draft the same words may be no schema.
-        verdict = contained(old, new, judge)
+        verdict = containment_problems(old, new, judge)
         seen["refused" if verdict else "contained" if old != new else "the same"] += 1
         valid = judge(new)
         for event in [] if verdict else events(random, old):
@@ -120,8 +120,8 @@ def test_shapes_hold_what_schemas_admit_and_what_ops_make_of_it(
         if ops is None:
             return
         before, walk = shape_of(Root(old).source), Walk(judge)
-        walk.inspect(ops, Place())
-        after = walk.through(ops, before, Place())
+        walk.inspect(ops, OpLocation())
+        after = walk.through(ops, before, OpLocation())
         seen["refused" if walk.problems else "accepted"] += 1
         for event in events(random, old):
             assert admits(before, event), (old, event)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.problem import Problem
-from headrace.schema.descriptor.validate import chain, validate
+from headrace.schema.descriptor.problem import DescriptorProblem
+from headrace.schema.descriptor.validate import resolve_chain, validate
 from headrace.schema.descriptor.wire import write
 from schema.descriptor.payloads import derivation, event, filtered, op, table
 
@@ -92,7 +92,7 @@ def places(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 PLACES = places(SENT)
 
 
-def outcome(payload: Any) -> list[Problem]:
+def outcome(payload: Any) -> list[DescriptorProblem]:
     found = read(payload)
     problems = found if isinstance(found, list) else validate(found.nodes, found.nodes)
     for problem in problems:
@@ -137,7 +137,7 @@ def test_a_payload_with_odd_parts_is_read_or_refused(changes: list[tuple[tuple[A
         found = read(payload)
         assert isinstance(found, Registration)
         for name, node in found.nodes.items():
-            chain(found.nodes, name)
+            resolve_chain(found.nodes, name)
             write(node)
 
 

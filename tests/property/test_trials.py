@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.schema.document import problems
-from headrace.schema.lens.document import filled, parse
+from headrace.schema.lens.document import fill_defaults, parse
 from headrace.schema.lens.ops import Lens
-from headrace.schema.lens.proof import prove, runnable
+from headrace.schema.lens.proof import is_runnable, prove
 from headrace.schema.registry import Registry
 from headrace.schema.trial import MOST_NAMED, Findings, Trial
 from schema.lens.evolutions import evolution, wild_ops
@@ -30,10 +30,10 @@ class Case:
         if random.random() < 0.3:
             ops = wild_ops(random, old)
         lens = parse(lens_document(ops))
-        self.is_usable = isinstance(lens, Lens) and not problems(new) and runnable(new, lens.ops)
+        self.is_usable = isinstance(lens, Lens) and not problems(new) and is_runnable(new, lens.ops)
         if isinstance(lens, Lens) and self.is_usable:
             self.is_proven = not prove(old, new, lens.ops).problems
-            self.new, self.lenses = new, [filled(lens, new)]
+            self.new, self.lenses = new, [fill_defaults(lens, new)]
             registry = Registry.empty("s").advanced(old, None, 0).advanced(new, lens_document(ops), 0)
             self.trial = Trial(registry)
             self.events = list(events(random, old))

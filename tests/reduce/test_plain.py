@@ -83,7 +83,7 @@ def test_plain_columns_have_the_states_of_the_reference(name: str) -> None:
     def holds(given_documents: list[Any], spans: list[tuple[int, int]] | None) -> None:
         table, known = table_of(given_documents, given_rollup)
         assert plain.is_plain(table.schema, given_rollup, [one for one in [given_rollup.include] if one], known)
-        made = rollup.panes(table, given_rollup, SEARCH, intervals=[MINUTE], spans=spans, known=known)
+        made = rollup.panes(table, given_rollup, SEARCH, intervals=[MINUTE], spans=spans, query_columns=known)
         lifted = lift(given_documents, given_rollup, SEARCH, MINUTE, spans=spans)
         assert by_place(made) == {
             (pane, key, measure): state for (pane, key), group in lifted.items() for measure, state in group.items()
@@ -97,7 +97,7 @@ def test_the_bucket_of_a_float_is_exact(given_numbers: list[float]) -> None:
     given_rollup = SEARCH.rollups["all"]
     given_documents = [{"time": 0, "duration": number} for number in given_numbers]
     table, known = table_of(given_documents, given_rollup)
-    made = by_place(rollup.panes(table, given_rollup, SEARCH, intervals=[MINUTE], known=known))
+    made = by_place(rollup.panes(table, given_rollup, SEARCH, intervals=[MINUTE], query_columns=known))
     [lifted] = lift(given_documents, given_rollup, SEARCH, MINUTE).values()
     assert made[0, "[null,null,null]", "duration"].histogram == lifted["duration"].histogram
 
@@ -108,7 +108,7 @@ def test_very_many_groups_are_told_apart() -> None:
         {"time": at * 10 * HOUR, "service": f"s{at}", "level": at, "duration": at % 3 - 1.5} for at in range(1_000)
     ] * 2
     table, known = table_of(given_documents[::-1], given_rollup)
-    made = by_place(rollup.panes(table, given_rollup, SEARCH, intervals=[MINUTE], known=known))
+    made = by_place(rollup.panes(table, given_rollup, SEARCH, intervals=[MINUTE], query_columns=known))
     assert len(made) == 1_000 * len(MEASURES)
     key = msgspec.json.encode(["s999", 999, None]).decode()
     assert made[9_990 * HOUR, key, "duration"] == State(count=2, sum=-3.0, min=-1.5, max=-1.5, histogram={0: 2})
@@ -122,7 +122,7 @@ def test_lists_and_other_dimensions_are_not_plain(name: str, event: dict[str, An
     given_rollup = SEARCH.rollups[name]
     table, known = table_of([{"time": 0}, event], given_rollup)
     assert not plain.is_plain(table.schema, given_rollup, [], known)
-    made = rollup.panes(table, given_rollup, SEARCH, intervals=[MINUTE], known=known)
+    made = rollup.panes(table, given_rollup, SEARCH, intervals=[MINUTE], query_columns=known)
     assert set(by_place(made)) == {
         (pane, key, measure)
         for (pane, key), group in lift([{"time": 0}, event], given_rollup, SEARCH, MINUTE).items()

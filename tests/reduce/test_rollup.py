@@ -87,9 +87,9 @@ def test_a_query_that_is_known_needs_no_columns_of_its_own() -> None:
     table = columns.table(SEARCH, events)
     [tree] = rollup.include_queries(FAST)
     known = table.drop(["w.message"]).append_column("q0", pa.array([True, False, True]))
-    assert rollup.panes(known, FAST, SEARCH, known={tree: "q0"}).column("count").to_pylist() == [2]
+    assert rollup.panes(known, FAST, SEARCH, query_columns={tree: "q0"}).column("count").to_pylist() == [2]
     [slow] = rollup.include_queries(ROLLUP)
-    found = rollup.panes(known, ROLLUP, SEARCH, known={slow: "q0"})
+    found = rollup.panes(known, ROLLUP, SEARCH, query_columns={slow: "q0"})
     assert counts(found, "slow") == {(0, "[null,null,null,null]"): 2}
 
 

@@ -70,4 +70,4 @@ def test_a_column_is_fed_as_its_values_are() -> None:
 @given(st.lists(st.floats(), max_size=20))
 def test_a_column_of_doubles_is_hashed_as_each_of_them(values: list[float]) -> None:
     column = sketches._xxhash64(np.array(values)).tolist()
-    assert column == [sketches._fed(value) for value in values]
+    assert column == [sketches._hll_input(value) for value in values]

@@ -11,7 +11,7 @@ from headrace.schema.change import Classification
 from headrace.schema.plan import Plan
 from headrace.schema.problem import Problem
 from headrace.schema.registry import Boundary, KeySetting, Registry
-from headrace.schema.update import Update
+from headrace.schema.update import SchemaUpdate
 
 NAME = "orders"
 STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
@@ -49,7 +49,7 @@ RULES = SearchRules(check_search, lambda old, wanted, new, crossings: CarriedSea
 
 
 def planned(registry: Registry, *, next_seq: int = 0, **update: Any) -> Plan[Registry]:
-    return apply(registry, Update(**update), next_seq=next_seq, is_empty=next_seq == 0, search_rules=RULES)
+    return apply(registry, SchemaUpdate(**update), next_seq=next_seq, is_empty=next_seq == 0, search_rules=RULES)
 
 
 def installed(schema: Any = FIRST, **update: Any) -> Registry:
@@ -82,7 +82,7 @@ def test_the_first_schema_needs_an_empty_stream() -> None:
 
 
 def test_the_first_schema_begins_at_0_on_a_stream_whose_events_are_gone() -> None:
-    plan = apply(Registry.empty(NAME), Update(schema=FIRST), next_seq=40, is_empty=True, search_rules=RULES)
+    plan = apply(Registry.empty(NAME), SchemaUpdate(schema=FIRST), next_seq=40, is_empty=True, search_rules=RULES)
     assert plan.registry.boundaries == (Boundary(0, 1),)
 
 
@@ -364,7 +364,7 @@ def test_settings_stay_as_they_are_where_the_next_schema_says_nothing() -> None:
     registry = installed(routing_key=USER, search=bound(1))
     plan = apply(
         registry,
-        Update(schema={**FIRST, "title": "x"}),
+        SchemaUpdate(schema={**FIRST, "title": "x"}),
         next_seq=5,
         is_empty=False,
         search_rules=SearchRules(any_search, RULES.carry),

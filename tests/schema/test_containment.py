@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.schema.containment import RULES, contained
+from headrace.schema.containment import RULES, containment_problems
 from headrace.schema.document import Validator, problems
 from headrace.schema.problem import Problem
 from headrace.schema.shape.source import Dialect, asserting
@@ -143,7 +143,7 @@ KEYWORDS: list[tuple[Any, Any, bool]] = [
 @pytest.mark.parametrize(("old", "new", "expected"), KEYWORDS)
 def test_containment_keyword_by_keyword(old: Any, new: Any, expected: bool) -> None:
     assert not problems(old) and not problems(new)
-    assert (contained(old, new, judge) == []) == expected
+    assert (containment_problems(old, new, judge) == []) == expected
 
 
 @pytest.mark.parametrize("dialect", Dialect)
@@ -155,58 +155,58 @@ def test_every_keyword_that_asserts_something_has_its_rule(dialect: Dialect) -> 
 @pytest.mark.parametrize(("draft", "whole"), [(4, False), (6, True), (7, True), (2019, True), (2020, True)])
 def test_only_draft_4_tells_one_from_one_point_nought(draft: int, whole: bool) -> None:
     new = {"$schema": DRAFTS[draft], **WHOLE}
-    assert (contained(WHOLE, new) == []) == whole
+    assert (containment_problems(WHOLE, new) == []) == whole
     assert Validator(new).accepts(1.0) == whole
-    assert contained({"$schema": DRAFTS[4], **WHOLE}, new) == []
+    assert containment_problems({"$schema": DRAFTS[4], **WHOLE}, new) == []
 
 
 def test_an_exclusive_bound_of_draft_4_is_a_way_to_mean_the_other() -> None:
     strict = {"$schema": DRAFTS[4], "type": "number", "minimum": 1, "exclusiveMinimum": True}
-    assert contained(strict, {"type": "number", "exclusiveMinimum": 1}) == []
-    assert contained({"type": "number", "minimum": 1}, strict) != []
-    assert contained({"type": "number", "exclusiveMinimum": 1}, strict) == []
+    assert containment_problems(strict, {"type": "number", "exclusiveMinimum": 1}) == []
+    assert containment_problems({"type": "number", "minimum": 1}, strict) != []
+    assert containment_problems({"type": "number", "exclusiveMinimum": 1}, strict) == []
 
 
 def test_before_2019_a_reference_hides_its_neighbours() -> None:
     old = {"$schema": DRAFTS[7], "$ref": "#/definitions/t", "maxLength": 1, "definitions": {"t": TEXT}}
-    assert contained(old, {"maxLength": 1}) != []
-    assert contained({**old, "$schema": DRAFTS[2019]}, {"maxLength": 1}) == []
+    assert containment_problems(old, {"maxLength": 1}) != []
+    assert containment_problems({**old, "$schema": DRAFTS[2019]}, {"maxLength": 1}) == []
 
 
 def test_tuples_of_older_drafts_are_tuples() -> None:
     old = {"$schema": DRAFTS[7], "type": "array", "items": [TEXT], "additionalItems": WHOLE}
-    assert contained(old, {"prefixItems": [TEXT], "items": WHOLE}) == []
-    assert contained({"type": "array", "prefixItems": [TEXT], "items": WHOLE}, old) == []
+    assert containment_problems(old, {"prefixItems": [TEXT], "items": WHOLE}) == []
+    assert containment_problems({"type": "array", "prefixItems": [TEXT], "items": WHOLE}, old) == []
 
 
 def test_what_one_draft_asserts_another_may_not() -> None:
-    assert contained({"$schema": DRAFTS[6], "if": {}, "then": TEXT}, TEXT) != []
-    assert contained({"$schema": DRAFTS[4], "const": 1}, {"const": 1}) != []
+    assert containment_problems({"$schema": DRAFTS[6], "if": {}, "then": TEXT}, TEXT) != []
+    assert containment_problems({"$schema": DRAFTS[4], "const": 1}, {"const": 1}) != []
     encoded = {"$schema": DRAFTS[7], **TEXT, "contentEncoding": "base64"}
-    assert contained(encoded, {**encoded, "minLength": 0}) == []
-    assert contained({"$schema": DRAFTS[7], **TEXT}, encoded) != []
-    assert contained(TEXT, {**TEXT, "contentEncoding": "base64"}) == []
+    assert containment_problems(encoded, {**encoded, "minLength": 0}) == []
+    assert containment_problems({"$schema": DRAFTS[7], **TEXT}, encoded) != []
+    assert containment_problems(TEXT, {**TEXT, "contentEncoding": "base64"}) == []
 
 
 def test_opaque_keywords_of_other_drafts_are_not_compared() -> None:
     odd = {**TEXT, "not": {"pattern": "x"}}
-    assert contained(odd, {**odd, "maxLength": 9, "minLength": 0}) != []
-    assert contained({**odd, "maxLength": 9}, {**odd, "minLength": 0}) == []
-    assert contained({"$schema": DRAFTS[7], **odd, "maxLength": 9}, odd) != []
+    assert containment_problems(odd, {**odd, "maxLength": 9, "minLength": 0}) != []
+    assert containment_problems({**odd, "maxLength": 9}, {**odd, "minLength": 0}) == []
+    assert containment_problems({"$schema": DRAFTS[7], **odd, "maxLength": 9}, odd) != []
 
 
 @pytest.mark.parametrize("twist", [{"$id": "https://a.example/x"}, {"$dynamicRef": "#"}, {"$dynamicAnchor": "a"}])
 def test_schemas_with_names_that_are_not_followed_are_proven_only_if_equal(twist: dict[str, str]) -> None:
     old = closed(a={**TEXT, **twist})
-    assert contained(old, dict(old)) == []
-    assert contained(old, {"type": "object"}) != []
-    assert contained(closed(a=TEXT), old) != []
+    assert containment_problems(old, dict(old)) == []
+    assert containment_problems(old, {"type": "object"}) != []
+    assert containment_problems(closed(a=TEXT), old) != []
 
 
 def test_anchors_and_escapes_in_references_are_followed() -> None:
     old = {"$defs": {"a/b%": {"$anchor": "here", **TEXT}}}
-    assert contained({**old, "$ref": "#here"}, TEXT) == []
-    assert contained({**old, "$ref": "#/$defs/a~1b%25"}, TEXT) == []
+    assert containment_problems({**old, "$ref": "#here"}, TEXT) == []
+    assert containment_problems({**old, "$ref": "#/$defs/a~1b%25"}, TEXT) == []
 
 
 def test_references_by_the_name_of_the_document_are_followed() -> None:
@@ -214,22 +214,22 @@ def test_references_by_the_name_of_the_document_are_followed() -> None:
         name = "https://a.example/s"
         return {"$id": name, "$ref": f"{name}#/$defs/t", "$defs": {"t": inner}}
 
-    assert contained(named(TEXT), TEXT) == []
-    assert contained(named(TEXT), named(WHOLE)) != []
+    assert containment_problems(named(TEXT), TEXT) == []
+    assert containment_problems(named(TEXT), named(WHOLE)) != []
 
 
 def test_references_that_are_not_followed_are_equal_only_in_equal_documents() -> None:
     def odd(inner: Any) -> Any:
         return {"$id": "https://a.example/s", "$ref": "s#/$defs/t", "$defs": {"t": inner}, "minLength": 0}
 
-    assert contained(odd(TEXT), odd(TEXT)) == []
-    assert contained(odd(TEXT), odd(WHOLE)) != []
+    assert containment_problems(odd(TEXT), odd(TEXT)) == []
+    assert containment_problems(odd(TEXT), odd(WHOLE)) != []
 
 
 def test_a_schema_that_refers_to_itself_for_the_same_value_shows_nothing() -> None:
-    assert contained({"$ref": "#"}, TEXT) != []
-    assert contained(TEXT, {"allOf": [{"$ref": "#"}]}) != []
-    assert contained({"allOf": [{"$ref": "#"}, TEXT]}, TEXT) == []
+    assert containment_problems({"$ref": "#"}, TEXT) != []
+    assert containment_problems(TEXT, {"allOf": [{"$ref": "#"}]}) != []
+    assert containment_problems({"allOf": [{"$ref": "#"}, TEXT]}, TEXT) == []
 
 
 def test_what_leans_on_an_open_question_does_not_outlive_it() -> None:
@@ -244,15 +244,15 @@ def test_what_leans_on_an_open_question_does_not_outlive_it() -> None:
     new = {"anyOf": [{"properties": {"x": end}} for end in ends], "$defs": rings(WHOLE)}
     event = {"x": {"l": {"t": {"z": "text"}}}}
     assert Validator(old).accepts(event) and not Validator(new).accepts(event)
-    assert contained(old, new) != []
+    assert containment_problems(old, new) != []
 
 
 def test_a_gap_is_named_by_keyword_and_value() -> None:
     old, new = tree(v={"type": ["string", "null", "integer"]}), tree(v=TEXT)
-    assert contained(old, new) == [
+    assert containment_problems(old, new) == [
         Problem("/$defs/n/properties/v/type", "/v: it may be null or an integer; the new schema wants string")
     ]
-    assert contained({"type": "object"}, closed())[0].reason == "/*: the new schema admits nothing here"
+    assert containment_problems({"type": "object"}, closed())[0].reason == "/*: the new schema admits nothing here"
 
 
 def _doubling(leaf: Any) -> Any:
@@ -280,5 +280,5 @@ CHOICES = {"allOf": [{"anyOf": [{"required": [f"{a}.{b}"]} for a in range(9)]} f
 )
 def test_no_question_takes_long(old: Any, new: Any) -> None:
     begun = time.process_time()
-    contained(old, new)
+    containment_problems(old, new)
     assert time.process_time() - begun < 5

@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.schema.fast_validator import MAX_CHOICES, MAX_PARTS, Form, Fractions, Structures, Unsayable
+from headrace.schema.fast_validator import MAX_CHOICES, MAX_PARTS, Fractions, NotExpressible, StructBuilder, TypeForm
 from headrace.schema.subschemas import Subschemas
 
 TEXT = {"type": "string"}
 FREE = {"pattern": "^a"}
 
 
-def structures(schema: Any) -> Structures:
-    return Structures(Subschemas(schema), schema)
+def structures(schema: Any) -> StructBuilder:
+    return StructBuilder(Subschemas(schema), schema)
 
 
-def admits(form: Form, text: str) -> bool:
+def admits(form: TypeForm, text: str) -> bool:
     try:
         msgspec.json.decode(text, type=form.type)
     except msgspec.ValidationError:
@@ -115,7 +115,7 @@ def test_a_type_admits_what_the_schema_admits(schema: Any, good: list[str], bad:
     ],
 )
 def test_what_a_type_cannot_say_is_unsayable(schema: Any) -> None:
-    with pytest.raises(Unsayable):
+    with pytest.raises(NotExpressible):
         structures(schema).form()
 
 
@@ -155,7 +155,7 @@ def test_numbers_with_a_fraction_are_foreseen(member: Any, fractions: Fractions)
     assert structures(closed(a=member)).form().fractions is fractions
 
 
-def spelled(made: Structures, text: str) -> str:
+def spelled(made: StructBuilder, text: str) -> str:
     return msgspec.json.encode(msgspec.json.decode(text, type=made.form().type)).decode()
 
 

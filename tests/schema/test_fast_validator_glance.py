@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.schema.document import Validator
-from headrace.schema.fast_validator import MAX_PAUSE, OPEN_IN, Glance
+from headrace.schema.fast_validator import MAX_PAUSE, OPEN_IN, FastValidator
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 EVENT = {
@@ -38,7 +38,7 @@ VALUE = {
 }
 
 
-def glance_of(schema: Any) -> Glance:
+def glance_of(schema: Any) -> FastValidator:
     found = Validator(schema).glance
     assert found is not None
     return found

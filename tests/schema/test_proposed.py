@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from headrace.engine.registry.schemas import SEARCH
-from headrace.schema.apply import apply, proposed
+from headrace.schema.apply import apply, propose_registry
 from headrace.schema.registry import Registry
-from headrace.schema.update import Update, parse_update
+from headrace.schema.update import SchemaUpdate, parse_update
 from server.registries import TEXT, WHOLE, lens, rename, shape
 
 ONE = Registry.empty("s").advanced(shape(a=WHOLE), None, 0)
@@ -18,9 +18,9 @@ ONE = Registry.empty("s").advanced(shape(a=WHOLE), None, 0)
 def proposal(registry: Registry, **body: Any) -> tuple[Registry | None, list[str]]:
     """The registry that would be tried, and the codes for which the plan is refused."""
     update = parse_update(body)
-    assert isinstance(update, Update)
+    assert isinstance(update, SchemaUpdate)
     plan = apply(registry, update, next_seq=5, is_empty=False, search_rules=SEARCH)
-    return proposed(registry, update, plan, next_seq=5), [refusal.code for refusal in plan.refusals]
+    return propose_registry(registry, update, plan, next_seq=5), [refusal.code for refusal in plan.refusals]
 
 
 def test_an_accepted_change_is_proposed() -> None:

@@ -9,7 +9,7 @@ from headrace.schema.canonical import json_number, number_of, value_text
 from headrace.schema.document import Validator
 from headrace.schema.pointer import parse
 from headrace.schema.shape.edit import LAST_ELEMENT, drop, edit, put, split, value_at
-from headrace.schema.shape.exact import given
+from headrace.schema.shape.exact import shape_of_values
 from headrace.schema.shape.join import MOST, join, merge, union, vacant
 from headrace.schema.shape.meet import apart, meet_shapes
 from headrace.schema.shape.model import ANYTHING, NOTHING, Array, Object, Shape
@@ -239,15 +239,15 @@ def test_an_array_splits_by_its_length() -> None:
 
 def test_values_are_put_dropped_and_replaced() -> None:
     found = shape({"type": "object", "properties": {"a": TEXT}, "required": ["a"], "additionalProperties": False})
-    more = put(found, at("/b"), given([7]))
+    more = put(found, at("/b"), shape_of_values([7]))
     assert admits(more, {"a": "x", "b": 7}) and not admits(more, {"a": "x"}) and not admits(more, {"a": "x", "b": 8})
     assert admits(drop(more, at("/a")), {"b": 7}) and not admits(drop(more, at("/a")), {"a": "x", "b": 7})
-    assert admits(edit(found, at("/a"), lambda _: given([None])), {"a": None})
+    assert admits(edit(found, at("/a"), lambda _: shape_of_values([None])), {"a": None})
 
 
 def test_members_are_counted() -> None:
     found = shape({"type": "object", "required": ["a"], "minProperties": 2, "maxProperties": 3})
-    (one,) = put(found, at("/b"), given([1])).alternatives
+    (one,) = put(found, at("/b"), shape_of_values([1])).alternatives
     assert isinstance(one, Object) and (one.low, one.high) == (2, 4)
     (fewer,) = drop(found, at("/a")).alternatives
     assert isinstance(fewer, Object) and (fewer.low, fewer.high) == (1, 2)
@@ -258,7 +258,7 @@ def test_an_element_that_goes_moves_the_others() -> None:
     assert admits(found, [1]) and not admits(found, ["x"]) and not admits(found, [])
 
 
-@pytest.mark.parametrize("change", [drop, lambda found, names: edit(found, names, lambda _: given(["x"]))])
+@pytest.mark.parametrize("change", [drop, lambda found, names: edit(found, names, lambda _: shape_of_values(["x"]))])
 def test_an_element_far_behind_takes_no_memory(change: Any) -> None:
     """The positions before one are not listed, however many there are."""
     names = at("/999999999999999999")
@@ -270,10 +270,10 @@ def test_an_element_far_behind_takes_no_memory(change: Any) -> None:
 
 def test_an_element_behind_the_last_that_is_told_from_others_may_be_any_of_them() -> None:
     found = shape({"type": "array", "prefixItems": [TEXT], "items": WHOLE, "minItems": LAST_ELEMENT + 3})
-    (one,) = edit(found, (str(LAST_ELEMENT + 1),), lambda _: given(["x"])).alternatives
+    (one,) = edit(found, (str(LAST_ELEMENT + 1),), lambda _: shape_of_values(["x"])).alternatives
     changed = ["a", *[1] * LAST_ELEMENT, "x", 1]
     assert admits(Shape((one,)), changed) and isinstance(one, Array) and len(one.prefix) == 1
-    (one,) = edit(found, (str(LAST_ELEMENT),), lambda _: given(["x"])).alternatives
+    (one,) = edit(found, (str(LAST_ELEMENT),), lambda _: shape_of_values(["x"])).alternatives
     assert not admits(Shape((one,)), changed)
     changed = ["a", *[1] * (LAST_ELEMENT - 1), "x", 1, 1]
     assert admits(Shape((one,)), changed) and isinstance(one, Array) and len(one.prefix) == LAST_ELEMENT + 1
@@ -283,11 +283,11 @@ def test_facts_stay_with_what_is_narrowed_and_leave_what_is_changed() -> None:
     found = shape(OPTIONAL)
     present, _ = split(found, at("/a"))
     assert all(fact(OPTIONAL) in one.facts for one in present.alternatives)
-    assert not any(one.facts for one in put(present, at("/c"), given([1])).alternatives)
-    assert all(one.facts for one in value_at(put(present, at("/c"), given([1])), at("/a")).alternatives)
+    assert not any(one.facts for one in put(present, at("/c"), shape_of_values([1])).alternatives)
+    assert all(one.facts for one in value_at(put(present, at("/c"), shape_of_values([1])), at("/a")).alternatives)
 
 
 def test_elements_that_change_may_become_equal() -> None:
     found = shape({"type": "array", "uniqueItems": True, "minItems": 1})
-    (one,) = edit(found, at("/0"), lambda _: given([1])).alternatives
+    (one,) = edit(found, at("/0"), lambda _: shape_of_values([1])).alternatives
     assert isinstance(one, Array) and not one.unique

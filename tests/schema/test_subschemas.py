@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.schema.subschemas import Subschemas, find
+from headrace.schema.subschemas import Subschemas, resolve_pointer
 
 
 def test_every_keyword_that_holds_schemas_is_looked_into() -> None:
@@ -76,8 +76,8 @@ def test_a_loop_is_one_only_where_no_step_goes_further_into_the_value() -> None:
 
 def test_finding_goes_through_members_and_elements() -> None:
     document = {"a": [{"": None}], "0": 1}
-    assert find(document, ()) == (True, document)
-    assert find(document, ("a", "0", "")) == (True, None)
-    assert find(document, ("0",)) == (True, 1)
+    assert resolve_pointer(document, ()) == (True, document)
+    assert resolve_pointer(document, ("a", "0", "")) == (True, None)
+    assert resolve_pointer(document, ("0",)) == (True, 1)
     for nowhere in [("b",), ("a", "1"), ("a", "00"), ("a", "-"), ("a", "0", "", "x")]:
-        assert find(document, nowhere) == (False, None)
+        assert resolve_pointer(document, nowhere) == (False, None)

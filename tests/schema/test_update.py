@@ -7,37 +7,37 @@ from typing import Any
 import pytest
 
 from headrace.schema.registry import KeySetting
-from headrace.schema.update import UNSET, Update, parse_update
+from headrace.schema.update import UNSET, SchemaUpdate, parse_update
 
 KEY = {"jsonPointer": "/user/id", "required": True}
 API = "durable.streams/schema-registry/v1"
 
-ACCEPTED: list[tuple[Any, Update]] = [
-    ({"schema": {"type": "object"}}, Update(schema={"type": "object"})),
-    ({"schema": True}, Update(schema=True)),
-    ({"apiVersion": API, "schema": False}, Update(schema=False)),
-    ({"schema": {}, "lens": {"ops": []}}, Update(schema={}, lens={"ops": []})),
+ACCEPTED: list[tuple[Any, SchemaUpdate]] = [
+    ({"schema": {"type": "object"}}, SchemaUpdate(schema={"type": "object"})),
+    ({"schema": True}, SchemaUpdate(schema=True)),
+    ({"apiVersion": API, "schema": False}, SchemaUpdate(schema=False)),
+    ({"schema": {}, "lens": {"ops": []}}, SchemaUpdate(schema={}, lens={"ops": []})),
     (
         {"schema": {}, "routingKey": KEY, "search": {"fields": {}}},
-        Update(schema={}, routing_key=KeySetting("/user/id", True), search={"fields": {}}),
+        SchemaUpdate(schema={}, routing_key=KeySetting("/user/id", True), search={"fields": {}}),
     ),
-    ({"schema": {}, "search": None}, Update(schema={}, search=None)),
-    ({"routingKey": KEY}, Update(routing_key=KeySetting("/user/id", True))),
-    ({"routingKey": {"required": False, "jsonPointer": ""}}, Update(routing_key=KeySetting("", False))),
-    ({"routingKey": None}, Update(routing_key=None)),
-    ({"search": {"fields": {}}}, Update(search={"fields": {}})),
-    ({"search": None}, Update(search=None)),
+    ({"schema": {}, "search": None}, SchemaUpdate(schema={}, search=None)),
+    ({"routingKey": KEY}, SchemaUpdate(routing_key=KeySetting("/user/id", True))),
+    ({"routingKey": {"required": False, "jsonPointer": ""}}, SchemaUpdate(routing_key=KeySetting("", False))),
+    ({"routingKey": None}, SchemaUpdate(routing_key=None)),
+    ({"search": {"fields": {}}}, SchemaUpdate(search={"fields": {}})),
+    ({"search": None}, SchemaUpdate(search=None)),
 ]
 
 
 @pytest.mark.parametrize(("body", "update"), ACCEPTED)
-def test_an_update_holds_what_was_sent_and_nothing_else(body: Any, update: Update) -> None:
+def test_an_update_holds_what_was_sent_and_nothing_else(body: Any, update: SchemaUpdate) -> None:
     assert parse_update(body) == update
 
 
 def test_what_is_not_sent_is_unset_and_not_none() -> None:
     update = parse_update({"schema": {}})
-    assert isinstance(update, Update)
+    assert isinstance(update, SchemaUpdate)
     assert (update.lens, update.routing_key, update.search) == (UNSET, UNSET, UNSET)
 
 

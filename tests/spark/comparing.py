@@ -109,7 +109,7 @@ class Comparison:
         """The buckets of a rollup."""
         body, rollup = asking.aggregated(self._random, self._search)
         given = aggregates.read(body, self._search)
-        asked = given.asked
+        asked = given.aggregate
         wanted = reduced.buckets(
             rollup,
             self._search,

@@ -16,7 +16,7 @@ from conftest import ServerProcess
 from headrace.config import PipelineConfig
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Work
-from headrace.schema.lens.document import filled, parse
+from headrace.schema.lens.document import fill_defaults, parse
 from headrace.schema.lens.ops import Lens
 from logs import Logs
 from schema.lens.evolutions import evolution
@@ -69,7 +69,7 @@ class Case:
     def expected(self) -> list[str]:
         lens = parse(self.lens)
         assert isinstance(lens, Lens)
-        return [brute_force([filled(lens, self.new)], self.new, event) for event in self.events]
+        return [brute_force([fill_defaults(lens, self.new)], self.new, event) for event in self.events]
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.format.companion.layout import Companion, PartFile
-from headrace.format.manifest import range_name
+from headrace.format.object_names import range_name
 from headrace.storage import database
 from headrace.storage.derived import Companions, companion_object_keys
 from headrace.storage.streams import DELETED, StreamRow, Streams

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CorruptData
-from headrace.format.manifest import range_name
-from headrace.format.object_names import state_key
+from headrace.format.object_names import range_name, state_key
 from headrace.format.state.layout import State, StateInfo
 from headrace.format.state.writer import write
 from headrace.storage import database, state_files

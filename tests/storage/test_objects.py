@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from headrace.config import ConfigError
-from headrace.format.manifest import manifest_key, name_hash, segment_key, segment_name
+from headrace.format.object_names import manifest_key, name_hash, segment_key, segment_name
 from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
 from headrace.storage.objects.backend import PAGE
 from headrace.storage.objects.directory import STAGING, Directory

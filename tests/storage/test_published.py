@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.format.manifest import Segment, segment_key, segment_name
+from headrace.format.manifest import Segment
+from headrace.format.object_names import segment_key, segment_name
 from headrace.storage import database
 from headrace.storage.published import Backlog, Grave, Placed, Published
 from headrace.storage.streams import DELETED, StreamRow, Streams

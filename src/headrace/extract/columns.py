@@ -51,40 +51,40 @@ class WantedColumn(NamedTuple):
     read: Reader
     keep: Callable[[Any], Any]
 
-    def found(self, pieces: Pieces, rows: Numbers, odd: Flags) -> RowValues:
+    def extract(self, pieces: Pieces, rows: Numbers, odd_rows: Flags) -> RowValues:
         """The values in JSON texts that lie at the field in these rows; rows that cannot be told are made odd."""
-        found, native, doubtful = self.read(pieces)
-        places, made = np.flatnonzero(found), native
+        has_value, native, doubtful = self.read(pieces)
+        places, made = np.flatnonzero(has_value), native
         if doubtful.any():
-            others, more = self._doubtful(pieces.texts.column, np.flatnonzero(doubtful), rows, odd)
+            others, more = self._doubtful(pieces.texts.column, np.flatnonzero(doubtful), rows, odd_rows)
             both = np.concatenate([places, others])
             order = np.argsort(both, kind="stable")
             places, made = both[order], pa.concat_arrays([native, more]).take(pa.array(order))
         values = RowValues(rows[places], made)
         if self.read is scalars.spaced:
-            odd |= _crowded(values, len(odd))
+            odd_rows |= _crowded_rows(values, len(odd_rows))
         return values
 
-    def _doubtful(self, texts: Column, places: Numbers, rows: Numbers, odd: Flags) -> tuple[Numbers, Column]:
+    def _doubtful(self, texts: Column, places: Numbers, rows: Numbers, odd_rows: Flags) -> tuple[Numbers, Column]:
         """The values in the JSON texts at some places, and the place of each."""
-        known = texts.take(pa.array(places)).dictionary_encode()
-        found = [self._reference(text) for text in known.dictionary.to_pylist()]
-        codes = known.indices.to_numpy()
-        odd[rows[places[np.array([given is None for given in found])[codes]]]] = True
-        lengths = np.array([len(given or ()) for given in found])
+        distinct = texts.take(pa.array(places)).dictionary_encode()
+        kept_values = [self._reference(text) for text in distinct.dictionary.to_pylist()]
+        codes = distinct.indices.to_numpy()
+        odd_rows[rows[places[np.array([kept is None for kept in kept_values])[codes]]]] = True
+        lengths = np.array([len(kept or ()) for kept in kept_values])
         repeated = lengths[codes]
         begins = np.repeat((np.cumsum(lengths) - lengths)[codes], repeated)
         within = np.arange(len(begins)) - np.repeat(np.cumsum(repeated) - repeated, repeated)
-        flat = pa.array(chain.from_iterable(given or () for given in found), self.type)
+        flat = pa.array(chain.from_iterable(kept or () for kept in kept_values), self.type)
         return np.repeat(places, repeated), flat.take(pa.array(begins + within))
 
     def _reference(self, text: str) -> list[Any] | None:
         """What is kept of the values in a JSON text, or None where a column cannot hold them."""
         try:
-            given = values(self.field, decode_exact(text.encode()))
+            field_values = values(self.field, decode_exact(text.encode()))
         except (ValueError, RecursionError):
             return None
-        return [self.keep(value) for value in given] if _fit(self.field.kind, given) else None
+        return [self.keep(value) for value in field_values] if _fit(self.field.kind, field_values) else None
 
 
 def wanted_columns(field: Field, *, contains: bool) -> list[WantedColumn]:
@@ -92,7 +92,7 @@ def wanted_columns(field: Field, *, contains: bool) -> list[WantedColumn]:
     name, root = field.name, msgspec.structs.replace(field, bindings=(Binding(1, ()),))
     match field.kind:
         case Kind.TEXT:
-            spaced = WantedColumn(f"w.{name}", root, pa.string(), scalars.spaced, _spaced)
+            spaced = WantedColumn(f"w.{name}", root, pa.string(), scalars.spaced, _space_words)
             lowered = WantedColumn(f"f.{name}", root, pa.string(), scalars.lowered, lower)
             return [spaced, lowered] if contains else [spaced]
         case Kind.KEYWORD:
@@ -113,18 +113,18 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _spaced(text: str) -> str:
-    found = words(text)
-    return f" {' '.join(found)} " if found else " "
+def _space_words(text: str) -> str:
+    word_list = words(text)
+    return f" {' '.join(word_list)} " if word_list else " "
 
 
-def _fit(kind: Kind, given: list[Canonical]) -> bool:
+def _fit(kind: Kind, canonical_values: list[Canonical]) -> bool:
     if kind in {Kind.INTEGER, Kind.DATE}:
-        return all(-(2**63) <= value < 2**63 for value in given if not isinstance(value, str))
+        return all(-(2**63) <= value < 2**63 for value in canonical_values if not isinstance(value, str))
     return True
 
 
-def _crowded(spaced: RowValues, count: int) -> Flags:
+def _crowded_rows(spaced: RowValues, count: int) -> Flags:
     """The rows, of so many, that have more values or words than can be told apart."""
     texts = Texts(spaced.values)
     crowded: Flags = np.bincount(spaced.rows, minlength=count) > MOST_VALUES
@@ -155,33 +155,33 @@ def inside_arrays(texts: Column, rows: Numbers, few: int, *, exact: bool) -> tup
 _Doubles = NDArray[np.float64]
 
 
-def summaries(texts: Mapping[str, Column], odd: Flags) -> dict[str, Column]:
+def summaries(texts: Mapping[str, Column], odd_rows: Flags) -> dict[str, Column]:
     """The column of each part, from the JSON texts of the parts; odd rows have no values."""
     count, total, least, greatest = (_numbers(texts[part]) for part in ("count", "sum", "min", "max"))
     whole = (count >= 0) & (count <= GREATEST_COUNT) & (np.floor(count) == count)
-    some = whole & (count > 0) & ~(np.isnan(total) | np.isnan(least) | np.isnan(greatest)) & ~odd
-    is_summary = some | (whole & (count == 0) & ~odd)
+    some = whole & (count > 0) & ~(np.isnan(total) | np.isnan(least) | np.isnan(greatest)) & ~odd_rows
+    is_summary = some | (whole & (count == 0) & ~odd_rows)
     made = {
         "count": pa.array(np.where(is_summary, count, 0).astype(np.int64), mask=~is_summary),
         "sum": pa.array(total, mask=~some),
         "min": pa.array(least, mask=~some),
         "max": pa.array(greatest, mask=~some),
     }
-    return made | {"histogram": _histograms(texts.get("histogram", pa.nulls(len(odd), pa.string())), some)}
+    return made | {"histogram": _histograms(texts.get("histogram", pa.nulls(len(odd_rows), pa.string())), some)}
 
 
 def _numbers(texts: Column) -> _Doubles:
     """The numbers among JSON texts, and what is none as NaN."""
     numbers = np.full(len(texts), np.nan)
-    found, values, _ = floats(pieces(texts.drop_null()))
-    numbers[np.flatnonzero(valid(texts))[found]] = values.to_numpy()
+    has_number, values, _ = floats(pieces(texts.drop_null()))
+    numbers[np.flatnonzero(valid(texts))[has_number]] = values.to_numpy()
     return numbers
 
 
 def _histograms(texts: Column, rows: Flags) -> Column:
-    known = texts.dictionary_encode()
-    found = [_histogram(text) for text in known.dictionary.to_pylist()]
-    every = pa.array(found, TYPES["histogram"]).take(known.indices)
+    distinct = texts.dictionary_encode()
+    histograms = [_histogram(text) for text in distinct.dictionary.to_pylist()]
+    every = pa.array(histograms, TYPES["histogram"]).take(distinct.indices)
     return every.take(pa.array(np.arange(len(rows)), mask=~rows))
 
 
@@ -200,7 +200,7 @@ _ROWS, _BYTES = 65_536, 32 * 1024 * 1024
 class _Slice(NamedTuple):
     """What was found in some events: which are odd, the values of fields, and the columns of summaries."""
 
-    odd: Flags
+    odd_rows: Flags
     values: list[RowValues]
     summaries: dict[str, Column]
 
@@ -216,7 +216,7 @@ class Extractor:
             wanted_columns(field, contains=definition.is_contained(field.name))
             for field in definition.search.fields.values()
         ]
-        fields = [_unwrapped(sources) for sources in definition.sources.values()]
+        fields = [_unwrap_all(sources) for sources in definition.sources.values()]
         self._sources: list[Sources] = [*fields, *definition.parts.values()]
         kinds = [field.kind for field in definition.search.fields.values()]
         self._exact = [kind in {Kind.INTEGER, Kind.DATE} for kind in kinds] + [False] * len(definition.parts)
@@ -226,35 +226,35 @@ class Extractor:
         table = pa.table(batch)
         starts = _starts(table)
         slices = [self._read(table.slice(start, starts.step), deadline) for start in starts]
-        odd = np.concatenate([part.odd for part in slices])
-        made = {"seq": table.column("seq"), "odd": pa.array(odd), "key": table.column("key")}
+        odd_rows = np.concatenate([part.odd_rows for part in slices])
+        made = {"seq": table.column("seq"), "odd": pa.array(odd_rows), "key": table.column("key")}
         for number, want in enumerate(want for group in self._wanted for want in group):
             rows = [part.values[number].rows + start for start, part in zip(starts, slices, strict=True)]
             values = pa.concat_arrays([part.values[number].values for part in slices])
-            made[want.name] = _column(RowValues(np.concatenate(rows), values), odd)
+            made[want.name] = _column(RowValues(np.concatenate(rows), values), odd_rows)
         for name in slices[0].summaries:
             made[name] = pa.concat_arrays([part.summaries[name] for part in slices])
         return pa.table(made)
 
     def _read(self, events: pa.Table, deadline: Deadline | None) -> _Slice:
-        texts, odd = self._taken(events)
-        found: list[RowValues] = []
+        texts, odd_rows = self._taken(events)
+        row_values: list[RowValues] = []
         for column, group, exact in zip(texts, self._wanted, self._exact, strict=False):
             if deadline is not None:
                 deadline.require()
             singles, rows = inside_arrays(column.drop_null(), np.flatnonzero(valid(column)), self._few, exact=exact)
-            given = pieces(singles)
-            found += [want.found(given, rows, odd) for want in group]
-        return _Slice(odd, found, self._summaries(texts[len(self._wanted) :], odd))
+            json_pieces = pieces(singles)
+            row_values += [want.extract(json_pieces, rows, odd_rows) for want in group]
+        return _Slice(odd_rows, row_values, self._summaries(texts[len(self._wanted) :], odd_rows))
 
-    def _summaries(self, texts: list[Column], odd: Flags) -> dict[str, Column]:
+    def _summaries(self, texts: list[Column], odd_rows: Flags) -> dict[str, Column]:
         by_measure: dict[tuple[str, str], dict[str, Column]] = {}
         for (rollup, measure, part), column in zip(self._definition.parts, texts, strict=True):
             by_measure.setdefault((rollup, measure), {})[part] = column
         return {
             parts.column(*names, part): column
-            for names, given in by_measure.items()
-            for part, column in summaries(given, odd).items()
+            for names, part_texts in by_measure.items()
+            for part, column in summaries(part_texts, odd_rows).items()
         }
 
     def _taken(self, events: pa.Table) -> SourceTexts:
@@ -267,13 +267,13 @@ class Extractor:
         if len(runs) == 1:
             return runs[0]
         texts = [pa.concat_arrays(columns) for columns in zip(*(run.texts for run in runs), strict=True)]
-        return SourceTexts(texts, np.concatenate([run.odd for run in runs]))
+        return SourceTexts(texts, np.concatenate([run.odd_rows for run in runs]))
 
     def _of_version(self, payloads: Column, version: int) -> SourceTexts:
         if not self._definition.oldest_version <= version <= self._definition.current_version:
             nothing = pa.nulls(len(payloads), pa.string())
             return SourceTexts([nothing] * len(self._sources), np.ones(len(payloads), np.bool_))
-        sources = [known[version] for known in self._sources]
+        sources = [by_version[version] for by_version in self._sources]
         promote = partial(self._definition.promote, version=version)
         return read_sources(payloads, sources, promote, self._few, self._exact)
 
@@ -284,21 +284,21 @@ def _starts(events: pa.Table) -> range:
     return range(0, max(1, events.num_rows), max(1, -(-events.num_rows // slices)))
 
 
-def _unwrapped(sources: Sources) -> Sources:
+def _unwrap_all(sources: Sources) -> Sources:
     return {version: unwrap(source) for version, source in sources.items()}
 
 
-def _column(found: RowValues, odd: Flags) -> Column:
+def _column(row_values: RowValues, odd_rows: Flags) -> Column:
     """Values as a column: of lists if any row that is not odd has several, else of single ones."""
-    rows, values = found
-    if odd.any():
-        rows, values = rows[~odd[rows]], values.filter(pa.array(~odd[rows]))
+    rows, values = row_values
+    if odd_rows.any():
+        rows, values = rows[~odd_rows[rows]], values.filter(pa.array(~odd_rows[rows]))
     if (rows[1:] == rows[:-1]).any():
-        counts = np.bincount(rows, minlength=len(odd))
+        counts = np.bincount(rows, minlength=len(odd_rows))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(counts == 0))
-    if len(rows) == len(odd):
+    if len(rows) == len(odd_rows):
         return values
-    places = np.full(len(odd), -1)
+    places = np.full(len(odd_rows), -1)
     places[rows] = np.arange(len(rows))
     return values.take(pa.array(places, mask=places < 0))

@@ -19,10 +19,10 @@ from headrace.schema.entries import entries_of
 def holds(reader: SegmentReader, targets: Sequence[Targets]) -> bool:
     """Whether a segment has an observation that goes."""
     return any(
-        erased_rows(batch, [one])
-        for one in targets
-        for key in one.keys
-        for batch in reader.keyed(reader.first_seq, one.before_seq, key)
+        erased_rows(batch, [target])
+        for target in targets
+        for key in target.keys
+        for batch in reader.keyed(reader.first_seq, target.before_seq, key)
     )
 
 
@@ -37,11 +37,11 @@ def rewrite(reader: SegmentReader, targets: Sequence[Targets], sink: BinaryIO) -
         first_seq=info.first_seq,
         split=entries_of,
     )
-    writer.copy(_cleaned(reader, ErasureMask(targets)))
+    writer.copy(_erase_rows(reader, ErasureMask(targets)))
     return writer.finish()
 
 
-def _cleaned(reader: SegmentReader, mask: ErasureMask) -> Iterator[Any]:
+def _erase_rows(reader: SegmentReader, mask: ErasureMask) -> Iterator[Any]:
     for batch in reader.batches(reader.first_seq, reader.end_seq):
         rows = mask.rows(batch)
         yield _without(batch, rows, mask) if rows else batch

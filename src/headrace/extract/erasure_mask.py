@@ -35,14 +35,14 @@ class Targets(msgspec.Struct, frozen=True, dict=True):
         """The targets as they are stored."""
         return msgspec.json.encode(self).decode()
 
-    def take(self, seq: int, one: Observation) -> bool:
+    def take(self, seq: int, observation: Observation) -> bool:
         """Whether an observation goes. What only says where those of others belong stays."""
-        if seq >= self.before_seq or one.kind == "erased":
+        if seq >= self.before_seq or observation.kind == "erased":
             return False
-        if one.kind == "split" or one.details.get("undoes") == "split":
-            return one.details["into"] in self._ids
-        mark = one.entity_id, one.id
-        return mark in self._here or (one.entity_id in self._ids and mark not in self._away)
+        if observation.kind == "split" or observation.details.get("undoes") == "split":
+            return observation.details["into"] in self._ids
+        mark = observation.entity_id, observation.id
+        return mark in self._here or (observation.entity_id in self._ids and mark not in self._away)
 
     @cached_property
     def _ids(self) -> frozenset[str]:
@@ -74,8 +74,8 @@ class ErasureMask:
     def __init__(self, targets: Sequence[Targets]) -> None:
         self.number = next(_numbers)
         self._targets, self._entity_type = tuple(targets), targets[0].entity_type
-        self.keys = tuple(sorted({key for one in targets for key in one.keys}))
-        self.before_seq = max(one.before_seq for one in targets)
+        self.keys = tuple(sorted({key for target in targets for key in target.keys}))
+        self.before_seq = max(target.before_seq for target in targets)
 
     def rows(self, batch: Any) -> list[int]:
         """The rows of a batch that are being erased."""
@@ -93,12 +93,12 @@ def erased_rows(batch: Any, targets: Sequence[Targets]) -> list[int]:
 
     from headrace.format.segment import layout
 
-    keys = pa.array(sorted({key for one in targets for key in one.keys}), pa.string())
+    keys = pa.array(sorted({key for target in targets for key in target.keys}), pa.string())
     rows = pc.indices_nonzero(pc.is_in(batch.column(layout.KEY), value_set=keys)).to_pylist()
     seqs, payloads = batch.column(layout.SEQ), batch.column(layout.PAYLOAD)
-    found: list[int] = []
+    erased: list[int] = []
     for row in rows:
         seq, observation = seqs[row].as_py(), decode(payloads[row].as_py().encode())
-        if any(one.take(seq, observation) for one in targets):
-            found.append(row)
-    return found
+        if any(target.take(seq, observation) for target in targets):
+            erased.append(row)
+    return erased

@@ -56,13 +56,13 @@ def postings(columns: pa.Table, definition: Definition) -> pa.Table:
 def of_field(columns: pa.Table, name: str, definition: Definition) -> pa.Table:
     """The postings of one field, or of routing keys."""
     if name == KEYS:
-        found = _of_values(one_array(columns.column("key")))
+        field_postings = _of_values(one_array(columns.column("key")))
     elif definition.search.fields[name].kind is Kind.TEXT:
-        found = _of_words(one_array(columns.column(f"w.{name}")))
+        field_postings = _of_words(one_array(columns.column(f"w.{name}")))
     else:
-        found = _of_values(one_array(columns.column(f"f.{name}")))
-    lists = [_lists(found.ends, values) for values in (found.rows, found.positions)]
-    return pa.table([pa.repeat(name, len(found.terms)), found.terms, *lists], schema=SCHEMA)
+        field_postings = _of_values(one_array(columns.column(f"f.{name}")))
+    lists = [_lists(field_postings.ends, values) for values in (field_postings.rows, field_postings.positions)]
+    return pa.table([pa.repeat(name, len(field_postings.terms)), field_postings.terms, *lists], schema=SCHEMA)
 
 
 def stored_columns(columns: pa.Table) -> pa.Table:
@@ -118,7 +118,7 @@ class _Flat(NamedTuple):
 def _of_values(column: Any) -> _Postings:
     values, rows, _ = _flat(column)
     coded = values.dictionary_encode()
-    terms, ranks = _ranked(_spelled(coded.dictionary), coded.indices.to_numpy())
+    terms, ranks = _rank_terms(_to_terms(coded.dictionary), coded.indices.to_numpy())
     order = _order(ranks)
     rows, ranks = rows[order], ranks[order]
     if pa.types.is_list(column.type):
@@ -135,7 +135,7 @@ def _of_words(column: Any) -> _Postings:
     shifts = (ordinals << VALUE_BITS) - (np.cumsum(counts) - counts) - 1
     positions = np.arange(len(pieces), dtype=np.int32) + np.repeat(shifts.astype(np.int32), counts)
     coded = pieces.dictionary_encode()
-    terms, ranks = _ranked(_bare(coded.dictionary), coded.indices.to_numpy())
+    terms, ranks = _rank_terms(_bare(coded.dictionary), coded.indices.to_numpy())
     # The first term is that of the lone blanks, one for each text.
     order, ends = _order(ranks)[len(values) :], _ends(ranks, max(1, len(terms)))[1:] - len(values)
     return _Postings(terms[1:], ends, np.repeat(rows.astype(np.int32), counts)[order], positions[order])
@@ -192,14 +192,14 @@ def _shape(columns: pa.Table, definition: Definition, name: str, through_version
     return FieldShape(str(kind), is_many, is_indexed(definition, name), definition.field_hash(name, through_version))
 
 
-def _spelled(values: Any) -> Any:
+def _to_terms(values: Any) -> Any:
     """Distinct values as terms."""
     if pa.types.is_floating(values.type):
         return pa.array(map(repr, values.to_pylist()), pa.string())
     return values.cast(pa.string())
 
 
-def _ranked(terms: Any, codes: NDArray[np.int32]) -> tuple[Any, Ranks]:
+def _rank_terms(terms: Any, codes: NDArray[np.int32]) -> tuple[Any, Ranks]:
     """The terms in order, and for each code the place of its term there."""
     order = pc.array_sort_indices(terms).to_numpy()
     ranks: Ranks = np.empty(len(order), np.uint16 if len(order) <= 1 << 16 else np.uint32)

@@ -35,12 +35,12 @@ def unquote_texts(texts: Texts) -> Column:
 
 def lower_texts(texts: Texts) -> Column:
     """Texts in lower case."""
-    return _inside(_by_script(texts, lambda plain: pc.ascii_lower(plain.column), _lowered))
+    return _inside(_by_script(texts, lambda plain: pc.ascii_lower(plain.column), _lower))
 
 
 def space_texts(texts: Texts) -> Column:
     """The words of texts in lower case, with one blank before, between and after; the quotes become those."""
-    return _by_script(texts, _spaced_ascii, _spaced)
+    return _by_script(texts, _spaced_ascii, _space)
 
 
 def _inside(column: Column) -> Column:
@@ -72,16 +72,16 @@ def _ascii_words(lowered: Bytes) -> Bytes:
     return from_blank + np.uint8(_BLANK)
 
 
-def _spaced(texts: Texts) -> Column:
-    characters, starts = _opened(texts)
+def _space(texts: Texts) -> Column:
+    characters, starts = _decode_characters(texts)
     folded = _words()[characters]
     kept = _single_blanks(folded == _BLANK, starts)
-    return _closed(folded[kept], sum_runs(kept.view(np.uint8), starts))
+    return _encode_characters(folded[kept], sum_runs(kept.view(np.uint8), starts))
 
 
-def _lowered(texts: Texts) -> Column:
-    characters, starts = _opened(texts)
-    return _closed(_lower_case()[characters], np.diff(starts, append=len(characters)))
+def _lower(texts: Texts) -> Column:
+    characters, starts = _decode_characters(texts)
+    return _encode_characters(_lower_case()[characters], np.diff(starts, append=len(characters)))
 
 
 def _single_blanks(blank: Flags, starts: Numbers) -> Flags:
@@ -93,13 +93,13 @@ def _single_blanks(blank: Flags, starts: Numbers) -> Flags:
     return kept
 
 
-def _opened(texts: Texts) -> tuple[_Characters, Numbers]:
+def _decode_characters(texts: Texts) -> tuple[_Characters, Numbers]:
     """All characters, and where each text begins among them."""
     lengths = texts.count((texts.data & 0xC0) != 0x80)
     return _characters(texts.data.tobytes().decode()), np.cumsum(lengths, dtype=np.int64) - lengths
 
 
-def _closed(characters: _Characters, lengths: NDArray[np.integer]) -> Column:
+def _encode_characters(characters: _Characters, lengths: NDArray[np.integer]) -> Column:
     """The texts of these lengths."""
     sizes: Bytes = 1 + (characters > 0x7F).view(np.uint8) + (characters > 0x7FF) + (characters > 0xFFFF)
     data = np.frombuffer(characters.tobytes().decode(_UTF_32).encode(), np.uint8)
@@ -200,10 +200,10 @@ class _Reading:
         self.fits[some] &= self._data[begins[some]] == ord(".")
         for digit in range(1, int(min(length.max(initial=0), 10))):
             rows = _rows(length > digit)
-            found = self._data[begins[rows] + digit] - ord("0")
-            self.fits[rows] &= found <= 9
+            digits = self._data[begins[rows] + digit] - ord("0")
+            self.fits[rows] &= digits <= 9
             if digit <= 3:
-                millis[rows] += found.astype(np.int64) * 10 ** (3 - digit)
+                millis[rows] += digits.astype(np.int64) * 10 ** (3 - digit)
         return millis
 
     def _two(self, places: Numbers, rows: Numbers) -> _Digits:
@@ -218,10 +218,10 @@ def _rows(chosen: Flags) -> Numbers | slice:
     return slice(None) if chosen.all() else np.flatnonzero(chosen)
 
 
-def _is_any(found: NDArray[np.uint8], marks: bytes) -> Flags:
-    fits = np.zeros(len(found), np.bool_)
+def _is_any(letters: NDArray[np.uint8], marks: bytes) -> Flags:
+    fits = np.zeros(len(letters), np.bool_)
     for mark in marks:
-        fits |= found == mark
+        fits |= letters == mark
     return fits
 
 
@@ -241,10 +241,10 @@ def _days(year: _Digits, month: Bytes, day: Bytes) -> Numbers:
 _SURELY_INT64 = 18
 
 
-def _marks(given: bytes) -> Flags:
+def _marks(characters: bytes) -> Flags:
     """A table of bytes: which of them are among these."""
     table = np.zeros(256, np.bool_)
-    table[list(given)] = True
+    table[list(characters)] = True
     return table
 
 
@@ -268,7 +268,7 @@ class Pieces(NamedTuple):
 class ReadValues(NamedTuple):
     """What a reader found: values for the flagged texts, in their order; and the texts it is in doubt about."""
 
-    found: Flags
+    has_value: Flags
     values: Column
     doubtful: Flags
 
@@ -282,10 +282,10 @@ def pieces(column: Column) -> Pieces:
     first = texts.first()
     escaped = texts.where(texts.data == ord("\\"))
     escaped &= first == ord('"')
-    return Pieces(texts, first, _resolved(texts, escaped) if escaped.any() else texts)
+    return Pieces(texts, first, _resolve_escapes(texts, escaped) if escaped.any() else texts)
 
 
-def _resolved(texts: Texts, escaped: Flags) -> Texts:
+def _resolve_escapes(texts: Texts, escaped: Flags) -> Texts:
     strings = texts.chosen(escaped).column
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(strings)], pa.int32()), strings), ",")[0]
     plain = pa.array(_STRING_LIST.decode(b"[" + joined.as_buffer().to_pybytes() + b"]"), pa.string())
@@ -301,20 +301,20 @@ def integers(pieces: Pieces) -> ReadValues:
 
 def floats(pieces: Pieces) -> ReadValues:
     """Finite numbers; in doubt about strings."""
-    found = _NUMBER[pieces.first]
-    numbers = pieces.texts.chosen(found).column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 becomes 0.0
+    is_number = _NUMBER[pieces.first]
+    numbers = pieces.texts.chosen(is_number).column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 becomes 0.0
     finite = np.isfinite(numbers)
-    found[found] = finite
-    return ReadValues(found, pa.array(numbers[finite]), _STRINGS[pieces.first])
+    is_number[is_number] = finite
+    return ReadValues(is_number, pa.array(numbers[finite]), _STRINGS[pieces.first])
 
 
 def dates(pieces: Pieces) -> ReadValues:
     """Whole numbers and usual moments; in doubt about other numbers and strings."""
     numbers, strings = _plain_integers(pieces), _STRING[pieces.first]
-    usual, found = moments(pieces.texts.chosen(strings))
+    usual, moment_millis = moments(pieces.texts.chosen(strings))
     millis = np.zeros(len(numbers), np.int64)
     millis[numbers] = pieces.texts.chosen(numbers).column.cast(pa.int64()).to_numpy()
-    millis[np.flatnonzero(strings)[usual]] = found
+    millis[np.flatnonzero(strings)[usual]] = moment_millis
     plain = numbers.copy()
     plain[strings] = usual
     return ReadValues(plain, pa.array(millis[plain]), _TYPED[pieces.first] & ~plain)
@@ -323,8 +323,8 @@ def dates(pieces: Pieces) -> ReadValues:
 def bools(pieces: Pieces) -> ReadValues:
     """``true`` and ``false``; in doubt about strings."""
     true = pieces.first == ord("t")
-    found = true | (pieces.first == ord("f"))
-    return ReadValues(found, pa.array(true[found]), _STRINGS[pieces.first])
+    is_boolean = true | (pieces.first == ord("f"))
+    return ReadValues(is_boolean, pa.array(true[is_boolean]), _STRINGS[pieces.first])
 
 
 def strings(pieces: Pieces) -> ReadValues:
@@ -343,8 +343,8 @@ def spaced(pieces: Pieces) -> ReadValues:
 
 
 def _of_strings(pieces: Pieces, read: Callable[[Texts], Column]) -> ReadValues:
-    found = _STRING[pieces.first]
-    return ReadValues(found, read(pieces.resolved.chosen(found)), pieces.first == ord("["))
+    is_string = _STRING[pieces.first]
+    return ReadValues(is_string, read(pieces.resolved.chosen(is_string)), pieces.first == ord("["))
 
 
 def _plain_integers(pieces: Pieces) -> Flags:

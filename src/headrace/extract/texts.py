@@ -41,10 +41,10 @@ class Texts:
 
     def where(self, marked: Flags) -> Flags:
         """The texts that hold a marked byte."""
-        found = np.zeros(len(self), np.bool_)
+        has_mark = np.zeros(len(self), np.bool_)
         places = np.flatnonzero(marked)
-        found[np.searchsorted(self.ends, places, side="right")] = True
-        return found
+        has_mark[np.searchsorted(self.ends, places, side="right")] = True
+        return has_mark
 
     def count(self, marked: Flags) -> Counts:
         """How many marked bytes each text has; none may be empty."""
@@ -74,8 +74,8 @@ def _buffers(column: Column) -> tuple[Numbers, Bytes]:
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
-    known: Any = b"" if data is None else data
-    return bounds - bounds[0], np.frombuffer(known, np.uint8)[bounds[0] : bounds[-1]]
+    content: Any = b"" if data is None else data
+    return bounds - bounds[0], np.frombuffer(content, np.uint8)[bounds[0] : bounds[-1]]
 
 
 def column_of(data: Bytes, lengths: Counts | Numbers) -> Column:

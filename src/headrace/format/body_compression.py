@@ -1,4 +1,4 @@
-"""Bodies in the log, packed: what a request brought is mostly the same words again and again.
+"""Compression of request bodies in the log, which mostly repeat the same words.
 
 A packed body is one raw LZ4 block. Packing costs a fraction of what it spares: each byte of the log is summed, written,
 synced, copied to its place and read again before it is sealed.

@@ -40,5 +40,5 @@ def open_envelope(data: bytes, key: str, kind: str, newest: int) -> bytes:
 
 
 def corrupt(key: str, check: str, what: str) -> CorruptData:
-    """The error of a damaged object, and what was found by checking what."""
+    """The error for a damaged object: ``check`` names the check that failed, ``what`` says what it found."""
     return CorruptData(f"{key} is damaged: {what}", object=key, check=check)

@@ -1,4 +1,4 @@
-"""What files of ours say about themselves: a document in their metadata, with the version of their format."""
+"""The identity that each of our files carries: a document in its metadata, with the version of its format."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def decode(document: bytes | None, type: type[Info], *, name: str, kind: str, ne
     if document is None:
         raise CorruptData(f"{name} is Parquet but no {kind}", object=name, check="identity")
     try:
-        found = decoding.decode(document, _Marked).version
-        if found > newest:
+        version = decoding.decode(document, _Marked).version
+        if version > newest:
             raise CorruptData(
-                f"{name} has {kind} format {found}, this Headrace knows {newest}: install a newer one",
+                f"{name} has {kind} format {version}, this Headrace knows {newest}: install a newer one",
                 object=name,
                 check="version",
             )

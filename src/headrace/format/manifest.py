@@ -4,22 +4,11 @@ Format version 4. A manifest is a JSON document, ``{"headrace": "manifest", "ver
 where the checksum is that of the content's bytes as they stand. Everything in it is as of ``published_seq`` and never
 newer. A field that is added later has a default, and raises the version where older servers must not overlook it.
 Version 1 had no companions, version 2 no states and no managed streams. There is no version 3: one bit makes 2 of it.
-
-Objects are named so that one listing finds all streams, and never walks through their segments::
-
-    manifests/<hash of the stream's name>/<incarnation>/<generation, 16 digits>.json
-    segments/<hash of the stream's name>/<incarnation>/<first seq, 16 digits>-<count>-<unique>.parquet
-
-The *hash* is the first half of the name's SHA-256, in hex. The *incarnation* tells one life of a name from the next. A
-generation is created once and never written again; the newest valid one counts, and older ones are swept. So a listing
-of ``manifests/`` yields about two objects for each stream: `generations` makes of it where to begin.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -28,6 +17,7 @@ import msgspec
 from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion
+from headrace.format.object_names import manifest_key
 from headrace.format.state.layout import State
 from headrace.types import NEVER_US
 
@@ -36,11 +26,6 @@ if TYPE_CHECKING:
 
 VERSION = 4
 _VERSIONS = (1, 2, VERSION)
-MANIFESTS, SEGMENTS = "manifests", "segments"
-
-_MANIFEST_KEY = re.compile(rf"{MANIFESTS}/([0-9a-f]{{32}})/([0-9a-z]{{1,64}})/(\d{{16}})\.json")
-_SEGMENT_KEY = re.compile(rf"{SEGMENTS}/([0-9a-f]{{32}})/([0-9a-z]{{1,64}})/(\d{{16}}-\d+-[0-9a-z]+\.parquet)")
-_INCARNATION = re.compile(r"[0-9a-z]{1,64}")
 
 
 class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,8 +134,8 @@ def decode(data: bytes, key: str) -> Manifest:
         if marked.headrace != "manifest":
             raise _corrupt(key, "identity", "it is not a manifest")
         if marked.version > VERSION:
-            known = f"it has manifest format {marked.version}, this Headrace knows {VERSION}: install a newer one"
-            raise _corrupt(key, "version", known)
+            message = f"it has manifest format {marked.version}, this Headrace knows {VERSION}: install a newer one"
+            raise _corrupt(key, "version", message)
         envelope = decoding.decode(data, _Envelope)
         if envelope.version not in _VERSIONS:
             raise _corrupt(key, "version", f"there never was a manifest format {envelope.version}")
@@ -158,7 +143,9 @@ def decode(data: bytes, key: str) -> Manifest:
             raise _corrupt(key, "checksum", "its checksum differs")
         # Raw documents are slices of what they were read from, and would keep all of it in memory.
         manifest = decoding.decode(envelope.content, Manifest)
-        documents = tuple(msgspec.structs.replace(one, document=one.document.copy()) for one in manifest.registry)
+        documents = tuple(
+            msgspec.structs.replace(revision, document=revision.document.copy()) for revision in manifest.registry
+        )
         manifest = msgspec.structs.replace(manifest, registry=documents)
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:
         raise _corrupt(key, "document", str(reason)) from reason
@@ -169,7 +156,7 @@ def decode(data: bytes, key: str) -> Manifest:
     return manifest
 
 
-def listed(sealed: Sealed, name: str, before_bytes: int, total_bytes: int) -> Segment:
+def segment_entry(sealed: Sealed, name: str, before_bytes: int, total_bytes: int) -> Segment:
     """A segment as the manifest lists it."""
     info = sealed.info
     return Segment(
@@ -184,60 +171,6 @@ def listed(sealed: Sealed, name: str, before_bytes: int, total_bytes: int) -> Se
         max_us=info.max_us,
         sha256=sealed.sha256,
     )
-
-
-def name_hash(stream: str) -> str:
-    """What stands for a stream's name in keys."""
-    return hashlib.sha256(stream.encode()).hexdigest()[:32]
-
-
-def manifest_key(stream: str, incarnation: str, generation: int) -> str:
-    """The key of one generation."""
-    return generation_key((name_hash(stream), checked(incarnation)), generation)
-
-
-def range_name(first_seq: int, count: int, unique: str) -> str:
-    """The name of what is made of a range of a stream, among others of its kind; ``unique`` tells attempts apart."""
-    return f"{first_seq:016}-{count}-{checked(unique)}"
-
-
-def segment_name(first_seq: int, count: int, unique: str) -> str:
-    """The name of a segment among those of its stream."""
-    return f"{range_name(first_seq, count, unique)}.parquet"
-
-
-def segment_key(stream: str, incarnation: str, name: str) -> str:
-    """The key of a segment."""
-    return f"{SEGMENTS}/{name_hash(stream)}/{checked(incarnation)}/{name}"
-
-
-def generations(keys: Iterable[str]) -> dict[tuple[str, str], list[int]]:
-    """A listing of manifests as (name hash, incarnation) → generations, newest first."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for key in keys:
-        if match := _MANIFEST_KEY.fullmatch(key):
-            found.setdefault((match[1], match[2]), []).append(int(match[3]))
-    for numbers in found.values():
-        numbers.sort(reverse=True)
-    return found
-
-
-def generation_key(place: tuple[str, str], generation: int) -> str:
-    """The key of one generation, where a listing found it."""
-    return f"{MANIFESTS}/{place[0]}/{place[1]}/{generation:016}.json"
-
-
-def segment_place(key: str) -> tuple[tuple[str, str], str] | None:
-    """The (name hash, incarnation) and the name that a segment's key is made of, or None for another key."""
-    match = _SEGMENT_KEY.fullmatch(key)
-    return None if match is None else ((match[1], match[2]), match[3])
-
-
-def checked(part: str) -> str:
-    """A part of a key, as it is; refuses what could not be told apart there."""
-    if not _INCARNATION.fullmatch(part):
-        raise ValueError(f"{part!r} cannot be part of a key: only 1 to 64 of 0-9 and a-z")
-    return part
 
 
 def _corrupt(key: str, check: str, what: str) -> CorruptData:
@@ -276,14 +209,17 @@ def _disorder(manifest: Manifest) -> str:
     numbers, firsts = [epoch for epoch, _ in manifest.epochs], [first for _, first in manifest.epochs]
     if not numbers or numbers != sorted(set(numbers)) or firsts != sorted(firsts):
         return "its epochs are out of order"
-    if any(
-        one.count <= 0 or not 0 <= one.first_seq < one.end_seq <= manifest.published_seq for one in manifest.companions
-    ):
+    if any(_is_outside(companion, manifest) for companion in manifest.companions):
         return "a companion describes entries that are not published"
-    if any(one.count <= 0 or not 0 <= one.first_seq < one.end_seq <= manifest.published_seq for one in manifest.states):
+    if any(_is_outside(state, manifest) for state in manifest.states):
         return "a state holds entries that are not published"
-    revisions = [one.revision for one in manifest.registry]
+    revisions = [revision.revision for revision in manifest.registry]
     if revisions != sorted(set(revisions)):
         return "its registry is out of order"
     ends = [end for _, end in manifest.lineage]
     return "its lineage is out of order" if ends != sorted(ends) else ""
+
+
+def _is_outside(derived: Companion | State, manifest: Manifest) -> bool:
+    """Whether a companion or a state is empty or goes beyond what is published."""
+    return derived.count <= 0 or not 0 <= derived.first_seq < derived.end_seq <= manifest.published_seq

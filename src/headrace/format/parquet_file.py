@@ -102,11 +102,11 @@ class ParquetSource:
         if whole is not None and hashlib.file_digest(opened, "sha256").hexdigest() != whole:
             raise self._different()
         with intact(self.name):
-            found = _footer_checksum(opened)
-            if footer_checksum not in (None, found):
+            checksum = _footer_checksum(opened)
+            if footer_checksum not in (None, checksum):
                 raise self._different()
             parquet = pq.ParquetFile(opened, pre_buffer=False, page_checksum_verification=True)
-        return Opened(opened, parquet, threading.Lock(), found)
+        return Opened(opened, parquet, threading.Lock(), checksum)
 
     def _different(self) -> CorruptData:
         message = f"{self.name} is not what was written: its checksum differs"

@@ -20,13 +20,13 @@ class Range(NamedTuple):
 
 def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
     """The same entries in as few ranges as possible, in order."""
-    found: list[Range] = []
+    merged: list[Range] = []
     for first, end in sorted(ranges):
-        if found and first <= found[-1].end:
-            found[-1] = Range(found[-1].first, max(end, found[-1].end))
+        if merged and first <= merged[-1].end:
+            merged[-1] = Range(merged[-1].first, max(end, merged[-1].end))
         else:
-            found.append(Range(first, end))
-    return found
+            merged.append(Range(first, end))
+    return merged
 
 
 def without(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:

@@ -161,15 +161,15 @@ def _frames(data: bytes | memoryview, count: int, page_bytes: int, big_endian: b
     previous = np.concatenate([start.reshape(1, 2), stored[:-1]])
     steps = page_bytes // 8
     head = words[:, :2].astype(np.uint32)
-    computed = _summed(previous, head, added, steps)
-    chained = _summed(np.concatenate([previous[:1], computed[:-1]]), head, added, steps)
+    computed = _checksums(previous, head, added, steps)
+    chained = _checksums(np.concatenate([previous[:1], computed[:-1]]), head, added, steps)
     implied = _implied_head(previous, stored, added, steps)
     if big_endian is False:
         implied = implied.byteswap()
     return _Frames(fields[:, 0], fields[:, 1], fields[:, 2:4], stored, computed, chained, implied)
 
 
-def _summed(previous: Words, head: Words, added: Words, steps: int) -> Words:
+def _checksums(previous: Words, head: Words, added: Words, steps: int) -> Words:
     """The checksum of frames after a given one; a step takes two words, the first of them from the frame header."""
     taken = np.stack([head[:, 0], head[:, 0] + head[:, 1]], axis=1)
     once = previous @ _power(1).T + taken

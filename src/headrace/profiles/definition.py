@@ -18,7 +18,7 @@ MOST_LETTERS = 256
 
 def read_words(part: Part, *, lowercase: bool = False, refused: Collection[str] = ()) -> list[str]:
     """A list of words, trimmed and each once."""
-    found: list[str] = []
+    words: list[str] = []
     elements = part.elements()
     if len(elements) > MOST:
         part.note(f"has at most {MOST} elements")
@@ -29,9 +29,9 @@ def read_words(part: Part, *, lowercase: bool = False, refused: Collection[str] 
         word = word.lower() if lowercase else word
         if word in refused:
             element.note(f"{word} is a member of the envelope itself")
-        elif word not in found:
-            found.append(word)
-    return found
+        elif word not in words:
+            words.append(word)
+    return words
 
 
 def read_no_settings(part: Part) -> Settings:
@@ -42,10 +42,10 @@ def read_no_settings(part: Part) -> Settings:
 
 def read_word(part: Part) -> str | None:
     """A text that is not blank."""
-    given = part.text()
-    if given is None:
+    raw = part.text()
+    if raw is None:
         return None
-    word = given.strip()
+    word = raw.strip()
     if not 0 < len(word) <= MOST_LETTERS:
         part.note(f"must have 1 to {MOST_LETTERS} letters")
         return None

@@ -1,4 +1,4 @@
-"""The base class of append hooks: what profiles, event sources and entity types do to entries that are appended.
+"""The hook that a profile, an event source or an entity type has on the appends to its stream.
 
 It implements ``headrace.engine.log.append_hook.AppendHook``, which is in a layer above, and does nothing.
 """
@@ -24,7 +24,7 @@ class Misfit(Exception):
 
 
 class Hook:
-    """A kind that takes entries as they are."""
+    """A hook that takes entries as they are."""
 
     normalises = False
     #: Whether it knows a routing key where neither the stream nor the request names one.
@@ -70,11 +70,13 @@ class Hook:
 
 def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
     """The error for entries that a profile does not take."""
-    told = [{"index": number + one.index, "pointer": one.pointer, "reason": one.reason} for one in failures]
-    first = told[0]
+    problems = [
+        {"index": number + failure.index, "pointer": failure.pointer, "reason": failure.reason} for failure in failures
+    ]
+    first = problems[0]
     where = first["pointer"] or "its root"
     message = f"event {first['index']} does not fit: {first['reason']} (at {where})"
-    return BadRequest(message, field="body", failures=told)
+    return BadRequest(message, field="body", failures=problems)
 
 
 def make_records(values: Sequence[Any], make: Callable[[dict[str, Any]], Made]) -> tuple[list[Made], list[Failure]]:

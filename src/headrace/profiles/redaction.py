@@ -57,5 +57,5 @@ class Redactor:
 
 def is_among(keys: Collection[str]) -> Listed:
     """Whether a key is one of these, however its letters are cased."""
-    known = frozenset(keys)
-    return lambda name: name.lower() in known
+    key_set = frozenset(keys)
+    return lambda name: name.lower() in key_set

@@ -19,7 +19,7 @@ from headrace.schema.problem import Problem
 GENERIC = Definition(name="generic", read=read_no_settings, hook=lambda settings: None, needs_json=False)
 
 
-PROFILES: dict[str, Definition] = {one.name: one for one in (GENERIC, EVLOG, METRICS, STATE_PROTOCOL, OTEL_TRACES)}
+PROFILES: dict[str, Definition] = {each.name: each for each in (GENERIC, EVLOG, METRICS, STATE_PROTOCOL, OTEL_TRACES)}
 
 _LOADED = 1024
 
@@ -45,7 +45,7 @@ def read(body: Any) -> Profile | list[Problem]:
 def load(text: str) -> Profile:
     """The profile that was stored so; streams with the same one share it."""
     document = msgspec.json.decode(text) if text.startswith("{") else {"kind": text}
-    found = read({"profile": document})
-    if isinstance(found, list):
-        raise CorruptData(f"a stored profile cannot be read: {found[0].reason}", pointer=found[0].pointer)
-    return found
+    profile = read({"profile": document})
+    if isinstance(profile, list):
+        raise CorruptData(f"a stored profile cannot be read: {profile[0].reason}", pointer=profile[0].pointer)
+    return profile

@@ -18,7 +18,7 @@ from headrace.schema.change import Change, Classification
 from headrace.schema.containment.scalars import highest, lowest
 from headrace.schema.lens.carry import Carried, CarryEffect, Reader, WholeReader, may_read
 from headrace.schema.lens.chain import Crossings
-from headrace.schema.lens.image import DATE_TIME, finite
+from headrace.schema.lens.image import DATE_TIME, list_finite_values
 from headrace.schema.lens.ops import Convert, Lens
 from headrace.schema.lens.pullback import Stored, pull_back
 from headrace.schema.plan import ValueImpact
@@ -52,52 +52,52 @@ class FieldReader(Reader, frozen=True):
     def values(self, value: Any) -> list[Any]:
         """The canonical values, in order; what is inside objects is none."""
         if isinstance(value, list):
-            return [found for element in value for found in self.values(element)]
-        found = canonical(self._field, value)
-        return [] if found is None else [(type(found), found)]
+            return [reading for element in value for reading in self.values(element)]
+        reading = canonical(self._field, value)
+        return [] if reading is None else [(type(reading), reading)]
 
-    def reads(self, one: Alternative) -> bool:
+    def reads(self, alternative: Alternative) -> bool:
         """Whether some value of one kind is a value of the field."""
-        match one:
+        match alternative:
             case Boolean():
                 return self.kind is Kind.BOOL
-            case Number() | Text() if (known := finite(one)) is not None:
-                return any(map(self.values, known))
+            case Number() | Text() if (finite_values := list_finite_values(alternative)) is not None:
+                return any(map(self.values, finite_values))
             case Number():
-                return self._reads_number(one)
+                return self._reads_number(alternative)
             case Text():
-                return self._reads_text(one)
+                return self._reads_text(alternative)
         return False
 
-    def _reads_number(self, one: Number) -> bool:
+    def _reads_number(self, number: Number) -> bool:
         if self.kind is not Kind.INTEGER:
             return self.kind in {Kind.FLOAT, Kind.DATE}
-        low, high = lowest(one), highest(one)
+        low, high = lowest(number), highest(number)
         if low is None or high is None:
             return True
         return math.ceil(low.value) <= math.floor(high.value)
 
-    def _reads_text(self, one: Text) -> bool:
+    def _reads_text(self, text: Text) -> bool:
         if self.kind in {Kind.KEYWORD, Kind.TEXT}:
             return True
-        if DATE_TIME in one.formats:
+        if DATE_TIME in text.formats:
             return self.kind is Kind.DATE
-        return one.high != 0
+        return text.high != 0
 
-    def keeps_all(self, op: Convert, one: Alternative) -> bool:
+    def keeps_all(self, op: Convert, alternative: Alternative) -> bool:
         """Whether the field has the same values before and after a conversion of values too many to list."""
-        if super().keeps_all(op, one) or (
-            isinstance(one, Text) and self.kind in _CASELESS.get(op.forward.builtin or "", ())
+        if super().keeps_all(op, alternative) or (
+            isinstance(alternative, Text) and self.kind in _CASELESS.get(op.forward.builtin or "", ())
         ):
             return True
-        if not isinstance(one, Number) or one.integer < WHOLE:
+        if not isinstance(alternative, Number) or alternative.integer < WHOLE:
             return False
-        low = lowest(one)
+        low = lowest(alternative)
         match op.forward.builtin, self.kind:
             case "int_to_string", Kind.INTEGER | Kind.FLOAT | Kind.BOOL:
                 return True
             case "int_to_string", Kind.DATE:
-                return not any(_has_digits(one, count) for count in NOT_MILLISECONDS)
+                return not any(_has_digits(alternative, count) for count in NOT_MILLISECONDS)
             case "unix_millis_to_rfc3339", Kind.BOOL:
                 return True
             case "unix_millis_to_rfc3339", Kind.DATE:
@@ -109,9 +109,9 @@ class FieldReader(Reader, frozen=True):
         return Field(name="", kind=self.kind, bindings=(), lowercase=self.lowercase)
 
 
-def _has_digits(one: Number, count: int) -> bool:
+def _has_digits(number: Number, count: int) -> bool:
     """Whether a range of whole numbers reaches into the positive ones of so many digits."""
-    low, high = lowest(one), highest(one)
+    low, high = lowest(number), highest(number)
     return (low is None or low.value < 10**count) and (high is None or high.value >= 10 ** (count - 1))
 
 
@@ -124,18 +124,18 @@ def carry_search(old: Registry, wanted: Any, new: Registry, crossings: Crossings
     Bindings that ``old`` has keep their meaning: the newest is read in the shape of its current version. A binding that
     comes with the change is read in the shape of the version that it names. One for the newest version is taken as is.
     """
-    return _Carrying(old, wanted, new, crossings).result()
+    return _SearchCarrier(old, wanted, new, crossings).result()
 
 
 def parse_stored(search: Any, version: int) -> Search:
     """A stored search configuration."""
-    found = search_document.parse_search_document(search, current_version=version)
-    if isinstance(found, list):
-        raise CorruptData(f"a stored search cannot be read: {found[0].reason}", pointer=found[0].pointer)
-    return found
+    parsed = search_document.parse_search_document(search, current_version=version)
+    if isinstance(parsed, list):
+        raise CorruptData(f"a stored search cannot be read: {parsed[0].reason}", pointer=parsed[0].pointer)
+    return parsed
 
 
-class _Carrying:
+class _SearchCarrier:
     """One search configuration on its way to the newest version."""
 
     def __init__(self, old: Registry, wanted: Any, new: Registry, crossings: Crossings) -> None:
@@ -149,8 +149,8 @@ class _Carrying:
     def result(self) -> CarriedSearch:
         for name, field in self._search.fields.items():
             self._carry_field(name, field)
-        impact = [self._impact(("search", "fields", name), found) for name, found in self._effects.items()]
-        impact += [found for rollup in self._search.rollups.values() for found in self._carry_rollup(rollup)]
+        impact = [self._impact(("search", "fields", name), each) for name, each in self._effects.items()]
+        impact += [each for rollup in self._search.rollups.values() for each in self._carry_rollup(rollup)]
         self._note_primary_timestamp()
         return CarriedSearch(self._document, tuple(self._changes), tuple(impact))
 
@@ -197,8 +197,8 @@ class _Carrying:
         if not self._advances:
             return
         measured = {getattr(measure, "field", None) for measure in rollup.measures.values()} | {rollup.timestamp}
-        found = {field.name: self._effects.get(field.name) for field in self._search.used_by(rollup)}
-        effects = {name: effect for name, effect in found.items() if effect is not None}
+        carried_fields = {field.name: self._effects.get(field.name) for field in self._search.used_by(rollup)}
+        effects = {name: effect for name, effect in carried_fields.items() if effect is not None}
         lost = any(effect.effect is CarryEffect.LOST and name in measured for name, effect in effects.items())
         causes = [*effects.values(), *parts]
         if causes:
@@ -220,9 +220,9 @@ class _Carrying:
                     if carried.effect is not None:
                         yield carried
 
-    def _carry_part(self, path: Pointer, stored: Pointer, given: Pointer) -> Carried:
+    def _carry_part(self, path: Pointer, stored: Pointer, pointer: Pointer) -> Carried:
         """Move one pointer of a summary; one that names where the stored one was in an earlier version means that."""
-        start = stored if given == stored or self._was_at(given, stored) else given
+        start = stored if pointer == stored or self._was_at(pointer, stored) else pointer
         carried = Carried(start)
         if self._advances:
             crossing = self._crossings[self._old.current_version]
@@ -234,26 +234,26 @@ class _Carrying:
         self._document["rollups"][rollup]["measures"][measure][key] = pointers.text(carried.pointer)
         return carried
 
-    def _was_at(self, given: Pointer, stored: Pointer) -> bool:
+    def _was_at(self, pointer: Pointer, stored: Pointer) -> bool:
         """Whether a pointer leads to nothing now, and led to what the stored one leads to in an earlier version."""
         old = self._old
-        if may_read(value_at(shape_of(Root(old.current_schema).source), given), WHOLE_READER):
+        if may_read(value_at(shape_of(Root(old.current_schema).source), pointer), WHOLE_READER):
             return False
         versions = range(old.oldest_version, old.current_version)
         lenses = {version: Lens("", version, version + 1, self._crossings[version].ops) for version in versions}
         sources = pull_back(lenses, stored, old.current_version)
-        return any(isinstance(source, Stored) and source.pointer == given for source in sources.values())
+        return any(isinstance(source, Stored) and source.pointer == pointer for source in sources.values())
 
-    def _impact(self, path: Pointer, found: Carried) -> ValueImpact:
-        assert found.effect is not None, "only what changes has an impact"
+    def _impact(self, path: Pointer, carried: Carried) -> ValueImpact:
+        assert carried.effect is not None, "only what changes has an impact"
         version = self._new.current_version
-        what = "has no values any more" if found.effect is CarryEffect.LOST else "has other values"
+        what = "has no values any more" if carried.effect is CarryEffect.LOST else "has other values"
         return ValueImpact(
             subject=pointers.text(path),
-            effect=found.effect,
+            effect=carried.effect,
             from_version=version,
             reason=f"{'.'.join(path)} {what} from version {version} on",
-            op=f"/lens{found.op}" if found.op else None,
+            op=f"/lens{carried.op}" if carried.op else None,
         )
 
     def _note_primary_timestamp(self) -> None:
@@ -284,11 +284,11 @@ def emptied_fields(registry: Registry) -> list[EmptiedField]:
         return []
     crossings = Crossings(registry)
     search = parse_stored(registry.search, registry.current_version)
-    found = (_emptied(registry, field, crossings) for field in search.fields.values())
-    return [finding for finding in found if finding is not None]
+    findings = (_find_emptied(registry, field, crossings) for field in search.fields.values())
+    return [finding for finding in findings if finding is not None]
 
 
-def _emptied(registry: Registry, field: Field, crossings: Crossings) -> EmptiedField | None:
+def _find_emptied(registry: Registry, field: Field, crossings: Crossings) -> EmptiedField | None:
     newest, reader = field.bindings[-1], FieldReader.of(field)
     since = None
     where = newest.pointer

@@ -19,8 +19,8 @@ Mode = Literal["filter", "search"]
 
 def check(tree: Node, search: Search, *, mode: Mode) -> list[Fault]:
     """Everything that forbids asking this, from left to right; nothing where the query can be compiled."""
-    found = ((clause.position, reason) for clause in clauses(tree) for reason in _reasons(clause, search, mode))
-    return [Fault(position, reason) for position, reason in found]
+    reasons = ((clause.position, reason) for clause in clauses(tree) for reason in _reasons(clause, search, mode))
+    return [Fault(position, reason) for position, reason in reasons]
 
 
 def _reasons(clause: Clause, search: Search, mode: Mode) -> Iterator[str]:
@@ -87,15 +87,15 @@ def _text(field: Field, value: str, mode: Mode, *, phrase: bool) -> Iterator[str
     if mode == "filter":
         yield f"{field.name} is a text field, which only a search can ask"
         return
-    asked = words(value)
-    if not asked:
+    wanted = words(value)
+    if not wanted:
         yield f"{shown(value)} holds no word to look for"
-    if phrase and len(asked) > 1 and not field.positions:
+    if phrase and len(wanted) > 1 and not field.positions:
         yield f"{field.name} needs positions to be asked for a phrase"
 
 
 def _bare(clause: Term | Phrase, search: Search, mode: Mode) -> Iterator[str]:
-    fields = search.asked(clause)
+    fields = search.fields_of(clause)
     if mode == "filter":
         yield "every clause of a filter names a field, as in field:value"
     elif not fields:

@@ -44,12 +44,12 @@ class Part:
         """Whether this is an object; anything else is noted."""
         return self._is(dict, "an object")
 
-    def knows(self, known: Collection[str]) -> bool:
+    def knows(self, allowed: Collection[str]) -> bool:
         """Whether this is an object; members that nobody knows are noted."""
         if not self.is_object():
             return False
         for name in self.value:
-            if name not in known:
+            if name not in allowed:
                 self[name].note("is not supported")
         return True
 

@@ -1,4 +1,4 @@
-"""What a filtered read asks for, and what it finds; loads nothing that computes it."""
+"""The request and the answer of a filtered read; imports nothing that computes it."""
 
 from __future__ import annotations
 

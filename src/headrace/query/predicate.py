@@ -37,7 +37,7 @@ def compile(tree: Node, search: Search) -> Predicate:
             inner = compile(part, search)
             return lambda document: not inner(document)
         case Clause():
-            tests = [(field, value_test(tree, field)) for field in search.asked(tree)]
+            tests = [(field, value_test(tree, field)) for field in search.fields_of(tree)]
             return lambda document: any(test(value) for field, test in tests for value in values(field, document))
     raise TypeError(f"{tree!r} is no query")
 
@@ -49,27 +49,29 @@ def value_test(clause: Clause, field: Field) -> Test:
             return lambda _: True
         case Compare(operator=sign, value=value):
             compare, bound = _COMPARISONS[sign], canonical(field, value)
-            return lambda given: compare(given, bound)
+            return lambda candidate: compare(candidate, bound)
         case Contains(value=value):
             return _contains(field, value)
         case Term(value=value, prefix=prefix) | Phrase(value=value, prefix=prefix):
             if field.kind is Kind.TEXT:
                 return _has_words(words(value), prefix=prefix, phrase=isinstance(clause, Phrase))
-            asked = canonical(field, value)
-            return (lambda given: given.startswith(asked)) if prefix else (lambda given: given == asked)
+            wanted = canonical(field, value)
+            return (
+                (lambda candidate: candidate.startswith(wanted)) if prefix else (lambda candidate: candidate == wanted)
+            )
     raise TypeError(f"{clause!r} is no clause")
 
 
 def _contains(field: Field, value: str) -> Test:
     if field.kind is Kind.TEXT:
         part = lower(value)
-        return lambda given: part in lower(given)
-    asked = canonical(field, value)
-    return lambda given: asked in given
+        return lambda candidate: part in lower(candidate)
+    wanted = canonical(field, value)
+    return lambda candidate: wanted in candidate
 
 
-def _has_words(asked: list[str], *, prefix: bool, phrase: bool) -> Test:
-    if not asked:
+def _has_words(wanted: list[str], *, prefix: bool, phrase: bool) -> Test:
+    if not wanted:
         return lambda _: False
     has = has_phrase if phrase else has_words
-    return lambda given: has(words(given), asked, prefix=prefix)
+    return lambda candidate: has(words(candidate), wanted, prefix=prefix)

@@ -1,4 +1,4 @@
-"""What a search request asks: read completely, or refused with the name of what is wrong."""
+"""Reads search requests; raises BadRequest that names the member that is wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.query.search import Search
 from headrace.query.sort import Order, SortKey, SortPosition
 from headrace.query.syntax import QuerySyntaxError, parse
 from headrace.query.tree import Node
-from headrace.schema.entries import decoded
+from headrace.schema.entries import decode_exact
 from headrace.types import json_fault
 
 SIZE, MAX_SIZE = 50, 500
@@ -36,9 +36,9 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
     snippets: bool = False
 
 
-def read(given: Any, search: Search) -> SearchRequest:
+def read(body: Any, search: Search) -> SearchRequest:
     """The request of a JSON document; raises BadRequest that names the member."""
-    document = Part(given)
+    document = Part(body)
     if document.knows(_KEYS):
         text = document["q"].text()
         size, timeout_ms = _size(document["size"]), _timeout_ms(document["timeout_ms"])
@@ -65,16 +65,16 @@ def read(given: Any, search: Search) -> SearchRequest:
 
 def read_parameters(parameters: Mapping[str, str], search: Search) -> SearchRequest:
     """The same, of query parameters: ``sort`` is a list with commas, ``search_after`` is JSON."""
-    given: dict[str, Any] = dict(parameters)
+    members: dict[str, Any] = dict(parameters)
     for name in ("size", "timeout_ms", "search_after"):
-        if name in given:
-            given[name] = _decoded(name, given[name])
+        if name in members:
+            members[name] = _decode_parameter(name, members[name])
     for name in ("track_total_hits", "snippets"):
-        if name in given:
-            given[name] = _FLAGS.get(given[name].lower(), given[name])
-    if "sort" in given:
-        given["sort"] = [text.strip() for text in given["sort"].split(",") if text.strip()]
-    return read(given, search)
+        if name in members:
+            members[name] = _FLAGS.get(members[name].lower(), members[name])
+    if "sort" in members:
+        members["sort"] = [text.strip() for text in members["sort"].split(",") if text.strip()]
+    return read(members, search)
 
 
 def query(text: str, search: Search, *, field: str = "q", mode: Mode = "search") -> Node:
@@ -90,9 +90,9 @@ def query(text: str, search: Search, *, field: str = "q", mode: Mode = "search")
     return tree
 
 
-def _decoded(name: str, text: str) -> Any:
+def _decode_parameter(name: str, text: str) -> Any:
     try:
-        return decoded(text)
+        return decode_exact(text)
     except (msgspec.DecodeError, RecursionError) as reason:
         raise BadRequest(f"{name}: {text[:100]!r} is not JSON: {json_fault(reason, text)}", field=name) from reason
 
@@ -132,13 +132,13 @@ def _order(texts: list[str], tree: Node, search: Search) -> Order:
     return order
 
 
-def _after(given: list[Any] | None, order: Order) -> SortPosition | None:
-    if given is None:
+def _after(bounds: list[Any] | None, order: Order) -> SortPosition | None:
+    if bounds is None:
         return None
     names = ", ".join(key.name for key in order)
-    if len(given) != len(order):
-        raise BadRequest(f"search_after has {len(given)} values, and hits are sorted by {names}", field="search_after")
-    return tuple(_bound(key, value) for key, value in zip(order, given, strict=True))
+    if len(bounds) != len(order):
+        raise BadRequest(f"search_after has {len(bounds)} values, and hits are sorted by {names}", field="search_after")
+    return tuple(_bound(key, value) for key, value in zip(order, bounds, strict=True))
 
 
 def _bound(key: SortKey, value: Any) -> Any:

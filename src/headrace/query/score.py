@@ -49,9 +49,11 @@ def scoring_clauses(tree: Node, search: Search) -> list[ScoredClause]:
     """The clauses that give a score, from left to right; those below a negation do not."""
     match tree:
         case And(parts=parts) | Or(parts=parts):
-            return [found for part in parts for found in scoring_clauses(part, search)]
+            return [scored for part in parts for scored in scoring_clauses(part, search)]
         case Term(field=None) | Phrase(field=None):
-            return [ScoredClause(tree, tuple((search[given.field], given.boost) for given in search.bare_fields()))]
+            return [
+                ScoredClause(tree, tuple((search[default.field], default.boost) for default in search.bare_fields()))
+            ]
         case Term(field=str(name)) | Phrase(field=str(name)) if search[name].kind is Kind.TEXT:
             return [ScoredClause(tree, ((search[name], 1.0),))]
     return []
@@ -59,8 +61,8 @@ def scoring_clauses(tree: Node, search: Search) -> list[ScoredClause]:
 
 def query_words(clause: Term | Phrase, field: Field) -> list[Word]:
     """The words that a clause asks a text field for, in order."""
-    asked = words(clause.value)
-    return [Word(field.name, word, clause.prefix and at == len(asked) - 1) for at, word in enumerate(asked)]
+    word_list = words(clause.value)
+    return [Word(field.name, word, clause.prefix and at == len(word_list) - 1) for at, word in enumerate(word_list)]
 
 
 def rarity(documents: int, holding: int) -> float:
@@ -81,9 +83,9 @@ class Statistics:
         self.documents: Counter[str] = Counter()
         self.words: Counter[str] = Counter()
         self.holding: Counter[Word] = Counter()
-        texts = [(one.clause, field) for one in scoring for field, _ in one.fields if field.kind is Kind.TEXT]
+        texts = [(scored.clause, field) for scored in scoring for field, _ in scored.fields if field.kind is Kind.TEXT]
         self.fields = list({field.name: field for _, field in texts}.values())
-        self.asked = list(dict.fromkeys(word for clause, field in texts for word in query_words(clause, field)))
+        self.query_words = list(dict.fromkeys(word for clause, field in texts for word in query_words(clause, field)))
 
     def rarity(self, word: Word) -> float:
         """How much a word says."""
@@ -96,19 +98,19 @@ class Statistics:
     def count(self, document: Any) -> None:
         """Add an event that is given as a document."""
         for field in self.fields:
-            held = _held(field, document)
+            held = _text_words(field, document)
             if held is not None:
                 self.documents[field.name] += 1
                 self.words[field.name] += len(held)
-                self.holding.update(word for word in self.asked if word.field == field.name and word.times(held))
+                self.holding.update(word for word in self.query_words if word.field == field.name and word.times(held))
 
     def score(self, document: Any) -> float:
         """The score of an event that is given as a document and was counted."""
-        return round(sum(self._clause(one, document) for one in self.scoring) * STEPS) / STEPS
+        return round(sum(self._clause(scored, document) for scored in self.scoring) * STEPS) / STEPS
 
-    def _clause(self, one: ScoredClause, document: Any) -> float:
-        given = [boost * self._field(one.clause, field, document) for field, boost in one.fields]
-        return max(given, default=0.0)
+    def _clause(self, scored: ScoredClause, document: Any) -> float:
+        field_scores = [boost * self._field(scored.clause, field, document) for field, boost in scored.fields]
+        return max(field_scores, default=0.0)
 
     def _field(self, clause: Term | Phrase, field: Field, document: Any) -> float:
         answers = value_test(clause, field)
@@ -116,24 +118,24 @@ class Statistics:
             return 0.0
         if field.kind is not Kind.TEXT:
             return 1.0
-        held, asked = _held(field, document) or [], query_words(clause, field)
+        held, wanted = _text_words(field, document) or [], query_words(clause, field)
         average = self.average(field.name)
-        if isinstance(clause, Phrase) and len(asked) > 1:
-            times = sum(_times(words(str(value)), asked) for value in values(field, document))
-            return float(sum(map(self.rarity, asked)) * saturate(times, len(held), average))
-        parts = (self.rarity(word) * saturate(word.times(held), len(held), average) for word in asked)
+        if isinstance(clause, Phrase) and len(wanted) > 1:
+            times = sum(_times(words(str(value)), wanted) for value in values(field, document))
+            return float(sum(map(self.rarity, wanted)) * saturate(times, len(held), average))
+        parts = (self.rarity(word) * saturate(word.times(held), len(held), average) for word in wanted)
         return float(sum(parts))
 
 
-def _held(field: Field, document: Any) -> list[str] | None:
+def _text_words(field: Field, document: Any) -> list[str] | None:
     """All words of a text field, or None where it has no value."""
-    given = values(field, document)
-    return [word for value in given for word in words(str(value))] if given else None
+    field_values = values(field, document)
+    return [word for value in field_values for word in words(str(value))] if field_values else None
 
 
-def _times(held: list[str], asked: list[Word]) -> int:
+def _times(held: list[str], phrase: list[Word]) -> int:
     """How often a phrase stands in one value."""
-    texts, prefix = [word.text for word in asked], asked[-1].prefix
+    texts, prefix = [word.text for word in phrase], phrase[-1].prefix
     return sum(has_phrase(run, texts, prefix=prefix) for run in _runs(held, len(texts)))
 
 

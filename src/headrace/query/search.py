@@ -40,7 +40,7 @@ class Binding(msgspec.Struct, frozen=True):
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A named question to events: where its values lie, what they are, what may be asked of them."""
+    """A search field: where its values lie in events, of which kind they are, and which queries may use it."""
 
     name: str
     kind: Kind
@@ -57,7 +57,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
     def binding(self, version: int) -> Binding | None:
         """The binding with the greatest version that is not above this one."""
-        return max((known for known in self.bindings if known.version <= version), key=_version, default=None)
+        return max((binding for binding in self.bindings if binding.version <= version), key=_version, default=None)
 
     @property
     def pointer(self) -> Pointer:
@@ -167,7 +167,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         near = get_close_matches(name, [*self.fields, *self.aliases], 1)
         return f"; did you mean {near[0]!r}?" if near else ""
 
-    def asked(self, clause: Clause) -> list[Field]:
+    def fields_of(self, clause: Clause) -> list[Field]:
         """The fields that a clause asks: the one it names, or the default fields."""
         if clause.field is not None:
             return [self[clause.field]]
@@ -184,7 +184,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         trees = [rollup.include, *(getattr(measure, "include", None) for measure in rollup.measures.values())]
         for tree in trees:
             for clause in () if tree is None else clauses(tree):
-                yield from self.asked(clause)
+                yield from self.fields_of(clause)
 
     def bare_fields(self) -> tuple[DefaultField, ...]:
         """The fields that a bare word asks: the default fields, or every text field where there are none."""

@@ -1,4 +1,4 @@
-"""The ``fields`` of a search document: what each kind of field can do, and where its values lie."""
+"""Reads the search document of a stream: its fields, aliases, default fields and rollups."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def _field(name: str, part: Part, current_version: int) -> Field | None:
     flags = {capability: part[capability].flag() for capability in CAPABILITIES}
     if kind is None:
         return None
-    given = {"normalizer": normalizer, "analyzer": analyzer, **flags}
+    options = {"normalizer": normalizer, "analyzer": analyzer, **flags}
     for key in sorted(_REFUSED[Kind(kind)]):
-        if given[key]:
+        if options[key]:
             part[key].note(f"is not supported for {kind} fields")
     if kind == Kind.TEXT and not part["analyzer"].is_given:
         part["analyzer"].note("is required for text fields")
@@ -124,12 +124,12 @@ def read_rollups(part: Part, search: Search, declared: DeclaredFields) -> dict[s
     """Every rollup; ``search`` is the rest of the document."""
     if not part.is_given:
         return {}
-    reader = _Reader(search, declared)
-    found = {name: reader.rollup(name, rollup) for name, rollup in part.named()}
-    return {name: rollup for name, rollup in found.items() if rollup}
+    reader = _RollupReader(search, declared)
+    rollups = {name: reader.rollup(name, rollup) for name, rollup in part.named()}
+    return {name: rollup for name, rollup in rollups.items() if rollup}
 
 
-class _Reader:
+class _RollupReader:
     """Reads rollups against the fields of one document."""
 
     def __init__(self, search: Search, declared: DeclaredFields) -> None:
@@ -189,8 +189,8 @@ class _Reader:
         members = part.named()
         if isinstance(part.value, dict) and not members:
             part.note("must hold at least one measure")
-        found = {name: self._measure(measure) for name, measure in members}
-        return {name: measure for name, measure in found.items() if measure}
+        measures = {name: self._measure(measure) for name, measure in members}
+        return {name: measure for name, measure in measures.items() if measure}
 
     def _measure(self, part: Part) -> Measure | None:
         kind = part["kind"].one_of(_MEASURE_KEYS) if part.is_object() else None
@@ -200,16 +200,16 @@ class _Reader:
             case "count":
                 return Count(self._include(part["include"]))
             case "summary":
-                field = self._measured(part["field"], NUMBERS)
+                field = self._measured_field(part["field"], NUMBERS)
                 histogram = part["histogram"]
                 return Summary(field, histogram.is_given and histogram.one_of(HISTOGRAMS) is not None)
             case "quantiles":
-                return Quantiles(self._measured(part["field"], NUMBERS))
+                return Quantiles(self._measured_field(part["field"], NUMBERS))
             case "distinct":
-                return Distinct(self._measured(part["field"], frozenset(Kind) - {Kind.TEXT}))
+                return Distinct(self._measured_field(part["field"], frozenset(Kind) - {Kind.TEXT}))
         return _summary_parts(part)
 
-    def _measured(self, part: Part, kinds: Collection[Kind]) -> str:
+    def _measured_field(self, part: Part, kinds: Collection[Kind]) -> str:
         field = self._declared.named_by(part)
         if field and field.kind not in kinds:
             part.note(f"{field.name} is of kind {field.kind}; {', '.join(sorted(kinds))} can be measured so")
@@ -269,14 +269,14 @@ _FIELDS_KEYS = frozenset(
 )
 
 
-def parse_search_document(given: Any, *, current_version: int) -> Search | list[Problem]:
+def parse_search_document(source: Any, *, current_version: int) -> Search | list[Problem]:
     """The search configuration of a stream at this schema version, or every problem with it."""
-    document = Part(given)
+    document = Part(source)
     if not document.knows(_FIELDS_KEYS):
         return document.problems
     declared = read_declaration(document["fields"], current_version)
     search = Search(
-        document=copy.deepcopy(given),
+        document=copy.deepcopy(source),
         primary_timestamp=_primary_timestamp(document["primaryTimestampField"], declared),
         fields={name: field for name, field in declared.items() if field},
         aliases=_aliases(document["aliases"], declared),
@@ -289,11 +289,11 @@ def parse_search_document(given: Any, *, current_version: int) -> Search | list[
     return document.problems or search
 
 
-def check_reserved_names(given: Any, stored: Any) -> list[Problem]:
+def check_reserved_names(source: Any, stored: Any) -> list[Problem]:
     """The fields and aliases of a document that are new, and whose names mean something else in a query."""
-    document = Part(given)
+    document = Part(source)
     for member in ("fields", "aliases"):
-        names = RESERVED & {*(given.get(member) or ())} - {*((stored or {}).get(member) or ())}
+        names = RESERVED & {*(source.get(member) or ())} - {*((stored or {}).get(member) or ())}
         for name in sorted(names):
             document[member][name].note(f"{name}: asks something else in a query; choose another name")
     return document.problems

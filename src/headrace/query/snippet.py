@@ -22,21 +22,21 @@ Span = tuple[int, int]
 
 def snippets(tree: Node, search: Search, document: Any) -> dict[str, str]:
     """For every field of strings that answers a part of the query: a piece of the value with most of what was asked."""
-    asked: dict[str, list[Clause]] = {}
-    for clause in _shown(tree):
-        for field in search.asked(clause):
+    clauses_by_field: dict[str, list[Clause]] = {}
+    for clause in _positive_clauses(tree):
+        for field in search.fields_of(clause):
             if field.kind in STRINGS:
-                asked.setdefault(field.name, []).append(clause)
-    found = {name: _best(search[name], clauses, document) for name, clauses in asked.items()}
-    return {name: piece for name, piece in found.items() if piece is not None}
+                clauses_by_field.setdefault(field.name, []).append(clause)
+    pieces = {name: _best(search[name], clauses, document) for name, clauses in clauses_by_field.items()}
+    return {name: piece for name, piece in pieces.items() if piece is not None}
 
 
-def _shown(tree: Node) -> Iterator[Clause]:
-    """The leaves that ask for something to be there, not to be absent."""
+def _positive_clauses(tree: Node) -> Iterator[Clause]:
+    """The clauses that are not below a negation."""
     match tree:
         case And(parts=parts) | Or(parts=parts):
             for part in parts:
-                yield from _shown(part)
+                yield from _positive_clauses(part)
         case Term() | Phrase() | Contains():
             yield tree
 
@@ -44,18 +44,18 @@ def _shown(tree: Node) -> Iterator[Clause]:
 def _best(field: Field, clauses: list[Clause], document: Any) -> str | None:
     marked = [(text, _marks(field, clauses, text)) for text in raw_values(field, document) if isinstance(text, str)]
     text, marks = max(marked, key=lambda pair: len(pair[1]), default=("", []))
-    return _cut(text, marks) if marks else None
+    return _cut_around(text, marks) if marks else None
 
 
 def _marks(field: Field, clauses: list[Clause], text: str) -> list[Span]:
     """What answers the clauses in one value, in order and without overlaps."""
-    found: list[Span] = []
+    spans: list[Span] = []
     value = canonical(field, text)
     for clause in clauses:
         if value_test(clause, field)(value):
-            found += _spans(clause, field, text)
+            spans += _spans(clause, field, text)
     merged: list[Span] = []
-    for start, stop in sorted(found):
+    for start, stop in sorted(spans):
         if merged and start < merged[-1][1]:
             merged[-1] = merged[-1][0], max(stop, merged[-1][1])
         else:
@@ -72,29 +72,29 @@ def _spans(clause: Clause, field: Field, text: str) -> Iterator[Span]:
             while start >= 0:
                 yield start, start + len(part)
                 start = whole.find(part, start + len(part))
-        case Term(value=asked, prefix=prefix) | Phrase(value=asked, prefix=prefix) if field.kind is Kind.TEXT:
-            yield from _words(text, words(asked), prefix, isinstance(clause, Phrase))
-        case Term(value=asked) | Phrase(value=asked):
-            yield 0, len(asked)
+        case Term(value=wanted, prefix=prefix) | Phrase(value=wanted, prefix=prefix) if field.kind is Kind.TEXT:
+            yield from _words(text, words(wanted), prefix, isinstance(clause, Phrase))
+        case Term(value=wanted) | Phrase(value=wanted):
+            yield 0, len(wanted)
 
 
-def _words(text: str, asked: list[str], prefix: bool, phrase: bool) -> Iterator[Span]:
+def _words(text: str, wanted: list[str], prefix: bool, phrase: bool) -> Iterator[Span]:
     """The words of a text that are asked for; of a phrase only those that stand in it."""
-    held = list(_located(text))
-    width = len(asked) if phrase else 1
-    whole, beginning = (asked[:-1], asked[-1]) if prefix else (asked, None)
+    held = list(_locate_words(text))
+    width = len(wanted) if phrase else 1
+    whole, beginning = (wanted[:-1], wanted[-1]) if prefix else (wanted, None)
     for at in range(len(held) - width + 1):
         run = held[at : at + width]
         first = run[0][0]
         if phrase:
-            answers = has_phrase([word for word, _ in run], asked, prefix=prefix)
+            answers = has_phrase([word for word, _ in run], wanted, prefix=prefix)
         else:
             answers = first in whole or (beginning is not None and first.startswith(beginning))
         if answers:
             yield from (span for _, span in run)
 
 
-def _located(text: str) -> Iterator[tuple[str, Span]]:
+def _locate_words(text: str) -> Iterator[tuple[str, Span]]:
     """The words of a text and where they stand; lower case moves no letter."""
     lowered, at = lower(text), 0
     for word in words(text):
@@ -103,7 +103,7 @@ def _located(text: str) -> Iterator[tuple[str, Span]]:
         yield word, (start, at)
 
 
-def _cut(text: str, marks: list[Span]) -> str:
+def _cut_around(text: str, marks: list[Span]) -> str:
     """The text around the first mark, with all marks that fit."""
     first = marks[0][0]
     start = 0 if first <= BEFORE else text.find(" ", first - BEFORE, first) + 1 or first - BEFORE
@@ -117,10 +117,10 @@ def _cut(text: str, marks: list[Span]) -> str:
     for begin, end in marks:
         if end > stop:
             break
-        pieces += [_escaped(text[at:begin]), "<em>", _escaped(text[begin:end]), "</em>"]
+        pieces += [_escape(text[at:begin]), "<em>", _escape(text[begin:end]), "</em>"]
         at = end
-    return "".join([*pieces, _escaped(text[at:stop]), "…" if stop < len(text) else ""])
+    return "".join([*pieces, _escape(text[at:stop]), "…" if stop < len(text) else ""])
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return html.escape(text, quote=False)

@@ -70,10 +70,10 @@ def default_order(tree: Node, search: Search) -> Order:
     return SortKey(SCORE), SortKey(search.primary_timestamp, field=search[search.primary_timestamp]), SortKey(OFFSET)
 
 
-def read(given: Iterable[str], search: Search) -> Order | str:
+def read(texts: Iterable[str], search: Search) -> Order | str:
     """The order that ``field[:asc|desc]`` texts ask for, or why there is none."""
     keys: list[SortKey] = []
-    for text in given:
+    for text in texts:
         key = _key(text, search)
         if isinstance(key, str):
             return key
@@ -85,15 +85,15 @@ def read(given: Iterable[str], search: Search) -> Order | str:
     return (*keys, SortKey(OFFSET)) if last is None else tuple(keys[: last + 1])
 
 
-def arrange(hits: list[Hit], order: Order, place: Callable[[Hit], SortPosition]) -> None:
+def arrange(hits: list[Hit], order: Order, position_of: Callable[[Hit], SortPosition]) -> None:
     """Put hits into order."""
     for at in reversed(range(len(order))):
-        hits.sort(key=lambda hit: _comparable(place(hit)[at]), reverse=order[at].descending)
+        hits.sort(key=lambda hit: _comparable(position_of(hit)[at]), reverse=order[at].descending)
 
 
-def follows(place: SortPosition, after: SortPosition, order: Order) -> bool:
+def follows(position: SortPosition, after: SortPosition, order: Order) -> bool:
     """Whether a hit at one place comes after another place."""
-    for key, value, bound in zip(order, place, after, strict=True):
+    for key, value, bound in zip(order, position, after, strict=True):
         mine, other = _comparable(value), _comparable(bound)
         if mine != other:
             return mine < other if key.descending else mine > other

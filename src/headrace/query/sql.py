@@ -28,8 +28,8 @@ def predicate_sql(tree: Node, search: Search, many: Mapping[str, bool]) -> str:
         case Not(part=part):
             return f"(NOT {predicate_sql(part, search, many)})"
         case Clause():
-            asked = [_holds(tree, field, many) for field in search.asked(tree)]
-            return f"({' OR '.join(asked)})" if asked else "false"
+            tests = [_holds(tree, field, many) for field in search.fields_of(tree)]
+            return f"({' OR '.join(tests)})" if tests else "false"
     raise TypeError(f"{tree!r} is no query")
 
 
@@ -58,29 +58,29 @@ def column(clause: Clause, field: Field) -> str:
 
 def _holds(clause: Clause, field: Field, many: Mapping[str, bool]) -> str:
     name = column(clause, field)
-    place, test = identifier(name), _test(clause, field)
+    quoted, test = identifier(name), _test(clause, field)
     if isinstance(clause, Has):
-        return f"{place} IS NOT NULL"
-    matches = f"len(list_filter({place}, lambda x: {test('x')})) > 0" if many[name] else test(place)
-    return f"({place} IS NOT NULL AND {matches})"
+        return f"{quoted} IS NOT NULL"
+    matches = f"len(list_filter({quoted}, lambda x: {test('x')})) > 0" if many[name] else test(quoted)
+    return f"({quoted} IS NOT NULL AND {matches})"
 
 
 def _test(clause: Clause, field: Field) -> Test:
     """Whether one value answers a clause, as an expression over the value."""
     match clause:
         case Compare(operator=sign, value=value):
-            return _compared(sign, canonical(field, value))
+            return _compare(sign, canonical(field, value))
         case Contains(value=value):
-            return _called("contains", lower(value) if field.kind is Kind.TEXT else canonical(field, value))
+            return _call("contains", lower(value) if field.kind is Kind.TEXT else canonical(field, value))
         case Term(value=value, prefix=prefix) | Phrase(value=value, prefix=prefix):
             if field.kind is Kind.TEXT:
-                return _worded(words(value), prefix=prefix, phrase=isinstance(clause, Phrase))
-            asked = canonical(field, value)
-            return _called("starts_with", asked) if prefix else _equal(asked)
+                return _match_words(words(value), prefix=prefix, phrase=isinstance(clause, Phrase))
+            wanted = canonical(field, value)
+            return _call("starts_with", wanted) if prefix else _equal(wanted)
     return _always
 
 
-def _compared(sign: Operator, bound: Canonical | None) -> Test:
+def _compare(sign: Operator, bound: Canonical | None) -> Test:
     assert isinstance(bound, int | float), "only numbers and dates are compared"
     if isinstance(bound, int) and bound < _LEAST:
         return _always if sign in {">", ">="} else _never
@@ -89,30 +89,30 @@ def _compared(sign: Operator, bound: Canonical | None) -> Test:
     return lambda value: f"{value} {sign} {literal(bound)}"
 
 
-def _equal(asked: Canonical | None) -> Test:
-    if asked is None or (isinstance(asked, int) and not _LEAST <= asked <= _GREATEST):
+def _equal(wanted: Canonical | None) -> Test:
+    if wanted is None or (isinstance(wanted, int) and not _LEAST <= wanted <= _GREATEST):
         return _never
-    return (lambda value: f"{value} = {literal(asked)}") if _can_be_held(asked) else _never
+    return (lambda value: f"{value} = {literal(wanted)}") if _can_be_held(wanted) else _never
 
 
-def _called(function: str, asked: Canonical | None) -> Test:
-    assert isinstance(asked, str), "only strings have parts"
-    return (lambda value: f"{function}({value}, {literal(asked)})") if _can_be_held(asked) else _never
+def _call(function: str, wanted: Canonical | None) -> Test:
+    assert isinstance(wanted, str), "only strings have parts"
+    return (lambda value: f"{function}({value}, {literal(wanted)})") if _can_be_held(wanted) else _never
 
 
-def _worded(asked: list[str], *, prefix: bool, phrase: bool) -> Test:
-    if not asked:
+def _match_words(wanted: list[str], *, prefix: bool, phrase: bool) -> Test:
+    if not wanted:
         return _never
     end = "" if prefix else " "
     if phrase:
-        return _called("contains", f" {' '.join(asked)}{end}")
-    tests = [*(_called("contains", f" {word} ") for word in asked[:-1]), _called("contains", f" {asked[-1]}{end}")]
+        return _call("contains", f" {' '.join(wanted)}{end}")
+    tests = [*(_call("contains", f" {word} ") for word in wanted[:-1]), _call("contains", f" {wanted[-1]}{end}")]
     return lambda value: f"({' AND '.join(test(value) for test in tests)})"
 
 
-def _can_be_held(asked: Canonical) -> bool:
+def _can_be_held(wanted: Canonical) -> bool:
     """Whether a column can hold this: half of a surrogate pair is no text."""
-    return not isinstance(asked, str) or not any("\ud800" <= character <= "\udfff" for character in asked)
+    return not isinstance(wanted, str) or not any("\ud800" <= character <= "\udfff" for character in wanted)
 
 
 def _always(_: str) -> str:

@@ -101,29 +101,29 @@ def _skip_blanks(text: str, at: int) -> int:
 def _token(text: str, at: int, expects_value: bool) -> tuple[Token, int]:
     if text[at] == '"':
         return _string(text, at)
-    if expects_value and (found := _MOMENT.match(text, at) or _NEGATIVE.match(text, at)):
-        return _word(found)
-    if found := _MARK.match(text, at):
-        return Token("mark", found[0], at), found.end()
-    found = _WORD.match(text, at)
-    assert found, "every character begins a blank, a string, a mark or a word"
-    return _word(found)
+    if expects_value and (match := _MOMENT.match(text, at) or _NEGATIVE.match(text, at)):
+        return _word(match)
+    if match := _MARK.match(text, at):
+        return Token("mark", match[0], at), match.end()
+    match = _WORD.match(text, at)
+    assert match, "every character begins a blank, a string, a mark or a word"
+    return _word(match)
 
 
-def _word(found: re.Match[str]) -> tuple[Token, int]:
-    word = found[0]
+def _word(match: re.Match[str]) -> tuple[Token, int]:
+    word = match[0]
     prefix = word.endswith("*") and len(word) > 1
-    return Token("word", word[:-1] if prefix else word, found.start(), prefix), found.end()
+    return Token("word", word[:-1] if prefix else word, match.start(), prefix), match.end()
 
 
 def _string(text: str, at: int) -> tuple[Token, int]:
-    found = _STRING.match(text, at)
-    if not found:
+    match = _STRING.match(text, at)
+    if not match:
         raise QuerySyntaxError(at, "the quoted string does not end")
-    characters = _CHARACTER.findall(found[1])
+    characters = _CHARACTER.findall(match[1])
     prefix = len(characters) > 1 and characters[-1] == "*"
     content = "".join(character[-1] for character in characters)
-    return Token("string", content[:-1] if prefix else content, at, prefix), found.end()
+    return Token("string", content[:-1] if prefix else content, at, prefix), match.end()
 
 
 __all__ = ["MAX_CHARACTERS", "MAX_CLAUSES", "MAX_DEPTH", "QuerySyntaxError", "parse", "text"]
@@ -250,17 +250,17 @@ class _Parser:
             return Has(self._word_or_string("has: needs the name of a field").value, position=start)
         if head.kind == "word" and head.value == "contains":
             return self._contains(start)
-        return self._fielded(head.value, start)
+        return self._field_clause(head.value, start)
 
     def _contains(self, start: int) -> Clause:
-        given = self._word_or_string("contains: needs a value")
+        head = self._word_or_string("contains: needs a value")
         if not self._at_mark(":"):
-            return Contains(None, given.value, position=start)
+            return Contains(None, head.value, position=start)
         self._take()
         value = self._word_or_string("contains: needs a value after the field")
-        return Contains(given.value, value.value, position=start)
+        return Contains(head.value, value.value, position=start)
 
-    def _fielded(self, name: str, start: int) -> Clause:
+    def _field_clause(self, name: str, start: int) -> Clause:
         operator = _OPERATORS.get(self._peek().text) if self._peek().kind == "mark" else None
         if operator or self._at_mark("="):
             self._take()
@@ -304,13 +304,13 @@ class _Parser:
 
     def _unexpected(self, expected: str) -> QuerySyntaxError:
         token = self._peek()
-        found = "the end" if token.kind == "end" else shown(token.value)
+        token_text = "the end" if token.kind == "end" else shown(token.value)
         hint = ""
         if token.kind == "mark" and token.text not in "()":
             # Who writes status>400 means status:>400.
             is_comparison = expected == _CLAUSE and token.text in _OPERATORS
             hint = f"; compare as in field:{token.text}value" if is_comparison else "; quote a value that holds one"
-        return QuerySyntaxError(token.position, f"{expected}, found {found}{hint}")
+        return QuerySyntaxError(token.position, f"{expected}, found {token_text}{hint}")
 
 
 def _match(name: str | None, value: Token, start: int) -> Clause:

@@ -49,20 +49,20 @@ def words(text: str) -> list[str]:
     return _WORD.findall(lower(text))
 
 
-def has_words(given: list[str], asked: list[str], *, prefix: bool) -> bool:
+def has_words(text_words: list[str], wanted: list[str], *, prefix: bool) -> bool:
     """Whether all words are there in any order; with ``prefix``, the last one is the beginning of a word."""
-    *whole, last = asked
-    if not set(whole) <= set(given):
+    *whole, last = wanted
+    if not set(whole) <= set(text_words):
         return False
-    return any(word.startswith(last) for word in given) if prefix else last in given
+    return any(word.startswith(last) for word in text_words) if prefix else last in text_words
 
 
-def has_phrase(given: list[str], asked: list[str], *, prefix: bool) -> bool:
+def has_phrase(text_words: list[str], wanted: list[str], *, prefix: bool) -> bool:
     """Whether the words follow each other; with ``prefix``, the last one is the beginning of a word."""
-    *whole, last = asked
+    *whole, last = wanted
     return any(
-        given[start : start + len(whole)] == whole and (word.startswith(last) if prefix else word == last)
-        for start, word in enumerate(given[len(whole) :])
+        text_words[start : start + len(whole)] == whole and (word.startswith(last) if prefix else word == last)
+        for start, word in enumerate(text_words[len(whole) :])
     )
 
 
@@ -86,14 +86,14 @@ _DAY_OF_YEAR = re.compile(r"([0-9]{4})([0-9]{3})")
 
 def values(field: Field, document: Any) -> list[Canonical]:
     """The canonical values of a field in a document of the newest shape."""
-    found = (canonical(field, raw) for raw in raw_values(field, document))
-    return [value for value in found if value is not None]
+    canonical_values = (canonical(field, raw) for raw in raw_values(field, document))
+    return [value for value in canonical_values if value is not None]
 
 
 def raw_values(field: Field, document: Any) -> Iterator[Any]:
     """What lies where the field is bound, arrays flattened, in order."""
-    found, value = resolve(document, field.pointer)
-    pending = [value] if found else []
+    is_present, value = resolve(document, field.pointer)
+    pending = [value] if is_present else []
     while pending:
         value = pending.pop()
         if isinstance(value, list):
@@ -102,9 +102,9 @@ def raw_values(field: Field, document: Any) -> Iterator[Any]:
             yield value
 
 
-def resolve(document: Any, place: pointer.Pointer) -> tuple[bool, Any]:
+def resolve(document: Any, path: pointer.Pointer) -> tuple[bool, Any]:
     """Whether there is something at a place of a document, and what."""
-    for name in place:
+    for name in path:
         if isinstance(document, dict) and name in document:
             document = document[name]
         elif isinstance(document, list) and (at := pointer.index(name)) is not None and at < len(document):
@@ -179,7 +179,7 @@ def _date(value: Any) -> int | None:
             return int(value) if value.adjusted() < MAX_DIGITS else None
         case str():
             text = value.strip()
-            moment = _MOMENT.fullmatch(_extended(text))
+            moment = _MOMENT.fullmatch(_with_separators(text))
             return _moment(moment) if moment else _milliseconds(text)
     return None
 
@@ -189,7 +189,7 @@ def _milliseconds(text: str) -> int | None:
     return None if len(text) in NOT_MILLISECONDS and text.isdigit() else _integer(text)
 
 
-def _extended(text: str) -> str:
+def _with_separators(text: str) -> str:
     """A date of digits alone with the signs of ISO 8601; other texts, and days that no year has, as they are."""
     if basic := _BASIC.fullmatch(text):
         year, month, day, *time = basic.groups()
@@ -201,9 +201,9 @@ def _extended(text: str) -> str:
     return text
 
 
-def _moment(found: re.Match[str]) -> int | None:
+def _moment(match: re.Match[str]) -> int | None:
     """Milliseconds since 1970 of an ISO 8601 text; what it leaves out is the least, or UTC."""
-    year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups()
+    year, month, day, hour, minute, second, fraction, sign, hours, minutes = match.groups()
     try:
         moment = datetime(int(year), int(month or 1), int(day or 1), int(hour or 0), int(minute or 0), int(second or 0))
     except ValueError:

@@ -35,58 +35,62 @@ def lift(
     """The panes of some events of the newest shape, of any size of number; only those with a time in the spans."""
     measures = reducers(rollup, search)
     groups: Groups = {}
-    for time, key_, document in _counted(documents, rollup, search):
+    for time, key_, document in _select_events(documents, rollup, search):
         if spans is None or any(start <= time < end for start, end in spans):
             lifted = {name: reducer.lift(document) for name, reducer in measures.items()}
             merge_into(groups, (time // interval * interval, key_), lifted)
     return groups
 
 
-def merge_into(groups: Groups, place: tuple[int, str], states: dict[str, State]) -> None:
+def merge_into(groups: Groups, group: tuple[int, str], states: dict[str, State]) -> None:
     """Add states to a group."""
-    known = groups.setdefault(place, {})
+    merged = groups.setdefault(group, {})
     for name, state in states.items():
-        known[name] = merge_states(known[name], state) if name in known else state
+        merged[name] = merge_states(merged[name], state) if name in merged else state
 
 
-def _counted(documents: Iterable[Any], rollup: Rollup, search: Search) -> Iterator[tuple[int, str, Any]]:
+def _select_events(documents: Iterable[Any], rollup: Rollup, search: Search) -> Iterator[tuple[int, str, Any]]:
     """The events that count in a rollup, with their time and the key of their group."""
     matches = predicate.compile(rollup.include, search) if rollup.include else lambda _: True
     dimensions = [search[name] for name in rollup.dimensions]
     for document in documents:
         times = values(search[rollup.timestamp], document)
-        found = [values(field, document) for field in dimensions]
-        if len(times) == 1 and all(len(given) <= 1 for given in found) and matches(document):
+        dimension_values = [values(field, document) for field in dimensions]
+        if len(times) == 1 and all(len(field_values) <= 1 for field_values in dimension_values) and matches(document):
             time = int(times[0])
             if -FARTHEST <= time <= FARTHEST:
-                yield time, key([given[0] if given else None for given in found]), document
+                yield (
+                    time,
+                    key([each[0] if each else None for each in dimension_values]),
+                    document,
+                )
 
 
 Answer = dict[str, Any]
 
-#: The exponents of doubles end before.
+#: All exponents of doubles are below this.
 _EXPONENTS = 1024
 _POWERS = [2**at for at in range(_EXPONENTS)]
 _LABELS = [str(power) for power in _POWERS]
-_SHARES = {name: int(name.removeprefix("p")) for name in histogram.percentiles({})}
+_PERCENTS = {name: int(name.removeprefix("p")) for name in histogram.percentiles({})}
 #: Up to here a hundred times a count fits into 64 bits.
 _COUNTABLE = 2.0**56
 
 
 def finish_panes(panes: pa.Table, rollup: Rollup, search: Search) -> list[Answer]:
     """The answer of every row of merged panes, in the order of the rows."""
-    found: list[Answer] = [{}] * panes.num_rows
+    answers: list[Answer] = [{}] * panes.num_rows
     for name, reducer in reducers(rollup, search).items():
         rows = pc.indices_nonzero(pc.equal(panes.column("measure"), name))
-        made = _answers(rollup.measures[name], search, reducer, panes.select(STATE.names).take(rows))
-        for row, answer in zip(rows.to_pylist(), made, strict=True):
-            found[row] = answer
-    return found
+        measure_answers = _answers(rollup.measures[name], search, reducer, panes.select(STATE.names).take(rows))
+        for row, answer in zip(rows.to_pylist(), measure_answers, strict=True):
+            answers[row] = answer
+    return answers
 
 
 def states(panes: pa.Table) -> Iterator[State]:
     """The state of every row."""
-    columns = {name: _listed(panes.column(name)) for name in STATE.names}
+    columns = {name: _to_values(panes.column(name)) for name in STATE.names}
     columns["sum_int"] = map(_integer, columns["sum_int"])
     columns["histogram"] = (None if value is None else dict(value) for value in columns["histogram"])
     return (State(*components) for components in zip(*columns.values(), strict=True))
@@ -107,7 +111,7 @@ def _summaries(panes: pa.Table, is_integer: bool, has_histogram: bool) -> Iterat
     counts = _counts(panes)
     numbers = _integers(panes, counts) if is_integer else _floats(panes, counts)
     counted = panes.column("histogram").combine_chunks()
-    labelled = _labelled(counted) if has_histogram else repeat(None)
+    labelled = _label_histograms(counted) if has_histogram else repeat(None)
     for count, total, least, greatest, average, p50, p95, p99, labels in zip(
         counts.tolist(), *numbers, *_percentiles(counted), labelled, strict=False
     ):
@@ -141,10 +145,10 @@ def _floats(panes: pa.Table, counts: NDArray[np.int64]) -> list[list[Any]]:
 
 def _integers(panes: pa.Table, counts: NDArray[np.int64]) -> list[list[Any]]:
     """The same of integers, exactly."""
-    total = [_integer(value) or 0 for value in _listed(panes.column("sum_int"))]
+    total = [_integer(value) or 0 for value in _to_values(panes.column("sum_int"))]
     pairs = zip(total, counts.tolist(), strict=True)
     average = [number(whole / count) if count else None for whole, count in pairs]
-    return [total, *(list(_listed(panes.column(name))) for name in ("min_int", "max_int")), average]
+    return [total, *(list(_to_values(panes.column(name))) for name in ("min_int", "max_int")), average]
 
 
 def _numbers(values: NDArray[np.float64]) -> list[Any]:
@@ -157,7 +161,7 @@ def _numbers(values: NDArray[np.float64]) -> list[Any]:
     return listed
 
 
-def _labelled(histograms: pa.MapArray) -> Iterator[dict[str, int]]:
+def _label_histograms(histograms: pa.MapArray) -> Iterator[dict[str, int]]:
     """The histograms as they are answered."""
     labels = [_LABELS[at] for at in histograms.keys.to_pylist()]
     counts = histograms.items.to_pylist()
@@ -169,26 +173,26 @@ def _percentiles(histograms: pa.MapArray) -> list[list[int | None]]:
     """The labels of all percentiles, one list for each."""
     counts, offsets = histograms.items.to_numpy(), histograms.offsets.to_numpy()
     if counts.sum(dtype=np.float64) >= _COUNTABLE:
-        each = [histogram.percentiles(dict(pairs or ())) for pairs in histograms.to_pylist()]
-        return [[one[name] for one in each] for name in _SHARES]
+        by_histogram = [histogram.percentiles(dict(pairs or ())) for pairs in histograms.to_pylist()]
+        return [[percentiles[name] for percentiles in by_histogram] for name in _PERCENTS]
     until, starts = np.append(0, np.cumsum(counts)), offsets[:-1]
     before, filled = until[starts], np.diff(offsets) > 0
     totals = until[offsets[1:]] - before
     powers = [_POWERS[at] for at in histograms.keys.to_pylist()]
-    found: list[list[int | None]] = []
-    for share in _SHARES.values():
+    labels: list[list[int | None]] = []
+    for percent in _PERCENTS.values():
         # The first bucket up to which there are enough; until[n] counts those before bucket n.
-        places = np.maximum(np.searchsorted(until, before - (-share * totals // 100)) - 1, starts)
-        listed = zip(places.tolist(), filled.tolist(), strict=True)
-        found.append([powers[place] if is_filled else None for place, is_filled in listed])
-    return found
+        buckets = np.maximum(np.searchsorted(until, before - (-percent * totals // 100)) - 1, starts)
+        listed = zip(buckets.tolist(), filled.tolist(), strict=True)
+        labels.append([powers[bucket] if is_filled else None for bucket, is_filled in listed])
+    return labels
 
 
 def _integer(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def _listed(column: pa.ChunkedArray) -> Iterable[Any]:
+def _to_values(column: pa.ChunkedArray) -> Iterable[Any]:
     return repeat(None, len(column)) if column.null_count == len(column) else column.to_pylist()
 
 
@@ -202,14 +206,14 @@ _FAR = 2**62
 _PENDING_ROWS, _DOCUMENTS = 65_536, 1_000
 #: States are merged, however few, where they take this share of the memory that all groups may take.
 _PENDING_SHARE = 0.25
-#: So many rows of states are finished between two looks at the deadline.
+#: So many rows of states are finished between two checks of the deadline.
 _FINISHED_ROWS = 2_048
 _ORDER, _KEY = ("pane", "key", "measure"), PANES.get_field_index("key")
 _CYCLE = timedelta(days=146_097) // timedelta(milliseconds=1)
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a rollup: panes of one of its lengths in ``[start, end)``, by some dimensions, some measures."""
+    """A query of a rollup: panes of one of its lengths in ``[start, end)``, by some dimensions, some measures."""
 
     rollup: Rollup
     interval: int
@@ -255,18 +259,18 @@ class Buckets:
     before the deadline raises OutOfTime.
     """
 
-    def __init__(self, asked: Aggregate, search: Search, limits: GroupLimits, deadline: Deadline) -> None:
-        self._asked, self._search, self._limits, self._deadline = asked, search, limits, deadline
-        self._narrowed = asked.narrowed()
+    def __init__(self, aggregate: Aggregate, search: Search, limits: GroupLimits, deadline: Deadline) -> None:
+        self._aggregate, self._search, self._limits, self._deadline = aggregate, search, limits, deadline
+        self._narrowed = aggregate.narrowed()
         self._merged = PANES.empty_table()
         self._pending: list[pa.Table] = []
         self._pending_rows = self._pending_bytes = 0
         self._documents: list[Any] = []
-        self._odd: Groups = {}
+        self._document_groups: Groups = {}
 
     def add_history(self, panes: pa.Table) -> None:
         """Add those panes that lie wholly inside what is asked for, of panes of all events."""
-        first, last = (max(-_FAR, min(time, _FAR)) for time in self._asked.whole)
+        first, last = (max(-_FAR, min(time, _FAR)) for time in self._aggregate.whole)
         self._add(panes, (pc.field("pane") >= first) & (pc.field("pane") < last))
 
     def add(self, panes: pa.Table) -> None:
@@ -295,7 +299,7 @@ class Buckets:
             is_complete = True
         except OutOfTime:
             is_complete = False
-        interval = self._asked.interval
+        interval = self._aggregate.interval
         return FinishedBuckets(
             [{"start": iso(at), "end": iso(at + interval), "groups": groups} for at, groups in buckets.items()],
             is_complete,
@@ -303,41 +307,41 @@ class Buckets:
 
     def _groups(self) -> Iterator[tuple[GroupKey, dict[str, Answer]]]:
         """The finished measures of all groups, in order."""
-        finish = {name: reducer.finish for name, reducer in reducers(self._asked.rollup, self._search).items()}
-        odd = ((place, None) for place in sorted(self._odd))
-        for place, measures in heapq.merge(self._merged_groups(), odd, key=itemgetter(0)):
+        finish = {name: reducer.finish for name, reducer in reducers(self._aggregate.rollup, self._search).items()}
+        from_documents = ((group, None) for group in sorted(self._document_groups))
+        for group, measures in heapq.merge(self._merged_groups(), from_documents, key=itemgetter(0)):
             if measures is not None:
-                yield place, measures
+                yield group, measures
             else:
-                yield place, {name: finish[name](state) for name, state in sorted(self._odd[place].items())}
+                yield group, {name: finish[name](state) for name, state in sorted(self._document_groups[group].items())}
 
     def _merged_groups(self) -> Iterator[tuple[GroupKey, dict[str, Answer]]]:
         """The same of groups whose events all are in panes; the states of others go to those of documents."""
-        for place, rows in groupby(self._finished_rows(), key=itemgetter(0)):
-            if place in self._odd:
+        for group, rows in groupby(self._finished_rows(), key=itemgetter(0)):
+            if group in self._document_groups:
                 merged = {measure: next(states(table.slice(at, 1))) for _, measure, _, table, at in rows}
-                merge_into(self._odd, place, merged)
+                merge_into(self._document_groups, group, merged)
             else:
-                yield place, {measure: answer for _, measure, answer, _, _ in rows}
+                yield group, {measure: answer for _, measure, answer, _, _ in rows}
 
     def _finished_rows(self) -> Iterator[tuple[GroupKey, str, Answer, pa.Table, int]]:
         """What is answered of every row of merged states, and where the row is: by place, then by measure."""
-        key = project_keys(self._merged.column("key"), self._narrowed.rollup, self._asked.group_by)
+        key = project_keys(self._merged.column("key"), self._narrowed.rollup, self._aggregate.group_by)
         merged = self._merged.set_column(_KEY, PANES.field(_KEY), key).combine_chunks()
         order = pc.sort_indices(merged.select(_ORDER), [(name, "ascending") for name in _ORDER])
         for start in range(0, len(order), _FINISHED_ROWS):
             self._deadline.check()
             rows = merged.take(order.slice(start, _FINISHED_ROWS))
             columns = (rows.column(name).to_pylist() for name in _ORDER)
-            answers = finish_panes(rows, self._asked.rollup, self._search)
+            answers = finish_panes(rows, self._aggregate.rollup, self._search)
             for at, (pane, text, measure, answer) in enumerate(zip(*columns, answers, strict=True)):
                 yield (pane, text), measure, answer, rows, at
 
     def _add(self, panes: pa.Table, rows: pc.Expression) -> None:
-        rollup, interval = self._asked.rollup.name, self._asked.interval
+        rollup, interval = self._aggregate.rollup.name, self._aggregate.interval
         rows &= (pc.field("rollup") == rollup) & (pc.field("interval") == interval)
-        rows &= pc.field("measure").isin(_measures(self._asked))
-        chosen = narrow_panes(panes.filter(rows), self._asked.rollup, self._asked.group_by)
+        rows &= pc.field("measure").isin(_measures(self._aggregate))
+        chosen = narrow_panes(panes.filter(rows), self._aggregate.rollup, self._aggregate.group_by)
         self._pending.append(chosen)
         self._pending_rows += chosen.num_rows
         self._pending_bytes += chosen.nbytes
@@ -349,18 +353,18 @@ class Buckets:
         """Merge what was added, so that there is one row for every group and measure."""
         if self._pending_rows:
             self._merged = merge_panes([self._merged, *self._pending], self._deadline)
-            self._require(self._merged.num_rows // len(_measures(self._asked)))
+            self._require(self._merged.num_rows // len(_measures(self._aggregate)))
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
     def _lift(self) -> None:
-        asked = self._asked
-        spans = [(asked.start, asked.end)]
-        lifted = lift(self._documents, asked.rollup, self._search, asked.interval, spans=spans)
-        for (pane, group), given in lifted.items():
-            place = pane, project(group, asked.rollup, asked.group_by)
-            merge_into(self._odd, place, {name: given[name] for name in _measures(asked)})
+        aggregate = self._aggregate
+        spans = [(aggregate.start, aggregate.end)]
+        lifted = lift(self._documents, aggregate.rollup, self._search, aggregate.interval, spans=spans)
+        for (pane, dimension_key), states in lifted.items():
+            group = pane, project(dimension_key, aggregate.rollup, aggregate.group_by)
+            merge_into(self._document_groups, group, {name: states[name] for name in _measures(aggregate)})
         self._documents.clear()
-        self._require(len(self._odd))
+        self._require(len(self._document_groups))
 
     def _require(self, groups: int) -> None:
         self._limits.require(groups, self._merged.nbytes)
@@ -375,5 +379,5 @@ def iso(millis: int) -> str:
     return f"{years}{moment:-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
 
 
-def _measures(asked: Aggregate) -> list[str]:
-    return sorted(asked.measures or asked.rollup.measures)
+def _measures(aggregate: Aggregate) -> list[str]:
+    return sorted(aggregate.measures or aggregate.rollup.measures)

@@ -1,4 +1,4 @@
-"""Performing units that make states: events become a state, or states become one.
+"""Performs units that build states: events become a state, or several states become one.
 
 Workers do it on Spark, where a shuffle brings the rows of a key together; the server does it where none comes.
 """
@@ -29,7 +29,7 @@ class JobFolder(Protocol):
     def defined_by(self, unit: Unit) -> Definition:
         """What a unit folds, with the lives that it asks for."""
 
-    def folded(self, unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
+    def fold_events(self, unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
         """The rows of a unit's events."""
 
 
@@ -55,7 +55,7 @@ def defined_by(unit: Unit) -> Definition:
 
 def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None] = lambda: None) -> Iterator[Packed]:
     """The rows of a unit's events, in the columns of segments; ``rest`` is called between slices of them."""
-    return folder_of(unit.job).folded(unit, batches, rest)
+    return folder_of(unit.job).fold_events(unit, batches, rest)
 
 
 def merge_inputs(inputs: Sequence[Iterator[Packed]]) -> Iterator[InputRow]:
@@ -70,7 +70,7 @@ def merge_inputs(inputs: Sequence[Iterator[Packed]]) -> Iterator[InputRow]:
 def merge_states(unit: Unit, rows: Iterable[InputRow]) -> Iterator[Packed]:
     """The rows of a unit's states, given in the order of keys, as those of one state."""
     defined = defined_by(unit)
-    reducer, lives = defined.reducer, unit.lives or {}
+    reducer, life_ids = defined.reducer, unit.lives or {}
     chains = _chains(unit, defined)
     numbers = {state.name: number for number, state in enumerate(unit.states)}
     for key, same in groupby(rows, key=itemgetter(0)):
@@ -78,7 +78,7 @@ def merge_states(unit: Unit, rows: Iterable[InputRow]) -> Iterator[Packed]:
         if len(parts) == 1 and len(chains) == 1:
             yield key, next(iter(parts.values()))  # there is nothing to merge it with
             continue
-        row = merge_row(reducer, lives, chains, lambda state, parts=parts: parts.get(numbers[state.name]))  # type: ignore[misc]
+        row = merge_row(reducer, life_ids, chains, lambda state, parts=parts: parts.get(numbers[state.name]))  # type: ignore[misc]
         if row is not None:
             yield key, reducer.pack(row)
 
@@ -102,10 +102,12 @@ def write_state(unit: Unit, rows: Iterable[Packed], directory: Path) -> tuple[Pa
 
 def _chains(unit: Unit, defined: Definition) -> list[Chain]:
     """The lives of a unit, together where the same states hold them; the longest history first."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    names_by_states: dict[tuple[str, ...], list[str]] = {}
     for name, life in sorted(defined.lives.items()):
         held = sorted(holding(life, unit.states), key=lambda state: state.first_seq)
-        found.setdefault(tuple(state.name for state in held), []).append(name)
+        names_by_states.setdefault(tuple(state.name for state in held), []).append(name)
     by_name = {state.name: state for state in unit.states}
-    chains = [Chain(tuple(names), tuple(by_name[name] for name in held)) for held, names in found.items() if held]
+    chains = [
+        Chain(tuple(names), tuple(by_name[name] for name in held)) for held, names in names_by_states.items() if held
+    ]
     return sorted(chains, key=lambda chain: chain.states[0].first_seq)

@@ -57,20 +57,20 @@ def find_duplicates(texts: Mapping[str, str], threshold: float, limit: int) -> l
     by_text: dict[str, list[str]] = {}
     for entity, text in sorted(texts.items()):
         by_text.setdefault(text[:MOST_LETTERS], []).append(entity)
-    found = list(islice(merge(*(_same(one) for one in by_text.values())), limit))
-    named = [Pair(1.0, *pair) for pair in found]
+    same_pairs = list(islice(merge(*(_pairs_within(entities) for entities in by_text.values())), limit))
+    pairs = [Pair(1.0, *pair) for pair in same_pairs]
     ordered = sorted(by_text, key=lambda text: (len(text), text))
     for step in (*(step for step in _STEPS if step > threshold), threshold):
-        if len(named) >= limit:
+        if len(pairs) >= limit:
             break
-        near = nsmallest(limit, _nearest(ordered, by_text, step), key=lambda one: (-one.similarity, one.first))
-        named = [Pair(1.0, *pair) for pair in found] + _named(near, by_text, limit)
-    return named[:limit]
+        nearest = nsmallest(limit, _nearest(ordered, by_text, step), key=lambda near: (-near.similarity, near.first))
+        pairs = [Pair(1.0, *pair) for pair in same_pairs] + _entity_pairs(nearest, by_text, limit)
+    return pairs[:limit]
 
 
-def _same(entities: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for place, left in enumerate(entities):
-        for right in islice(entities, place + 1, None):
+def _pairs_within(entities: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for number, left in enumerate(entities):
+        for right in islice(entities, number + 1, None):
             yield left, right
 
 
@@ -81,21 +81,25 @@ def _nearest(texts: list[str], by_text: Mapping[str, list[str]], threshold: floa
         yield _Near(similarity, first, (left, right))
 
 
-def _named(near: list[_Near], by_text: Mapping[str, list[str]], limit: int) -> list[Pair]:
+def _entity_pairs(near: list[_Near], by_text: Mapping[str, list[str]], limit: int) -> list[Pair]:
     """Pairs of entities in order, given pairs of texts in order."""
-    found: list[Pair] = []
-    for similarity in dict.fromkeys(one.similarity for one in near):
-        parts = [_between(*map(by_text.__getitem__, one.texts)) for one in near if one.similarity == similarity]
-        found += (Pair(similarity, *pair) for pair in islice(merge(*parts), limit - len(found)))
-    return found
+    pairs: list[Pair] = []
+    for similarity in dict.fromkeys(each.similarity for each in near):
+        parts = [
+            _pairs_between(*map(by_text.__getitem__, near_texts.texts))
+            for near_texts in near
+            if near_texts.similarity == similarity
+        ]
+        pairs += (Pair(similarity, *pair) for pair in islice(merge(*parts), limit - len(pairs)))
+    return pairs
 
 
-def _between(left: list[str], right: list[str]) -> Iterator[tuple[str, str]]:
+def _pairs_between(left: list[str], right: list[str]) -> Iterator[tuple[str, str]]:
     """Pairs of an entity of each, in order."""
     check_deadline()
-    for one, others in merge(((entity, right) for entity in left), ((entity, left) for entity in right)):
-        for other in islice(others, bisect_right(others, one), None):
-            yield one, other
+    for first, others in merge(((entity, right) for entity in left), ((entity, left) for entity in right)):
+        for second in islice(others, bisect_right(others, first), None):
+            yield first, second
 
 
 def _near(texts: list[str], threshold: float) -> Iterator[tuple[str, str, int]]:
@@ -106,9 +110,9 @@ def _near(texts: list[str], threshold: float) -> Iterator[tuple[str, str, int]]:
         waiting += ((texts[other], text) for other in pieces.like(number))
         pieces.add(number)
         if len(waiting) >= _TOGETHER:
-            yield from _measured(waiting, threshold)
+            yield from _measure_pairs(waiting, threshold)
             waiting = []
-    yield from _measured(waiting, threshold)
+    yield from _measure_pairs(waiting, threshold)
 
 
 class _Pieces:
@@ -117,7 +121,7 @@ class _Pieces:
     def __init__(self, texts: list[str], threshold: float) -> None:
         self._texts, self._threshold = texts, threshold
         self._having: dict[tuple[int, int, str], array[int]] = {}
-        self._known: dict[int, list[tuple[int, int]]] = {}
+        self._cuts_by_length: dict[int, list[tuple[int, int]]] = {}
         self._lengths = [len(text) for text in texts]
         #: How often each letter is in a text, and which are in it at all, a bit for each.
         self._letters: Any = np.zeros((len(texts), _BUCKETS), np.int16)
@@ -129,8 +133,8 @@ class _Pieces:
 
     def add(self, number: int) -> None:
         text = self._texts[number]
-        for place, (start, end) in enumerate(self._cuts(len(text))):
-            self._having.setdefault((len(text), place, text[start:end]), array("L")).append(number)
+        for piece_number, (start, end) in enumerate(self._cuts(len(text))):
+            self._having.setdefault((len(text), piece_number, text[start:end]), array("L")).append(number)
 
     def like(self, number: int) -> list[int]:
         """The texts that may be near one that is no shorter than any of them."""
@@ -138,12 +142,12 @@ class _Pieces:
         text = self._texts[number]
         most = int((1 - self._threshold) * len(text) + _ROUNDING)
         lengths = range(ceil(self._threshold * len(text) - _ROUNDING), len(text) + 1)
-        having = [found for length in lengths for found in self._sharing(text, length, most)]
+        having = [numbers for length in lengths for numbers in self._sharing(text, length, most)]
         if not having:
             return []
         shares = np.zeros(number, bool)
-        for found in having:
-            shares[np.array(found)] = True
+        for numbers in having:
+            shares[np.array(numbers)] = True
         others = np.flatnonzero(shares)
         # An edit changes two letters at most; what differs in more is known at a glance.
         others = others[np.bitwise_count(self._marks[others] ^ self._marks[number]) <= 2 * most]
@@ -155,22 +159,22 @@ class _Pieces:
     def _sharing(self, text: str, length: int, most: int) -> Iterator[array[int]]:
         """Texts of a length that have a piece which stands in another text too, not too far from its place."""
         longer = len(text) - length
-        for place, (start, end) in enumerate(self._cuts(length)):
-            low = max(0, start - place, start + longer - (most - place))
-            high = min(start + place, start + longer + (most - place), len(text) - (end - start))
+        for piece_number, (start, end) in enumerate(self._cuts(length)):
+            low = max(0, start - piece_number, start + longer - (most - piece_number))
+            high = min(start + piece_number, start + longer + (most - piece_number), len(text) - (end - start))
             for at in range(low, high + 1):
-                found = self._having.get((length, place, text[at : at + end - start]))
-                if found is not None:
-                    yield found
+                numbers = self._having.get((length, piece_number, text[at : at + end - start]))
+                if numbers is not None:
+                    yield numbers
 
     def _cuts(self, length: int) -> list[tuple[int, int]]:
         """Where a text is cut: into one piece more than it may have edits to the longest text that is near enough."""
-        known = self._known.get(length)
-        if known is None:
+        pieces = self._cuts_by_length.get(length)
+        if pieces is None:
             longest = int(length / self._threshold + _ROUNDING)
             count = int((1 - self._threshold) * longest + _ROUNDING) + 1
-            known = self._known[length] = choose_cuts(self._of_length(length), length, count)
-        return known
+            pieces = self._cuts_by_length[length] = choose_cuts(self._of_length(length), length, count)
+        return pieces
 
     def _of_length(self, length: int) -> list[str]:
         """Some of the texts of a length, from all over."""
@@ -180,35 +184,35 @@ class _Pieces:
 
 def choose_cuts(texts: Sequence[str], length: int, count: int) -> list[tuple[int, int]]:
     """So many pieces of texts of a length, each of which is the same in as few of the texts as can be."""
-    evenly = [(length * place // count, length * (place + 1) // count) for place in range(count)]
+    evenly = [(length * number // count, length * (number + 1) // count) for number in range(count)]
     if len(texts) < _SAMPLE or count > length or count == 1:
         return evenly
-    cutting = _Cutting(texts, length, count)
-    found, most = evenly, max(cutting.alike(*piece) for piece in evenly)
+    cutting = _PieceSearch(texts, length, count)
+    pieces, most = evenly, max(cutting.alike(*piece) for piece in evenly)
     while most and (better := cutting.pieces(most // 2)) is not None:
-        found, most = better, most // 2
-    return found
+        pieces, most = better, most // 2
+    return pieces
 
 
-class _Cutting:
+class _PieceSearch:
     """Looks for pieces of texts of one length."""
 
     def __init__(self, texts: Sequence[str], length: int, count: int) -> None:
         self._texts, self._length, self._count = texts, length, count
-        self._known: dict[tuple[int, int], int] = {}
+        self._pair_counts: dict[tuple[int, int], int] = {}
 
     def alike(self, start: int, end: int) -> int:
         """How many pairs of texts have the same piece."""
-        known = self._known.get((start, end))
-        if known is None:
+        pairs = self._pair_counts.get((start, end))
+        if pairs is None:
             check_deadline()
             counted = Counter(text[start:end] for text in self._texts)
-            known = self._known[start, end] = sum(count * (count - 1) // 2 for count in counted.values())
-        return known
+            pairs = self._pair_counts[start, end] = sum(count * (count - 1) // 2 for count in counted.values())
+        return pairs
 
     def pieces(self, most: int) -> list[tuple[int, int]] | None:
         """Pieces that so many pairs have alike at most; None where there are too few."""
-        found: list[tuple[int, int]] = []
+        pieces: list[tuple[int, int]] = []
         start = 0
         for left in range(self._count - 1, -1, -1):
             last = self._length - left
@@ -217,21 +221,21 @@ class _Cutting:
             end = self._length if not left else end
             if end > last or self.alike(start, end) > most:
                 return None
-            found.append((start, end))
+            pieces.append((start, end))
             start = end
-        return found
+        return pieces
 
 
-def _measured(pairs: list[tuple[str, str]], threshold: float) -> Iterator[tuple[str, str, int]]:
-    spelled = [_spelled(*pair) for pair in pairs]
-    found = iter(_native([one for one in spelled if one is not None]))
-    for (left, right), one in zip(pairs, spelled, strict=True):
-        apart = distance(left, right) if one is None else next(found)
+def _measure_pairs(pairs: list[tuple[str, str]], threshold: float) -> Iterator[tuple[str, str, int]]:
+    byte_pairs = [_single_byte_pair(*pair) for pair in pairs]
+    distances = iter(_byte_distances([byte_pair for byte_pair in byte_pairs if byte_pair is not None]))
+    for (left, right), byte_pair in zip(pairs, byte_pairs, strict=True):
+        apart = distance(left, right) if byte_pair is None else next(distances)
         if apart <= (1 - threshold) * max(len(left), len(right)) + _ROUNDING:
             yield left, right, apart
 
 
-def _spelled(left: str, right: str) -> tuple[str, str] | None:
+def _single_byte_pair(left: str, right: str) -> tuple[str, str] | None:
     """Two texts with a byte for each letter; None where they have too many different letters."""
     if left.isascii() and right.isascii():
         return left, right
@@ -242,7 +246,7 @@ def _spelled(left: str, right: str) -> tuple[str, str] | None:
     return left.translate(table), right.translate(table)
 
 
-def _native(pairs: list[tuple[str, str]]) -> list[int]:
+def _byte_distances(pairs: list[tuple[str, str]]) -> list[int]:
     """The distances of texts whose letters are bytes."""
     if not pairs:
         return []
@@ -251,8 +255,10 @@ def _native(pairs: list[tuple[str, str]]) -> list[int]:
     from headrace.reduce.duck import query
 
     columns = {"l": [left for left, _ in pairs], "r": [right for _, right in pairs]}
-    found: list[int] = query("SELECT levenshtein(l, r) AS d FROM pairs", {"pairs": pa.table(columns)})["d"].to_pylist()
-    return found
+    distances: list[int] = query("SELECT levenshtein(l, r) AS d FROM pairs", {"pairs": pa.table(columns)})[
+        "d"
+    ].to_pylist()
+    return distances
 
 
 def distance(left: str, right: str) -> int:

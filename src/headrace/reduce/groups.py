@@ -24,13 +24,13 @@ def keys(dimensions: Sequence[pa.Array | pa.ChunkedArray], count: int) -> pa.Arr
     """The keys of many groups, each value encoded once."""
     if not dimensions:
         return pa.repeat(pa.scalar("[]"), count)
-    texts = [pc.fill_null(_encoded(column), "null") for column in dimensions]
+    texts = [pc.fill_null(_encode_values(column), "null") for column in dimensions]
     return pc.binary_join_element_wise("[", pc.binary_join_element_wise(*texts, ","), "]", "")
 
 
-def project_keys(found: pa.ChunkedArray, rollup: Rollup, group_by: Sequence[str]) -> pa.ChunkedArray:
+def project_keys(group_keys: pa.ChunkedArray, rollup: Rollup, group_by: Sequence[str]) -> pa.ChunkedArray:
     """The keys with only some dimensions left: JSON objects, names in order."""
-    indexed = found.combine_chunks().dictionary_encode()
+    indexed = group_keys.combine_chunks().dictionary_encode()
     texts = [project(text, rollup, group_by) for text in indexed.dictionary.to_pylist()]
     return pa.chunked_array([pa.array(texts, pa.string()).take(indexed.indices)])
 
@@ -58,7 +58,7 @@ def replace_surrogates(value: Canonical | None) -> Canonical | None:
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
 
 
-def _encoded(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _encode_values(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     indexed = whole.dictionary_encode()
     texts = [msgspec.json.encode(value).decode() for value in indexed.dictionary.to_pylist()]
@@ -73,8 +73,12 @@ def wanted_values(tree: Node, rollup: Rollup, search: Search) -> WantedValues | 
     """The values that a query asks of dimensions; None where it asks for anything else."""
     match tree:
         case And(parts=parts):
-            found = [wanted_values(part, rollup, search) for part in parts]
-            return None if None in found else [one for part in found for one in part or ()]
+            wanted_by_part = [wanted_values(part, rollup, search) for part in parts]
+            return (
+                None
+                if None in wanted_by_part
+                else [position_and_value for part in wanted_by_part for position_and_value in part or ()]
+            )
         case Term(field=str(name), value=value, prefix=False) | Phrase(field=str(name), value=value, prefix=False):
             field = search[name]
             if field.kind is Kind.TEXT or field.name not in rollup.dimensions:
@@ -83,15 +87,15 @@ def wanted_values(tree: Node, rollup: Rollup, search: Search) -> WantedValues | 
     return None
 
 
-def filter_panes(panes: pa.Table, asked: WantedValues) -> pa.Table:
+def filter_panes(panes: pa.Table, wanted: WantedValues) -> pa.Table:
     """The panes of groups that have the values asked for."""
     keys = panes.column("key").combine_chunks().dictionary_encode()
-    fits = [_fits(msgspec.json.decode(key), asked) for key in keys.dictionary.to_pylist()]
+    fits = [_fits(msgspec.json.decode(key), wanted) for key in keys.dictionary.to_pylist()]
     return panes.filter(pa.array(fits, pa.bool_()).take(keys.indices))
 
 
-def _fits(values: list[Canonical | None], asked: WantedValues) -> bool:
-    return all(values[at] == value and type(values[at]) is type(value) for at, value in asked)
+def _fits(values: list[Canonical | None], wanted: WantedValues) -> bool:
+    return all(values[at] == value and type(values[at]) is type(value) for at, value in wanted)
 
 
 class GroupLimits(NamedTuple):
@@ -104,15 +108,15 @@ class GroupLimits(NamedTuple):
         """Raise TooManyGroups where so many groups, or states of so many bytes, go over a limit."""
         require_groups(groups, self.groups)
         if size > self.bytes:
-            raise _refused(f"the groups of the answer would take more than {self.bytes} bytes", self.bytes)
+            raise _too_many_groups(f"the groups of the answer would take more than {self.bytes} bytes", self.bytes)
 
 
 def require_groups(count: int, most: int | None) -> None:
     """Raise TooManyGroups where there are more groups than one answer holds."""
     if most is not None and count > most:
-        raise _refused(f"the answer would have more than {most} groups over all its buckets", most)
+        raise _too_many_groups(f"the answer would have more than {most} groups over all its buckets", most)
 
 
-def _refused(reason: str, limit: int) -> TooManyGroups:
+def _too_many_groups(reason: str, limit: int) -> TooManyGroups:
     advice = "ask for a shorter range, a longer interval or fewer dimensions, or narrow it by q"
     return TooManyGroups(f"{reason}; {advice}", field="group_by", limit=limit)

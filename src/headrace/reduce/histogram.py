@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-_SHARES = {"p50": 50, "p95": 95, "p99": 99}
+_PERCENTS = {"p50": 50, "p95": 95, "p99": 99}
 
 
 def exponent(number: float) -> int:
@@ -45,16 +45,16 @@ def label_counts(histogram: Mapping[int, int]) -> dict[str, int]:
 def percentiles(histogram: Mapping[int, int]) -> dict[str, int | None]:
     """The label of each percentile; None where nothing was counted."""
     if not histogram:
-        return dict.fromkeys(_SHARES)
+        return dict.fromkeys(_PERCENTS)
     walk, total = iter(sorted(histogram.items())), sum(histogram.values())
     at, below = next(walk)
-    found: dict[str, int | None] = {}
-    for name, share in _SHARES.items():
-        while below * 100 < share * total:
+    labels: dict[str, int | None] = {}
+    for name, percent in _PERCENTS.items():
+        while below * 100 < percent * total:
             at, count = next(walk)
             below += count
-        found[name] = 2**at
-    return found
+        labels[name] = 2**at
+    return labels
 
 
 def merge_lists(lists: pa.ListArray) -> pa.MapArray:
@@ -65,10 +65,10 @@ def merge_lists(lists: pa.ListArray) -> pa.MapArray:
     inside = slice(starts[0], starts[-1])
     places = (groups << 32) | maps.keys.to_numpy()[inside]
     order = np.argsort(places, kind="stable")
-    found, first = np.unique(places[order], return_index=True)
+    buckets, first = np.unique(places[order], return_index=True)
     counts = totals(maps.items.to_numpy()[inside][order], first)
-    offsets = np.searchsorted(found >> 32, np.arange(len(lists) + 1))
-    keys, items = pa.array((found & (2**32 - 1)).astype(np.int32)), pa.array(counts)
+    offsets = np.searchsorted(buckets >> 32, np.arange(len(lists) + 1))
+    keys, items = pa.array((buckets & (2**32 - 1)).astype(np.int32)), pa.array(counts)
     return pa.MapArray.from_arrays(
         pa.array(offsets.astype(np.int32)), keys, items, mask=pa.array(np.diff(offsets) == 0)
     )

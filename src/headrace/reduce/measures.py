@@ -33,32 +33,32 @@ from headrace.reduce.state import MOST, State
 class EventColumns:
     """The columns of events; ``known`` names columns that already say where a query is true."""
 
-    def __init__(self, schema: pa.Schema, search: Search, known: Mapping[Node, str]) -> None:
+    def __init__(self, schema: pa.Schema, search: Search, query_columns: Mapping[Node, str]) -> None:
         self._search = search
-        self._known = known
+        self._query_columns = query_columns
         self.many = {field.name: _is_list(field.type) for field in schema}
 
     def holds(self, tree: Node) -> str:
         """Whether an event matches a query."""
-        known = self._known.get(tree)
-        return predicate_sql(tree, self._search, self.many) if known is None else identifier(known)
+        column = self._query_columns.get(tree)
+        return predicate_sql(tree, self._search, self.many) if column is None else identifier(column)
 
-    def one(self, field: str) -> str:
+    def single_value(self, field: str) -> str:
         """The value of a field where an event has exactly one, else null."""
-        place = identifier(f"f.{field}")
-        return f"(CASE WHEN len({place}) = 1 THEN {place}[1] END)" if self.many[f"f.{field}"] else place
+        column = identifier(f"f.{field}")
+        return f"(CASE WHEN len({column}) = 1 THEN {column}[1] END)" if self.many[f"f.{field}"] else column
 
     def at_most_one(self, field: str) -> str:
         """Whether an event has no two values of a field."""
-        place = identifier(f"f.{field}")
-        return f"coalesce(len({place}) = 1, true)" if self.many[f"f.{field}"] else "true"
+        column = identifier(f"f.{field}")
+        return f"coalesce(len({column}) = 1, true)" if self.many[f"f.{field}"] else "true"
 
     def different(self, field: str) -> str:
         """All the values of a field in some events, each once; an aggregate."""
-        place = identifier(f"f.{field}")
+        column = identifier(f"f.{field}")
         if self.many[f"f.{field}"]:
-            return f"list_distinct(flatten(list({place}) FILTER ({place} IS NOT NULL)))"
-        return f"list(DISTINCT {place}) FILTER ({place} IS NOT NULL)"
+            return f"list_distinct(flatten(list({column}) FILTER ({column} IS NOT NULL)))"
+        return f"list(DISTINCT {column}) FILTER ({column} IS NOT NULL)"
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -72,7 +72,7 @@ class Expression(NamedTuple):
     """A component of a state in DuckDB: an aggregate over events, and what makes states of the lists it gathers."""
 
     sql: str
-    made: Callable[[pa.ListArray], pa.Array] | None = None
+    make_states: Callable[[pa.ListArray], pa.Array] | None = None
 
 
 class MeasureReducer(Protocol):
@@ -105,18 +105,18 @@ class SummaryReducer:
 
     def lift(self, document: Any) -> State:
         """The summary of one number."""
-        found = values(self._field, document)
-        if len(found) != 1:
+        field_values = values(self._field, document)
+        if len(field_values) != 1:
             return NOTHING
-        given: Any = found[0]
-        counted = {histogram.exponent(given): 1} if self._has_histogram else None
+        number: Any = field_values[0]
+        counted = {histogram.exponent(number): 1} if self._has_histogram else None
         if self._is_integer:
-            return State(count=1, sum_int=given, min_int=given, max_int=given, histogram=counted)
-        return State(count=1, sum=given, min=given, max=given, histogram=counted)
+            return State(count=1, sum_int=number, min_int=number, max_int=number, histogram=counted)
+        return State(count=1, sum=number, min=number, max=number, histogram=counted)
 
     def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The components, integers exactly."""
-        value = source.one(self._field.name)
+        value = source.single_value(self._field.name)
         kind = "_int" if self._is_integer else ""
         total = f"sum({value})::DECIMAL(38, 0)" if self._is_integer else f"sum({value})"
         made = {
@@ -148,10 +148,12 @@ class SummaryPartsReducer:
 
     def lift(self, document: Any) -> State:
         """The summary that the event is."""
-        given = parts.read_summary(self._measure, document)
-        if given is None:
+        summary = parts.read_summary(self._measure, document)
+        if summary is None:
             return NOTHING
-        return State(count=given.count, sum=given.sum, min=given.min, max=given.max, histogram=given.histogram)
+        return State(
+            count=summary.count, sum=summary.sum, min=summary.min, max=summary.max, histogram=summary.histogram
+        )
 
     def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The components, from columns of their own."""
@@ -202,17 +204,17 @@ class QuantilesReducer:
 
     def lift(self, document: Any) -> State:
         """The sketch of one number, as a double."""
-        found = values(self._field, document)
-        given = _double(found[0]) if len(found) == 1 else None
-        if given is None:
+        field_values = values(self._field, document)
+        number = _double(field_values[0]) if len(field_values) == 1 else None
+        if number is None:
             return NOTHING
-        return State(count=1, sketch=sketches.quantiles(np.array([given])))
+        return State(count=1, sketch=sketches.quantiles(np.array([number])))
 
     def columns(self, source: EventColumns) -> dict[str, Expression]:
         """How many numbers, and their sketch."""
-        value = source.one(self._field.name)
+        value = source.single_value(self._field.name)
         numbers = f"list({value}::DOUBLE) FILTER ({value} IS NOT NULL)"
-        return {"count": Expression(f"count({value})"), "sketch": Expression(numbers, _each(_quantiles))}
+        return {"count": Expression(f"count({value})"), "sketch": Expression(numbers, _sketch_each(_quantiles))}
 
     def finish(self, state: State) -> dict[str, Any]:
         """How many, the least, the greatest, and quantiles."""
@@ -229,13 +231,13 @@ class DistinctReducer:
 
     def lift(self, document: Any) -> State:
         """The sketch of the values of one event; how many there were counts for nothing."""
-        found = values(self._field, document)
-        return State(count=0, sketch=sketches.distinct_of(found)) if found else NOTHING
+        field_values = values(self._field, document)
+        return State(count=0, sketch=sketches.distinct_of(field_values)) if field_values else NOTHING
 
     def columns(self, source: EventColumns) -> dict[str, Expression]:
         """The sketch."""
         gathered = source.different(self._field.name)
-        return {"count": Expression("0::BIGINT"), "sketch": Expression(gathered, _each(sketches.distinct))}
+        return {"count": Expression("0::BIGINT"), "sketch": Expression(gathered, _sketch_each(sketches.distinct))}
 
     def finish(self, state: State) -> dict[str, Any]:
         """About how many."""
@@ -253,15 +255,15 @@ def _quantiles(numbers: pa.Array) -> bytes:
     return sketches.quantiles(numbers.to_numpy())
 
 
-def _each(sketch: Callable[[pa.Array], bytes]) -> Callable[[pa.ListArray], pa.Array]:
+def _sketch_each(sketch: Callable[[pa.Array], bytes]) -> Callable[[pa.ListArray], pa.Array]:
     """A sketch for every list; null for an empty one."""
 
     def made(lists: pa.ListArray) -> pa.Array:
         offsets, gathered = lists.offsets.to_pylist(), lists.values
-        found = [
+        sketched = [
             sketch(gathered.slice(start, end - start)) if end > start else None for start, end in pairwise(offsets)
         ]
-        return pa.array(found, pa.binary())
+        return pa.array(sketched, pa.binary())
 
     return made
 

@@ -63,19 +63,19 @@ def columns(search: Search) -> dict[str, pa.DataType]:
 
 def column_values(search: Search, document: Any) -> dict[str, Any]:
     """What an event puts into those columns."""
-    found: dict[str, Any] = {}
+    by_column: dict[str, Any] = {}
     for rollup in search.rollups.values():
         for name, measure in rollup.measures.items():
             if isinstance(measure, SummaryParts):
-                given = read_summary(measure, document)
-                found |= {column(rollup.name, name, part): getattr(given, part, None) for part in TYPES}
-    return found
+                summary = read_summary(measure, document)
+                by_column |= {column(rollup.name, name, part): getattr(summary, part, None) for part in TYPES}
+    return by_column
 
 
 def read_summary(measure: SummaryParts, document: Any) -> SummaryValues | None:
     """The summary that an event is, or None."""
-    places = (measure.count, measure.sum, measure.min, measure.max)
-    count, total, least, greatest = (resolve(document, place)[1] for place in places)
+    pointers = (measure.count, measure.sum, measure.min, measure.max)
+    count, total, least, greatest = (resolve(document, pointer)[1] for pointer in pointers)
     histogram = resolve(document, measure.histogram)[1] if measure.histogram is not None else None
     return read_parts(count, total, least, greatest, histogram)
 
@@ -85,8 +85,8 @@ def read_parts(count: Any, total: Any, least: Any, greatest: Any, histogram: Any
     many = _count(count)
     if many == 0:
         return SummaryValues(0)
-    found = SummaryValues(many or 0, _number(total), _number(least), _number(greatest), _histogram(histogram))
-    return None if many is None or None in (found.sum, found.min, found.max) else found
+    summary = SummaryValues(many or 0, _number(total), _number(least), _number(greatest), _histogram(histogram))
+    return None if many is None or None in (summary.sum, summary.min, summary.max) else summary
 
 
 def _count(value: Any) -> int | None:
@@ -105,10 +105,10 @@ def _number(value: Any) -> float | None:
 
 
 def _histogram(value: Any) -> dict[int, int] | None:
-    found: dict[int, int] = {}
-    for label, given in value.items() if isinstance(value, dict) else ():
-        count = _count(given)
+    counts: dict[int, int] = {}
+    for label, label_count in value.items() if isinstance(value, dict) else ():
+        count = _count(label_count)
         if count and _LABEL.fullmatch(label) and math.isfinite(float(label)):
             at = exponent(float(label))
-            found[at] = found.get(at, 0) + count
-    return dict(sorted(found.items())) or None
+            counts[at] = counts.get(at, 0) + count
+    return dict(sorted(counts.items())) or None

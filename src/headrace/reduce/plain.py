@@ -38,16 +38,16 @@ class Groups(NamedTuple):
     measures: dict[str, dict[str, pa.Array]]
 
 
-def is_plain(schema: pa.Schema, rollup: Rollup, chosen: Sequence[Node], known: Mapping[Node, str]) -> bool:
+def is_plain(schema: pa.Schema, rollup: Rollup, chosen: Sequence[Node], query_columns: Mapping[Node, str]) -> bool:
     """Whether `groups` can tell the states of a rollup, where these queries choose the events."""
     kinds, measures = dict(zip(schema.names, schema.types, strict=True)), rollup.measures.values()
     counted = [measure.include for measure in measures if isinstance(measure, Count)]
     return (
         all(isinstance(measure, Count | Summary) for measure in measures)
-        and all(tree is None or tree in known for tree in [*chosen, *counted])
+        and all(tree is None or tree in query_columns for tree in [*chosen, *counted])
         and kinds[f"f.{rollup.timestamp}"] == pa.int64()
         and all(kinds[f"f.{name}"] in _DIMENSIONS for name in rollup.dimensions)
-        and all(kinds[f"f.{one.field}"] in _NUMBERS for one in measures if isinstance(one, Summary))
+        and all(kinds[f"f.{measure.field}"] in _NUMBERS for measure in measures if isinstance(measure, Summary))
     )
 
 
@@ -58,29 +58,31 @@ def groups(
     *,
     spans: Sequence[Span],
     chosen: Sequence[Node],
-    known: Mapping[Node, str],
+    query_columns: Mapping[Node, str],
     most_groups: int | None,
 ) -> Groups:
     """The groups of events that have a time in the spans, and for which all these queries are known to hold."""
-    columns = _narrowed(columns, f"f.{rollup.timestamp}", spans, [known[tree] for tree in chosen])
-    time = _one(columns.column(f"f.{rollup.timestamp}")).to_numpy()
+    columns = _filter_events(columns, f"f.{rollup.timestamp}", spans, [query_columns[tree] for tree in chosen])
+    time = _combine(columns.column(f"f.{rollup.timestamp}")).to_numpy()
     pane = time - time % interval
-    dimensions = [_one(columns.column(f"f.{name}")) for name in rollup.dimensions]
-    number, first = _numbered([_by_pane(pane, interval), *map(_by_value, dimensions)])
+    dimensions = [_combine(columns.column(f"f.{name}")) for name in rollup.dimensions]
+    number, first = _number_groups([_by_pane(pane, interval), *map(_by_value, dimensions)])
     count = len(first)
     require_groups(count, most_groups)
     made: dict[str, dict[str, pa.Array]] = {}
     for name, measure in rollup.measures.items():
         if isinstance(measure, Summary):
-            made[name] = _summary(_one(columns.column(f"f.{measure.field}")), number, count, measure.histogram)
+            made[name] = _summary(_combine(columns.column(f"f.{measure.field}")), number, count, measure.histogram)
         elif isinstance(measure, Count):
-            counted = number if measure.include is None else number[_mask(columns.column(known[measure.include]))]
+            counted = (
+                number if measure.include is None else number[_mask(columns.column(query_columns[measure.include]))]
+            )
             made[name] = {"count": pa.array(np.bincount(counted, minlength=count))}
     return Groups(pa.array(pane[first]), [column.take(pa.array(first)) for column in dimensions], made)
 
 
-def _narrowed(columns: pa.Table, timestamp: str, spans: Sequence[Span], marks: Sequence[str]) -> pa.Table:
-    column = _one(columns.column(timestamp))
+def _filter_events(columns: pa.Table, timestamp: str, spans: Sequence[Span], marks: Sequence[str]) -> pa.Table:
+    column = _combine(columns.column(timestamp))
     time, mask = column.fill_null(0).to_numpy(), _mask(column.is_valid())
     inside = [(time >= start) & (time < end) for start, end in spans]
     mask &= np.logical_or.reduce(inside) if inside else False
@@ -103,7 +105,7 @@ def _by_pane(pane: Int64s, interval: int) -> _Codes:
     if not len(pane):
         return _Codes(pane, 1)
     least = int(pane.min())
-    return _close(_Codes((pane - least) // interval, (int(pane.max()) - least) // interval + 1))
+    return _renumber(_Codes((pane - least) // interval, (int(pane.max()) - least) // interval + 1))
 
 
 def _by_value(column: pa.Array) -> _Codes:
@@ -111,7 +113,7 @@ def _by_value(column: pa.Array) -> _Codes:
     return _Codes(indexed.indices.to_numpy().astype(np.int64), max(1, len(indexed.dictionary)))
 
 
-def _close(codes: _Codes) -> _Codes:
+def _renumber(codes: _Codes) -> _Codes:
     """The same with few numbers that stand for nothing."""
     if codes.size <= _SPARSE * len(codes.numbers) + _MORE:
         return codes
@@ -119,11 +121,11 @@ def _close(codes: _Codes) -> _Codes:
     return _Codes(numbers, len(values))
 
 
-def _numbered(parts: Sequence[_Codes]) -> tuple[Int64s, Int64s]:
+def _number_groups(parts: Sequence[_Codes]) -> tuple[Int64s, Int64s]:
     """The number of the group of every row, and the first row of every group."""
     whole, *others = parts
     for part in others:
-        whole = _close(_Codes(whole.numbers * part.size + part.numbers, whole.size * part.size))
+        whole = _renumber(_Codes(whole.numbers * part.size + part.numbers, whole.size * part.size))
     present = np.flatnonzero(np.bincount(whole.numbers, minlength=whole.size))
     places = np.zeros(whole.size, np.int64)
     places[present] = np.arange(len(present))
@@ -141,7 +143,7 @@ def _summary(column: pa.Array, number: Int64s, groups: int, has_histogram: bool)
         number, column = number[_mask(column.is_valid())], column.drop_null()
     values: NDArray[Any] = column.to_numpy()
     count = np.bincount(number, minlength=groups)
-    made = {"count": pa.array(count), **_folded(_in_order(values, number, groups), count)}
+    made = {"count": pa.array(count), **_fold_groups(_in_order(values, number, groups), count)}
     if has_histogram:
         made["histogram"] = _histogram(_exponents(values), number, groups)
     return made
@@ -155,28 +157,32 @@ def _in_order(values: NDArray[Any], number: Int64s, groups: int) -> NDArray[Any]
     return values[np.argsort(short, kind="stable")]
 
 
-def _folded(values: NDArray[Any], count: Int64s) -> dict[str, pa.Array]:
+def _fold_groups(values: NDArray[Any], count: Int64s) -> dict[str, pa.Array]:
     """Sum, least and greatest of each group, null where it has no values."""
     is_integer, empty = values.dtype == np.int64, count == 0
     starts = (np.cumsum(count) - count)[~empty]
 
-    def fold(function: Any, given: NDArray[Any]) -> NDArray[Any]:
-        found = np.zeros(len(count), given.dtype)
+    def fold(function: Any, numbers: NDArray[Any]) -> NDArray[Any]:
+        totals = np.zeros(len(count), numbers.dtype)
         if len(starts):
             with np.errstate(over="ignore", invalid="ignore"):  # a sum may leave the range of doubles
-                found[~empty] = function.reduceat(given, starts)
-        return found
+                totals[~empty] = function.reduceat(numbers, starts)
+        return totals
 
     kind = "_int" if is_integer else ""
     total = fold(np.add, values) if not is_integer else _exact(fold(np.add, values >> 32), fold(np.add, values & _LOW))
-    found = {f"min{kind}": fold(np.minimum, values), f"max{kind}": fold(np.maximum, values), f"sum{kind}": total}
-    return {name: pa.array(given, STATE.field(name).type, mask=empty) for name, given in found.items()}
+    components = {f"min{kind}": fold(np.minimum, values), f"max{kind}": fold(np.maximum, values), f"sum{kind}": total}
+    return {name: pa.array(component, STATE.field(name).type, mask=empty) for name, component in components.items()}
 
 
 def _exact(high: Int64s, low: Int64s) -> NDArray[Any]:
     """Sums of 64-bit integers from the sums of their halves, of any size."""
     return np.array(
-        [Decimal((one << 32) + other) for one, other in zip(high.tolist(), low.tolist(), strict=True)], object
+        [
+            Decimal((high_half << 32) + low_half)
+            for high_half, low_half in zip(high.tolist(), low.tolist(), strict=True)
+        ],
+        object,
     )
 
 
@@ -200,19 +206,19 @@ def _histogram(exponents: Int64s, number: Int64s, groups: int) -> pa.MapArray:
     places = number * span + exponents
     if groups * span <= _SPARSE * len(number) + _MORE:
         counted = np.bincount(places)
-        found = np.flatnonzero(counted)
-        counts = counted[found]
+        filled = np.flatnonzero(counted)
+        counts = counted[filled]
     else:
-        found, counts = np.unique(places, return_counts=True)
-    ends = np.searchsorted(found // span, np.arange(groups + 1)).astype(np.int32)
-    keys = pa.array((found % span).astype(np.int32))
+        filled, counts = np.unique(places, return_counts=True)
+    ends = np.searchsorted(filled // span, np.arange(groups + 1)).astype(np.int32)
+    keys = pa.array((filled % span).astype(np.int32))
     return pa.MapArray.from_arrays(pa.array(ends), keys, pa.array(counts), mask=pa.array(np.diff(ends) == 0))
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def _combine(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _mask(column: pa.Array | pa.ChunkedArray) -> Mask:
-    found: Mask = np.array(column.fill_null(False).to_numpy(zero_copy_only=False))
-    return found
+    mask: Mask = np.array(column.fill_null(False).to_numpy(zero_copy_only=False))
+    return mask

@@ -1,4 +1,4 @@
-"""What an aggregate request asks: read completely, or refused with everything that is wrong with it."""
+"""Reads aggregate requests; raises BadRequest with everything that is wrong with one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _KEYS = ("rollup", "from", "to", "interval", "q", "group_by", "measures")
 class AggregateRequest(msgspec.Struct, frozen=True):
     """An aggregate that can be computed, over the events that match ``where``; ``interval`` is how it was spelled."""
 
-    asked: Aggregate
+    aggregate: Aggregate
     interval: str
     where: Node | None = None
 
 
-def read(given: Any, search: Search) -> AggregateRequest:
+def read(body: Any, search: Search) -> AggregateRequest:
     """The request of a JSON document; raises BadRequest that names the member."""
-    document = Part(given)
+    document = Part(body)
     if not document.knows(_KEYS):
         raise _refused(document)
     rollup = _rollup(document["rollup"], search)
@@ -46,17 +46,17 @@ def read(given: Any, search: Search) -> AggregateRequest:
         document["measures"].note("must name at least one measure")
     if document.problems:
         raise _refused(document)
-    asked = Aggregate(
+    aggregate = Aggregate(
         rollup=rollup, interval=interval, start=start, end=end, group_by=tuple(group_by), measures=tuple(measures)
     )
-    return AggregateRequest(asked, document["interval"].value, _where(document["q"], search))
+    return AggregateRequest(aggregate, document["interval"].value, _where(document["q"], search))
 
 
 def _rollup(part: Part, search: Search) -> Rollup | None:
     name = part.text()
     if name is not None and name not in search.rollups:
-        known = ", ".join(sorted(search.rollups)) or "none"
-        part.note(f"{shown(name)} is no rollup of this stream; there are: {known}")
+        names = ", ".join(sorted(search.rollups)) or "none"
+        part.note(f"{shown(name)} is no rollup of this stream; there are: {names}")
     return search.rollups.get(name or "")
 
 
@@ -76,19 +76,21 @@ def _time(part: Part) -> int | None:
 
 
 def _interval(part: Part, rollup: Rollup) -> int:
-    known = {interval.text: interval.millis for interval in rollup.intervals}
+    millis_by_name = {interval.text: interval.millis for interval in rollup.intervals}
     name = part.text()
-    if name is not None and name not in known:
-        part.note(f"{shown(name)} is none of {', '.join(known)}")
-    return known.get(name or "", 0)
+    if name is not None and name not in millis_by_name:
+        part.note(f"{shown(name)} is none of {', '.join(millis_by_name)}")
+    return millis_by_name.get(name or "", 0)
 
 
-def _names(part: Part, known: Any, what: str) -> list[str]:
+def _names(part: Part, allowed: Any, what: str) -> list[str]:
     names: set[str] = set()
     for element in part.elements() if part.is_given else ():
         name = element.text()
-        if name is not None and name not in known:
-            element.note(f"{shown(name)} is no {what} of this rollup; there are: {', '.join(sorted(known)) or 'none'}")
+        if name is not None and name not in allowed:
+            element.note(
+                f"{shown(name)} is no {what} of this rollup; there are: {', '.join(sorted(allowed)) or 'none'}"
+            )
         elif name is not None:
             names.add(name)
     return sorted(names)

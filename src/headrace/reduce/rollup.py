@@ -28,7 +28,7 @@ FARTHEST = LONGEST_MS
 
 Span = plain.Span
 
-#: Sketches of so many groups are made or merged between two looks at the deadline.
+#: Sketches of so many groups are made or merged between two checks of the deadline.
 _SLICE = 1_024
 _SORTED = [(name, "ascending") for name in KEYS.names]
 _FOLDED = {
@@ -55,7 +55,7 @@ def panes(
     intervals: Collection[int] | None = None,
     where: Node | None = None,
     spans: Sequence[Span] | None = None,
-    known: Mapping[Node, str] = MappingProxyType({}),
+    query_columns: Mapping[Node, str] = MappingProxyType({}),
     most_groups: int | None = None,
     deadline: Deadline | None = None,
 ) -> pa.Table:
@@ -70,14 +70,14 @@ def panes(
     ever = [(-FARTHEST, FARTHEST + 1)]
     inside = ever if spans is None else [(_in_range(start), _in_range(end)) for start, end in spans]
     wanted = {interval.millis for interval in rollup.intervals} if intervals is None else set(intervals)
-    if plain.is_plain(columns.schema, rollup, chosen, known):
-        groups = partial(plain.groups, columns, rollup, spans=inside, chosen=chosen, known=known)
+    if plain.is_plain(columns.schema, rollup, chosen, query_columns):
+        groups = partial(plain.groups, columns, rollup, spans=inside, chosen=chosen, query_columns=query_columns)
     else:
-        source = EventColumns(columns.schema, search, known)
+        source = EventColumns(columns.schema, search, query_columns)
         condition = _condition(source, rollup, chosen, inside)
         groups = partial(_groups, columns, rollup, search, source, condition, deadline=deadline)
-    found = [_panes(rollup, interval, groups(interval, most_groups=most_groups)) for interval in sorted(wanted)]
-    return pa.concat_tables([PANES.empty_table(), *found]).sort_by(_SORTED)
+    tables = [_panes(rollup, interval, groups(interval, most_groups=most_groups)) for interval in sorted(wanted)]
+    return pa.concat_tables([PANES.empty_table(), *tables]).sort_by(_SORTED)
 
 
 def merge_panes(tables: Sequence[pa.Table], deadline: Deadline | None = None) -> pa.Table:
@@ -91,14 +91,14 @@ def merge_panes(tables: Sequence[pa.Table], deadline: Deadline | None = None) ->
     merged = {name: groups.column(f"{name}_{fold}") for name, fold in _FOLDED.items()}
     counts = together.column("count").fill_null(0).to_numpy()[rows.values.to_numpy()]
     merged["count"] = pa.array(histogram.totals(counts, rows.offsets.to_numpy()[:-1]))
-    merged["histogram"] = histogram.merge_lists(_gathered(together.column("histogram"), rows))
-    merged["sketch"] = _sliced(_gathered(together.column("sketch"), rows), sketches.unions, deadline)
+    merged["histogram"] = histogram.merge_lists(_gather(together.column("histogram"), rows))
+    merged["sketch"] = _map_slices(_gather(together.column("sketch"), rows), sketches.unions, deadline)
     columns = [merged[name] if name in merged else groups.column(name) for name in PANES.names]
     return pa.table(columns, schema=PANES).sort_by(_SORTED)
 
 
 def _condition(source: EventColumns, rollup: Rollup, chosen: Sequence[Node], spans: Sequence[Span]) -> str:
-    time = source.one(rollup.timestamp)
+    time = source.single_value(rollup.timestamp)
     inside = [f"({time} >= {start} AND {time} < {end})" for start, end in spans]
     holds = [f"({' OR '.join(inside or ['false'])})"]
     holds += [source.at_most_one(name) for name in rollup.dimensions]
@@ -118,14 +118,14 @@ def _groups(
     deadline: Deadline | None,
 ) -> Groups:
     """The groups of any columns, from DuckDB."""
-    time = source.one(rollup.timestamp)
+    time = source.single_value(rollup.timestamp)
     selected = [f"{time} - (({time} % {interval}) + {interval}) % {interval} AS pane"]
-    selected += [f"{source.one(name)} AS d{at}" for at, name in enumerate(rollup.dimensions)]
+    selected += [f"{source.single_value(name)} AS d{at}" for at, name in enumerate(rollup.dimensions)]
     group_by = tuple(selected)
     expressions = {name: reducer.columns(source) for name, reducer in reducers(rollup, search).items()}
     for at, made in enumerate(expressions.values()):
         selected += [f"{expression.sql} AS m{at}_{name}" for name, expression in made.items()]
-    gathers_lists = any(expression.made for made in expressions.values() for expression in made.values())
+    gathers_lists = any(expression.make_states for made in expressions.values() for expression in made.values())
     if gathers_lists and most_groups is not None and columns.num_rows > most_groups:
         # Lists take much more memory than the groups themselves.
         distinct = f"SELECT DISTINCT {', '.join(group_by)} FROM events WHERE {condition}"
@@ -156,10 +156,14 @@ def _panes(rollup: Rollup, interval: int, groups: Groups) -> pa.Table:
 
 
 def _states(column: pa.ChunkedArray, expression: Expression, deadline: Deadline | None) -> pa.ChunkedArray:
-    return column if expression.made is None else _sliced(column.combine_chunks(), expression.made, deadline)
+    return (
+        column
+        if expression.make_states is None
+        else _map_slices(column.combine_chunks(), expression.make_states, deadline)
+    )
 
 
-def _sliced(
+def _map_slices(
     lists: pa.ListArray, make: Callable[[pa.ListArray], pa.Array], deadline: Deadline | None
 ) -> pa.ChunkedArray:
     """What is made of lists, some of them at a time."""
@@ -171,7 +175,7 @@ def _sliced(
     return pa.chunked_array(chunks)
 
 
-def _gathered(column: pa.ChunkedArray, rows: pa.ListArray) -> pa.ListArray:
+def _gather(column: pa.ChunkedArray, rows: pa.ListArray) -> pa.ListArray:
     """The values of the rows of every list."""
     return pa.ListArray.from_arrays(rows.offsets, column.combine_chunks().take(rows.values))
 

@@ -59,21 +59,21 @@ def quantiles(numbers: NDArray[np.float64]) -> bytes:
 def distinct(values: pa.Array) -> bytes:
     """A sketch of how many values of a column differ; none of them is null."""
     if pa.types.is_floating(values.type):
-        return _distinct(_xxhash64(values.to_numpy()).tolist())
+        return _hll_sketch(_xxhash64(values.to_numpy()).tolist())
     return distinct_of(values.to_pylist())
 
 
 def distinct_of(values: Iterable[Canonical]) -> bytes:
     """The same of any values."""
-    return _distinct(_fed(value) for value in values)
+    return _hll_sketch(_hll_input(value) for value in values)
 
 
 def unions(lists: pa.ListArray) -> pa.Array:
     """One sketch for every list of them; null for a list without any."""
     if lists.values.null_count == len(lists.values):
         return pa.nulls(len(lists), pa.binary())
-    found = ([part for part in parts if part is not None] for parts in lists.to_pylist())
-    return pa.array([union(parts) if parts else None for parts in found], pa.binary())
+    present = ([part for part in parts if part is not None] for parts in lists.to_pylist())
+    return pa.array([union(parts) if parts else None for parts in present], pa.binary())
 
 
 def union(parts: Sequence[bytes]) -> bytes:
@@ -91,12 +91,12 @@ def distinct_count(sketch: bytes) -> int:
 
 def distribution(sketch: bytes) -> dict[str, float]:
     """How many numbers, the least, the greatest, and the least with at least each share of them not above it."""
-    found = datasketches.kll_doubles_sketch.deserialize(sketch)
-    shares = dict(zip(RANKS, found.get_quantiles(list(RANKS.values()), True), strict=True))
-    return {"count": found.n, "min": found.get_min_value(), "max": found.get_max_value(), **shares}
+    kll = datasketches.kll_doubles_sketch.deserialize(sketch)
+    shares = dict(zip(RANKS, kll.get_quantiles(list(RANKS.values()), True), strict=True))
+    return {"count": kll.n, "min": kll.get_min_value(), "max": kll.get_max_value(), **shares}
 
 
-def _distinct(fed: Iterable[int | str]) -> bytes:
+def _hll_sketch(fed: Iterable[int | str]) -> bytes:
     sketch = datasketches.hll_sketch(HLL_LG_K, datasketches.tgt_hll_type.HLL_8)
     update = sketch.update
     for value in fed:
@@ -104,7 +104,7 @@ def _distinct(fed: Iterable[int | str]) -> bytes:
     return bytes(sketch.serialize_compact())
 
 
-def _fed(value: Canonical) -> int | str:
+def _hll_input(value: Canonical) -> int | str:
     match value:
         case bool():
             return int(value)
@@ -137,12 +137,12 @@ def _xxhash64(numbers: NDArray[np.float64]) -> NDArray[np.int64]:
     """
     first, second, third, fourth, fifth = _PRIMES
     bits = (np.asarray(numbers, dtype=np.float64) + 0.0).view(np.uint64)
-    mixed = (np.uint64(_HASH_SEED) + fifth + np.uint64(8)) ^ (_rotated(bits * second, 31) * first)
-    mixed = _rotated(mixed, 27) * first + fourth
+    mixed = (np.uint64(_HASH_SEED) + fifth + np.uint64(8)) ^ (_rotate(bits * second, 31) * first)
+    mixed = _rotate(mixed, 27) * first + fourth
     mixed = (mixed ^ (mixed >> np.uint64(33))) * second
     mixed = (mixed ^ (mixed >> np.uint64(29))) * third
     return (mixed ^ (mixed >> np.uint64(32))).view(np.int64)
 
 
-def _rotated(words: NDArray[np.uint64], by: int) -> NDArray[np.uint64]:
+def _rotate(words: NDArray[np.uint64], by: int) -> NDArray[np.uint64]:
     return (words << np.uint64(by)) | (words >> np.uint64(64 - by))

@@ -70,27 +70,27 @@ class State(msgspec.Struct, frozen=True, gc=False):
 def merge_states(left: State, right: State) -> State:
     """The state of the events of both; associative and commutative, up to rounding and the error of sketches."""
     return State(
-        count=_both(_counted, left.count, right.count),
-        sum=_both(float.__add__, left.sum, right.sum),
-        sum_int=_both(int.__add__, left.sum_int, right.sum_int),
-        min=_both(min, left.min, right.min),
-        max=_both(max, left.max, right.max),
-        min_int=_both(min, left.min_int, right.min_int),
-        max_int=_both(max, left.max_int, right.max_int),
-        histogram=_both(_by_exponent, left.histogram, right.histogram),
-        sketch=_both(lambda one, other: sketches.union([one, other]), left.sketch, right.sketch),
+        count=_merge_present(_add_counts, left.count, right.count),
+        sum=_merge_present(float.__add__, left.sum, right.sum),
+        sum_int=_merge_present(int.__add__, left.sum_int, right.sum_int),
+        min=_merge_present(min, left.min, right.min),
+        max=_merge_present(max, left.max, right.max),
+        min_int=_merge_present(min, left.min_int, right.min_int),
+        max_int=_merge_present(max, left.max_int, right.max_int),
+        histogram=_merge_present(_merge_histograms, left.histogram, right.histogram),
+        sketch=_merge_present(lambda one, other: sketches.union([one, other]), left.sketch, right.sketch),
     )
 
 
-def _both(merged: Callable[[T, T], T], left: T | None, right: T | None) -> T | None:
+def _merge_present(merge: Callable[[T, T], T], left: T | None, right: T | None) -> T | None:
     if left is None or right is None:
         return right if left is None else left
-    return merged(left, right)
+    return merge(left, right)
 
 
-def _counted(left: int, right: int) -> int:
+def _add_counts(left: int, right: int) -> int:
     return min(left + right, MOST)
 
 
-def _by_exponent(left: dict[int, int], right: dict[int, int]) -> dict[int, int]:
-    return {at: _counted(left.get(at, 0), right.get(at, 0)) for at in sorted({*left, *right})}
+def _merge_histograms(left: dict[int, int], right: dict[int, int]) -> dict[int, int]:
+    return {at: _add_counts(left.get(at, 0), right.get(at, 0)) for at in sorted({*left, *right})}

@@ -22,11 +22,11 @@ from headrace.schema.lens import document as lens_document
 from headrace.schema.lens.carry import CarryEffect, Crossing, KeyReader
 from headrace.schema.lens.chain import Crossings
 from headrace.schema.lens.ops import Add, In, Lens, Map, Op, Remove
-from headrace.schema.lens.proof import prove, runnable
+from headrace.schema.lens.proof import is_runnable, prove
 from headrace.schema.plan import Plan, PlannedLens, Refusal, ValueImpact
 from headrace.schema.problem import Problem
 from headrace.schema.registry import MAX_BOUNDARY, Registry
-from headrace.schema.update import UNSET, Update, routing_key_carried, routing_key_changes, search_changes
+from headrace.schema.update import UNSET, SchemaUpdate, routing_key_carried, routing_key_changes, search_changes
 
 MAX_REFUSALS = 200
 
@@ -54,7 +54,7 @@ class SearchRules(NamedTuple):
 
 
 def apply(
-    registry: Registry, update: Update, *, next_seq: int, is_empty: bool, search_rules: SearchRules
+    registry: Registry, update: SchemaUpdate, *, next_seq: int, is_empty: bool, search_rules: SearchRules
 ) -> Plan[Registry]:
     """The plan of an update for a stream whose next event gets the number ``next_seq``."""
     version = registry.current_version
@@ -74,7 +74,9 @@ def apply(
 _UNREADABLE = ("schema_invalid", "lens_invalid", "conflict")
 
 
-def proposed(registry: Registry, update: Update, plan: Plan[Registry], *, next_seq: int) -> Registry | None:
+def propose_registry(
+    registry: Registry, update: SchemaUpdate, plan: Plan[Registry], *, next_seq: int
+) -> Registry | None:
     """The registry with the version that an update asks for, whether or not the plan of it is refused.
 
     None where the update makes no version, or one that no event could be held against.
@@ -85,7 +87,7 @@ def proposed(registry: Registry, update: Update, plan: Plan[Registry], *, next_s
         return registry.advanced(update.schema, None, next_seq)
     lens = _empty_lens(registry) if update.lens is UNSET else update.lens
     parsed = lens_document.parse(lens)
-    if not isinstance(parsed, Lens) or not runnable(update.schema, parsed.ops):
+    if not isinstance(parsed, Lens) or not is_runnable(update.schema, parsed.ops):
         return None
     return registry.advanced(update.schema, lens, next_seq)
 
@@ -102,12 +104,12 @@ def _bounded(refusals: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
     return (*refusals[:MAX_REFUSALS], Refusal(refusals[0].code, "", f"and {more} more reasons"))
 
 
-def _repeats(registry: Registry, update: Update) -> bool:
+def _repeats(registry: Registry, update: SchemaUpdate) -> bool:
     """Whether the update sends the current schema again."""
     return registry.current_version > 0 and update.lens is UNSET and same(registry.current_schema, update.schema)
 
 
-def _installed(plan: Plan[Registry], update: Update, is_empty: bool) -> Plan[Registry]:
+def _installed(plan: Plan[Registry], update: SchemaUpdate, is_empty: bool) -> Plan[Registry]:
     """The first version; a lens that leads to it has nothing to carry."""
     refusals = _refusals("schema_invalid", "/schema", document.problems(update.schema))
     if not is_empty:
@@ -125,7 +127,7 @@ def _installed(plan: Plan[Registry], update: Update, is_empty: bool) -> Plan[Reg
     )
 
 
-def _evolved(plan: Plan[Registry], update: Update, next_seq: int) -> Plan[Registry]:
+def _evolved(plan: Plan[Registry], update: SchemaUpdate, next_seq: int) -> Plan[Registry]:
     """The next version, and the lens that leads to it: the one that was sent, or one that does nothing."""
     registry, written = plan.registry, update.lens is UNSET
     refusals = _refusals("schema_invalid", "/schema", document.problems(update.schema))
@@ -162,7 +164,7 @@ def _lens_needs(changes: Iterable[Change]) -> list[Refusal]:
     ]
 
 
-def _carriage(registry: Registry, update: Update, *, provable: bool) -> list[Refusal]:
+def _carriage(registry: Registry, update: SchemaUpdate, *, provable: bool) -> list[Refusal]:
     """Why a lens that was sent does not lead from the current schema to the next; the first reason has an example."""
     lens = lens_document.parse(update.lens)
     refusals = _lens_refusals(registry, lens)
@@ -229,7 +231,7 @@ def _explained_changes(changes: Iterable[Change], crossing: Crossing) -> Iterato
             yield change
 
 
-def _keyed(plan: Plan[Registry], update: Update, crossings: Crossings) -> Plan[Registry]:
+def _keyed(plan: Plan[Registry], update: SchemaUpdate, crossings: Crossings) -> Plan[Registry]:
     """The routing key the update asks for; the one that was, where it asks for none."""
     wanted, current = update.routing_key, plan.registry.routing_key
     if wanted is not UNSET:
@@ -252,7 +254,7 @@ def _keyed(plan: Plan[Registry], update: Update, crossings: Crossings) -> Plan[R
 
 
 def _searchable(
-    plan: Plan[Registry], registry: Registry, update: Update, rules: SearchRules, crossings: Crossings
+    plan: Plan[Registry], registry: Registry, update: SchemaUpdate, rules: SearchRules, crossings: Crossings
 ) -> Plan[Registry]:
     """The search configuration the update asks for, or the one that was; checked where it or the version is new."""
     current = plan.registry.search

@@ -15,24 +15,24 @@ from headrace.deadline import check_deadline
 from headrace.schema import keyword_changes, pointer
 from headrace.schema.canonical import same
 from headrace.schema.change import Change, Classification, worst
-from headrace.schema.containment import gaps
+from headrace.schema.containment import find_gaps
 from headrace.schema.containment.check import Gap
 from headrace.schema.document import Validator
-from headrace.schema.keyword_changes import Finding, Node, Pair, Place, moved
+from headrace.schema.keyword_changes import Finding, Node, SchemaLocation, SchemaPair, describe_change
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root, Source
 
 MAX_CHANGES = 1000
 
 _RULES = (
-    keyword_changes.types,
-    keyword_changes.choices,
-    keyword_changes.bounds,
-    keyword_changes.constraints,
-    keyword_changes.properties,
-    keyword_changes.others,
-    keyword_changes.elements,
-    keyword_changes.alternatives,
+    keyword_changes.compare_types,
+    keyword_changes.compare_choices,
+    keyword_changes.compare_bounds,
+    keyword_changes.compare_constraints,
+    keyword_changes.compare_properties,
+    keyword_changes.compare_other_members,
+    keyword_changes.compare_elements,
+    keyword_changes.compare_alternatives,
 )
 _RULED = {
     *("type", "enum", "const", *keyword_changes.LOWER, *keyword_changes.UPPER, *keyword_changes.CONSTRAINTS),
@@ -52,23 +52,23 @@ def diff(old: Any, new: Any) -> tuple[Change, ...]:
     changes = tuple(_Walk(old, new).changes(proven=not unproven))
     if unproven and not worst(changes).breaking:
         changes += tuple(
-            Place(gap.pointer, gap.keyword).change("not_contained", Classification.DESTRUCTIVE, gap.reason)
+            SchemaLocation(gap.pointer, gap.keyword).change("not_contained", Classification.DESTRUCTIVE, gap.reason)
             for gap in unproven
         )
     elif worst(changes) is Classification.IDENTICAL:
         changes = changes or (_rewritten(),)
         if _gaps(new, old):
-            changes += (Place().change("more_allowed", Classification.WIDENING, "may be more than before"),)
+            changes += (SchemaLocation().change("more_allowed", Classification.WIDENING, "may be more than before"),)
     return _bounded(changes)
 
 
 def _gaps(old: Any, new: Any) -> list[Gap]:
     """Why an event that is valid under one schema might not be under the other."""
-    return gaps(shape_of(Root(old).source), Root(new).source, judge)
+    return find_gaps(shape_of(Root(old).source), Root(new).source, judge)
 
 
 def _rewritten() -> Change:
-    return Place().change("annotation_changed", Classification.IDENTICAL, "the schema is written differently")
+    return SchemaLocation().change("annotation_changed", Classification.IDENTICAL, "the schema is written differently")
 
 
 def _bounded(changes: tuple[Change, ...]) -> tuple[Change, ...]:
@@ -96,14 +96,14 @@ class _Walk:
         self._followed: set[tuple[int, int]] = set()
 
     def changes(self, *, proven: bool) -> Iterator[Change]:
-        pending = [Pair(self._old.schema, self._new.schema, Place(proven=proven))]
+        pending = [SchemaPair(self._old.schema, self._new.schema, SchemaLocation(proven=proven))]
         while pending:
             check_deadline()
             findings = list(self._findings(pending.pop()))
             yield from (finding for finding in findings if isinstance(finding, Change))
-            pending.extend(reversed([finding for finding in findings if isinstance(finding, Pair)]))
+            pending.extend(reversed([finding for finding in findings if isinstance(finding, SchemaPair)]))
 
-    def _findings(self, pair: Pair) -> Iterator[Finding]:
+    def _findings(self, pair: SchemaPair) -> Iterator[Finding]:
         """What is found at one place, without looking further inside."""
         old, new = self._old.keywords(pair.old), self._new.keywords(pair.new)
         targets = self._targets(pair, old.pop("$ref", None), new.pop("$ref", None))
@@ -121,7 +121,7 @@ class _Walk:
                 yield pair.place.changed(keyword, old, new)
         yield from self._annotations(pair)
 
-    def _targets(self, pair: Pair, before: Any, after: Any) -> Pair | None:
+    def _targets(self, pair: SchemaPair, before: Any, after: Any) -> SchemaPair | None:
         """What is compared instead where a side refers to a schema elsewhere in its document."""
         old = self._old.resolve(before)
         new = self._new.resolve(after)
@@ -129,15 +129,15 @@ class _Walk:
             return None
         steps = pointer.parse(unquote(after[1:])) if new is not None else None
         place = pair.place if steps is None else pair.place._replace(schema=steps)
-        return Pair(_schema(old, pair.old), _schema(new, pair.new), place)
+        return SchemaPair(_schema(old, pair.old), _schema(new, pair.new), place)
 
-    def _once(self, targets: Pair) -> Iterator[Pair]:
+    def _once(self, targets: SchemaPair) -> Iterator[SchemaPair]:
         key = id(targets.old), id(targets.new)
         if key not in self._followed:
             self._followed.add(key)
             yield targets
 
-    def _annotations(self, pair: Pair) -> Iterator[Change]:
+    def _annotations(self, pair: SchemaPair) -> Iterator[Change]:
         """Changes of keywords that assert nothing."""
         old, new = (side if isinstance(side, dict) else {} for side in pair[:2])
         asserting = {*self._old.keywords(old), *self._new.keywords(new), "$ref", *_DEFINITIONS}
@@ -147,7 +147,7 @@ class _Walk:
             if keyword in _NAMING:
                 yield pair.place.changed(keyword, old, new)
             else:
-                reason = f"{moved(keyword, old, new)}, which no event is held to"
+                reason = f"{describe_change(keyword, old, new)}, which no event is held to"
                 yield pair.place.change("annotation_changed", Classification.IDENTICAL, reason, keyword)
 
 
@@ -159,7 +159,7 @@ def _agree(keyword: str, old: Node, new: Node) -> bool:
     return keyword in old and keyword in new and same(old[keyword], new[keyword])
 
 
-def _closing(old: Any, new: Any, place: Place) -> Iterator[Change]:
+def _closing(old: Any, new: Any, place: SchemaLocation) -> Iterator[Change]:
     if old is False and new is not False:
         yield place.change("schema_opened", Classification.WIDENING, "nothing was allowed here, now something is")
     elif new is False and old is not False:

@@ -22,10 +22,10 @@ from jsonschema_rs import ValidationErrorKind as Kind
 from headrace.deadline import check_deadline
 from headrace.schema import date_time, entries, pointer
 from headrace.schema.entries import Failure
-from headrace.schema.fast_validator import Glance, glance
+from headrace.schema.fast_validator import FastValidator, make_fast_validator
 from headrace.schema.pointer import Pointer
 from headrace.schema.problem import Problem
-from headrace.schema.subschemas import MAX_HEIGHT, MAX_UNFOLDED, Subschemas, find
+from headrace.schema.subschemas import MAX_HEIGHT, MAX_UNFOLDED, Subschemas, resolve_pointer
 
 MAX_BYTES = 256 * 1024
 MAX_NESTING = 100
@@ -82,9 +82,9 @@ class Validator:
         self._is_valid = self._judge_bounded if self._returns else self._compiled.is_valid
 
     @cached_property
-    def glance(self) -> Glance | None:
+    def glance(self) -> FastValidator | None:
         """What sees quickly that entries fit, if the schema lends itself to that."""
-        return glance(self._inside, self._prepared, lambda schema: _compile(schema).is_valid)
+        return make_fast_validator(self._inside, self._prepared, lambda schema: _compile(schema).is_valid)
 
     def count(self, body: bytes) -> int | None:
         """How many entries a JSON array holds, where it is seen at a glance that all fit."""
@@ -156,7 +156,7 @@ def _prepared(inside: Subschemas) -> Any:
     schema = _with_whole_numbers(inside.root)
     for place, subschema in inside.at.items():
         if isinstance(subschema, dict) and subschema.get("format") == "date-time":
-            mine = find(schema, place)[1]
+            mine = resolve_pointer(schema, place)[1]
             if "pattern" in mine:
                 mine["allOf"] = [*mine.get("allOf", ()), {"pattern": date_time.PATTERN}]
             else:

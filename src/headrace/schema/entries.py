@@ -55,7 +55,7 @@ def read(joined: bytes) -> tuple[list[Any], list[Failure]]:
         return _one_by_one(joined)
 
 
-def decoded(text: bytes | str) -> Any:
+def decode_exact(text: bytes | str) -> Any:
     """A JSON text as a value, with all digits of its numbers, as ``read`` has them; raises DecodeError."""
     try:
         return _EXACT.decode(text)

@@ -19,7 +19,7 @@ from msgspec import UNSET, Meta, UnsetType
 from headrace import decoding
 from headrace.schema.entries import BLANKS, MAX_DIGITS
 from headrace.schema.pointer import Pointer
-from headrace.schema.subschemas import Subschemas, find
+from headrace.schema.subschemas import Subschemas, resolve_pointer
 
 #: A schema of more parts is unsayable, and so is a choice of more values: types take long to make.
 MAX_PARTS = 300
@@ -49,7 +49,7 @@ _NULL = type(None)
 _SCALARS = {"boolean": (bool,), "integer": (int,), "null": (_NULL,), "number": (int, float), "string": (str,)}
 
 
-class Unsayable(Exception):
+class NotExpressible(Exception):
     """What a schema asks cannot be said by a type."""
 
 
@@ -61,7 +61,7 @@ class Fractions(IntEnum):
     SOME = 2
 
 
-class Form(NamedTuple):
+class TypeForm(NamedTuple):
     """A type, what is asked of the members that it leaves open, and which numbers with a fraction it admits."""
 
     type: Any
@@ -69,31 +69,31 @@ class Form(NamedTuple):
     fractions: Fractions
 
 
-class Structures:
+class StructBuilder:
     """The schemas of a document, each as a type."""
 
     def __init__(self, inside: Subschemas, schema: Any) -> None:
         """``schema`` asks the same as the document that ``inside`` knows, in the words of the judge."""
         if inside.unfolded.returns or inside.unfolded.size > MAX_PARTS:
-            raise Unsayable
+            raise NotExpressible
         self._root = schema
         self._targets = {reference.place: reference.target for reference in inside.references}
         self._orders: dict[Pointer, list[str]] = {}
 
-    def form(self, place: Pointer = ()) -> Form:
+    def form(self, place: Pointer = ()) -> TypeForm:
         """The form of what fits the schema at a place."""
         place, schema = self._followed(place)
         asked = _asked(schema)
         if not place:
             asked.pop("$id", None)  # the name of the document
         if "enum" in asked or "const" in asked:
-            return Form(_choice(asked), {}, Fractions.NONE)
+            return TypeForm(_choice(asked), {}, Fractions.NONE)
         if asked.keys() == {"anyOf"}:
             return _or_null([self.form((*place, "anyOf", str(number))) for number in range(len(asked["anyOf"]))])
         kinds = _kinds(asked)
         known = {"type"}.union(*({*_LIMITS.get(kind, ()), *_PARTS.get(kind, ())} for kind in kinds))
         if not kinds or not asked.keys() <= known or {"integer", "number"} <= {*kinds}:
-            raise Unsayable
+            raise NotExpressible
         return _either([self._form_of(kind, place, asked) for kind in kinds])
 
     def learn(self, value: Any, place: Pointer = ()) -> bool:
@@ -112,7 +112,7 @@ class Structures:
 
     def _followed(self, place: Pointer) -> tuple[Pointer, Any]:
         """The schema at a place, or the one that it only refers to, and where that stands."""
-        schema = find(self._root, place)[1]
+        schema = resolve_pointer(self._root, place)[1]
         target = self._targets.get(place)
         return (place, schema) if target is None or _asked(schema).keys() != {"$ref"} else self._followed(target)
 
@@ -120,7 +120,7 @@ class Structures:
         """The members that an object schema names, in the order that is known."""
         return self._orders.get(place) or list(schema["properties"])
 
-    def _form_of(self, kind: str, place: Pointer, asked: dict[str, Any]) -> Form:
+    def _form_of(self, kind: str, place: Pointer, asked: dict[str, Any]) -> TypeForm:
         """The form of values of one type."""
         if kind == "object":
             return self._structure(place, asked)
@@ -128,17 +128,17 @@ class Structures:
         if kind != "array":
             types = [_limited(scalar, limits) for scalar in _SCALARS[kind]]
             fractions = Fractions.NONE if kind != "number" else Fractions.ANY if float in types else Fractions.SOME
-            return Form(reduce(or_, types), {}, fractions)
+            return TypeForm(reduce(or_, types), {}, fractions)
         items = self.form((*place, "items"))
         if items.open:
-            raise Unsayable
+            raise NotExpressible
         return items._replace(type=_limited(list[items.type], limits))  # type: ignore[name-defined]
 
-    def _structure(self, place: Pointer, asked: dict[str, Any]) -> Form:
+    def _structure(self, place: Pointer, asked: dict[str, Any]) -> TypeForm:
         """The form of objects that have no other members than the schema names, whatever it asks of others."""
         required = {*asked.get("required", ())}
         if not required <= asked.get("properties", {}).keys() or "properties" not in asked:
-            raise Unsayable
+            raise NotExpressible
         fields = {name: f"m{number}" for number, name in enumerate(asked["properties"])}
         members = {
             name: self._member((*place, "properties", name), name in required) for name in self._names(place, asked)
@@ -147,32 +147,32 @@ class Structures:
             (fields[name], form.type) if name in required else (fields[name], form.type | UnsetType, UNSET)
             for name, form in members.items()
         ]
-        return Form(
+        return TypeForm(
             _defined(definitions, {field: name for name, field in fields.items()}),
             {fields[name] + way: rest for name, form in members.items() for way, rest in form.open.items()},
             max((form.fractions for form in members.values()), default=Fractions.NONE),
         )
 
-    def _member(self, place: Pointer, required: bool) -> Form:
+    def _member(self, place: Pointer, required: bool) -> TypeForm:
         """The form of a member; it is left open where a type cannot say it, or has open members and may be missing."""
         try:
             form = self.form(place)
             if required or not form.open:
                 return form._replace(open={f".{way}": rest for way, rest in form.open.items()})
-        except Unsayable:
+        except NotExpressible:
             pass
         schema = self._followed(place)[1]
         if _refers(schema):
-            raise Unsayable
+            raise NotExpressible
         kinds = _kinds(schema) if isinstance(schema, dict) else []
         plain = bool(kinds) and {*kinds} <= {"boolean", "null", "string"}
-        return Form(Any, {"": schema}, Fractions.NONE if plain else Fractions.SOME)
+        return TypeForm(Any, {"": schema}, Fractions.NONE if plain else Fractions.SOME)
 
 
 def _asked(schema: Any) -> dict[str, Any]:
     """What a schema asks, by keyword."""
     if not isinstance(schema, dict):
-        raise Unsayable
+        raise NotExpressible
     return {keyword: value for keyword, value in schema.items() if keyword not in _SILENT}
 
 
@@ -182,17 +182,17 @@ def _kinds(asked: dict[str, Any]) -> list[str]:
     return [kinds] if isinstance(kinds, str) else kinds
 
 
-def _either(forms: list[Form]) -> Form:
+def _either(forms: list[TypeForm]) -> TypeForm:
     """The form of what has one of some forms."""
     if len(forms) > 1 and any(form.open for form in forms):
-        raise Unsayable
-    return Form(reduce(or_, (form.type for form in forms)), forms[0].open, max(form.fractions for form in forms))
+        raise NotExpressible
+    return TypeForm(reduce(or_, (form.type for form in forms)), forms[0].open, max(form.fractions for form in forms))
 
 
-def _or_null(forms: list[Form]) -> Form:
+def _or_null(forms: list[TypeForm]) -> TypeForm:
     """The form of what has one form or is null."""
     if len(forms) != 2 or all(form.type is not _NULL for form in forms):
-        raise Unsayable
+        raise NotExpressible
     return _either(forms)
 
 
@@ -201,9 +201,9 @@ def _choice(asked: dict[str, Any]) -> Any:
     kinds = _kinds(asked) or ["integer", "null", "string"]
     values = tuple(asked.get("enum", [asked.get("const")]))
     if not 0 < len(values) <= MAX_CHOICES or len(asked.keys() - {"type"}) > 1:
-        raise Unsayable
+        raise NotExpressible
     if not all(_kind(value) in kinds for value in values):
-        raise Unsayable
+        raise NotExpressible
     return Literal[values]
 
 
@@ -227,11 +227,11 @@ def _limited(plain: Any, limits: dict[str, Any]) -> Any:
         if plain is float and limits["ge"] <= -MAX_DOUBLE and limits["le"] >= MAX_DOUBLE:
             return float
     if not all(map(_is_small, limits.values())):
-        raise Unsayable
+        raise NotExpressible
     try:
         return Annotated[plain, Meta(**limits)] if limits else plain
     except ValueError as reason:  # two lower limits, or two upper ones
-        raise Unsayable from reason
+        raise NotExpressible from reason
 
 
 def _defined(fields: list[Any], names: dict[str, str]) -> type[msgspec.Struct]:
@@ -239,7 +239,7 @@ def _defined(fields: list[Any], names: dict[str, str]) -> type[msgspec.Struct]:
     try:
         return msgspec.defstruct("Object", fields, rename=names, kw_only=True, forbid_unknown_fields=True, gc=False)
     except ValueError as reason:  # a name that no field can have
-        raise Unsayable from reason
+        raise NotExpressible from reason
 
 
 def _ordered(names: list[str], value: dict[str, Any]) -> list[str]:
@@ -273,24 +273,24 @@ MAX_SPELLING = MAX_DIGITS - 100
 _SPELL = msgspec.json.Encoder().encode
 
 
-def glance(inside: Subschemas, schema: Any, compiled: Callable[[Any], Judge]) -> Glance | None:
+def make_fast_validator(inside: Subschemas, schema: Any, compiled: Callable[[Any], Judge]) -> FastValidator | None:
     """A glance for a document, if there can be one; ``schema`` asks the same, in the words of the library."""
     try:
-        structures = Structures(inside, schema)
+        structures = StructBuilder(inside, schema)
         form = structures.form()
-    except Unsayable:
+    except NotExpressible:
         return None
     if len(form.open) * OPEN_IN > inside.unfolded.size:
         return None
     draft = {"$schema": inside.draft} if inside.draft else {}
     judges = {way: compiled({**draft, "items": rest}) for way, rest in form.open.items()}
-    return Glance(structures, form, judges)
+    return FastValidator(structures, form, judges)
 
 
-class Glance:
+class FastValidator:
     """The structures of one schema, in the order in which members are sent."""
 
-    def __init__(self, structures: Structures, form: Form, judges: dict[str, Judge]) -> None:
+    def __init__(self, structures: StructBuilder, form: TypeForm, judges: dict[str, Judge]) -> None:
         """``judges`` see the open members of all entries at once."""
         self._structures = structures
         self._decode = _decoder(form)
@@ -349,5 +349,5 @@ class Glance:
         return not disguised and spelled.count(b":") == body.count(b":")
 
 
-def _decoder(form: Form) -> Callable[[bytes], list[Any]]:
+def _decoder(form: TypeForm) -> Callable[[bytes], list[Any]]:
     return decoding.make_decoder(list[form.type]).decode  # type: ignore[name-defined]

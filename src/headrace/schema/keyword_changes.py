@@ -18,7 +18,7 @@ Node = dict[str, Any]
 _SHOWN_CHARACTERS = 80
 
 
-class Place(NamedTuple):
+class SchemaLocation(NamedTuple):
     """Where two schemas are compared: in the data, and in the schema document.
 
     Where it is proven that every event that was valid stays valid, no change breaks anything, whatever its rule says.
@@ -28,11 +28,11 @@ class Place(NamedTuple):
     schema: Pointer = ()
     proven: bool = False
 
-    def inside(self, name: str, *steps: str) -> Place:
+    def inside(self, name: str, *steps: str) -> SchemaLocation:
         """The place of a member or element, whose schema is some steps further."""
         return self._replace(data=(*self.data, name), schema=(*self.schema, *steps))
 
-    def beside(self, *steps: str) -> Place:
+    def beside(self, *steps: str) -> SchemaLocation:
         """The same place in the data, some steps further in the schema."""
         return self._replace(schema=(*self.schema, *steps))
 
@@ -48,29 +48,29 @@ class Place(NamedTuple):
 
     def changed(self, keyword: str, old: Node, new: Node) -> Change:
         """A change of a keyword for which no rule says that it is harmless."""
-        return self.change("keyword_changed", Classification.DESTRUCTIVE, moved(keyword, old, new), keyword)
+        return self.change("keyword_changed", Classification.DESTRUCTIVE, describe_change(keyword, old, new), keyword)
 
 
-class Pair(NamedTuple):
+class SchemaPair(NamedTuple):
     """Two schemas for the same place in the data."""
 
     old: Any
     new: Any
-    place: Place
+    place: SchemaLocation
 
 
-Finding = Change | Pair
+Finding = Change | SchemaPair
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in a sentence: JSON, cut where it is long."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
 
-def moved(keyword: str, old: Node, new: Node) -> str:
+def describe_change(keyword: str, old: Node, new: Node) -> str:
     """The words for a keyword that has another value, or none on one side."""
-    before, after = (shown(node[keyword]) if keyword in node else "nothing" for node in (old, new))
+    before, after = (format_value(node[keyword]) if keyword in node else "nothing" for node in (old, new))
     return f"{keyword} changes from {before} to {after}"
 
 
@@ -83,7 +83,7 @@ _EVERY_TYPE = ("null", "boolean", "number", "string", "array", "object")
 _FLOORS = {"minLength": 0, "minItems": 0, "minProperties": 0}
 
 
-def types(old: Node, new: Node, place: Place) -> Iterator[Change]:
+def compare_types(old: Node, new: Node, place: SchemaLocation) -> Iterator[Change]:
     """How the types that a value may have change."""
     before, after = _types(old), _types(new)
     keeps, gains = _within(before, after), not _within(after, before)
@@ -98,7 +98,7 @@ def types(old: Node, new: Node, place: Place) -> Iterator[Change]:
     yield place.change(what, Classification.DESTRUCTIVE, f"the type {verb} {words}", "type", remedy=remedy)
 
 
-def choices(old: Node, new: Node, place: Place) -> Iterator[Change]:
+def compare_choices(old: Node, new: Node, place: SchemaLocation) -> Iterator[Change]:
     """How the list of values that a value may take changes."""
     before, after = _choices(old), _choices(new)
     keyword = "const" if "const" in new or ("const" in old and "enum" not in new) else "enum"
@@ -112,7 +112,7 @@ def choices(old: Node, new: Node, place: Place) -> Iterator[Change]:
         yield from _choices_moved(before, after, place, keyword)
 
 
-def _choices_moved(before: list[Any], after: list[Any], place: Place, keyword: str) -> Iterator[Change]:
+def _choices_moved(before: list[Any], after: list[Any], place: SchemaLocation, keyword: str) -> Iterator[Change]:
     added, removed = _without(after, before), _without(before, after)
     if added:
         reason = f"may now also be {_alternatives(added)}"
@@ -123,7 +123,7 @@ def _choices_moved(before: list[Any], after: list[Any], place: Place, keyword: s
         yield place.change("enum_values_removed", Classification.DESTRUCTIVE, reason, keyword, remedy=remedy)
 
 
-def bounds(old: Node, new: Node, place: Place) -> Iterator[Change]:
+def compare_bounds(old: Node, new: Node, place: SchemaLocation) -> Iterator[Change]:
     """How limits on numbers, lengths and counts move."""
     for keyword in (*LOWER, *UPPER):
         before, after = (node.get(keyword, _FLOORS.get(keyword)) for node in (old, new))
@@ -134,7 +134,7 @@ def bounds(old: Node, new: Node, place: Place) -> Iterator[Change]:
             yield _bound(keyword, before, after, place)
 
 
-def _bound(keyword: str, before: Any, after: Any, place: Place) -> Change:
+def _bound(keyword: str, before: Any, after: Any, place: SchemaLocation) -> Change:
     upwards = before is not None and after is not None and after > before
     loosened = after is None or (before is not None and upwards == (keyword in UPPER))
     words = f"from {'none' if before is None else before} to {'none' if after is None else after}"
@@ -143,17 +143,17 @@ def _bound(keyword: str, before: Any, after: Any, place: Place) -> Change:
     return place.change("bound_tightened", Classification.DESTRUCTIVE, f"{keyword} tightens {words}", keyword)
 
 
-def constraints(old: Node, new: Node, place: Place) -> Iterator[Change]:
+def compare_constraints(old: Node, new: Node, place: SchemaLocation) -> Iterator[Change]:
     """How the rules change that a value must pass each on its own."""
     for keyword in CONSTRAINTS:
         before, after = _demand(keyword, old), _demand(keyword, new)
         if same(before, after):
             continue
         if after is None:
-            reason = f"{keyword} {shown(before)} is no longer demanded"
+            reason = f"{keyword} {format_value(before)} is no longer demanded"
             yield place.change("constraint_removed", Classification.WIDENING, reason, keyword)
         elif before is None:
-            reason = f"{keyword} {shown(after)} is now demanded"
+            reason = f"{keyword} {format_value(after)} is now demanded"
             yield place.change("constraint_added", Classification.DESTRUCTIVE, reason, keyword)
         elif keyword == "multipleOf" and _divides(after, before):
             reason = f"multipleOf loosens from {before} to {after}"
@@ -197,7 +197,7 @@ def _without(values: list[Any], others: list[Any]) -> list[Any]:
 
 
 def _alternatives(values: list[Any]) -> str:
-    return shown(values[0]) if len(values) == 1 else f"one of {shown(values)}"
+    return format_value(values[0]) if len(values) == 1 else f"one of {format_value(values)}"
 
 
 EVERY_OTHER = "*"
@@ -210,7 +210,7 @@ REMOVE_REMEDY = "a lens operation `remove`"
 
 
 class _Members(NamedTuple):
-    """What a schema says of the members of an object; ``others`` is None where patterns have a say as well."""
+    """What a schema says of the members of an object; ``compare_other_members`` is None where patterns have a say as well."""
 
     declared: Node
     required: dict[str, None]
@@ -223,13 +223,13 @@ def _members(node: Node) -> _Members:
     return _Members(node.get("properties", {}), dict.fromkeys(node.get("required", ())), others)
 
 
-def properties(old: Node, new: Node, place: Place) -> Iterator[Finding]:
+def compare_properties(old: Node, new: Node, place: SchemaLocation) -> Iterator[Finding]:
     """How the declared members change: compared, added, removed."""
     before, after = _members(old), _members(new)
     for name in after.declared:
         here = place.inside(name, "properties", name)
         if name in before.declared:
-            yield Pair(before.declared[name], after.declared[name], here)
+            yield SchemaPair(before.declared[name], after.declared[name], here)
         else:
             yield _added(name, before, after, here)
     for name in before.declared:
@@ -238,15 +238,15 @@ def properties(old: Node, new: Node, place: Place) -> Iterator[Finding]:
     yield from _required(before, after, place)
 
 
-def _added(name: str, before: _Members, after: _Members, place: Place) -> Change:
+def _added(name: str, before: _Members, after: _Members, place: SchemaLocation) -> Change:
     if name in after.required and name not in before.required:
         reason = f"{NEW_AND_REQUIRED}, and events so far need not hold it"
         remedy = "a lens operation `add` can give it a value"
         return place.change("property_added", Classification.DESTRUCTIVE, reason, remedy=remedy)
     schema = after.declared[name]
     if before.others is False or schema is True or schema == {} or same(before.others, schema):
-        return place.change("property_added", Classification.ADDITIVE, f"is new, as {shown(schema)}")
-    reason = f"is new, as {shown(schema)}, but the schema was open: an event may hold any value under this name already"
+        return place.change("property_added", Classification.ADDITIVE, f"is new, as {format_value(schema)}")
+    reason = f"is new, as {format_value(schema)}, but the schema was open: an event may hold any value under this name already"
     remedy = (
         "close the schema first (additionalProperties: false), "
         "or send a lens with an operation `remove` of it with optional: true"
@@ -254,18 +254,18 @@ def _added(name: str, before: _Members, after: _Members, place: Place) -> Change
     return place.change("property_added", Classification.DESTRUCTIVE, reason, remedy=remedy)
 
 
-def _removed(name: str, before: _Members, after: _Members, place: Place) -> Change:
+def _removed(name: str, before: _Members, after: _Members, place: SchemaLocation) -> Change:
     schema = before.declared[name]
     if after.others is True or same(after.others, schema):
-        reason = f"is no longer described; was {shown(schema)}, events may still hold it"
+        reason = f"is no longer described; was {format_value(schema)}, events may still hold it"
         return place.change("property_removed", Classification.WIDENING, reason)
-    reason = f"{NO_LONGER_ALLOWED} {shown(schema)}"
+    reason = f"{NO_LONGER_ALLOWED} {format_value(schema)}"
     how = "" if name in before.required else " with optional: true"
     remedy = f"{REMOVE_REMEDY}{how} takes it out of older events"
     return place.change("property_removed", Classification.DESTRUCTIVE, reason, remedy=remedy)
 
 
-def _required(before: _Members, after: _Members, place: Place) -> Iterator[Change]:
+def _required(before: _Members, after: _Members, place: SchemaLocation) -> Iterator[Change]:
     """Which members become required or optional; of one that is added or removed as a whole, enough has been said."""
     for name in after.required:
         if name not in before.required and (name in before.declared or name not in after.declared):
@@ -277,32 +277,32 @@ def _required(before: _Members, after: _Members, place: Place) -> Iterator[Chang
             yield place.inside(name).change("required_removed", Classification.WIDENING, reason, "required")
 
 
-def others(old: Node, new: Node, place: Place) -> Iterator[Finding]:
+def compare_other_members(old: Node, new: Node, place: SchemaLocation) -> Iterator[Finding]:
     """How the members change that no name declares."""
     yield from _patterns(old, new, place)
     keyword = "additionalProperties"
     before, after = old.get(keyword, True), new.get(keyword, True)
     if before is False and after is not False:
-        reason = f"other members are now allowed, as {shown(after)}"
+        reason = f"other members are now allowed, as {format_value(after)}"
         yield place.change("additional_opened", Classification.WIDENING, reason, keyword)
     elif before is not False and after is False:
         reason = "other members are no longer allowed, and events so far may hold some"
         yield place.change("additional_closed", Classification.DESTRUCTIVE, reason, keyword)
     elif keyword in old or keyword in new:
-        yield Pair(before, after, place.inside(EVERY_OTHER, keyword))
+        yield SchemaPair(before, after, place.inside(EVERY_OTHER, keyword))
 
 
-def _patterns(old: Node, new: Node, place: Place) -> Iterator[Finding]:
+def _patterns(old: Node, new: Node, place: SchemaLocation) -> Iterator[Finding]:
     keyword = "patternProperties"
     before, after = old.get(keyword, {}), new.get(keyword, {})
     if before.keys() == after.keys():
         for pattern in after:
-            yield Pair(before[pattern], after[pattern], place.inside(EVERY_OTHER, keyword, pattern))
+            yield SchemaPair(before[pattern], after[pattern], place.inside(EVERY_OTHER, keyword, pattern))
     else:
         yield place.changed(keyword, old, new)
 
 
-def elements(old: Node, new: Node, place: Place) -> Iterator[Finding]:
+def compare_elements(old: Node, new: Node, place: SchemaLocation) -> Iterator[Finding]:
     """How the elements of an array change."""
     yield from _positions("prefixItems", old.get("prefixItems", []), new.get("prefixItems", []), place)
     before, after = old.get("items", True), new.get("items", True)
@@ -311,23 +311,23 @@ def elements(old: Node, new: Node, place: Place) -> Iterator[Finding]:
     elif isinstance(before, list) or isinstance(after, list):
         yield _items_changed("items", before, after, place)
     elif "items" in old or "items" in new:
-        yield Pair(before, after, place.inside(EVERY_OTHER, "items"))
+        yield SchemaPair(before, after, place.inside(EVERY_OTHER, "items"))
 
 
-def _positions(keyword: str, before: list[Any], after: list[Any], place: Place) -> Iterator[Finding]:
+def _positions(keyword: str, before: list[Any], after: list[Any], place: SchemaLocation) -> Iterator[Finding]:
     if len(before) != len(after):
         yield _items_changed(keyword, before, after, place)
         return
     for index, (left, right) in enumerate(zip(before, after, strict=True)):
-        yield Pair(left, right, place.inside(str(index), keyword, str(index)))
+        yield SchemaPair(left, right, place.inside(str(index), keyword, str(index)))
 
 
-def _items_changed(keyword: str, before: Any, after: Any, place: Place) -> Change:
-    reason = f"the elements change from {shown(before)} to {shown(after)}"
+def _items_changed(keyword: str, before: Any, after: Any, place: SchemaLocation) -> Change:
+    reason = f"the elements change from {format_value(before)} to {format_value(after)}"
     return place.change("items_changed", Classification.DESTRUCTIVE, reason, keyword)
 
 
-def alternatives(old: Node, new: Node, place: Place) -> Iterator[Finding]:
+def compare_alternatives(old: Node, new: Node, place: SchemaLocation) -> Iterator[Finding]:
     """How lists of whole schemas change, of which a value must pass any or all."""
     for keyword, harmless in (("anyOf", _only_gains), ("allOf", _only_loses)):
         before, after = old.get(keyword), new.get(keyword)
@@ -335,9 +335,9 @@ def alternatives(old: Node, new: Node, place: Place) -> Iterator[Finding]:
             continue
         if before is not None and after is not None and len(before) == len(after):
             for index, (left, right) in enumerate(zip(before, after, strict=True)):
-                yield Pair(left, right, place.beside(keyword, str(index)))
+                yield SchemaPair(left, right, place.beside(keyword, str(index)))
         elif harmless(before, after):
-            reason = f"{keyword} allows more than before: {shown(before)} becomes {shown(after or [])}"
+            reason = f"{keyword} allows more than before: {format_value(before)} becomes {format_value(after or [])}"
             yield place.change("alternatives_widened", Classification.WIDENING, reason, keyword)
         else:
             yield place.changed(keyword, old, new)

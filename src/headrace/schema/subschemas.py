@@ -117,7 +117,7 @@ class Subschemas:
                     target = reference.target
                     if target is not None and target not in self.at:
                         known = len(self.at)
-                        self._walk(target, find(self.root, target)[1], self._base_of(target))
+                        self._walk(target, resolve_pointer(self.root, target)[1], self._base_of(target))
                         places += list(self.at)[known:]
 
     def _base_of(self, place: Pointer) -> str:
@@ -132,7 +132,7 @@ class Subschemas:
         if not fragment or fragment.startswith("/"):
             names = pointer.parse(fragment)
             target = None if names is None else self._resources[uri] + names
-        exists, schema = (False, None) if target is None else find(self.root, target)
+        exists, schema = (False, None) if target is None else resolve_pointer(self.root, target)
         if not exists or not isinstance(schema, dict | bool):
             return Reference(place, keyword, text, None, "leads to no schema")
         return Reference(place, keyword, text, target)
@@ -176,7 +176,7 @@ class Subschemas:
         return self._unfolded[place]
 
 
-def find(document: Any, place: Pointer) -> tuple[bool, Any]:
+def resolve_pointer(document: Any, place: Pointer) -> tuple[bool, Any]:
     """Whether a pointer leads somewhere, and what is there."""
     for name in place:
         if isinstance(document, dict) and name in document:

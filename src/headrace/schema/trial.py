@@ -13,7 +13,7 @@ from headrace.schema import entries
 from headrace.schema.document import Validator
 from headrace.schema.entries import entries_of
 from headrace.schema.lens import document as lens_document
-from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.chain import LensChain
 from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.values import LensFailure
 from headrace.schema.registry import Registry
@@ -72,7 +72,7 @@ class Trial:
 
     def __init__(self, registry: Registry) -> None:
         self._target = registry.current_version
-        self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._chain = LensChain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
         self._validator = Validator(registry.current_schema)
 
     def look(self, first_seq: int, version: int, joined: bytes, count: int) -> Findings:

@@ -109,7 +109,7 @@ MAX_NESTING = 128
 _ACCEPTED = ("apiVersion", "schema", "lens", "routingKey", "search")
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True):
+class SchemaUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """A change request; what is unset stays as it is, and None clears."""
 
     schema: Any = UNSET
@@ -118,7 +118,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     search: Any = UNSET
 
 
-def parse_update(body: Any) -> Update | list[Problem]:
+def parse_update(body: Any) -> SchemaUpdate | list[Problem]:
     """Read a request body, or say everything that is wrong with it."""
     if not isinstance(body, dict):
         return [Problem("", "a schema update is an object with `schema`, `routingKey` or `search`")]
@@ -127,7 +127,7 @@ def parse_update(body: Any) -> Update | list[Problem]:
     problems = [*_keys(body), *_kinds(body), *_routing_key(body.get("routingKey")), *_combination(body)]
     if not problems and not body.keys() & {"schema", "routingKey", "search"}:
         problems.append(Problem("", "a schema update must include `schema`, `routingKey` or `search`"))
-    return problems or Update(
+    return problems or SchemaUpdate(
         schema=body.get("schema", UNSET),
         lens=body.get("lens", UNSET),
         routing_key=_key(body["routingKey"]) if "routingKey" in body else UNSET,

@@ -20,6 +20,7 @@ from headrace import decoding
 from headrace.config import StorageConfig
 from headrace.errors import Conflict, CorruptData, NotFound
 from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.object_names import companion_key, state_key
 from headrace.storage import database
 from headrace.storage.database import SQLiteError
@@ -198,7 +199,7 @@ class _ObjectsCopy:
         for kind in (NODES, EPOCHS):
             for info in self._source.list(kind):
                 self._copy_one(info.key, info.bytes)
-        places = manifests.generations(info.key for info in self._source.list(manifests.MANIFESTS))
+        places = object_names.generations(info.key for info in self._source.list(object_names.MANIFESTS))
         for place in sorted(places):
             self._copy_stream(place)
 
@@ -206,12 +207,12 @@ class _ObjectsCopy:
         """What a manifest names may be replaced while it is copied: then there is a newer manifest."""
         problem = ""
         for _ in range(_TRIES):
-            listing = self._source.list(f"{manifests.MANIFESTS}/{'/'.join(place)}")
-            generations = manifests.generations(info.key for info in listing).get(place)
+            listing = self._source.list(f"{object_names.MANIFESTS}/{'/'.join(place)}")
+            generations = object_names.generations(info.key for info in listing).get(place)
             if not generations:
                 return  # deleted meanwhile
             try:
-                self._copy_generation(manifests.generation_key(place, generations[0]))
+                self._copy_generation(object_names.generation_key(place, generations[0]))
                 return
             except CorruptData as reason:
                 problem = reason.message
@@ -225,7 +226,7 @@ class _ObjectsCopy:
         parts += [state.bytes for state in manifest.states]
         self._progress.expect(sum(segment.bytes for segment in segments) + sum(parts))
         for segment in segments:
-            segment_key = manifests.segment_key(manifest.stream, manifest.incarnation, segment.name)
+            segment_key = object_names.segment_key(manifest.stream, manifest.incarnation, segment.name)
             self._copy_one(segment_key, segment.bytes)
             self._progress.advance(segment.bytes)
         for companion in manifest.companions:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from headrace.format.companion.layout import Companion, PartFile, PartName
 from headrace.format.companion.reader import FileCompanion
-from headrace.format.object_names import companion_key, companion_place, file_name
+from headrace.format.object_names import companion_key, file_name, parse_companion_key
 from headrace.format.parquet_file import ParquetSource
 from headrace.format.segment.decoded import DecodedCache
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, fetcher
@@ -119,7 +119,7 @@ class CompanionFiles:
 
     def forget(self, keys: Collection[str]) -> None:
         """Close the files of companions whose objects are removed: an open file keeps its place on the disk."""
-        removed = {(place[0][1], place[1]) for key in keys if (place := companion_place(key)) is not None}
+        removed = {(place[0][1], place[1]) for key in keys if (place := parse_companion_key(key)) is not None}
         self._opened.pop_where(lambda mark, _: mark[:2] in removed)
 
     def shrink(self) -> None:

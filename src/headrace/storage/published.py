@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from headrace.format.manifest import Segment, segment_key
+from headrace.format.manifest import Segment
+from headrace.format.object_names import segment_key
 from headrace.storage.database import Connection
 from headrace.types import MAX_AHEAD_US
 

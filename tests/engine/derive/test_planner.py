@@ -12,7 +12,7 @@ from engine.registries import change
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import save_registry
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.format.manifest import segment_key
+from headrace.format.object_names import segment_key
 from headrace.schema.registry import Registry
 from headrace.types import JSON
 from rig import Rig, array

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.engine.entities.types.verbs import Outcome
 from headrace.schema.entity import registration
-from headrace.schema.entity.registration import ChangeRequest, Registration
+from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
 from headrace.storage.entity_types import EVERYBODY
 from rig import Rig
 
@@ -31,10 +31,10 @@ def schema(version: str = "1.0.0", entity_type: str = "contact", **more: Any) ->
     }
 
 
-def asked(payload: Payload) -> Registration:
+def asked(payload: Payload) -> TypeRegistration:
     """A registration as it is read."""
     found = registration.read_registration(payload)
-    assert isinstance(found, Registration), found
+    assert isinstance(found, TypeRegistration), found
     return found
 
 

@@ -57,7 +57,7 @@ class Store:
         outcome = registering.register(self.rig, payload, owner)
         assert not outcome.plan.refusals, outcome.plan.refusals
 
-    def asked(self, entities: list[Payload], user: str = "local", **said: Any) -> request.Asked:
+    def asked(self, entities: list[Payload], user: str = "local", **said: Any) -> request.StoreRequest:
         return request.read(msgspec.json.encode({"entities": entities, **said}), user)
 
     def wish(self, entities: list[Payload], user: str = "local", **said: Any) -> tuple[Storing, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.engine.features.proposing import Change
 from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.problem import Envelope
+from headrace.schema.descriptor.problem import RegistrationResponse
 from rig import Rig
 
 Payload = dict[str, Any]
@@ -31,12 +31,12 @@ def asked(*descriptors: Payload, **terms: Any) -> Change:
     return Change.of(given)
 
 
-def register(rig: Rig, *descriptors: Payload, **terms: Any) -> Envelope:
+def register(rig: Rig, *descriptors: Payload, **terms: Any) -> RegistrationResponse:
     """Register in an engine, as somebody."""
     return rig.run(rig.engine.features.register(asked(*descriptors, **terms), "somebody"))
 
 
-def registered(rig: Rig, *descriptors: Payload, **terms: Any) -> Envelope:
+def registered(rig: Rig, *descriptors: Payload, **terms: Any) -> RegistrationResponse:
     """The same where it must succeed."""
     envelope = register(rig, *descriptors, **terms)
     assert (envelope.status, envelope.errors) == ("ok", []), envelope

@@ -6,11 +6,11 @@ from headrace.engine.features.evolving import created, evolved, stepped
 from headrace.engine.features.source import source_of
 from headrace.query import search_document
 from headrace.query.search import Search
-from headrace.schema.descriptor.nodes import Event, Field, Type
+from headrace.schema.descriptor.nodes import Event, EventField, Type
 from headrace.schema.registry import Registry
 from headrace.types import Steps
 
-BASE = Event("Txn", {"a": Field("i64")}, keep_events_for_ms=30)
+BASE = Event("Txn", {"a": EventField("i64")}, keep_events_for_ms=30)
 
 
 def changed(**settings: object) -> Event:
@@ -23,11 +23,11 @@ def changed(**settings: object) -> Event:
     [
         (BASE, "kept", 1),
         (changed(cold_after_ms=5000), "settings", 1),
-        (changed(schema={"a": Field("f64")}), "lens", 2),
-        (changed(schema={"a": Field("i64"), "b": Field("str", required=False)}), "lens", 2),
-        (changed(schema={"a": Field("i64"), "b": Field("str", default="x")}), "lens", 2),
-        (changed(schema={"a": Field("i64"), "b": Field("str")}), "break", 2),
-        (changed(schema={"a": Field("str")}), "break", 2),
+        (changed(schema={"a": EventField("f64")}), "lens", 2),
+        (changed(schema={"a": EventField("i64"), "b": EventField("str", required=False)}), "lens", 2),
+        (changed(schema={"a": EventField("i64"), "b": EventField("str", default="x")}), "lens", 2),
+        (changed(schema={"a": EventField("i64"), "b": EventField("str")}), "break", 2),
+        (changed(schema={"a": EventField("str")}), "break", 2),
     ],
 )
 def test_a_change_makes_a_lens_or_a_break_or_neither(event: Event, effect: str, version: int) -> None:
@@ -80,7 +80,7 @@ def test_a_setting_that_stays_makes_no_step() -> None:
 def test_whatever_fields_an_event_has_they_can_be_asked_for() -> None:
     types: dict[str, Type] = {"user": "str", "has": "f64", "AND": "bool", "at": "datetime", "contains": "i64"}
     odd: dict[str, Type] = {"_score": "f64", "x" * 65: "str", "blob": "bytes"}
-    event = Event("Txn", {name: Field(kind) for name, kind in {**types, **odd}.items()})
+    event = Event("Txn", {name: EventField(kind) for name, kind in {**types, **odd}.items()})
     found = search_document.parse_search_document(created("events/Txn", event).registry.search, current_version=1)
     assert isinstance(found, Search)
     assert (found.fields.keys(), found.primary_timestamp) == (types.keys(), "at")

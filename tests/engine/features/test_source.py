@@ -4,14 +4,16 @@ import msgspec
 import pytest
 
 from headrace.engine.features.source import Rules, Source
-from headrace.schema.descriptor.nodes import Event, Field
+from headrace.schema.descriptor.nodes import Event, EventField
 
 
-def source(*, dedupe_key: str | None = None, **fields: Field) -> Source:
+def source(*, dedupe_key: str | None = None, **fields: EventField) -> Source:
     return Source(Rules(Event("Txn", fields, dedupe_key=dedupe_key)), 100)
 
 
-DEFAULTS = source(a=Field("str"), b=Field("i64", default=7), c=Field("str", required=False, default='x"}'))
+DEFAULTS = source(
+    a=EventField("str"), b=EventField("i64", default=7), c=EventField("str", required=False, default='x"}')
+)
 
 
 @pytest.mark.parametrize(
@@ -41,20 +43,20 @@ def test_what_is_no_event_is_left_to_who_judges(body: bytes) -> None:
 
 
 def test_equal_keys_have_equal_texts() -> None:
-    keyed = source(dedupe_key="k", k=Field("f64", required=False))
+    keyed = source(dedupe_key="k", k=EventField("f64", required=False))
     body = b'{"k":1},{"k":1.0},{"k":1e0},{"k":"1"},{"k":true},{"k":null},{},{"k":1.5},{"k":9007199254740993}'
     assert keyed.dedupes and keyed.unique(body) == ["1", "1", "1", '"1"', "true", None, None, "1.5", "9007199254740993"]
     assert not DEFAULTS.dedupes
 
 
 def test_keys_of_integers_have_all_their_digits() -> None:
-    keyed = source(dedupe_key="k", k=Field("i64"))
+    keyed = source(dedupe_key="k", k=EventField("i64"))
     body = b'{"k":9007199254740993.0},{"k":9007199254740993},{"k":9007199254740992},{"k":5.0},{"k":5}'
     assert keyed.unique(body) == ["9007199254740993", "9007199254740993", "9007199254740992", "5", "5"]
 
 
 def test_rules_are_read_back_as_they_were() -> None:
     rules = Rules(
-        Event("Txn", {"a": Field("i64", default=0)}, dedupe_key="a"), kept=((0, 5), (10, None)), dedupe_since=3
+        Event("Txn", {"a": EventField("i64", default=0)}, dedupe_key="a"), kept=((0, 5), (10, None)), dedupe_since=3
     )
     assert Rules.load(rules.dump()) == rules

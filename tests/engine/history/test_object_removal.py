@@ -11,6 +11,7 @@ from disturbed import Call, disturb
 from headrace.engine.history.sealer import GRACE_S
 from headrace.errors import Gone, NotFound
 from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.object_names import companion_key
 from headrace.storage.objects import StoreUnavailable
 from headrace.types import OCTETS
@@ -29,7 +30,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 def _objects(rig: Rig, name: str) -> list[str]:
     """The objects of all lives of a stream."""
-    place = manifests.name_hash(name)
+    place = object_names.name_hash(name)
     return keys(rig.engine.objects, f"manifests/{place}") + keys(rig.engine.objects, f"segments/{place}")
 
 
@@ -45,7 +46,7 @@ def test_what_was_replaced_goes_after_a_while(rig: Rig) -> None:
     rig.clock.us += 1
     rig.clear()
     [one] = placed(rig, "s")
-    assert _objects(rig, "s") == [manifests.manifest_key("s", rig.find("s").incarnation, 2), one.key]
+    assert _objects(rig, "s") == [object_names.manifest_key("s", rig.find("s").incarnation, 2), one.key]
     assert rows(rig, "leftovers") == 0
     assert rig.read("s") == [b"ab"]
 
@@ -114,7 +115,7 @@ def test_a_stream_counts_as_deleted_from_the_first_moment_on(rig: Rig) -> None:
 
     def before(call: Call) -> None:
         if call.verb == "delete":
-            key = manifests.manifest_key("s", stream.incarnation, generations(rig, "s")[0])
+            key = object_names.manifest_key("s", stream.incarnation, generations(rig, "s")[0])
             seen.append(manifests.decode((tmp / key).read_bytes(), key).state)
 
     tmp = Path(rig.config.storage.data_dir) / "objects"
@@ -153,13 +154,13 @@ def test_a_name_created_anew_does_not_see_what_its_predecessor_left(rig: Rig) ->
     assert rig.read("s") == []
     rig.append("s", b"new")
     rig.publish("s")
-    assert {manifests.segment_place(key)[0][1] for key in keys(rig.engine.objects, "segments")} == {  # type: ignore[index]
+    assert {object_names.parse_segment_key(key)[0][1] for key in keys(rig.engine.objects, "segments")} == {  # type: ignore[index]
         first.incarnation,
         second.incarnation,
     }
     rig.clear()
     [one] = placed(rig, "s")
-    assert _objects(rig, "s") == [manifests.manifest_key("s", second.incarnation, 1), one.key]
+    assert _objects(rig, "s") == [object_names.manifest_key("s", second.incarnation, 1), one.key]
     assert rig.read("s") == [b"new"]
     rig.reopen()
     assert rig.read("s") == [b"new"]

@@ -13,7 +13,7 @@ from disturbed import Call, disturb
 from headrace.engine.history import sealer
 from headrace.engine.log.append import Append, Terms
 from headrace.schema.registry import KeySetting
-from headrace.schema.update import Update
+from headrace.schema.update import SchemaUpdate
 from headrace.types import JSON, OCTETS
 from rig import Rig, array
 from stored import keys, manifest, placed, rows, spans
@@ -108,7 +108,7 @@ def test_a_published_manifest_tells_the_truth_until_something_changes(rig: Rig) 
     changes: list[Callable[[], object]] = [
         lambda: rig.retain("s", size=1_000),
         lambda: rig.append("s", close=True),
-        lambda: rig.run(rig.engine.schemas.apply(stream, Update(routing_key=KeySetting("/k", required=False)))),
+        lambda: rig.run(rig.engine.schemas.apply(stream, SchemaUpdate(routing_key=KeySetting("/k", required=False)))),
     ]
     for change in changes:
         change()

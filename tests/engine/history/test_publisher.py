@@ -7,7 +7,7 @@ import pytest
 
 from disturbed import Call, Fault, disturb
 from headrace.errors import CorruptData, Fenced
-from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.storage.objects import StoreUnavailable
 from headrace.types import OCTETS
 from machines import take_over
@@ -62,7 +62,7 @@ def test_a_lost_answer_to_the_manifest_is_no_failure(rig: Rig) -> None:
 def test_a_generation_that_was_never_made_known_is_skipped(rig: Rig) -> None:
     stream = rig.create("s", OCTETS, b"a")
     rig.publish("s")
-    rig.engine.objects.put(manifests.manifest_key("s", stream.incarnation, 2), b"written, and never committed")
+    rig.engine.objects.put(object_names.manifest_key("s", stream.incarnation, 2), b"written, and never committed")
     rig.append("s", b"b")
     rig.publish("s")
     assert generations(rig, "s") == [3, 2, 1]
@@ -83,7 +83,7 @@ def test_manifests_that_a_lost_node_left_behind_are_found_once_they_are_old(rig:
     with Rig(tmp_path / "fresh", storage={"object_store": store}) as fresh:
         publisher = fresh.engine.sealer._context.publisher
         assert publisher.orphans(0) == []
-        old = [manifests.manifest_key("s", fresh.find("s").incarnation, number) for number in (1, 2)]
+        old = [object_names.manifest_key("s", fresh.find("s").incarnation, number) for number in (1, 2)]
         assert publisher.orphans(1 << 60) == old
 
 
@@ -107,7 +107,7 @@ def test_who_is_replaced_while_the_manifest_is_created_keeps_the_rows(rig: Rig) 
     store = disturb(rig.engine.objects)
 
     def replace(call: Call) -> None:
-        if call.verb == "create" and call.key.startswith(manifests.MANIFESTS):
+        if call.verb == "create" and call.key.startswith(object_names.MANIFESTS):
             take_over(rig.engine.objects)
 
     store.before = replace
@@ -158,7 +158,7 @@ def test_what_a_crash_left_behind_is_found_once_it_is_old(rig: Rig) -> None:
 
 
 def test_segments_of_streams_that_are_not_known_here_are_no_orphans(rig: Rig) -> None:
-    rig.engine.objects.put(manifests.segment_key("other", "77", manifests.segment_name(0, 1, "x")), b"theirs")
+    rig.engine.objects.put(object_names.segment_key("other", "77", object_names.segment_name(0, 1, "x")), b"theirs")
     rig.create("s", OCTETS, b"a")
     rig.publish("s")
     assert rig.engine.sealer._context.publisher.orphans(1 << 60) == []

@@ -10,7 +10,7 @@ import pytest
 from disturbed import Call, Fault, disturb
 from headrace.engine.history import takeover
 from headrace.errors import Fenced, Gone, StoreUnavailable
-from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.types import JSON
 from machines import Machines
 from rig import Rig, array
@@ -139,7 +139,7 @@ def test_what_a_fork_needs_that_could_not_be_brought_back_is_not_buried(machines
         rig.delete("s")
         rig.publish("s")
         incarnation = rig.find("f").incarnation
-    key = manifests.manifest_key("f", incarnation, 1)
+    key = object_names.manifest_key("f", incarnation, 1)
     machines.objects.put(key, machines.objects.get(key)[:-20])
     with machines.open("b") as rig:
         rig.clear()

@@ -15,7 +15,7 @@ from headrace.engine.history.publication import Publication
 from headrace.engine.history.publisher import Publisher
 from headrace.engine.history.seal_pace import SealPace
 from headrace.errors import Fenced, Overloaded
-from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.storage.objects import StoreUnavailable
 from headrace.types import JSON, OCTETS
 from rig import Rig, array
@@ -390,4 +390,4 @@ def test_segments_are_read_back_as_they_were_written(opened: Open) -> None:
         sealed = reader(rig, one)
         sealed.verify()
         assert (sealed.info.first_seq, sealed.info.count) == (one.segment.first_seq, one.segment.count)
-        assert one.key == manifests.segment_key("s", rig.find("s").incarnation, one.segment.name)
+        assert one.key == object_names.segment_key("s", rig.find("s").incarnation, one.segment.name)

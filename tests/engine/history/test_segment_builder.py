@@ -9,7 +9,7 @@ import pytest
 
 from headrace.engine.history import segment_builder
 from headrace.schema.registry import KeySetting
-from headrace.schema.update import Update
+from headrace.schema.update import SchemaUpdate
 from headrace.types import JSON, OCTETS
 from rig import Rig, array
 from stored import placed, reader, spans
@@ -168,7 +168,7 @@ def test_a_segment_written_again_keeps_times_keys_and_requests(opened: Open) -> 
 def test_entries_of_one_request_keep_their_own_keys(opened: Open) -> None:
     rig = opened()
     stream = rig.create("s", JSON)
-    rig.run(rig.engine.schemas.apply(stream, Update(routing_key=KeySetting(pointer="/k", required=False))))
+    rig.run(rig.engine.schemas.apply(stream, SchemaUpdate(routing_key=KeySetting(pointer="/k", required=False))))
     rig.append("s", array({"k": "a"}, {}, {"k": "b"}, {"k": "a"}))
     rig.publish("s")
     [one] = placed(rig, "s")

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from headrace.schema.registry import KeySetting
-from headrace.schema.update import Update
+from headrace.schema.update import SchemaUpdate
 from headrace.types import JSON, OCTETS
 from rig import Rig, array
 from stored import manifest, placed
@@ -66,9 +66,9 @@ def test_a_stream_without_entries_is_published_too(rig: Rig) -> None:
 
 def test_a_manifest_holds_every_revision_of_the_registry(rig: Rig) -> None:
     stream = rig.create("s", JSON)
-    rig.run(rig.engine.schemas.apply(stream, Update(schema=SHAPE)))
+    rig.run(rig.engine.schemas.apply(stream, SchemaUpdate(schema=SHAPE)))
     rig.clock.us += 9
-    rig.run(rig.engine.schemas.apply(stream, Update(routing_key=KeySetting(pointer="/n", required=False))))
+    rig.run(rig.engine.schemas.apply(stream, SchemaUpdate(routing_key=KeySetting(pointer="/n", required=False))))
     rig.publish("s")
     first, second = manifest(rig, "s").registry
     assert (first.revision, second.revision, second.at_us - first.at_us) == (1, 2, 9)

@@ -15,7 +15,7 @@ from headrace.engine.history.verify import verify
 from headrace.engine.log import batch
 from headrace.engine.products import JOURNALS
 from headrace.errors import CorruptData, Fenced, OffsetFenced
-from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format import offset as offsets
 from headrace.storage import node as nodes
 from headrace.storage.backup import back_up, restore
@@ -320,7 +320,7 @@ def test_an_older_manifest_counts_where_the_newest_is_damaged(machines: Machines
         rig.publish("s")
         rig.append("s", array(2))
         rig.publish("s")
-    key = manifests.manifest_key("s", "0", 2)
+    key = object_names.manifest_key("s", "0", 2)
     machines.objects.put(key, machines.objects.get(key)[:-20])
     with machines.open("b") as rig:
         assert rig.engine.recovered is not None
@@ -337,7 +337,7 @@ def test_a_lost_manifest_is_written_again_and_nothing_is_deleted(machines: Machi
         rig.create("s", JSON, array(1))
         rig.publish("s")
     machines.pass_by()
-    machines.objects.delete([manifests.manifest_key("s", "0", 1)])
+    machines.objects.delete([object_names.manifest_key("s", "0", 1)])
     with machines.open("a") as rig:
         assert rig.engine.recovered is not None
         assert "'s' has segments and no manifest" in rig.engine.recovered.problems[0]

@@ -15,6 +15,7 @@ import pytest
 from headrace.engine.history.verify import Report, verify
 from headrace.engine.products import JOURNALS
 from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.manifest import Manifest, Segment
 from headrace.storage.objects import Objects
 from headrace.types import JSON
@@ -47,19 +48,19 @@ def reports(objects: Objects, stream: str | None = None) -> dict[str | None, Rep
 
 
 def newest(objects: Objects, stream: str, incarnation: str) -> Manifest:
-    prefix = f"manifests/{manifests.name_hash(stream)}/{incarnation}"
+    prefix = f"manifests/{object_names.name_hash(stream)}/{incarnation}"
     key = max(info.key for info in objects.list(prefix))
     return manifests.decode(objects.get(key), key)
 
 
 def key_of(manifest: Manifest, segment: Segment) -> str:
-    return manifests.segment_key(manifest.stream, manifest.incarnation, segment.name)
+    return object_names.segment_key(manifest.stream, manifest.incarnation, segment.name)
 
 
 def rewrite(objects: Objects, manifest: Manifest, **facts: object) -> str:
     """The same manifest with other facts, valid by itself."""
     changed = msgspec.structs.replace(manifest, **facts)
-    key = manifests.manifest_key(changed.stream, changed.incarnation, changed.generation)
+    key = object_names.manifest_key(changed.stream, changed.incarnation, changed.generation)
     objects.put(key, manifests.encode(changed))
     return key
 
@@ -140,7 +141,7 @@ def torn_sum(objects: Objects, manifest: Manifest, segment: Segment) -> str:
 
 
 def unreadable(objects: Objects, manifest: Manifest, segment: Segment) -> str:
-    key = manifests.manifest_key(manifest.stream, manifest.incarnation, manifest.generation)
+    key = object_names.manifest_key(manifest.stream, manifest.incarnation, manifest.generation)
     objects.put(key, objects.get(key).replace(b'"live"', b'"dead"'))
     return key
 
@@ -187,10 +188,10 @@ def test_what_the_newest_manifest_does_not_name_is_an_orphan(rig: Rig, objects: 
     before = newest(objects, "slow", "2")
     rig.append("slow", b"two")
     rig.publish("slow")
-    lost = manifests.segment_key("nobody", "7", manifests.segment_name(0, 1, "x"))
+    lost = object_names.segment_key("nobody", "7", object_names.segment_name(0, 1, "x"))
     objects.put(lost, b"from an upload that was cut short")
     found = reports(objects)
-    assert found["slow"].orphans == [manifests.manifest_key("slow", "2", 1), key_of(before, before.segments[0])]
+    assert found["slow"].orphans == [object_names.manifest_key("slow", "2", 1), key_of(before, before.segments[0])]
     assert found[None].orphans == [lost]
     assert not any(report.damage for report in found.values())
 
@@ -198,11 +199,11 @@ def test_what_the_newest_manifest_does_not_name_is_an_orphan(rig: Rig, objects: 
 def test_one_stream_alone_can_be_verified(objects: Objects) -> None:
     for segment in newest(objects, "bytes", "1").segments:
         objects.delete([key_of(newest(objects, "bytes", "1"), segment)])
-    before = objects.requests.of(manifests.name_hash("bytes"))
+    before = objects.requests.of(object_names.name_hash("bytes"))
     found = reports(objects, "events")
     assert list(found) == ["events"]
     assert found["events"].damage == []
-    assert objects.requests.of(manifests.name_hash("bytes")) == before
+    assert objects.requests.of(object_names.name_hash("bytes")) == before
     assert reports(objects, "nobody") == {}
 
 
@@ -212,14 +213,14 @@ def test_what_a_fork_reads_from_others_must_be_there(rig: Rig, objects: Objects)
     rig.publish("fork")
     assert reports(objects)["fork"].damage == []
     manifest = newest(objects, "events", "0")
-    whole = objects.get(manifests.manifest_key("events", "0", 1))
+    whole = objects.get(object_names.manifest_key("events", "0", 1))
     rewrite(objects, manifest, published_seq=4, segments=manifest.segments[:1])
     (damage,) = reports(objects, "fork")["fork"].damage
     assert (damage.check, "entry 4 of 'events' is not published" in damage.message) == ("lineage", True)
-    objects.delete([manifests.manifest_key("events", "0", 1)])
+    objects.delete([object_names.manifest_key("events", "0", 1)])
     (damage,) = reports(objects, "fork")["fork"].damage
     assert (damage.check, "is not there" in damage.message) == ("lineage", True)
-    objects.put(manifests.manifest_key("events", "0", 1), whole)
+    objects.put(object_names.manifest_key("events", "0", 1), whole)
     assert reports(objects, "fork")["fork"].damage == []
 
 

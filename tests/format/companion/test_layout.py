@@ -10,8 +10,7 @@ import pytest
 
 from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion, CompanionInfo, PartFile, companion_entry, decode_info
-from headrace.format.manifest import range_name
-from headrace.format.object_names import companion_key, companion_place, file_name
+from headrace.format.object_names import companion_key, file_name, parse_companion_key, range_name
 
 INFO = CompanionInfo(
     stream="orders",
@@ -42,10 +41,10 @@ def test_the_names_of_objects_lead_back_to_the_companion() -> None:
     assert name == "0000000000000010-5-x1"
     key = companion_key("orders/größe", "7", name, "panes")
     assert key.endswith(f"/7/{file_name(name, 'panes')}")
-    place = companion_place(key)
+    place = parse_companion_key(key)
     assert place is not None and place[1] == name and place[0][1] == "7"
-    assert companion_place(key.replace("panes", "cakes")) is None
-    assert companion_place(key.replace("companions", "segments")) is None
+    assert parse_companion_key(key.replace("panes", "cakes")) is None
+    assert parse_companion_key(key.replace("companions", "segments")) is None
 
 
 @pytest.mark.parametrize("unique", ["", "A", "a/b", "..", "a" * 65])

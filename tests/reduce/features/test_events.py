@@ -16,7 +16,7 @@ from headrace.engine.derive.state_reader import INLINE_ROWS
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.reduce.states.fold import Fold
-from headrace.schema.descriptor.nodes import Event, Field
+from headrace.schema.descriptor.nodes import Event, EventField
 from headrace.schema.registry import Registry
 from tabling import ORDERS, SPENT, USERS, Pipelines, op, table
 
@@ -146,10 +146,14 @@ def test_a_fold_that_has_just_ended_is_not_waited_for_again(pipelines: Pipelines
 
 
 def test_events_get_the_fields_that_they_leave_out() -> None:
-    fields = {"user": Field("str"), "note": Field("str", required=False), "grade": Field("i64", default=0)}
+    fields = {
+        "user": EventField("str"),
+        "note": EventField("str", required=False),
+        "grade": EventField("i64", default=0),
+    }
     shapes = EventShapes(Registry.empty("events/E"), Event("E", fields))
     told = EventRun(7, 0, [1_500, 2_500], b'{"user":"a","note":"x","grade":3},{"user":"b"}')
-    assert list(shapes.folded(told)) == [
+    assert list(shapes.decode_run(told)) == [
         (7, 1, {"user": "a", "note": "x", "grade": 3}),
         (8, 2, {"user": "b", "note": None, "grade": 0}),
     ]

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from headrace.errors import KeyShapeMismatch
 from headrace.reduce.features.table import KeyState, TableReducer
-from headrace.schema.descriptor.nodes import Event, Feature, Field, Life, Op, Table
-from headrace.schema.descriptor.validate import resolve
+from headrace.schema.descriptor.nodes import Event, EventField, Feature, Life, RowOp, Table
+from headrace.schema.descriptor.validate import resolve_table
 
 SCHEMA = {
-    "user": Field("str"),
-    "device": Field("i64"),
-    "ok": Field("bool"),
-    "amount": Field("f64"),
-    "at": Field("datetime", required=False),
+    "user": EventField("str"),
+    "device": EventField("i64"),
+    "ok": EventField("bool"),
+    "amount": EventField("f64"),
+    "at": EventField("datetime", required=False),
 }
 COUNT = Feature("count")
 COLD = st.lists(st.tuples(st.integers(0, 30), st.sampled_from([None, 5, 20, 100])), max_size=3)
@@ -27,7 +27,7 @@ COLD = st.lists(st.tuples(st.integers(0, 30), st.sampled_from([None, 5, 20, 100]
 
 def reducer(
     key: tuple[str, ...] = ("user",),
-    ops: tuple[Op, ...] = (),
+    ops: tuple[RowOp, ...] = (),
     features: dict[str, Feature] | None = None,
     births: dict[str, int] | None = None,
     cold: list[tuple[int, int | None]] | None = None,
@@ -35,7 +35,7 @@ def reducer(
     features = features or {"n": COUNT}
     nodes = {"E": Event("E", SCHEMA), "T": Table("T", "E", key, features, ops)}
     lives = {name: Life(f"{name}-1", (births or {}).get(name, 0)) for name in features}
-    return TableReducer(resolve(nodes, "T"), lives, cold or [])
+    return TableReducer(resolve_table(nodes, "T"), lives, cold or [])
 
 
 def event(**fields: Any) -> dict[str, Any]:
@@ -54,12 +54,12 @@ def folded(table: TableReducer, events: list[tuple[int, int]]) -> KeyState | Non
 
 def test_an_event_becomes_a_row_through_the_steps_in_order() -> None:
     ops = (
-        Op("filter", expr="(amount > 1)"),
-        Op("with_columns", exprs={"a": "(amount * 2)", "b": "(a + 1)"}),
-        Op("rename", mapping={"a": "double"}),
-        Op("cast", type_map={"device": "str"}),
-        Op("fillna", defaults={"at": "2024-01-01T00:00:00Z"}),
-        Op("drop", fields=("amount", "ok")),
+        RowOp("filter", expr="(amount > 1)"),
+        RowOp("with_columns", exprs={"a": "(amount * 2)", "b": "(a + 1)"}),
+        RowOp("rename", mapping={"a": "double"}),
+        RowOp("cast", type_map={"device": "str"}),
+        RowOp("fillna", defaults={"at": "2024-01-01T00:00:00Z"}),
+        RowOp("drop", fields=("amount", "ok")),
     )
     given_event = event()
     placed = reducer(ops=ops).place(given_event)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from headrace.reduce.fragments.agreement import Adoption, Agreement, agreements
 from headrace.schema.entity.nodes import Field, ReducerConfig
-from headrace.schema.entity.update import Update, Updated, updated
+from headrace.schema.entity.update import TypeUpdate, UpdatedSchema, apply_update
 from reduce.policies.samples import schema
 
 BASE = schema(ReducerConfig({}), name="string")
@@ -27,8 +27,8 @@ def agreed(*given: tuple[str | Field, int], name: str = "nick") -> Agreement:
 def test_three_users_with_fifty_entities_make_a_field_everyones() -> None:
     found = agreed(*[("number", 50)] * 3)
     assert (found.promotable, found.users, found.entities, found.type_share) == (True, 3, 150, 1.0)
-    made = updated(BASE, Update(fields_to_add=(found.addition,)))
-    assert isinstance(made, Updated)
+    made = apply_update(BASE, TypeUpdate(fields_to_add=(found.addition,)))
+    assert isinstance(made, UpdatedSchema)
     assert made.schema.schema_definition.fields["nick"] == Field("number")
     assert agreements([Adoption("ada", made.schema, 50)] * 3, made.schema) == []
 

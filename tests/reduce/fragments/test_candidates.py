@@ -10,7 +10,7 @@ from headrace.reduce.fragments.candidates import Candidate, candidates, update_o
 from headrace.reduce.fragments.rules import BANNED, Banned, Settings
 from headrace.schema.entity.nodes import Converter, Field, ReducerConfig, Schema
 from headrace.schema.entity.semver import Bump
-from headrace.schema.entity.update import Updated, updated
+from headrace.schema.entity.update import UpdatedSchema, apply_update
 from reduce.fragments.samples import stats
 from reduce.policies.samples import schema
 
@@ -37,8 +37,8 @@ def test_three_values_of_one_type_from_two_sources_are_promoted_as_a_minor_versi
     candidate = found(["a", "b", "c"])
     assert (candidate.promotable, candidate.change, candidate.field_type) == (True, "add_field", "string")
     assert (candidate.frequency, candidate.type_share, candidate.sources, candidate.entities) == (3, 1.0, 2, 3)
-    made = updated(BASE, update_of([candidate]))
-    assert isinstance(made, Updated)
+    made = apply_update(BASE, update_of([candidate]))
+    assert isinstance(made, UpdatedSchema)
     assert (made.bump, made.schema.schema_version) == (Bump.MINOR, "1.2.0")
     assert made.schema.schema_definition.fields["extra"] == Field("string")
 
@@ -196,8 +196,8 @@ def test_mistyped_values_of_a_field_propose_the_converter_for_them(
     base = schema(ReducerConfig({}), extra=field)
     candidate = found(values, base=base)
     assert (candidate.promotable, candidate.change, functions(candidate)) == (True, "add_converters", needs)
-    made = updated(base, update_of([candidate]))
-    assert isinstance(made, Updated)
+    made = apply_update(base, update_of([candidate]))
+    assert isinstance(made, UpdatedSchema)
     assert made.schema.schema_definition.fields["extra"].converters == candidate.converters
     assert candidates(stats(values), made.schema, Settings()) == []
 

@@ -10,7 +10,7 @@ from headrace.format.ranges import Range
 from headrace.format.state.layout import State
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.states.coverage import base, missing, unused_states
-from headrace.schema.descriptor.nodes import Event, Feature, Field, Life, Table
+from headrace.schema.descriptor.nodes import Event, EventField, Feature, Life, Table
 
 NAMES = count()
 FAR = 1 << 40
@@ -19,7 +19,7 @@ FAR = 1 << 40
 def defined(**births: int) -> TableDefinition:
     """A table whose features have these births."""
     nodes = {
-        "E": Event(name="E", schema={"k": Field(type="str")}),
+        "E": Event(name="E", schema={"k": EventField(type="str")}),
         "T": Table(name="T", upstream="E", key=("k",), features={name: Feature("count") for name in births}),
     }
     lives = {name: Life(f"{name}@1", birth) for name, birth in births.items()}

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.nodes import Node
-from headrace.schema.descriptor.problem import Problem
+from headrace.schema.descriptor.problem import DescriptorProblem
 from headrace.schema.descriptor.validate import validate
 
 Descriptor = dict[str, Any]
@@ -46,7 +46,7 @@ def nodes(*descriptors: Descriptor) -> dict[str, Node]:
     return found.nodes
 
 
-def problems(*descriptors: Any, **members: Any) -> list[Problem]:
+def problems(*descriptors: Any, **members: Any) -> list[DescriptorProblem]:
     """Everything the first stage that finds anything says."""
     found = read({"descriptors": list(descriptors), **members})
     return validate(found.nodes, found.nodes) if isinstance(found, Registration) else found

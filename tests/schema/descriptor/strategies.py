@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headrace.schema.descriptor.nodes import Event, Field, Type
+from headrace.schema.descriptor.nodes import Event, EventField, Type
 from schema.descriptor.payloads import Descriptor, derivation, event, filtered, op, table
 
 TYPES: tuple[Type, ...] = ("str", "f64", "i64", "bool", "bytes", "datetime")
@@ -22,13 +22,13 @@ VALUES: dict[Type, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def fields(draw: st.DrawFn, *, harmless: bool = False) -> Field:
+def fields(draw: st.DrawFn, *, harmless: bool = False) -> EventField:
     """A field; a harmless one may be left out of events."""
     kind = draw(st.sampled_from(TYPES))
     required = draw(st.booleans())
     must = harmless and required
     default = draw(VALUES[kind] if must else st.none() | VALUES[kind])
-    return Field(kind, required, default)
+    return EventField(kind, required, default)
 
 
 def sources() -> st.SearchStrategy[Event]:
@@ -40,12 +40,12 @@ def sources() -> st.SearchStrategy[Event]:
 @st.composite
 def evolved(draw: st.DrawFn, old: Event) -> Event:
     """A source after changes that take nothing away."""
-    schema: dict[str, Field] = {}
+    schema: dict[str, EventField] = {}
     for name, field in old.schema.items():
         kind: Type = "f64" if field.type == "i64" and draw(st.booleans()) else field.type
         required = field.required and draw(st.booleans())
         default = draw(VALUES[kind]) if field.default is not None or draw(st.booleans()) else None
-        schema[name] = Field(kind, required, default)
+        schema[name] = EventField(kind, required, default)
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True)):
         if name not in schema:
             schema[name] = draw(fields(harmless=True))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.schema.descriptor.diff import alike, fingerprint
+from headrace.schema.descriptor.diff import fingerprint, same_definition
 from schema.descriptor.payloads import derivation, event, filtered, nodes, op, table
 
 ONE = [
@@ -54,6 +54,6 @@ def test_what_is_said_matters(change: dict[str, Any]) -> None:
 
 
 def test_true_is_not_one_and_a_whole_number_needs_no_fraction() -> None:
-    assert not alike({"a": True}, {"a": 1})
-    assert alike({"a": 1.0, "b": [2.0]}, {"b": [2], "a": 1})
-    assert not alike({"a": 1.5}, {"a": 1})
+    assert not same_definition({"a": True}, {"a": 1})
+    assert same_definition({"a": 1.0, "b": [2.0]}, {"b": [2], "a": 1})
+    assert not same_definition({"a": 1.5}, {"a": 1})

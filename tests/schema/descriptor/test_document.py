@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.nodes import Derivation, Event, Feature, Field, Op, Table
+from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, RowOp, Table
 from headrace.schema.descriptor.wire import write
 from schema.descriptor.payloads import SCHEMA, derivation, event, filtered, nodes, op, table, told
 
@@ -52,10 +52,10 @@ def test_an_event_is_normalised() -> None:
     assert node == Event(
         "Txn",
         {
-            "user": Field("str"),
-            "amount": Field("f64", True, 0.0),
-            "n": Field("i64", False, 3),
-            "at": Field("datetime", False),
+            "user": EventField("str"),
+            "amount": EventField("f64", True, 0.0),
+            "n": EventField("i64", False, 3),
+            "at": EventField("datetime", False),
         },
         keep_events_for_ms=2_592_000_000,
         cold_after_ms=90_000,
@@ -82,7 +82,7 @@ def test_fields_may_be_listed_as_the_server_of_the_peer_wants_them() -> None:
     assert nodes(listed) == nodes(event(schema={**SCHEMA, "ok": {"type": "bool", "required": False}}))
     assert nodes(event(schema={"fields": {"a": "str"}})) == nodes(event(schema={"a": "str"}))
     assert nodes(event(schema={"fields": {"type": "str"}})) == nodes(event(schema={"fields": "str"}))
-    assert nodes(event(schema={"fields": "str"}))["Txn"] == Event("Txn", {"fields": Field("str")})
+    assert nodes(event(schema={"fields": "str"}))["Txn"] == Event("Txn", {"fields": EventField("str")})
 
 
 def test_a_table_is_normalised() -> None:
@@ -107,7 +107,7 @@ def test_a_table_is_normalised() -> None:
             "e": Feature("ewma", {"field": "amount", "half_life": 60_000}),
             "forever": Feature("sum", {"field": "amount"}),
         },
-        (Op("with_columns", exprs={"big": "(amount > 100)"}),),
+        (RowOp("with_columns", exprs={"big": "(amount > 100)"}),),
     )
 
 
@@ -144,13 +144,13 @@ def test_steps_are_normalised() -> None:
         "D",
         "Txn",
         (
-            Op("filter", expr="(amount > 1)"),
-            Op("select", fields=("amount", "n", "user")),
-            Op("drop", fields=("nothing",)),
-            Op("rename", mapping={"n": "m"}),
-            Op("with_columns", exprs={"x": "(amount * 2)"}),
-            Op("cast", type_map={"m": "float", "amount": "int"}),
-            Op("fillna", defaults={"user": "?"}),
+            RowOp("filter", expr="(amount > 1)"),
+            RowOp("select", fields=("amount", "n", "user")),
+            RowOp("drop", fields=("nothing",)),
+            RowOp("rename", mapping={"n": "m"}),
+            RowOp("with_columns", exprs={"x": "(amount * 2)"}),
+            RowOp("cast", type_map={"m": "float", "amount": "int"}),
+            RowOp("fillna", defaults={"user": "?"}),
         ),
     )
 

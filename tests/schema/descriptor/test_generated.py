@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.schema.descriptor.generated import json_schema, lens
-from headrace.schema.descriptor.nodes import Event, Field
-from headrace.schema.descriptor.values import UNFIT, fitting
+from headrace.schema.descriptor.generated import json_schema, make_lens
+from headrace.schema.descriptor.nodes import Event, EventField
+from headrace.schema.descriptor.values import UNFIT, coerce_value
 from headrace.schema.diff import judge
 from headrace.schema.document import Validator, problems
 from headrace.schema.lens.document import parse
@@ -17,14 +17,14 @@ from headrace.schema.lens.proof import prove
 ALL = Event(
     "All",
     {
-        "s": Field("str"),
-        "f": Field("f64"),
-        "i": Field("i64"),
-        "b": Field("bool"),
-        "y": Field("bytes"),
-        "t": Field("datetime"),
-        "o": Field("str", False),
-        "d": Field("i64", True, 7),
+        "s": EventField("str"),
+        "f": EventField("f64"),
+        "i": EventField("i64"),
+        "b": EventField("bool"),
+        "y": EventField("bytes"),
+        "t": EventField("datetime"),
+        "o": EventField("str", False),
+        "d": EventField("i64", True, 7),
     },
 )
 FIT: dict[str, Any] = {"s": "", "f": 1.5, "i": 1, "b": True, "y": "", "t": "2026-01-01T00:00:00Z", "d": 1}
@@ -81,7 +81,7 @@ def test_the_schema_takes_what_is_of_the_type_and_nothing_else(name: str, text: 
 @pytest.mark.parametrize(("name", "text", "fits"), [case for case in VALUES if case[1] != "null"])
 def test_a_default_fits_where_a_value_would(name: str, text: str, fits: bool) -> None:
     value = float(text) if name == "f" and text[-1].isdigit() and text[0] != '"' else msgspec.json.decode(text)
-    assert (fitting(value, ALL.schema[name].type) is not UNFIT) is fits
+    assert (coerce_value(value, ALL.schema[name].type) is not UNFIT) is fits
 
 
 def test_fields_are_all_there_is_and_those_required_must_be_there() -> None:
@@ -95,15 +95,16 @@ def test_fields_are_all_there_is_and_those_required_must_be_there() -> None:
 def test_the_schema_is_one_that_streams_take() -> None:
     assert problems(json_schema(ALL)) == []
     many = {
-        f"field_{'x' * 115}{number}": Field("bytes" if number < 100 else "datetime", False) for number in range(500)
+        f"field_{'x' * 115}{number}": EventField("bytes" if number < 100 else "datetime", False)
+        for number in range(500)
     }
     assert problems(json_schema(Event("Many", many))) == []
 
 
-def carried(old: dict[str, Field], new: dict[str, Field]) -> list[dict[str, Any]] | None:
+def carried(old: dict[str, EventField], new: dict[str, EventField]) -> list[dict[str, Any]] | None:
     """The operations of the lens, proven; None where there is none."""
     one, other = Event("E", old), Event("E", new)
-    document = lens(one, other)
+    document = make_lens(one, other)
     if document is None:
         return None
     parsed = parse(document)
@@ -114,8 +115,13 @@ def carried(old: dict[str, Field], new: dict[str, Field]) -> list[dict[str, Any]
 
 def test_a_change_that_adds_fields_has_a_lens_that_fills_in_defaults() -> None:
     added = carried(
-        {"a": Field("i64")},
-        {"a": Field("i64"), "n": Field("str", False), "d": Field("f64", True, 0.5), "o": Field("str", False, "x")},
+        {"a": EventField("i64")},
+        {
+            "a": EventField("i64"),
+            "n": EventField("str", False),
+            "d": EventField("f64", True, 0.5),
+            "o": EventField("str", False, "x"),
+        },
     )
     assert added is not None
     assert [(op["op"], op["path"], op["default"]) for op in added] == [("add", "/d", 0.5), ("add", "/o", "x")]
@@ -124,37 +130,41 @@ def test_a_change_that_adds_fields_has_a_lens_that_fills_in_defaults() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (Field("i64"), Field("f64")),
-        (Field("i64", False), Field("f64", False)),
-        (Field("i64"), Field("f64", False)),
-        (Field("str"), Field("str", False)),
-        (Field("str", True, "a"), Field("str", True, "b")),
-        (Field("str", True, "a"), Field("str")),
-        (Field("str"), Field("str", True, "a")),
+        (EventField("i64"), EventField("f64")),
+        (EventField("i64", False), EventField("f64", False)),
+        (EventField("i64"), EventField("f64", False)),
+        (EventField("str"), EventField("str", False)),
+        (EventField("str", True, "a"), EventField("str", True, "b")),
+        (EventField("str", True, "a"), EventField("str")),
+        (EventField("str"), EventField("str", True, "a")),
     ],
 )
-def test_a_change_that_every_event_fits_needs_no_step(old: Field, new: Field) -> None:
+def test_a_change_that_every_event_fits_needs_no_step(old: EventField, new: EventField) -> None:
     assert carried({"a": old}, {"a": new}) == []
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ({"a": Field("f64")}, {"a": Field("i64")}),
-        ({"a": Field("str")}, {"a": Field("i64")}),
-        ({"a": Field("str", False)}, {"a": Field("str")}),
-        ({"a": Field("str", False)}, {"a": Field("str", True, "x")}),
-        ({"a": Field("str")}, {"a": Field("str"), "b": Field("str")}),
-        ({"a": Field("str")}, {"a": Field("datetime")}),
+        ({"a": EventField("f64")}, {"a": EventField("i64")}),
+        ({"a": EventField("str")}, {"a": EventField("i64")}),
+        ({"a": EventField("str", False)}, {"a": EventField("str")}),
+        ({"a": EventField("str", False)}, {"a": EventField("str", True, "x")}),
+        ({"a": EventField("str")}, {"a": EventField("str"), "b": EventField("str")}),
+        ({"a": EventField("str")}, {"a": EventField("datetime")}),
     ],
 )
-def test_a_change_that_narrows_or_asks_for_something_has_no_lens(old: dict[str, Field], new: dict[str, Field]) -> None:
+def test_a_change_that_narrows_or_asks_for_something_has_no_lens(
+    old: dict[str, EventField], new: dict[str, EventField]
+) -> None:
     assert carried(old, new) is None
 
 
-@pytest.mark.parametrize("field", [Field("str"), Field("str", False), Field("i64", True, 3), Field("i64", False, 3)])
-def test_a_field_that_is_removed_or_renamed_has_a_lens(field: Field) -> None:
-    kept = {"k": Field("bool")}
+@pytest.mark.parametrize(
+    "field", [EventField("str"), EventField("str", False), EventField("i64", True, 3), EventField("i64", False, 3)]
+)
+def test_a_field_that_is_removed_or_renamed_has_a_lens(field: EventField) -> None:
+    kept = {"k": EventField("bool")}
     gone = carried({"a": field, **kept}, kept)
     assert gone is not None and [(op["op"], op["path"]) for op in gone] == [("remove", "/a")]
     moved = carried({"a": field, **kept}, {"b": field, **kept})
@@ -163,7 +173,7 @@ def test_a_field_that_is_removed_or_renamed_has_a_lens(field: Field) -> None:
 
 def test_a_change_of_several_fields_has_one_lens() -> None:
     ops = carried(
-        {"a": Field("str"), "b": Field("i64"), "c": Field("bool", False)},
-        {"z": Field("str"), "c": Field("bool", False), "d": Field("f64", True, 1.0)},
+        {"a": EventField("str"), "b": EventField("i64"), "c": EventField("bool", False)},
+        {"z": EventField("str"), "c": EventField("bool", False), "d": EventField("f64", True, 1.0)},
     )
     assert ops is not None and [op["op"] for op in ops] == ["rename", "remove", "add"]

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.schema.descriptor.nodes import Table
 from headrace.schema.descriptor.operators import OPERATORS, inputs, result_type
-from headrace.schema.descriptor.validate import resolve
+from headrace.schema.descriptor.validate import resolve_table
 from schema.descriptor.payloads import event, nodes, op, table, told
 
 SCHEMA = {
@@ -148,7 +148,7 @@ def test_there_are_54_operators() -> None:
 def test_an_operator_is_content_with_what_it_must_be_told(name: str) -> None:
     params, result = LEAST[name]
     known = nodes(E, table(f=op(name, **params)))
-    resolved = resolve(known, "User")
+    resolved = resolve_table(known, "User")
     assert result_type(resolved.table.features["f"], resolved.types) == result
     assert set(inputs(resolved.table.features["f"])) == {
         params[key] for key in ("field", "lat_field", "lon_field") if key in params

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.order import downstream, ordered
-from headrace.schema.descriptor.problem import Problem
+from headrace.schema.descriptor.order import downstream, sort_nodes
+from headrace.schema.descriptor.problem import DescriptorProblem
 from headrace.schema.descriptor.validate import validate
 from schema.descriptor.payloads import derivation, event, filtered, nodes, op, problems, table, told
 
@@ -17,7 +17,7 @@ def test_any_order_of_the_payload_will_do() -> None:
     sent = [table(upstream="B"), derivation("B", "A"), derivation("A", "Txn"), E]
     known = nodes(*sent)
     assert list(known) == ["User", "B", "A", "Txn"]
-    assert ordered(known) == ["Txn", "A", "B", "User"]
+    assert sort_nodes(known) == ["Txn", "A", "B", "User"]
     assert downstream(known, ["A"]) == ["User", "B"]
     assert downstream(known, ["Txn"]) == ["User", "B", "A"]
     assert downstream(known, ["User"]) == []
@@ -60,7 +60,7 @@ def test_an_upstream_of_another_app_will_do_and_its_nodes_are_named_by_the_regis
     narrowed = read({"descriptors": [event("Theirs", {"user": "str"})]})
     assert isinstance(narrowed, Registration)
     assert validate({**theirs, **narrowed.nodes}, narrowed.nodes) == [
-        Problem(
+        DescriptorProblem(
             "unknown_field_reference",
             "registry.Used.agg.total.params.field",
             "there is no field 'amount' here; there are: user",

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.schema.entity import registration
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.problem import Problem
+from headrace.schema.entity.problem import EntityProblem
 
 NANOS = {"from": "number", "to": "date", "function": "timestamp_nanos_to_iso", "deterministic": True}
 NUMERIC = {"from": "string", "to": "number", "function": "string_to_number", "deterministic": True}
@@ -57,7 +57,7 @@ def payload(**changes: Any) -> dict[str, Any]:
 def schema(**changes: Any) -> Schema:
     """The schema of a registration that is right."""
     found = registration.read_registration(payload(**changes))
-    assert isinstance(found, registration.Registration), found
+    assert isinstance(found, registration.TypeRegistration), found
     return found.schema
 
 
@@ -74,5 +74,5 @@ def defined(fields: dict[str, Any], **options: Any) -> Schema:
 def codes(found: object) -> dict[str, str]:
     """The codes of problems by path."""
     assert isinstance(found, list), found
-    assert all(isinstance(problem, Problem) for problem in found)
+    assert all(isinstance(problem, EntityProblem) for problem in found)
     return {problem.path: problem.code for problem in found}

@@ -4,19 +4,19 @@ from typing import Any
 
 import pytest
 
-from headrace.schema.entity.fields import MOST_ROWS, inferred
+from headrace.schema.entity.fields import MOST_ROWS, infer_schema
 from headrace.schema.entity.split import Splitter
 
 
 def types(*rows: dict[str, Any]) -> dict[str, str]:
-    found = inferred("contact", rows)
+    found = infer_schema("contact", rows)
     return {} if found is None else {name: field.type for name, field in found.schema_definition.fields.items()}
 
 
 def test_each_field_has_the_type_of_its_values() -> None:
     row = {"s": "x", "n": 1, "d": "2026-01-31", "b": True, "a": [], "o": {}}
     assert types(row) == {"s": "string", "n": "number", "d": "date", "b": "boolean", "a": "array", "o": "object"}
-    found = inferred("contact", [row])
+    found = infer_schema("contact", [row])
     assert found is not None
     assert Splitter(found.schema_definition).split(row) == (row, ())
     assert found.schema_definition.identity_opt_out == "heuristic_canonical_name"

@@ -4,9 +4,16 @@ from typing import Any
 
 import pytest
 
-from headrace.schema.entity.identity import Identity, Unresolved, collision, entity_id, missing, resolve
+from headrace.schema.entity.identity import (
+    Identity,
+    Unresolved,
+    check_name_collision,
+    entity_id,
+    missing_identity_fields,
+    resolve,
+)
 from headrace.schema.entity.nodes import Definition
-from headrace.schema.entity.problem import Notice, Problem
+from headrace.schema.entity.problem import EntityProblem, Notice
 from schema.entity.samples import defined
 
 FIELDS: dict[str, Any] = {
@@ -143,19 +150,19 @@ def test_an_id_is_the_same_for_one_tenant_and_another_for_others() -> None:
 
 def test_what_the_preferred_rule_lacks_is_told_only_where_no_rule_is_complete() -> None:
     definition = ruled({"composite": ["name", "city"]}, "email")
-    assert missing(definition, {"name": "x"}) == ("city",)
-    assert missing(definition, {"email": "x"}) == ()
-    assert missing(GUESSING, {}) == ()
+    assert missing_identity_fields(definition, {"name": "x"}) == ("city",)
+    assert missing_identity_fields(definition, {"email": "x"}) == ()
+    assert missing_identity_fields(GUESSING, {}) == ()
 
 
 def test_a_name_that_exists_is_merged_told_or_refused() -> None:
     identity = Identity("ent_x", "place:x", "schema_rule", "name")
-    assert collision(ruled("name"), identity) is None
-    warned = collision(ruled("name", name_collision_policy="warn"), identity)
+    assert check_name_collision(ruled("name"), identity) is None
+    warned = check_name_collision(ruled("name", name_collision_policy="warn"), identity)
     assert isinstance(warned, Notice)
     for refused in (
-        collision(ruled("name", name_collision_policy="reject"), identity),
-        collision(ruled("name"), identity, strict=True),
+        check_name_collision(ruled("name", name_collision_policy="reject"), identity),
+        check_name_collision(ruled("name"), identity, strict=True),
     ):
-        assert isinstance(refused, Problem)
+        assert isinstance(refused, EntityProblem)
         assert refused.code == "ERR_MERGE_REFUSED"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.schema.entity.names import guarded, is_plural, linted, normalised
+from headrace.schema.entity.names import check_type_name, is_plural, lint_type_name, normalise_type_name
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,13 @@ from headrace.schema.entity.names import guarded, is_plural, linted, normalised
     ],
 )
 def test_a_name_has_one_spelling(given: str, name: str) -> None:
-    assert normalised(given) == name
-    assert normalised(name) == name
+    assert normalise_type_name(given) == name
+    assert normalise_type_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["contacts", "people", "bank_accounts", "categories", "boxes", "children"])
 def test_a_plural_is_seen(name: str) -> None:
-    assert [notice.code for notice in guarded(name)] == ["ERR_PLURAL_ENTITY_TYPE"]
+    assert [notice.code for notice in check_type_name(name)] == ["ERR_PLURAL_ENTITY_TYPE"]
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_a_singular_that_ends_alike_is_none(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["test", "test_contact", "tmp_x", "foo", "test42", "dummy_order"])
 def test_a_test_is_seen(name: str) -> None:
-    assert [notice.code for notice in guarded(name)] == ["ERR_FORBIDDEN_ENTITY_TYPE"]
+    assert [notice.code for notice in check_type_name(name)] == ["ERR_FORBIDDEN_ENTITY_TYPE"]
 
 
 @pytest.mark.parametrize("name", ["blood_test", "testament", "attempt", "barrel", "temperature"])
 def test_what_only_contains_such_a_word_is_none(name: str) -> None:
-    assert guarded(name) == []
+    assert check_type_name(name) == []
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_what_only_contains_such_a_word_is_none(name: str) -> None:
     ],
 )
 def test_what_is_odd_is_told(given: str, code: str) -> None:
-    assert [notice.code for notice in linted(given)] == [code]
+    assert [notice.code for notice in lint_type_name(given)] == [code]
 
 
 def test_nothing_is_told_of_a_good_name() -> None:
-    assert linted("conversation_message") == []
+    assert lint_type_name("conversation_message") == []

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.overlay import overlaid
+from headrace.schema.entity.overlay import overlay_schema
 from schema.entity.samples import CONTACT, POLICIES, defined, schema
 
 GLOBAL = schema()
@@ -39,11 +39,11 @@ NICK = defined({"nick": "string"}).schema_definition.fields["nick"]
 
 def test_a_schema_with_nothing_global_below_stands_alone() -> None:
     user = users(GLOBAL)
-    assert overlaid(user, None, None) == user
+    assert overlay_schema(user, None, None) == user
 
 
 def test_later_global_fields_and_options_reach_a_user_who_has_fields_of_his_own() -> None:
-    found = overlaid(without(GLOBAL, nick=NICK), GLOBAL, LATER)
+    found = overlay_schema(without(GLOBAL, nick=NICK), GLOBAL, LATER)
     assert {*found.schema_definition.fields} == {*CONTACT["fields"], "phone", "nick"}
     assert found.schema_definition.fields["notes"].description == "new"
     assert found.schema_definition.aliases == ("person", "human")
@@ -53,7 +53,7 @@ def test_later_global_fields_and_options_reach_a_user_who_has_fields_of_his_own(
 
 def test_what_the_user_changed_or_took_away_stays_so() -> None:
     mine = msgspec.structs.replace(GLOBAL.schema_definition.fields["notes"], description="mine")
-    found = overlaid(without(GLOBAL, "company", notes=mine), GLOBAL, LATER)
+    found = overlay_schema(without(GLOBAL, "company", notes=mine), GLOBAL, LATER)
     assert found.schema_definition.fields["notes"].description == "mine"
     assert "company" not in found.schema_definition.fields
     assert found.schema_definition.reference_fields == ()
@@ -61,13 +61,13 @@ def test_what_the_user_changed_or_took_away_stays_so() -> None:
 
 def test_what_is_no_longer_global_goes_unless_the_user_changed_it() -> None:
     mine = msgspec.structs.replace(LATER.schema_definition.fields["phone"], required=True)
-    assert "phone" not in overlaid(users(LATER), LATER, GLOBAL).schema_definition.fields
-    assert "phone" in overlaid(without(LATER, phone=mine), LATER, GLOBAL).schema_definition.fields
+    assert "phone" not in overlay_schema(users(LATER), LATER, GLOBAL).schema_definition.fields
+    assert "phone" in overlay_schema(without(LATER, phone=mine), LATER, GLOBAL).schema_definition.fields
 
 
 def test_a_schema_made_from_none_lies_over_all_that_is_global() -> None:
     user = msgspec.structs.replace(defined({"nick": "string", "age": "string"}), scope="user", user_id="u")
-    found = overlaid(user, None, GLOBAL)
+    found = overlay_schema(user, None, GLOBAL)
     assert {*found.schema_definition.fields} == {*CONTACT["fields"], "nick"}
     assert found.schema_definition.fields["age"].type == "string"
     assert found.schema_definition.canonical_name_fields == ("email",)
@@ -79,7 +79,7 @@ def test_an_identity_rule_of_the_users_own_is_not_mixed_with_another() -> None:
     user = msgspec.structs.replace(
         defined({"nick": "string"}, canonical_name_fields=["nick"], name_collision_policy="reject"), user_id="u"
     )
-    found = overlaid(user, None, schema(schema_definition={**CONTACT, "canonical_name_strict": True}))
+    found = overlay_schema(user, None, schema(schema_definition={**CONTACT, "canonical_name_strict": True}))
     assert found.schema_definition.canonical_name_fields == ("nick",)
     assert found.schema_definition.name_collision_policy == "reject"
     assert found.schema_definition.canonical_name_strict is False

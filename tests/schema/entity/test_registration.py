@@ -7,8 +7,8 @@ import pytest
 from headrace.schema.entity import registration
 from headrace.schema.entity.definition import read
 from headrace.schema.entity.nodes import load_definition, load_reducer_config
-from headrace.schema.entity.problem import Place
-from headrace.schema.entity.registration import Registration
+from headrace.schema.entity.problem import Location
+from headrace.schema.entity.registration import TypeRegistration
 from schema.entity.samples import CONTACT, NANOS, NUMERIC, POLICIES, codes, payload, schema
 
 
@@ -26,7 +26,7 @@ def fielded(**field: Any) -> dict[str, str]:
 
 def test_a_registration_is_read_whole() -> None:
     found = registration.read_registration(payload(schema_version="1.2", activate=True, scope="user", dry_run=True))
-    assert isinstance(found, Registration)
+    assert isinstance(found, TypeRegistration)
     assert (found.schema.entity_type, found.schema.schema_version, found.schema.scope) == ("contact", "1.2.0", "user")
     assert (found.activate, found.force, found.dry_run) == (True, False, True)
     assert found.schema.metadata == {"label": "Contact"}
@@ -117,7 +117,7 @@ def test_what_is_no_object_is_refused_without_more_ado(given: Any) -> None:
 
 def test_a_definition_of_only_fields_guesses_names_and_says_so() -> None:
     found = registration.read_registration(payload(schema_definition={"fields": CONTACT["fields"]}))
-    assert isinstance(found, Registration)
+    assert isinstance(found, TypeRegistration)
     assert found.schema.schema_definition.identity_opt_out == "heuristic_canonical_name"
     assert [notice.code for notice in found.notices] == ["IDENTITY_OPT_OUT_IMPLIED"]
 
@@ -216,11 +216,11 @@ def test_all_six_types_and_every_option_of_a_field_are_taken() -> None:
 @pytest.mark.parametrize("name", ["test_thing", "contacts"])
 def test_an_odd_name_is_told_and_where_guarded_refused_unless_forced(name: str) -> None:
     told = registration.read_registration(payload(entity_type=name))
-    assert isinstance(told, Registration)
+    assert isinstance(told, TypeRegistration)
     [notice] = told.notices
     assert codes(registration.read_registration(payload(entity_type=name), guard=True)) == {"/entity_type": notice.code}
     forced = registration.read_registration(payload(entity_type=name, force=True), guard=True)
-    assert isinstance(forced, Registration)
+    assert isinstance(forced, TypeRegistration)
     assert forced.notices == told.notices
 
 
@@ -233,11 +233,11 @@ def test_the_two_ways_to_say_the_scope_must_agree() -> None:
 def test_a_policy_that_makes_lists_of_scalars_is_told() -> None:
     config = {"merge_policies": {"name": {"strategy": "merge_array"}}}
     found = registration.read_registration(payload(reducer_config=config))
-    assert isinstance(found, Registration)
+    assert isinstance(found, TypeRegistration)
     assert [(notice.code, notice.fields) for notice in found.notices] == [("MERGE_ARRAY_OF_SCALARS", ("name",))]
 
 
 def test_a_path_is_a_pointer_whatever_the_name_of_the_field() -> None:
-    place: Place = Place((), [])
+    place: Location = Location((), [])
     assert read({"fields": {"a/b": {"type": "x"}}}, {"merge_policies": {}}, place, place) is None
     assert codes(place.problems) == {"/fields/a~1b/type": "unknown_type"}

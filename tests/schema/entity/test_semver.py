@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.schema.entity.semver import Bump, Version, distance, following, parse
+from headrace.schema.entity.semver import Bump, Version, distance, next_free_version, parse
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ def test_the_kind_of_a_step_is_told() -> None:
 
 def test_versions_that_are_taken_are_passed_over() -> None:
     taken = {Version(1, 1), Version(1, 2), Version(2, 0)}
-    assert following(Version(1, 0), Bump.MINOR, taken) == Version(1, 3)
-    assert following(Version(1, 0), Bump.MAJOR, taken) == Version(3, 0)
-    assert following(Version(1, 0), Bump.PATCH, taken) == Version(1, 0, 1)
-    assert following(Version(1, 1), Bump.NONE, taken) == Version(1, 1)
+    assert next_free_version(Version(1, 0), Bump.MINOR, taken) == Version(1, 3)
+    assert next_free_version(Version(1, 0), Bump.MAJOR, taken) == Version(3, 0)
+    assert next_free_version(Version(1, 0), Bump.PATCH, taken) == Version(1, 0, 1)
+    assert next_free_version(Version(1, 1), Bump.NONE, taken) == Version(1, 1)
 
 
 def test_versions_are_ordered_by_number_and_not_by_text() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from headrace.schema.entity.split import Fragment, Splitter, rebuilt
+from headrace.schema.entity.split import Fragment, Splitter, rejoin_fragments
 from schema.entity.samples import NANOS, defined, schema
 
 NANO = 1_700_000_000_123_456_789
@@ -16,7 +16,7 @@ def test_what_fits_stays_what_converts_is_kept_twice_and_the_rest_is_a_fragment(
         Fragment("tags", "x", "unknown_field"),
         Fragment("shoe", 38, "unknown_field"),
     )
-    assert rebuilt(fields, fragments) == given
+    assert rejoin_fragments(fields, fragments) == given
 
 
 def test_an_explicit_null_is_a_value_of_any_field_and_a_fragment_elsewhere() -> None:

@@ -7,28 +7,28 @@ import pytest
 
 from headrace.schema.entity import registration
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.problem import Problem
+from headrace.schema.entity.problem import EntityProblem
 from headrace.schema.entity.registration import ChangeRequest
 from headrace.schema.entity.semver import Bump
-from headrace.schema.entity.update import Updated, updated
+from headrace.schema.entity.update import UpdatedSchema, apply_update
 from schema.entity.samples import CONTACT, NANOS, NUMERIC, POLICIES, codes, defined, schema
 
 BASE = schema()
 SHOE = {"field_name": "shoe", "field_type": "number"}
 
 
-def tried(base: Schema, taken: tuple[str, ...] = (), **asked: Any) -> Updated | list[Problem]:
+def tried(base: Schema, taken: tuple[str, ...] = (), **asked: Any) -> UpdatedSchema | list[EntityProblem]:
     request = registration.read_change_request(asked)
-    return request if isinstance(request, list) else updated(base, request.update, taken)
+    return request if isinstance(request, list) else apply_update(base, request.update, taken)
 
 
-def done(base: Schema, taken: tuple[str, ...] = (), **asked: Any) -> Updated:
+def done(base: Schema, taken: tuple[str, ...] = (), **asked: Any) -> UpdatedSchema:
     found = tried(base, taken, **asked)
-    assert isinstance(found, Updated), found
+    assert isinstance(found, UpdatedSchema), found
     return found
 
 
-def told(found: Updated) -> list[tuple[str, tuple[str, ...]]]:
+def told(found: UpdatedSchema) -> list[tuple[str, tuple[str, ...]]]:
     return [(notice.code, notice.fields) for notice in found.notices]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.schema.entity.nodes import Converter, Field
-from headrace.schema.entity.values import FUNCTIONS, UNFIT, converted, fits, kind
+from headrace.schema.entity.values import FUNCTIONS, UNFIT, convert_value, fits, kind
 
 
 @pytest.mark.parametrize(
@@ -72,19 +72,19 @@ def field(to: Any, *functions: str) -> Field:
 
 def test_the_first_converter_that_can_wins() -> None:
     by_size = field("date", "timestamp_s_to_iso", "timestamp_ms_to_iso", "timestamp_nanos_to_iso")
-    assert converted(by_size, 1_700_000_000) == "2023-11-14T22:13:20.000Z"
-    assert converted(by_size, 1_700_000_000_000) == "2023-11-14T22:13:20.000Z"
-    assert converted(by_size, 1_700_000_000_000_000_000) == "2023-11-14T22:13:20.000Z"
+    assert convert_value(by_size, 1_700_000_000) == "2023-11-14T22:13:20.000Z"
+    assert convert_value(by_size, 1_700_000_000_000) == "2023-11-14T22:13:20.000Z"
+    assert convert_value(by_size, 1_700_000_000_000_000_000) == "2023-11-14T22:13:20.000Z"
     other = field("date", "timestamp_nanos_to_iso", "timestamp_s_to_iso")
-    assert converted(other, 1_700_000_000) == "1970-01-01T00:00:01.700Z"
+    assert convert_value(other, 1_700_000_000) == "1970-01-01T00:00:01.700Z"
 
 
 def test_a_value_of_the_type_is_left_alone_and_one_of_no_use_is_unfit() -> None:
     numeric = field("number", "string_to_number")
-    assert converted(numeric, 5) == 5
-    assert converted(numeric, True) is UNFIT
-    assert converted(numeric, ["5"]) is UNFIT
-    assert converted(field("string"), 5) is UNFIT
+    assert convert_value(numeric, 5) == 5
+    assert convert_value(numeric, True) is UNFIT
+    assert convert_value(numeric, ["5"]) is UNFIT
+    assert convert_value(field("string"), 5) is UNFIT
 
 
 @pytest.mark.parametrize(

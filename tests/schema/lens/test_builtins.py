@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schema.lens.builtins import FIRST_MILLIS, LAST_MILLIS, TYPES, conversion, is_type, text_of
+from headrace.schema.lens.builtins import FIRST_MILLIS, LAST_MILLIS, TYPES, is_type, make_conversion, text_of
 from headrace.schema.lens.ops import Transform
 from headrace.schema.lens.values import LensFailure, Raw
 
@@ -21,7 +21,7 @@ scalars = st.none() | st.booleans() | st.text() | st.integers() | st.floats(allo
 
 
 def converted(value: str, from_type: str, to_type: str, **transform: Any) -> str:
-    return bytes(conversion(from_type, to_type, Transform(**transform))(Raw(value.encode()))).decode()
+    return bytes(make_conversion(from_type, to_type, Transform(**transform))(Raw(value.encode()))).decode()
 
 
 def by_name(name: str, value: str) -> str:
@@ -216,6 +216,6 @@ def test_an_entry_of_the_wrong_type_does_not_give_way_to_the_default() -> None:
 
 
 def test_a_result_is_not_made_anew_for_each_event() -> None:
-    convert = conversion("string", "string", Transform(table={"a": "b"}))
+    convert = make_conversion("string", "string", Transform(table={"a": "b"}))
     assert convert(Raw(b'"a"')) is convert(Raw(b'"a"'))
     assert msgspec.json.encode({"x": convert(Raw(b'"a"'))}) == b'{"x":"b"}'

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.chain import LensChain
 from headrace.schema.lens.values import LensFailure
 from schema.lens.oracle import load, spell
 from schema.lens.strategies import Case, Manner, cases
 from schema.lens.wire import add, convert, each, lens, plunge, remove, rename, wrap
 
-CHAIN = Chain(
+CHAIN = LensChain(
     {
         1: lens(rename("/a", "/b"), version=1),
         2: lens(version=2),
@@ -75,14 +75,14 @@ def test_entries_that_are_no_objects_fail_like_others(entry: bytes) -> None:
 
 
 def test_entries_of_all_kinds_pass_a_lens_that_takes_them() -> None:
-    chain = Chain({1: lens(wrap(""))}, {})
+    chain = LensChain({1: lens(wrap(""))}, {})
     joined = b'{"a":1.0} ,[ 1] , "x" ,null,1e5, true'
     assert chain.promote(joined, 1, 2) == b'[{"a":1.0}],[[ 1]],["x"],[null],[1e5],[true]'
     assert chain.promote(b'[{"a":1.0}],[[ 1]],["x"]', 2, 1) == b'{"a":1.0},[ 1],"x"'
 
 
 def test_a_break_in_the_chain_is_a_failure_whichever_way_one_comes() -> None:
-    chain = Chain({1: lens(), 3: lens(version=3)}, {})
+    chain = LensChain({1: lens(), 3: lens(version=3)}, {})
     for source, target in [(1, 4), (4, 1), (2, 3)]:
         with pytest.raises(LensFailure, match="no lens leads from version 2 to version 3"):
             chain.promote(b"{}", source, target)
@@ -106,13 +106,13 @@ def test_a_body_that_was_taken_is_promoted_from_further_down_the_stack() -> None
 
 
 def test_events_share_nothing_that_can_change() -> None:
-    chain = Chain({1: lens(add("/h", {"l": []}), plunge("/a", "/h", "a"), each("/h/l", remove("/x")))}, {})
+    chain = LensChain({1: lens(add("/h", {"l": []}), plunge("/a", "/h", "a"), each("/h/l", remove("/x")))}, {})
     assert chain.promote(b'{"a":1},{"a":2}', 1, 2) == b'{"h":{"l":[],"a":1}},{"h":{"l":[],"a":2}}'
     assert chain.promote(b'{"a":3}', 1, 2) == b'{"h":{"l":[],"a":3}}'
 
 
 def test_a_chain_may_be_used_by_threads() -> None:
-    chain = Chain({1: lens(rename("/a", "/b")), 2: lens(wrap("/b"), version=2)}, {})
+    chain = LensChain({1: lens(rename("/a", "/b")), 2: lens(wrap("/b"), version=2)}, {})
     with ThreadPoolExecutor(8) as pool:
         answers = pool.map(lambda n: chain.promote(b'{"a":%d}' % n, 1, 3), range(200))
     assert list(answers) == [b'{"b":[%d]}' % n for n in range(200)]
@@ -121,7 +121,7 @@ def test_a_chain_may_be_used_by_threads() -> None:
 @settings(max_examples=1_000)
 @given(cases(Manner.LOOSE, lenses=3), st.integers(0, 3))
 def test_a_chain_is_its_lenses_one_after_the_other(case: Case, style: int) -> None:
-    chain = Chain(case.lenses, {1: case.schema})
+    chain = LensChain(case.lenses, {1: case.schema})
     for version in range(1, case.latest + 1):
         joined = b",".join(spell(document, style) for document in case.documents[version - 1])
         assert load(b"[" + chain.promote(joined, version, case.latest) + b"]") == case.documents[-1]

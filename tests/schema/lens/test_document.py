@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from headrace.schema.lens import ops
-from headrace.schema.lens.document import DEEPEST, LONGEST, admits, default_of, dump, filled, parse, required
+from headrace.schema.lens.document import DEEPEST, LONGEST, admits, default_of, dump, fill_defaults, parse, required
 from headrace.schema.lens.ops import Lens, Transform
 from schema.lens.strategies import Case, Manner, cases
 from schema.lens.wire import add, convert, copy, each, head, hoist, lens, lens_of, plunge, remove, rename, within, wrap
@@ -251,7 +251,7 @@ NEW = {
     ],
 )
 def test_a_default_that_is_not_given_comes_from_the_schemas(path: str, schema: Any, default: Any) -> None:
-    (op,) = filled(lens({"op": "add", "path": path, "schema": schema}), NEW).ops
+    (op,) = fill_defaults(lens({"op": "add", "path": path, "schema": schema}), NEW).ops
     assert isinstance(op, ops.Add)
     assert op.default == default
 
@@ -259,7 +259,7 @@ def test_a_default_that_is_not_given_comes_from_the_schemas(path: str, schema: A
 def test_defaults_are_found_inside_other_ops_and_given_ones_stay() -> None:
     bare = {"op": "add", "path": "/x", "schema": True}
     given = lens(each("/l", bare), within("/o", {**bare, "path": "/b"}), add("/a", 1))
-    assert filled(given, NEW) == lens(each("/l", add("/x", None)), within("/o", add("/b", [])), add("/a", 1))
+    assert fill_defaults(given, NEW) == lens(each("/l", add("/x", None)), within("/o", add("/b", [])), add("/a", 1))
     assert default_of(True, False) is msgspec.UNSET
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.schema.lens.forward import forward, run
 from headrace.schema.lens.ops import Add
-from headrace.schema.lens.values import LensFailure, Raw, _members, _pieces, encoded
+from headrace.schema.lens.values import LensFailure, Raw, _members, _pieces, encode_value
 from schema.lens.oracle import Refused, load, promoted, spell
 from schema.lens.strategies import Case, Manner, cases
 from schema.lens.wire import (
@@ -214,7 +214,7 @@ def test_a_default_is_not_shared_between_events_nor_between_places() -> None:
     holder: list[Any] = [Raw(b'{"a":1}'), Raw(b'{"a":2}')]
     for event in range(2):
         run(steps, holder, event)
-    assert [load(bytes(encoded(value))) for value in holder] == [
+    assert [load(bytes(encode_value(value))) for value in holder] == [
         {"h": {"list": [[]], "a": "1"}, "i": {"list": []}},
         {"h": {"list": [[]], "a": "2"}, "i": {"list": []}},
     ]

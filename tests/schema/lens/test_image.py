@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from headrace.schema.document import Validator
-from headrace.schema.lens.builtins import BUILTINS, FIRST_MILLIS, LAST_MILLIS, conversion
-from headrace.schema.lens.image import LOWERCASE_GROWTH, UPPERCASE_GROWTH, converted
+from headrace.schema.lens.builtins import BUILTINS, FIRST_MILLIS, LAST_MILLIS, make_conversion
+from headrace.schema.lens.image import LOWERCASE_GROWTH, UPPERCASE_GROWTH, convert_shape
 from headrace.schema.lens.ops import Convert, Transform
 from headrace.schema.lens.values import Raw
 from headrace.schema.shape.model import Shape
@@ -23,7 +23,7 @@ TIME = {"type": "string", "format": "date-time"}
 def image(schema: Any, types: str, transform: Transform) -> tuple[Shape, list[str]]:
     from_type, to_type = types.split(">")
     op = Convert(path=(), from_type=from_type, to_type=to_type, forward=transform, backward=BACK)
-    found = converted(op, shape_of(Root(schema).source))
+    found = convert_shape(op, shape_of(Root(schema).source))
     return found.shape, [complaint.rule for complaint in found.complaints]
 
 
@@ -84,7 +84,7 @@ def test_a_table_with_a_default_takes_containers_and_only_the_default_comes_out(
 def test_numbers_are_looked_up_by_their_one_text(number: float, text: str) -> None:
     transform = Transform(table={text: "found"})
     assert image({"const": number}, "number>string", transform)[1] == []
-    assert conversion("number", "string", transform)(Raw(msgspec.json.encode(number))) == Raw(b'"found"')
+    assert make_conversion("number", "string", transform)(Raw(msgspec.json.encode(number))) == Raw(b'"found"')
 
 
 def test_what_a_failing_table_still_gives_is_known() -> None:

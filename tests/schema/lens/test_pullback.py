@@ -8,11 +8,20 @@ import pytest
 
 from headrace.schema import pointer as pointers
 from headrace.schema.lens.ops import Convert, Head, Transform, Wrap
-from headrace.schema.lens.pullback import LARGEST, Absent, Constant, Either, Rebuild, Source, Stored, pull_back
+from headrace.schema.lens.pullback import (
+    LARGEST,
+    Absent,
+    ConstantSource,
+    Either,
+    Rebuild,
+    Stored,
+    ValueSource,
+    pull_back,
+)
 from schema.lens.wire import add, convert, copy, each, head, hoist, lens, plunge, remove, rename, within, wrap
 
 
-def source(pointer: str, *ops: dict[str, Any]) -> Source:
+def source(pointer: str, *ops: dict[str, Any]) -> ValueSource:
     names = pointers.parse(pointer)
     assert names is not None
     return pull_back({1: lens(*ops)}, names, 2)[1]
@@ -45,10 +54,10 @@ UPPER = Convert(
         ("/a", copy("/a", "/b"), stored("/a")),
         ("/b/c", copy("/a", "/b"), stored("/a/c")),
         ("/a/b/x", copy("/a", "/a/b"), stored("/a/x")),
-        ("/a", add("/a", None), Constant(None)),
-        ("/a/0/x", add("/a", [{"x": 1}]), Constant(1)),
+        ("/a", add("/a", None), ConstantSource(None)),
+        ("/a/0/x", add("/a", [{"x": 1}]), ConstantSource(1)),
         ("/a/1", add("/a", [{"x": 1}]), Absent()),
-        ("/o/a", add("/o/a", 0, optional=True), Either(("o",), Constant(0), Absent())),
+        ("/o/a", add("/o/a", 0, optional=True), Either(("o",), ConstantSource(0), Absent())),
         ("/a", remove("/a"), Absent()),
         ("/a/b", remove("/a", optional=True), Absent()),
         ("/n", hoist("/h", "n", "/n"), stored("/h/n")),
@@ -69,10 +78,10 @@ UPPER = Convert(
         ("/a/x", convert("/a", {"x": "X"}), Absent()),
         ("/o/b", within("/o", rename("/a", "/b")), stored("/o/a")),
         ("/o", within("/o", rename("/a", "")), stored("/o/a")),
-        ("/o/b", within("/o", add("/b", 1)), Constant(1)),
-        ("/o/b", within("/o", add("/b", 1), optional=True), Either(("o",), Constant(1), Absent())),
+        ("/o/b", within("/o", add("/b", 1)), ConstantSource(1)),
+        ("/o/b", within("/o", add("/b", 1), optional=True), Either(("o",), ConstantSource(1), Absent())),
         ("/l/3/b", each("/l", rename("/a", "/b")), stored("/l/3/a")),
-        ("/l/3/b", each("/l", add("/b", 1)), Either(("l", "3"), Constant(1), Absent())),
+        ("/l/3/b", each("/l", add("/b", 1)), Either(("l", "3"), ConstantSource(1), Absent())),
         ("/l/0", each("/l", convert("", {"x": "X"})), stored("/l/0", UPPER)),
         ("/l", each("/l"), stored("/l")),
         ("/z", each("/l", wrap("")), stored("/z")),
@@ -90,7 +99,7 @@ UPPER = Convert(
         ("/o", within("/o", remove("/a")), None),
     ],
 )
-def test_a_pointer_is_traced_through_an_op(pointer: str, op: dict[str, Any], expected: Source | None) -> None:
+def test_a_pointer_is_traced_through_an_op(pointer: str, op: dict[str, Any], expected: ValueSource | None) -> None:
     assert source(pointer, op) == (expected or Rebuild((lens(op),), pointers.parse(pointer) or ()))
 
 
@@ -102,7 +111,7 @@ def test_conversions_follow_one_another() -> None:
 
 
 def test_a_constant_is_converted_at_once() -> None:
-    assert source("/a", add("/a", "x"), convert("/a", {"x": "X"}), wrap("/a")) == Constant(["X"])
+    assert source("/a", add("/a", "x"), convert("/a", {"x": "X"}), wrap("/a")) == ConstantSource(["X"])
 
 
 def test_a_constant_that_no_conversion_takes_is_left_to_promotion() -> None:
@@ -112,7 +121,7 @@ def test_a_constant_that_no_conversion_takes_is_left_to_promotion() -> None:
 
 def test_a_choice_is_settled_where_an_older_op_decides_it() -> None:
     optional = rename("/a", "/b", optional=True)
-    assert source("/b", add("/a", 1), optional) == Constant(1)
+    assert source("/b", add("/a", 1), optional) == ConstantSource(1)
     assert source("/b", remove("/a"), optional) == stored("/b")
     assert source("/b", rename("/z", "/a", optional=True), optional) == Either(
         ("z",), stored("/z"), Either(("a",), stored("/a"), stored("/b"))
@@ -122,7 +131,7 @@ def test_a_choice_is_settled_where_an_older_op_decides_it() -> None:
 def test_a_choice_asks_nothing_that_an_earlier_one_has_answered() -> None:
     inner = [add("/n", 0), rename("/x", "/n", optional=True)]
     assert source("/o/n", within("/o", *inner, optional=True)) == Either(
-        ("o",), Either(("o", "x"), stored("/o/x"), Constant(0)), Absent()
+        ("o",), Either(("o", "x"), stored("/o/x"), ConstantSource(0)), Absent()
     )
     ops = [rename("/o/z", "/p"), rename("/o", "/p", optional=True)]
     assert source("/p/y", *ops) == Either(("o",), stored("/o/y"), Absent())
@@ -130,9 +139,9 @@ def test_a_choice_asks_nothing_that_an_earlier_one_has_answered() -> None:
 
 def test_whether_a_changed_object_is_there_is_still_known() -> None:
     ops = [rename("/o/x", "/o/y", optional=True), add("/o/z", 0, optional=True)]
-    assert source("/o/z", *ops) == Either(("o",), Constant(0), Absent())
+    assert source("/o/z", *ops) == Either(("o",), ConstantSource(0), Absent())
     made = [plunge("/a", "/o", "y", optional=True), add("/o/z", 0, optional=True)]
-    assert source("/o/z", *made) == Either(("a",), Constant(0), Either(("o",), Constant(0), Absent()))
+    assert source("/o/z", *made) == Either(("a",), ConstantSource(0), Either(("o",), ConstantSource(0), Absent()))
 
 
 def test_a_source_does_not_grow_without_bound() -> None:
@@ -171,13 +180,13 @@ def test_tracing_ends_at_a_break() -> None:
         (stored("/a/b"), b'{"a":7}', None),
         (stored(""), b" 7", b"7"),
         (stored("/a", UPPER), b'{"a":"x"}', b'"X"'),
-        (Constant({"a": None}), b"{}", b'{"a":null}'),
+        (ConstantSource({"a": None}), b"{}", b'{"a":null}'),
         (Absent(), b"{}", None),
-        (Either(("a",), stored("/a"), Constant(0)), b'{"a":null}', b"null"),
-        (Either(("a",), stored("/a"), Constant(0)), b"{}", b"0"),
+        (Either(("a",), stored("/a"), ConstantSource(0)), b'{"a":null}', b"null"),
+        (Either(("a",), stored("/a"), ConstantSource(0)), b"{}", b"0"),
         (Rebuild((lens(rename("/o/a", "/o/b")),), ("o",)), b'{"o":{"a":1e5}}', b'{"b":1e5}'),
         (Rebuild((lens(remove("/a")),), ("a", "b")), b'{"a":1}', None),
     ],
 )
-def test_a_source_is_evaluated_on_a_stored_document(source: Source, document: bytes, value: bytes | None) -> None:
+def test_a_source_is_evaluated_on_a_stored_document(source: ValueSource, document: bytes, value: bytes | None) -> None:
     assert source.evaluate(document) == value

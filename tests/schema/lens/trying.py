@@ -12,7 +12,7 @@ import msgspec
 from headrace.schema.document import Validator
 from headrace.schema.lens.forward import forward, run
 from headrace.schema.lens.ops import Lens
-from headrace.schema.lens.proof import documents
+from headrace.schema.lens.proof import sample_documents
 from headrace.schema.lens.values import LensFailure, Raw
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
@@ -28,7 +28,7 @@ def events(random: Random, schema: Any) -> Iterator[Any]:
     """Events that a stream with this schema may hold."""
     valid, guess = Validator(schema).accepts, Guess(random, schema)
     likely = [guess.value(schema) for _ in range(8)]
-    edges = islice(documents(shape_of(Root(schema).source), NAMES), 8)
+    edges = islice(sample_documents(shape_of(Root(schema).source), NAMES), 8)
     return filter(valid, [*likely, *map(guess.changed, likely), *edges])
 
 

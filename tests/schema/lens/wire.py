@@ -7,7 +7,7 @@ from typing import Any
 from headrace.schema.lens.document import parse
 from headrace.schema.lens.forward import Steps, run
 from headrace.schema.lens.ops import Lens
-from headrace.schema.lens.values import Raw, encoded
+from headrace.schema.lens.values import Raw, encode_value
 
 
 def lens_of(version: int, ops: list[dict[str, Any]]) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def through(steps: Steps, document: bytes) -> bytes:
     """What steps make of a document."""
     holder: list[Any] = [Raw(document)]
     run(steps, holder, 0)
-    return bytes(encoded(holder[0]))
+    return bytes(encode_value(holder[0]))
 
 
 def convert(path: str, table: dict[str, Any], **more: Any) -> dict[str, Any]:

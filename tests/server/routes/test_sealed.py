@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.format.manifest import name_hash
+from headrace.format.object_names import name_hash
 from s3 import S3
 from server.registries import WHOLE, append, evolve, installed, name_of, post, rename, shape
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
-from headrace.format.manifest import segment_place
+from headrace.format.object_names import parse_segment_key
 from headrace.reduce.work_units import JobName, Result, Unit
 from headrace.storage.database import Connection
 from headrace.storage.derived import States
@@ -71,7 +71,7 @@ class JobCommitter(Generic[Output]):
             listed = {state.name for state in States(self._batch.connection).listed(row.stream)}
             if not {state.name for state in unit.states} <= listed:
                 return True
-        places = [place for source in unit.segments if (place := segment_place(source.key)) is not None]
+        places = [place for source in unit.segments if (place := parse_segment_key(source.key)) is not None]
         return any(self._batch.published.is_orphan(place[1], name) for place, name in places)
 
     def finish(self) -> None:

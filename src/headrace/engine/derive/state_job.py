@@ -26,7 +26,7 @@ from headrace.engine.derive.levels import counted_levels
 from headrace.engine.derive.readable import OwnedRange, SegmentPart, owned_ranges
 from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
 from headrace.engine.log.batch import Batch
-from headrace.format.object_names import STATES, state_key, state_place
+from headrace.format.object_names import STATES, parse_state_key, state_key
 from headrace.format.ranges import Range, size, without
 from headrace.format.state.layout import State
 from headrace.reduce.states.coverage import base, missing, span, unused_states
@@ -87,7 +87,7 @@ class StateJob(Job[State]):
         made = (output.table, output.first_seq, output.count, output.level, output.lives)
         is_named_so = output.name.startswith(unit.name_begins)
         key = state_key(unit.stream, unit.incarnation, output.name)
-        if unit.job in FOLDED and wanted == made and is_named_so and state_place(key) is not None:
+        if unit.job in FOLDED and wanted == made and is_named_so and parse_state_key(key) is not None:
             return None
         return f"{output.name!r} is not what {unit.unit!r} asks for"
 

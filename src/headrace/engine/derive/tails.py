@@ -126,8 +126,8 @@ class Follower:
     ) -> None:
         """Fold events that were kept into tails, for a thread: for a turn, or until it is to stop."""
         begun, cpu_s, count = monotonic(), thread_time(), 0
-        for told in (block.told() for block in blocks):
-            for seq, at, event in shapes.folded(told):
+        for told in (block.run() for block in blocks):
+            for seq, at, event in shapes.decode_run(told):
                 for tail in tails:
                     tail.add(seq, at, event)
                 count += 1
@@ -173,7 +173,7 @@ class Follower:
         begun, count = thread_time(), 0
         for told in found:
             count += len(told.times_us)
-            for seq, at, event in shapes.folded(told):
+            for seq, at, event in shapes.decode_run(told):
                 for tail in tails:
                     tail.add(seq, at, event)
         self._learn(thread_time() - begun, count)
@@ -219,7 +219,7 @@ def fold_through(
         for batch in events.batches(chunk):
             for told in runs_of_batch(batch, _SLICE_BYTES):
                 begun = monotonic()
-                for seq, at, event in shapes.folded(told):
+                for seq, at, event in shapes.decode_run(told):
                     for tail in tails:
                         tail.add(seq, at, event)
                 if not goes_on():

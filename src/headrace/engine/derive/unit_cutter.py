@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headrace.config import PipelineConfig
 from headrace.engine.derive.readable import OwnedRange, SegmentPart, segment_parts
-from headrace.format.manifest import name_hash, range_name
+from headrace.format.object_names import name_hash, range_name
 from headrace.format.ranges import Range
 from headrace.reduce.work_units import JobName, Unit, concern
 from headrace.storage.published import Published

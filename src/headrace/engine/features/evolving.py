@@ -8,8 +8,8 @@ import msgspec
 
 from headrace.engine.features.source import Rules, Source, source_of
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.schema.descriptor.diff import alike
-from headrace.schema.descriptor.generated import json_schema, lens, search
+from headrace.schema.descriptor.diff import same_definition
+from headrace.schema.descriptor.generated import json_schema, make_lens, make_search_config
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.registry import Registry
 from headrace.types import Steps
@@ -39,7 +39,7 @@ def created(stream: str, event: Event) -> Evolved:
 def evolved(found: StreamRegistry, new: Event, next_seq: int) -> Evolved:
     """A stream whose event source changes before its next event."""
     registry, old = found.registry, source_of(found).rules
-    if alike(old.event, new):
+    if same_definition(old.event, new):
         return Evolved(registry, old, "kept")
     effect: Effect = "settings"
     schema = json_schema(new)
@@ -57,12 +57,12 @@ def evolved(found: StreamRegistry, new: Event, next_seq: int) -> Evolved:
 
 
 def _searchable(registry: Registry, event: Event) -> Registry:
-    return msgspec.structs.replace(registry, search=search(event, registry.current_version))
+    return msgspec.structs.replace(registry, search=make_search_config(event, registry.current_version))
 
 
 def _lens(registry: Registry, old: Event, new: Event) -> dict[str, object] | None:
     """The lens of a change as the registry of its stream wants it; None where no lens is sound."""
-    document = lens(old, new)
+    document = make_lens(old, new)
     version = registry.current_version
     return None if document is None else {**document, "schema": registry.schema, "from": version, "to": version + 1}
 

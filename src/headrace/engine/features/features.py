@@ -15,7 +15,7 @@ from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.computing import Computing
 from headrace.errors import BadRequest, Conflict, HeadraceError
 from headrace.schema.descriptor.nodes import Event
-from headrace.schema.descriptor.problem import Envelope, Problem, Status
+from headrace.schema.descriptor.problem import DescriptorProblem, RegistrationResponse, Status
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
 
@@ -51,13 +51,13 @@ class Features:
         """Versions after one, in order."""
         return self._registry.page(after, limit)
 
-    async def register(self, change: Change, who: str) -> Envelope:
+    async def register(self, change: Change, who: str) -> RegistrationResponse:
         """Make a change, or say what it would do or why it is refused."""
         for _ in range(_TRIES):
             base = self.current
             found = await self._computing.plan(self._patience_s, partial(propose, base, change))
             if isinstance(found, list):
-                return Envelope("invalid", base.version, errors=found, refused=True)
+                return RegistrationResponse("invalid", base.version, errors=found, refused=True)
             answer = self._unless_applied(found)
             if answer is not None:
                 return answer
@@ -66,7 +66,7 @@ class Features:
                 return _done(applied)
         raise Conflict("the registry keeps changing; read it and try again")
 
-    async def rollback(self, version: int, change: Change, who: str) -> Envelope:
+    async def rollback(self, version: int, change: Change, who: str) -> RegistrationResponse:
         """Change back to what an earlier version was: all of it, or one app's part."""
         row = self._registry.get(version)
         if row is None:
@@ -74,7 +74,7 @@ class Features:
         document = load(row)
         return await self.register(change.back_to(document), who)
 
-    def _unless_applied(self, proposal: Proposal) -> Envelope | None:
+    def _unless_applied(self, proposal: Proposal) -> RegistrationResponse | None:
         """The answer where nothing is to be changed; None where it is."""
         base, change, diff = proposal.base, proposal.change, proposal.diff
         errors = [*proposal.refusals, *self._taken(proposal)]
@@ -85,7 +85,7 @@ class Features:
         features, streams = preview(proposal, self._streams(proposal))
         if needs_force:
             errors += proposal.losses()
-        return Envelope(
+        return RegistrationResponse(
             status,
             base.version,
             list(diff.added),
@@ -97,14 +97,14 @@ class Features:
             status == "conflict" and not change.dry_run,
         )
 
-    def _taken(self, proposal: Proposal) -> list[Problem]:
+    def _taken(self, proposal: Proposal) -> list[DescriptorProblem]:
         """Streams that have the names of nodes and are none of ours."""
         found = []
         for name in proposal.diff.added:
             stream = self._log.catalog.find(EVENTS + name) if proposal.has_stream(name) else None
             if stream is not None and not stream.managed:
                 message = f"the stream {EVENTS}{name} exists already and is no event source: delete or rename it"
-                found.append(Problem("name_taken", proposal.path_of(name), message))
+                found.append(DescriptorProblem("name_taken", proposal.path_of(name), message))
         return found
 
     def _streams(self, proposal: Proposal) -> dict[str, Stream]:
@@ -148,9 +148,9 @@ class Features:
                 stream.retention_age_us = None if age_ms is None else age_ms * 1000
 
 
-def _done(apply: Apply) -> Envelope:
+def _done(apply: Apply) -> RegistrationResponse:
     plan = apply.current.document.plan
-    return Envelope(
+    return RegistrationResponse(
         "ok",
         apply.current.version,
         list(plan.added),
@@ -161,6 +161,8 @@ def _done(apply: Apply) -> Envelope:
     )
 
 
-def refusal(error: HeadraceError, version: int) -> Envelope:
+def refusal(error: HeadraceError, version: int) -> RegistrationResponse:
     """An error that came up in the commit, as an answer."""
-    return Envelope("conflict", version, errors=[Problem(error.code, "", error.message)], refused=True)
+    return RegistrationResponse(
+        "conflict", version, errors=[DescriptorProblem(error.code, "", error.message)], refused=True
+    )

@@ -13,7 +13,7 @@ from headrace.schema.descriptor.diff import Diff, diff, fingerprint
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.nodes import Node, Table
 from headrace.schema.descriptor.order import upstream
-from headrace.schema.descriptor.problem import Problem
+from headrace.schema.descriptor.problem import DescriptorProblem
 from headrace.schema.descriptor.validate import validate
 
 #: How paths name nodes that the payload does not have.
@@ -69,7 +69,7 @@ class Proposal(NamedTuple):
     nodes: dict[str, Node]
     apps: dict[str, str]
     diff: Diff
-    refusals: list[Problem]
+    refusals: list[DescriptorProblem]
 
     @property
     def changes_nothing(self) -> bool:
@@ -84,10 +84,10 @@ class Proposal(NamedTuple):
         """Where the payload has a node."""
         return path_of(self.change, name)
 
-    def losses(self) -> Iterator[Problem]:
+    def losses(self) -> Iterator[DescriptorProblem]:
         """What would be taken away."""
         for loss in self.diff.losses:
-            yield Problem("registration_conflict", self.path_of(loss.node) + loss.rest, loss.message)
+            yield DescriptorProblem("registration_conflict", self.path_of(loss.node) + loss.rest, loss.message)
 
 
 def path_of(change: Change, name: str) -> str:
@@ -97,7 +97,7 @@ def path_of(change: Change, name: str) -> str:
     return f"descriptors[{names.index(name)}]" if name in change.nodes else _ELSEWHERE + name
 
 
-def propose(base: Current, change: Change) -> Proposal | list[Problem]:
+def propose(base: Current, change: Change) -> Proposal | list[DescriptorProblem]:
     """What a change would make of a registry, or everything that is wrong with what it asks for."""
     refusals = _refusals(base, change)
     nodes = {name: node for name, node in base.nodes.items() if not change.covers(base.apps[name])}
@@ -122,23 +122,23 @@ def propose(base: Current, change: Change) -> Proposal | list[Problem]:
     return Proposal(base, change, nodes, apps, diff(base.nodes, nodes, owned), refusals)
 
 
-def _used_by(base: Current, change: Change, name: str, over: str) -> Problem:
+def _used_by(base: Current, change: Change, name: str, over: str) -> DescriptorProblem:
     message = f"{over!r} is used by {name!r} of the app {base.apps[name]!r}: with cascade that is removed too"
-    return Problem("used_by", path_of(change, over), message)
+    return DescriptorProblem("used_by", path_of(change, over), message)
 
 
-def _refusals(base: Current, change: Change) -> list[Problem]:
+def _refusals(base: Current, change: Change) -> list[DescriptorProblem]:
     """Why the registry as it is does not let this be asked for."""
     found = []
     expected = change.expected_version
     if expected is not None and expected != base.version:
         message = f"the registry has version {base.version}, not {expected}"
-        found.append(Problem("version_conflict", "expected_version", message))
+        found.append(DescriptorProblem("version_conflict", "expected_version", message))
     for name in change.nodes:
         owner = base.apps.get(name)
         if owner is not None and not change.covers(owner):
             message = f"{name!r} belongs to the app {owner!r}"
-            found.append(Problem("owned_by", f"{path_of(change, name)}.name", message))
+            found.append(DescriptorProblem("owned_by", f"{path_of(change, name)}.name", message))
     return found
 
 

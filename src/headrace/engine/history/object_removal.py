@@ -9,8 +9,9 @@ from typing import Any
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Chore
 from headrace.format import manifest as manifests
-from headrace.format.manifest import MANIFESTS, Manifest
-from headrace.format.object_names import COMPANIONS, STATES, companion_place, state_place
+from headrace.format import object_names
+from headrace.format.manifest import Manifest
+from headrace.format.object_names import COMPANIONS, MANIFESTS, STATES, parse_companion_key, parse_state_key
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States
 from headrace.storage.node import Node
@@ -43,12 +44,12 @@ class ObjectRemover:
     def bury(self, grave: Grave) -> list[str]:
         """Remove everything of a deleted stream; a last manifest says that it is deleted until all else is gone."""
         self._node.check()
-        location = manifests.name_hash(grave.name), grave.incarnation
-        below = (f"{kind}/{'/'.join(location)}" for kind in (manifests.SEGMENTS, COMPANIONS, STATES))
+        location = object_names.name_hash(grave.name), grave.incarnation
+        below = (f"{kind}/{'/'.join(location)}" for kind in (object_names.SEGMENTS, COMPANIONS, STATES))
         data_keys = [info.key for prefix in below for info in self._objects.list(prefix)]
-        manifest_keys = [info.key for info in self._objects.list(f"{manifests.MANIFESTS}/{'/'.join(location)}")]
+        manifest_keys = [info.key for info in self._objects.list(f"{object_names.MANIFESTS}/{'/'.join(location)}")]
         if manifest_keys:
-            last = self._tombstone(grave, max(manifests.generations(manifest_keys).get(location, [0])))
+            last = self._tombstone(grave, max(object_names.generations(manifest_keys).get(location, [0])))
             self._delete(data_keys)
             self._objects.delete(manifest_keys)
             self._objects.delete([last])
@@ -71,7 +72,7 @@ class ObjectRemover:
                 epochs=((0, 0),),
                 published_seq=0,
             )
-            key = manifests.manifest_key(grave.name, grave.incarnation, generation)
+            key = object_names.manifest_key(grave.name, grave.incarnation, generation)
             if self._objects.create(key, manifests.encode(tombstone)):
                 return key
 
@@ -104,8 +105,8 @@ def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterato
         return next(iter(objects.list(f"{MANIFESTS}/{'/'.join(location)}")), None) is None
 
     kinds = (
-        (COMPANIONS, companion_place, Companions(connection).is_orphan),
-        (STATES, state_place, States(connection).is_orphan),
+        (COMPANIONS, parse_companion_key, Companions(connection).is_orphan),
+        (STATES, parse_state_key, States(connection).is_orphan),
     )
     for prefix, place_of, is_orphan in kinds:
         for info in objects.list(prefix):

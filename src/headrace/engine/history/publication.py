@@ -11,7 +11,7 @@ from headrace.engine.log.batch import Batch
 from headrace.engine.log.forks import forks_beyond
 from headrace.engine.log.lifecycle import Chore
 from headrace.engine.log.stream import Stream
-from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.manifest import Segment
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States, companion_object_keys
@@ -99,7 +99,7 @@ class Publish(Chore):
             published.unmark(row.id, batch.now_us)
         # Generations between the two were created, and their commit was cut off.
         replaced = range(max(1, row.generation), publication.generation)
-        published.discard([manifests.manifest_key(row.name, row.incarnation, old) for old in replaced], batch.now_us)
+        published.discard([object_names.manifest_key(row.name, row.incarnation, old) for old in replaced], batch.now_us)
         gone = [*publication.snapshot.dropped, *([publication.replaced] if publication.replaced else [])]
         published.remove(row.id, (placed.segment for placed in publication.snapshot.dropped))
         gone += [old for old, _ in publication.swaps.made]

@@ -14,6 +14,7 @@ from headrace.engine.history.seal_pace import SealPace
 from headrace.engine.history.segment_builder import SegmentBuilder
 from headrace.engine.history.snapshot import Snapshot, manifest, take
 from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.object_names import COMPANIONS, STATES
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States
@@ -29,7 +30,7 @@ from headrace.storage.wal import Wal
 from headrace.types import Clock
 
 #: What holds entries, or what was derived from them.
-_HOLDING = (manifests.SEGMENTS, COMPANIONS, STATES)
+_HOLDING = (object_names.SEGMENTS, COMPANIONS, STATES)
 
 
 class Publisher:
@@ -88,7 +89,7 @@ class Publisher:
         return journal.publish(self._objects, self._node, self._connection)
 
     def _upload(self, snapshot: Snapshot, built: Built) -> None:
-        key = manifests.segment_key(snapshot.row.name, snapshot.row.incarnation, built.segment.name)
+        key = object_names.segment_key(snapshot.row.name, snapshot.row.incarnation, built.segment.name)
         self._objects.upload(key, built.path)
         self._segments.adopt(built.path, built.segment)
 
@@ -107,7 +108,7 @@ class Publisher:
             generation += 1
             self._node.check()
             data = manifests.encode(manifest(snapshot, segments, generation, self._node.identity))
-            key = manifests.manifest_key(snapshot.row.name, snapshot.row.incarnation, generation)
+            key = object_names.manifest_key(snapshot.row.name, snapshot.row.incarnation, generation)
             if self._objects.create(key, data):
                 self._node.check()
                 return generation, len(data)
@@ -120,12 +121,12 @@ class Publisher:
         Segments of streams we do not know are not ours to judge.
         """
         published, streams, keys = Published(self._connection), Streams(self._connection), list[str]()
-        for info in self._objects.list(manifests.SEGMENTS):
-            located = manifests.segment_place(info.key)
+        for info in self._objects.list(object_names.SEGMENTS):
+            located = object_names.parse_segment_key(info.key)
             if located is not None and info.modified_us < before_us and published.is_orphan(located[0][1], located[1]):
                 keys.append(info.key)
-        for info in self._objects.list(manifests.MANIFESTS):
-            for (_, incarnation), [generation] in manifests.generations([info.key]).items():
+        for info in self._objects.list(object_names.MANIFESTS):
+            for (_, incarnation), [generation] in object_names.generations([info.key]).items():
                 row = streams.of(incarnation) if info.modified_us < before_us else None
                 if row is not None and generation < row.generation:
                     keys.append(info.key)
@@ -142,6 +143,6 @@ class Publisher:
         listed_keys |= set(companion_keys(row.name, row.incarnation, derived))
         folded = *states.listed(stream), *states.retired(stream)
         listed_keys |= set(state_keys(row.name, row.incarnation, folded))
-        location = f"{manifests.name_hash(row.name)}/{row.incarnation}"
+        location = f"{object_names.name_hash(row.name)}/{row.incarnation}"
         stored_keys = (info.key for kind in _HOLDING for info in self._objects.list(f"{kind}/{location}"))
         return [key for key in stored_keys if key not in listed_keys]

@@ -22,6 +22,7 @@ from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import release
 from headrace.errors import CorruptData, Fenced, Unavailable
 from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.manifest import Manifest
 from headrace.storage.derived import Companions, States
 from headrace.storage.node import holder_of
@@ -75,7 +76,7 @@ def newest(objects: Objects, problems: list[CorruptData]) -> Iterator[Manifest]:
 
 def generations_of(objects: Objects) -> dict[StreamLocation, list[int]]:
     """The generations of every manifest, the newest first; also those that a listing of a service lacks as yet."""
-    generations_by_location = manifests.generations(info.key for info in objects.list(manifests.MANIFESTS))
+    generations_by_location = object_names.generations(info.key for info in objects.list(object_names.MANIFESTS))
     if not objects.is_local:
         with ThreadPoolExecutor(_PROBES) as pool:
             for location, newer in zip(
@@ -91,7 +92,7 @@ def _following(objects: Objects, listed: tuple[StreamLocation, list[int]]) -> li
     """The generations that follow the newest one that is listed, the newest first."""
     location, generations = listed
     newest = generations[0]
-    while objects.has(manifests.generation_key(location, newest + 1)):
+    while objects.has(object_names.generation_key(location, newest + 1)):
         newest += 1
     return list(range(newest, generations[0], -1))
 
@@ -101,7 +102,7 @@ def newest_valid(
 ) -> Manifest | None:
     """The newest valid one of some generations, and what is wrong with those that are newer."""
     for generation in generations:
-        key = manifests.generation_key(location, generation)
+        key = object_names.generation_key(location, generation)
         try:
             return manifests.decode(objects.get(key), key)
         except CorruptData as reason:
@@ -172,15 +173,15 @@ class Deletions:
         """Whether a stream was published, and has no manifest."""
         location = _location(row)
         is_unlisted = bool(row.generation) and location not in self.found
-        return is_unlisted and not self._objects.has(manifests.generation_key(location, row.generation))
+        return is_unlisted and not self._objects.has(object_names.generation_key(location, row.generation))
 
     def _has_segments(self, row: StreamRow) -> bool:
-        segments = f"{manifests.SEGMENTS}/{'/'.join(_location(row))}"
+        segments = f"{object_names.SEGMENTS}/{'/'.join(_location(row))}"
         return next(iter(self._objects.list(segments)), None) is not None
 
 
 def _location(row: StreamRow) -> StreamLocation:
-    return manifests.name_hash(row.name), row.incarnation
+    return object_names.name_hash(row.name), row.incarnation
 
 
 def recover(
@@ -225,7 +226,7 @@ class _Recovery:
         for location, generations in sorted(generations_by_location.items()):
             manifest = newest_valid(self._objects, location, generations, problems)
             if manifest is not None and manifest.lineage:
-                key = manifests.generation_key(location, manifest.generation)
+                key = object_names.generation_key(location, manifest.generation)
                 forks.append((len(manifest.lineage), key))  # they come after those they were forked from
                 continue
             done += 1

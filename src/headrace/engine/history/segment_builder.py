@@ -19,7 +19,8 @@ from headrace.engine.history.snapshot import Snapshot
 from headrace.engine.log.expiry import lifetime_steps
 from headrace.errors import CorruptData
 from headrace.format.body_compression import LEAST_BYTES
-from headrace.format.manifest import Segment, listed, segment_name
+from headrace.format.manifest import Segment, segment_entry
+from headrace.format.object_names import segment_name
 from headrace.format.segment.layout import GROUP_BYTES, GROUP_ROWS
 from headrace.format.segment.row_group import AppendRun, Notes
 from headrace.format.segment.writer import SegmentWriter
@@ -80,7 +81,7 @@ class _File:
         sealed = self.writer.finish()
         self._file.flush()
         name = segment_name(sealed.info.first_seq, sealed.info.count, secrets.token_hex(4))
-        return Built(self.path, listed(sealed, name, self.before_bytes, self.total_bytes))
+        return Built(self.path, segment_entry(sealed, name, self.before_bytes, self.total_bytes))
 
 
 class SegmentBuilder:

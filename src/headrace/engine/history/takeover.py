@@ -18,7 +18,7 @@ from headrace.engine.history.journal import Journal
 from headrace.engine.history.recovery import LEASE, Deletions, Recovered, Tell, entries_only_here, newest, recover
 from headrace.engine.log.batch import Batch, commit_alone
 from headrace.errors import Fenced, StoreUnavailable
-from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.storage import database
 from headrace.storage.lock import DirectoryLock, make_directory
 from headrace.storage.log_damage import RESTORED
@@ -147,7 +147,7 @@ def _has_missed(objects: Objects, node: Node, streams: Streams, last: int | None
     if streams.has_published():
         unlike = "" if held < 0 else f", or {lease_key(held)} is damaged: it is not the lease that this directory wrote"
         raise _other_store(f"this directory has published its streams elsewhere{unlike}")
-    if streams.every(0, 1) and next(iter(objects.list(manifests.MANIFESTS)), None) is not None:
+    if streams.every(0, 1) and next(iter(objects.list(object_names.MANIFESTS)), None) is not None:
         raise _other_store("this directory has streams of its own, and the store has those of another node")
     return last is not None or held >= 0 or is_restored
 

@@ -20,17 +20,24 @@ import msgspec
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.recovery import StreamLocation, newest_valid
 from headrace.errors import CorruptData
-from headrace.format import manifest as manifests
+from headrace.format import object_names
 from headrace.format.companion.layout import PartFile
 from headrace.format.manifest import Manifest, Segment
-from headrace.format.object_names import COMPANIONS, STATES, companion_key, companion_place, state_key, state_place
+from headrace.format.object_names import (
+    COMPANIONS,
+    STATES,
+    companion_key,
+    parse_companion_key,
+    parse_state_key,
+    state_key,
+)
 from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.types import JSON, media_type
 
 _TRIES = 3
-_KINDS = (manifests.SEGMENTS, COMPANIONS, STATES)
+_KINDS = (object_names.SEGMENTS, COMPANIONS, STATES)
 
 #: Told how many bytes of segments are done, of how many that are known of.
 Tell = Callable[[int, int], None]
@@ -75,13 +82,13 @@ class _Verification:
     def __init__(self, objects: Objects, journals: Sequence[Journal[Any]], stream: str | None, tell: Tell) -> None:
         self._objects = objects
         self._journals = journals
-        self._under = "" if stream is None else f"/{manifests.name_hash(stream)}"
+        self._under = "" if stream is None else f"/{object_names.name_hash(stream)}"
         self._tell = tell
         self._done = self._total = 0
         self._lives: dict[str, StreamLocation] = {}
 
     def run(self) -> Iterator[Report]:
-        generations_by_location = self._places(manifests.MANIFESTS + self._under)
+        generations_by_location = self._places(object_names.MANIFESTS + self._under)
         for location, generations in sorted(generations_by_location.items()):
             yield self._verify_newest(location, generations)
         yield from self._strays(generations_by_location)
@@ -104,14 +111,14 @@ class _Verification:
         )
 
     def _places(self, prefix: str) -> dict[StreamLocation, list[int]]:
-        return manifests.generations(info.key for info in self._objects.list(prefix))
+        return object_names.generations(info.key for info in self._objects.list(prefix))
 
     def _verify_newest(self, location: StreamLocation, generations: list[int]) -> Report:
         for _ in range(_TRIES):
             report = self._verify(location, generations)
             if not report.damage:
                 break
-            now = self._places(f"{manifests.MANIFESTS}/{'/'.join(location)}").get(location, [])
+            now = self._places(f"{object_names.MANIFESTS}/{'/'.join(location)}").get(location, [])
             if now == generations:
                 break
             generations = now  # what is missing was replaced, or deleted, while we looked
@@ -129,7 +136,7 @@ class _Verification:
         report.stream, report.state, report.generation = manifest.stream, manifest.state, manifest.generation
         report.entries = manifest.published_seq - manifest.first_seq
         report.orphans += [
-            manifests.generation_key(location, older) for older in generations if older < manifest.generation
+            object_names.generation_key(location, older) for older in generations if older < manifest.generation
         ]
         self._verify_objects(manifest, sizes, report)
         report.damage += self._verify_sums(manifest)
@@ -181,7 +188,7 @@ class _Verification:
 
     def _verify_sums(self, manifest: Manifest) -> Iterator[Damage]:
         """The payload that the manifest counts goes on from segment to segment and up to its own total."""
-        key = manifests.manifest_key(manifest.stream, manifest.incarnation, manifest.generation)
+        key = object_names.manifest_key(manifest.stream, manifest.incarnation, manifest.generation)
         for before, after in pairwise(manifest.segments):
             if before.total_bytes != after.before_bytes:
                 what = f"{after.name} goes on after {after.before_bytes} bytes, not after {before.total_bytes}"
@@ -192,7 +199,7 @@ class _Verification:
 
     def _verify_lineage(self, manifest: Manifest) -> Iterator[Damage]:
         """What a fork reads from others must be there."""
-        key = manifests.manifest_key(manifest.stream, manifest.incarnation, manifest.generation)
+        key = object_names.manifest_key(manifest.stream, manifest.incarnation, manifest.generation)
         start = manifest.first_seq
         for incarnation, end in manifest.lineage:
             source = self._newest_of(incarnation)
@@ -206,28 +213,30 @@ class _Verification:
 
     def _newest_of(self, incarnation: str) -> Manifest | None:
         if incarnation not in self._lives:
-            self._lives |= {location[1]: location for location in self._places(manifests.MANIFESTS)}
+            self._lives |= {location[1]: location for location in self._places(object_names.MANIFESTS)}
         location = self._lives.get(incarnation)
         if location is None:
             return None
-        generations = self._places(f"{manifests.MANIFESTS}/{'/'.join(location)}").get(location, [])
+        generations = self._places(f"{object_names.MANIFESTS}/{'/'.join(location)}").get(location, [])
         return newest_valid(self._objects, location, generations, [])
 
     def _strays(self, places: dict[StreamLocation, list[int]]) -> Iterator[Report]:
         """Segments, companions and states of streams that have no manifest."""
         strays: dict[StreamLocation, list[str]] = {}
         for info in (info for kind in _KINDS for info in self._objects.list(kind + self._under)):
-            located = manifests.segment_place(info.key) or companion_place(info.key) or state_place(info.key)
+            located = (
+                object_names.parse_segment_key(info.key) or parse_companion_key(info.key) or parse_state_key(info.key)
+            )
             if located is not None and located[0] not in places:
                 strays.setdefault(located[0], []).append(info.key)
         for location, keys in sorted(strays.items()):
-            if not self._places(f"{manifests.MANIFESTS}/{'/'.join(location)}"):
+            if not self._places(f"{object_names.MANIFESTS}/{'/'.join(location)}"):
                 yield Report(None, location[1], orphans=sorted(keys))
 
 
 def _segments(manifest: Manifest) -> dict[str, Segment]:
     return {
-        manifests.segment_key(manifest.stream, manifest.incarnation, segment.name): segment
+        object_names.segment_key(manifest.stream, manifest.incarnation, segment.name): segment
         for segment in (*manifest.kept, *manifest.segments)
     }
 

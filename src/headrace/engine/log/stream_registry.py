@@ -14,11 +14,11 @@ from headrace.schema import pointer as pointers
 from headrace.schema.document import Validator
 from headrace.schema.entries import Failure
 from headrace.schema.lens import document as lens_document
-from headrace.schema.lens.chain import Chain
+from headrace.schema.lens.chain import LensChain
 from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.values import LensFailure
 from headrace.schema.registry import Registry
-from headrace.schema.routing import RoutingKey
+from headrace.schema.routing_key import RoutingKey
 
 if TYPE_CHECKING:
     from headrace.engine.log.append import Terms
@@ -53,7 +53,7 @@ class StreamSchema:
 
     __slots__ = ("_chain", "_schema", "version")
 
-    def __init__(self, chain: Chain, schema: Any, version: int) -> None:
+    def __init__(self, chain: LensChain, schema: Any, version: int) -> None:
         self._chain = chain
         self._schema = schema
         self.version = version
@@ -94,7 +94,7 @@ class StreamRegistry:
         #: The first event that the lenses carry to the current version.
         self.readable_from = registry.readable_from
         self._validator = validator(msgspec.json.encode(registry.current_schema)) if self.version else None
-        self._chain = Chain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._chain = LensChain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
         self._emptied: list[EmptiedField] | None = None
         key = registry.routing_key
         self._routing = None if key is None else RoutingKey(pointers.parse(key.pointer) or (), key.required)

@@ -26,7 +26,7 @@ from headrace.schema.change import Change, Classification
 from headrace.schema.diff import diff
 from headrace.schema.plan import Plan, Refusal
 from headrace.schema.registry import Registry
-from headrace.schema.update import UNSET, Update
+from headrace.schema.update import UNSET, SchemaUpdate
 from headrace.storage.streams import LIVE
 
 _TRIES = 20
@@ -145,13 +145,13 @@ def _misfits(defaults: Defaults, registry: Registry, name: str) -> list[Refusal]
     ]
 
 
-def _update(stream: Stream, registry: Registry, profile: Profile) -> Update | None:
+def _update(stream: Stream, registry: Registry, profile: Profile) -> SchemaUpdate | None:
     """What the profile brings along, where there is nothing yet that it could replace."""
     defaults = profile.definition.defaults
     if defaults is None or registry.current_version or stream.head.next_seq:
         return None
     key = defaults.routing_key if registry.routing_key is None else None
-    return Update(
+    return SchemaUpdate(
         schema=defaults.schema,
         search=UNSET if defaults.search is None else defaults.search,
         routing_key=UNSET if key is None else key,

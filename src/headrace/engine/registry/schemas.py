@@ -21,7 +21,7 @@ from headrace.schema import apply as changes
 from headrace.schema.plan import Plan, Refusal
 from headrace.schema.problem import Problem
 from headrace.schema.registry import Registry
-from headrace.schema.update import Update
+from headrace.schema.update import SchemaUpdate
 from headrace.storage.registries import Registries, RegistryRow
 from headrace.storage.streams import LIVE
 
@@ -92,7 +92,7 @@ class Schemas:
         """Every revision of a stream's registry, the oldest first."""
         return self._registries.history(stream.id)
 
-    async def plan(self, stream: Stream, update: Update) -> Plan[Registry]:
+    async def plan(self, stream: Stream, update: SchemaUpdate) -> Plan[Registry]:
         """What an update would do; nothing is changed."""
         head = stream.head
         registry = Registry.empty(stream.name) if head.registry is None else head.registry.registry
@@ -105,12 +105,12 @@ class Schemas:
             return planned
         return msgspec.structs.replace(planned, registry=registry, refusals=(full,))
 
-    async def propose(self, stream: Stream, update: Update) -> tuple[Plan[Registry], Registry | None]:
+    async def propose(self, stream: Stream, update: SchemaUpdate) -> tuple[Plan[Registry], Registry | None]:
         """What an update would do, and the registry to try on events, refused or not; None where there is none."""
         registry, next_seq = self.registry(stream), stream.head.next_seq
         planned = await self.plan(stream, update)
         proposal = await self._computing.plan(
-            self._patience_s, lambda: changes.proposed(registry, update, planned, next_seq=next_seq)
+            self._patience_s, lambda: changes.propose_registry(registry, update, planned, next_seq=next_seq)
         )
         return planned, proposal
 
@@ -124,12 +124,12 @@ class Schemas:
         message += f"revisions and {MAX_HISTORY_BYTES} bytes are kept; go on with another stream"
         return Refusal("registry_full", "", message, {"revisions": revisions, "bytes": size})
 
-    async def apply(self, stream: Stream, update: Update, who: str = SERVER) -> tuple[Plan[Registry], Registry]:
+    async def apply(self, stream: Stream, update: SchemaUpdate, who: str = SERVER) -> tuple[Plan[Registry], Registry]:
         """Do what an update asks for, whole, or raise the reasons why not; answers the registry it led to."""
         with stream.held():
             return await self._apply(stream, update, who)
 
-    async def _apply(self, stream: Stream, update: Update, who: str) -> tuple[Plan[Registry], Registry]:
+    async def _apply(self, stream: Stream, update: SchemaUpdate, who: str) -> tuple[Plan[Registry], Registry]:
         for _ in range(_TRIES):
             base = stream.head.registry
             planned = await self.plan(stream, update)

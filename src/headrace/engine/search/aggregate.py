@@ -84,9 +84,9 @@ class _Aggregate:
     ) -> None:
         self._look, self._deadline, self._answer_by = look, deadline, answer_by
         # Of the rollup only what is asked for is computed; which events count in it, all of its dimensions say.
-        self._asked, self._where = request.asked.narrowed(), request.where
+        self._asked, self._where = request.aggregate.narrowed(), request.where
         self._search = look.defined.definition.search
-        self._whole, self._rollup = request.asked.rollup, self._asked.rollup
+        self._whole, self._rollup = request.aggregate.rollup, self._asked.rollup
         self._trees = include_queries(self._rollup)
         self._wanted = None if self._where is None else wanted_values(self._where, self._whole, self._search)
         self._matches = predicate.compile(self._where, self._search) if self._where is not None else lambda _: True
@@ -185,7 +185,7 @@ class _Aggregate:
                 self._search,
                 intervals=intervals,
                 spans=spans,
-                known=known,
+                query_columns=known,
                 most_groups=self._most_groups,
                 deadline=self._answer_by,
             )

@@ -9,7 +9,7 @@ from headrace.engine.search.archive import Look
 from headrace.extract.match.tally import Tally
 from headrace.query.definition import decode_exact
 from headrace.query.search import Field, Search
-from headrace.schema.lens.values import LensFailure, Raw, encoded, found, opened
+from headrace.schema.lens.values import LensFailure, Raw, encode_value, find_value_slot, open_container
 
 
 class Documents:
@@ -54,16 +54,16 @@ class Promoted(NamedTuple):
 
 def _spelled(root: list[Any], field: Field) -> list[Raw]:
     """What lies where a field is bound, arrays flattened, in order; null is nothing."""
-    place = found(root, 0, field.pointer)
+    place = find_value_slot(root, 0, field.pointer)
     pending = [] if place is None else [place]
     values: list[Raw] = []
     while pending:
         holder, key = pending.pop()
-        container = opened(holder, key)
+        container = open_container(holder, key)
         if isinstance(container, list):
             pending.extend((container, at) for at in reversed(range(len(container))))
         else:
-            values.append(encoded(holder[key]))
+            values.append(encode_value(holder[key]))
     return [value for value in values if bytes(value) != b"null"]
 
 
@@ -73,7 +73,7 @@ def _opened(payload: bytes, decode: Callable[[bytes], Any]) -> Any:
     pending: list[tuple[Any, Any]] = [(root, 0)]
     while pending:
         holder, key = pending.pop()
-        container = opened(holder, key)
+        container = open_container(holder, key)
         if isinstance(container, dict):
             pending.extend((container, name) for name in container)
         elif isinstance(container, list):

@@ -19,7 +19,7 @@ from headrace.engine.search.companion_cover import is_current, replaced, span, w
 from headrace.engine.search.definitions import Defined, Definitions
 from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion
-from headrace.format.object_names import COMPANIONS, companion_key, companion_place
+from headrace.format.object_names import COMPANIONS, companion_key, parse_companion_key
 from headrace.format.ranges import Range, size, without
 from headrace.reduce.work_units import DERIVED, JobName, Unit
 from headrace.storage.database import Connection
@@ -59,7 +59,7 @@ class IndexJob(Job[Companion]):
         """Why a companion is not of the entries of a unit."""
         wanted, made = (unit.first_seq, unit.count, unit.level), (output.first_seq, output.count, output.level)
         key = companion_key(unit.stream, unit.incarnation, output.name, "columns")
-        is_named_so = output.name.startswith(unit.name_begins) and companion_place(key) is not None
+        is_named_so = output.name.startswith(unit.name_begins) and parse_companion_key(key) is not None
         if unit.job in DERIVED and wanted == made and is_named_so:
             return None
         return f"{output.name!r} is not what {unit.unit!r} asks for"

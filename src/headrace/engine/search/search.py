@@ -200,7 +200,7 @@ class _Search:
             start=self._look.start,
             stop=self._look.stop,
             hits=hits,
-            last=self._wire(self._best.held[-1].place) if is_full else None,
+            last=self._wire(self._best.held[-1].position) if is_full else None,
             total=self._total if self._request.track_total_hits and not timed_out else None,
             timed_out=timed_out,
             visible=self._walk.visible(),
@@ -215,9 +215,9 @@ class _Search:
         event = self._documents.promoted(held.seq)
         if event is None:
             return None
-        scored = [value for key, value in zip(self._order, held.place, strict=True) if key.is_score]
+        scored = [value for key, value in zip(self._order, held.position, strict=True) if key.is_score]
         score = scored[0] if scored else None if self._has_score else 0.0
-        return Hit(held.seq, score, self._wire(held.place), event)
+        return Hit(held.seq, score, self._wire(held.position), event)
 
     def _wire(self, place: SortPosition) -> list[Any]:
         stream = self._look.stream

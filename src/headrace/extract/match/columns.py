@@ -53,10 +53,10 @@ class Columns:
 
     def groups(self, name: str) -> Sequence[ColumnGroup]:
         """The row groups of a column."""
-        known = self._groups.get(name)
-        if known is None:
-            known = self._groups[name] = self._companion.groups(name)
-        return known
+        groups = self._groups.get(name)
+        if groups is None:
+            groups = self._groups[name] = self._companion.groups(name)
+        return groups
 
     def touching(self, name: str, start: int, stop: int) -> Iterator[tuple[int, ColumnGroup]]:
         """The numbers of the row groups that have rows from ``start`` to ``stop``, and the groups."""
@@ -76,18 +76,18 @@ class Columns:
             sign, bound = ("<=", INT64[-1]) if bound > 0 else (">=", INT64[0])
         if isinstance(bound, str) and not _is_unicode(bound):
             return Selection(window.count, mask=mask)
-        for number, group in self._questioned(name, window):
-            found: Mask | bool | None = _judged(group, sign, bound)
-            if found is None:
+        for number, group in self._groups_in_question(name, window):
+            matches: Mask | bool | None = _judge_group(group, sign, bound)
+            if matches is None:
                 column = self._companion.column(name, number)
-                found = _matching(column, lambda values: _COMPARE[sign](values, bound))
-            _put(mask, window, group, found)
+                matches = _matching(column, lambda values: _COMPARE[sign](values, bound))
+            _put(mask, window, group, matches)
         return Selection(window.count, mask=mask)
 
     def containing(self, name: str, part: str, window: Window) -> Selection:
         """The rows of a window that have a text with this part."""
         mask = np.zeros(window.count, np.bool_)
-        for number, group in self._questioned(name, window) if _is_unicode(part) else ():
+        for number, group in self._groups_in_question(name, window) if _is_unicode(part) else ():
             column = self._companion.column(name, number)
             _put(mask, window, group, _matching(column, lambda values: pc.match_substring(values, part)))
         return Selection(window.count, mask=mask)
@@ -104,7 +104,7 @@ class Columns:
                 parts.append(_scalars(column if whole else column.take(pa.array(rows[low:high] - group.start))))
         return parts[1] if len(parts) == 2 else pa.concat_arrays(parts)
 
-    def _questioned(self, name: str, window: Window) -> Iterator[tuple[int, ColumnGroup]]:
+    def _groups_in_question(self, name: str, window: Window) -> Iterator[tuple[int, ColumnGroup]]:
         """The row groups of a column that have rows in question."""
         rows = None if window.candidates is None else window.candidates.rows()
         for number, group in self.touching(name, window.start, window.stop):
@@ -128,7 +128,7 @@ def _scalars(column: Any) -> Any:
     return firsts if not column.null_count else pc.replace_with_mask(pa.nulls(len(column), firsts.type), valid, firsts)
 
 
-def _judged(group: ColumnGroup, sign: str, bound: Any) -> bool | None:
+def _judge_group(group: ColumnGroup, sign: str, bound: Any) -> bool | None:
     """Whether all rows of a group are on the asked side, or none is; None where one has to look."""
     if group.least is None or group.greatest is None:
         return False if group.nulls == group.stop - group.start else None
@@ -157,14 +157,14 @@ def _matching(column: Any, test: Callable[[Any], Any]) -> Mask:
         mask = np.zeros(len(column), np.bool_)
         mask[pc.list_parent_indices(column).filter(test(column.flatten())).to_numpy()] = True
         return mask
-    found: Mask = test(column).fill_null(False).to_numpy(zero_copy_only=False)
-    return found
+    matches: Mask = test(column).fill_null(False).to_numpy(zero_copy_only=False)
+    return matches
 
 
-def _put(mask: Mask, window: Window, group: ColumnGroup, found: Mask | bool) -> None:
+def _put(mask: Mask, window: Window, group: ColumnGroup, matches: Mask | bool) -> None:
     """Write what was found in a group into the mask of a window."""
     low, high = max(group.start, window.start), min(group.stop, window.stop)
-    part = found if isinstance(found, bool) else found[low - group.start : high - group.start]
+    part = matches if isinstance(matches, bool) else matches[low - group.start : high - group.start]
     mask[low - window.start : high - window.start] = part
 
 

@@ -59,35 +59,37 @@ class WordLookup:
         if len(words) == 1:
             return self.word(field, words[0], prefix=prefix).rows
         if not self._companion.fields[field].many:
-            return _common([self.word(field, word, prefix=at).rows for word, at in _marked(words, prefix)])
-        values = [_once(self._values(field, word, at)) for word, at in _marked(words, prefix)]
-        return _once(_common(values) >> VALUE_BITS).astype(np.int32)
+            return _intersect([self.word(field, word, prefix=at).rows for word, at in _mark_prefix(words, prefix)])
+        values = [_once(self._values(field, word, at)) for word, at in _mark_prefix(words, prefix)]
+        return _once(_intersect(values) >> VALUE_BITS).astype(np.int32)
 
     def word(self, field: str, word: str, *, prefix: bool) -> RowCounts:
         """Where a word stands, or any that begins so, and how often."""
-        known = self._counted.get((field, (word,), prefix))
-        if known is None:
+        counts = self._counted.get((field, (word,), prefix))
+        if counts is None:
             rows = self._companion.occurrence_rows(field, word, prefix=prefix)
-            known = self._counted[field, (word,), prefix] = _counted(rows)
-        return known
+            counts = self._counted[field, (word,), prefix] = _count_rows(rows)
+        return counts
 
     def phrase(self, field: str, words: list[str], *, prefix: bool) -> RowCounts:
         """Where words follow each other in a value, and how often."""
         if len(words) == 1:
             return self.word(field, words[0], prefix=prefix)
-        known = self._counted.get((field, tuple(words), prefix))
-        if known is None:
-            starts = [self._starts(field, word, number, at) for number, (word, at) in enumerate(_marked(words, prefix))]
-            rows = (_common(starts) >> (VALUE_BITS + WORD_BITS)).astype(np.int32)
-            known = self._counted[field, tuple(words), prefix] = _counted(rows)
-        return known
+        counts = self._counted.get((field, tuple(words), prefix))
+        if counts is None:
+            starts = [
+                self._starts(field, word, number, at) for number, (word, at) in enumerate(_mark_prefix(words, prefix))
+            ]
+            rows = (_intersect(starts) >> (VALUE_BITS + WORD_BITS)).astype(np.int32)
+            counts = self._counted[field, tuple(words), prefix] = _count_rows(rows)
+        return counts
 
     def _at(self, field: str, word: str, prefix: bool) -> tuple[Int32s, Int32s]:
-        known = self._occurrences.get((field, word, prefix))
-        if known is None:
-            known = self._companion.occurrences(field, word, prefix=prefix)
-            self._occurrences[field, word, prefix] = known
-        return known
+        occurrences = self._occurrences.get((field, word, prefix))
+        if occurrences is None:
+            occurrences = self._companion.occurrences(field, word, prefix=prefix)
+            self._occurrences[field, word, prefix] = occurrences
+        return occurrences
 
     def _values(self, field: str, word: str, prefix: bool) -> Int64s:
         """The values with a word: row, then the number of the value in it."""
@@ -105,12 +107,12 @@ class WordLookup:
         return ((rows.astype(np.int64) << (VALUE_BITS + WORD_BITS)) | places) - number
 
 
-def _marked(words: list[str], prefix: bool) -> list[tuple[str, bool]]:
+def _mark_prefix(words: list[str], prefix: bool) -> list[tuple[str, bool]]:
     """Every word, and whether it is only a beginning."""
     return [(word, prefix and at == len(words) - 1) for at, word in enumerate(words)]
 
 
-def _common(sets: list[Numbers]) -> Numbers:
+def _intersect(sets: list[Numbers]) -> Numbers:
     """The numbers that are in all of these ascending arrays."""
     ordered = sorted(sets, key=len)
     least = ordered[0]
@@ -128,7 +130,7 @@ def _once(numbers: Int64s) -> Int64s:
     return numbers[fresh]
 
 
-def _counted(rows: Int32s) -> RowCounts:
+def _count_rows(rows: Int32s) -> RowCounts:
     """Ascending rows, each once, and how often each was there."""
     if not len(rows):
         return RowCounts(rows, np.empty(0, np.intp))
@@ -171,9 +173,9 @@ class Evaluator:
                 every = Selection.every(window.count) if window.candidates is None else window.candidates
                 return every - self.select(part, window)
             case Clause():
-                asked = self._search.asked(tree)
-                found = Selection.union(window.count, [self._clause(tree, field, window) for field in asked])
-                return found if window.candidates is None else window.candidates & found
+                fields = self._search.fields_of(tree)
+                selection = Selection.union(window.count, [self._clause(tree, field, window) for field in fields])
+                return selection if window.candidates is None else window.candidates & selection
         raise TypeError(f"{tree!r} is no query")
 
     def may_hold(self, tree: Node) -> bool:
@@ -184,8 +186,8 @@ class Evaluator:
             case Or(parts=parts):
                 return any(map(self.may_hold, parts))
             case Clause():
-                asked = self._search.asked(tree)
-                return any(not self._is_posted(tree, field) or len(self.rows(tree, field)) for field in asked)
+                fields = self._search.fields_of(tree)
+                return any(not self._is_posted(tree, field) or len(self.rows(tree, field)) for field in fields)
         return True
 
     def _clause(self, clause: Clause, field: Field, window: Window) -> Selection:
@@ -205,38 +207,38 @@ class Evaluator:
 
     def rows(self, clause: Clause, field: Field) -> Int32s:
         """The rows of a clause that postings answer for one of the fields it asks."""
-        known = self._rows.get((clause, field.name))
-        if known is None:
+        rows = self._rows.get((clause, field.name))
+        if rows is None:
             with self._tally.timing("fts_decode_ms" if field.kind is Kind.TEXT else "exact_candidate_time_ms"):
-                known = self._rows[clause, field.name] = self._looked_up(clause, field)
-        return known
+                rows = self._rows[clause, field.name] = self._look_up(clause, field)
+        return rows
 
-    def _looked_up(self, clause: Clause, field: Field) -> Int32s:
+    def _look_up(self, clause: Clause, field: Field) -> Int32s:
         match clause:
             case Contains(value=value):
                 return self.companion.rows_containing(field.name, str(canonical(field, value)))
             case Term(value=value, prefix=prefix) | Phrase(value=value, prefix=prefix):
                 if field.kind is Kind.TEXT:
                     return self._in_text(clause, field.name, words(value), prefix)
-                asked = canonical(field, value)
-                assert asked is not None, "the query was checked"
+                wanted = canonical(field, value)
+                assert wanted is not None, "the query was checked"
                 if prefix:
-                    return self.companion.rows_with_prefix(field.name, str(asked))
-                return self.companion.rows(field.name, term(asked))
+                    return self.companion.rows_with_prefix(field.name, str(wanted))
+                return self.companion.rows(field.name, term(wanted))
         raise TypeError(f"{clause!r} is no clause")
 
-    def _in_text(self, clause: Clause, field: str, asked: list[str], prefix: bool) -> Int32s:
-        if not asked:
+    def _in_text(self, clause: Clause, field: str, wanted: list[str], prefix: bool) -> Int32s:
+        if not wanted:
             return np.empty(0, np.int32)
         if isinstance(clause, Phrase):
-            return self.texts.phrase(field, asked, prefix=prefix).rows
-        return self.texts.holding(field, asked, prefix=prefix)
+            return self.texts.phrase(field, wanted, prefix=prefix).rows
+        return self.texts.holding(field, wanted, prefix=prefix)
 
     def _has_value(self, field: str) -> Mask:
-        known = self._present.get(field)
-        if known is None:
-            known = self._present[field] = self.companion.present(field)
-        return known
+        mask = self._present.get(field)
+        if mask is None:
+            mask = self._present[field] = self.companion.present(field)
+        return mask
 
     def _is_posted(self, clause: Clause, field: Field) -> bool:
         """Whether postings answer a clause about a field, and not columns."""
@@ -250,14 +252,14 @@ class Evaluator:
 
 def query_fields(tree: Node, search: Search) -> set[str]:
     """The names of all fields that a query asks."""
-    return {field.name for clause in clauses(tree) for field in search.asked(clause)}
+    return {field.name for clause in clauses(tree) for field in search.fields_of(clause)}
 
 
 def families(tree: Node, search: Search, order: Order) -> tuple[str, ...]:
     """Which kinds of an index answer a query in this order: typed columns, exact values, full text."""
     used = {"col"} if any(key.field is not None for key in order) else set()
     for clause in clauses(tree):
-        for field in search.asked(clause):
+        for field in search.fields_of(clause):
             used.add(_family(clause, field))
     return tuple(sorted(used))
 

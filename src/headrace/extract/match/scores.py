@@ -23,7 +23,7 @@ def count(statistics: Statistics, evaluator: Evaluator, start: int, stop: int) -
         documents, words = companion.words(field.name) if whole else _words(evaluator, field.name, start, stop)
         statistics.documents[field.name] += documents
         statistics.words[field.name] += words
-    for word in statistics.asked:
+    for word in statistics.query_words:
         rows = evaluator.texts.word(word.field, word.text, prefix=word.prefix).rows
         low, high = between(rows, start, stop)
         statistics.holding[word] += high - low
@@ -32,10 +32,12 @@ def count(statistics: Statistics, evaluator: Evaluator, start: int, stop: int) -
 def scores(statistics: Statistics, evaluator: Evaluator, rows: Int32s) -> Floats:
     """The score of each of some ascending rows, none of them odd."""
     total = np.zeros(len(rows))
-    for one in statistics.scoring:
-        given = [boost * _field(statistics, evaluator, one, field, rows) for field, boost in one.fields]
-        if given:
-            total += np.maximum.reduce(given)
+    for weighted in statistics.scoring:
+        field_scores = [
+            boost * _field(statistics, evaluator, weighted, field, rows) for field, boost in weighted.fields
+        ]
+        if field_scores:
+            total += np.maximum.reduce(field_scores)
     return np.rint(total * STEPS) / STEPS
 
 
@@ -45,19 +47,19 @@ def _words(evaluator: Evaluator, field: str, start: int, stop: int) -> tuple[int
     return len(lengths) - lengths.null_count, pc.sum(lengths).as_py() or 0
 
 
-def _field(statistics: Statistics, evaluator: Evaluator, one: ScoredClause, field: Field, rows: Int32s) -> Floats:
+def _field(statistics: Statistics, evaluator: Evaluator, weighted: ScoredClause, field: Field, rows: Int32s) -> Floats:
     """What a clause gives for one field it asks, before the boost."""
-    found = np.zeros(len(rows))
-    at = np.flatnonzero(among(rows, evaluator.rows(one.clause, field)))
+    field_scores = np.zeros(len(rows))
+    at = np.flatnonzero(among(rows, evaluator.rows(weighted.clause, field)))
     if not len(at):
-        return found
+        return field_scores
     if field.kind is not Kind.TEXT:
-        found[at] = 1.0
-        return found
+        field_scores[at] = 1.0
+        return field_scores
     answering = rows[at]
     lengths = evaluator.columns.first_values(f"n.{field.name}", answering).to_numpy(zero_copy_only=False)
-    found[at] = _text(statistics, evaluator, one.clause, field, answering, lengths)
-    return found
+    field_scores[at] = _text(statistics, evaluator, weighted.clause, field, answering, lengths)
+    return field_scores
 
 
 def _text(
@@ -68,14 +70,14 @@ def _text(
     rows: Int32s,
     lengths: NDArray[np.int32],
 ) -> Floats:
-    texts, asked, average = evaluator.texts, query_words(clause, field), statistics.average(field.name)
-    if isinstance(clause, Phrase) and len(asked) > 1:
-        phrase = texts.phrase(field.name, [word.text for word in asked], prefix=clause.prefix)
-        weight = sum(map(statistics.rarity, asked))
-        found: Floats = weight * saturate(phrase.of(rows), lengths, average)
-        return found
+    texts, words, average = evaluator.texts, query_words(clause, field), statistics.average(field.name)
+    if isinstance(clause, Phrase) and len(words) > 1:
+        phrase = texts.phrase(field.name, [word.text for word in words], prefix=clause.prefix)
+        weight = sum(map(statistics.rarity, words))
+        phrase_scores: Floats = weight * saturate(phrase.of(rows), lengths, average)
+        return phrase_scores
     total = np.zeros(len(rows))
-    for word in asked:
+    for word in words:
         counted = texts.word(word.field, word.text, prefix=word.prefix)
         total += statistics.rarity(word) * saturate(counted.of(rows), lengths, average)
     return total

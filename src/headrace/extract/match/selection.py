@@ -67,11 +67,11 @@ class Selection:
     @classmethod
     def union(cls, count: int, parts: Sequence[Selection]) -> Selection:
         """The rows that are in any of these."""
-        found = [part for part in parts if part._rows is None or len(part._rows)]
-        if len(found) <= 1:
-            return found[0] if found else cls.none(count)
+        nonempty = [part for part in parts if part._rows is None or len(part._rows)]
+        if len(nonempty) <= 1:
+            return nonempty[0] if nonempty else cls.none(count)
         mask = np.zeros(count, np.bool_)
-        for part in found:
+        for part in nonempty:
             if part._rows is None:
                 mask |= part.mask()
             else:
@@ -103,8 +103,8 @@ def between(rows: Numbers, start: int, stop: int) -> tuple[int, int]:
 def within(rows: Int32s, start: int, stop: int) -> Int32s:
     """The part of ascending rows that lies in a window, counted from its start."""
     low, high = between(rows, start, stop)
-    found: Int32s = rows[low:high] - np.int32(start) if start else rows[low:high]
-    return found
+    shifted: Int32s = rows[low:high] - np.int32(start) if start else rows[low:high]
+    return shifted
 
 
 def among(wanted: Numbers, held: Numbers) -> Mask:
@@ -122,5 +122,5 @@ def among(wanted: Numbers, held: Numbers) -> Mask:
         return chosen
     places = np.searchsorted(held, wanted)
     places[places == len(held)] = len(held) - 1
-    found: Mask = held[places] == wanted
-    return found
+    is_member: Mask = held[places] == wanted
+    return is_member

@@ -57,9 +57,9 @@ class SortValues:
         """Numbers in the order of the candidates: the first has the least, equal ones have equal ones."""
         array = self._array
         if pa.types.is_string(array.type):
-            codes = _ranked(array)
+            codes = _rank(array)
         elif pa.types.is_floating(array.type):
-            codes = _ordered(array.fill_null(0.0).to_numpy(zero_copy_only=False))
+            codes = _order_doubles(array.fill_null(0.0).to_numpy(zero_copy_only=False))
         else:
             codes = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
         if array.null_count:
@@ -68,8 +68,8 @@ class SortValues:
 
     def to_list(self) -> list[Any]:
         """The values, None where there is none."""
-        found: list[Any] = self._array.to_pylist()
-        return found
+        listed: list[Any] = self._array.to_pylist()
+        return listed
 
 
 def first(keys: Sequence[Codes], count: int) -> NDArray[np.intp]:
@@ -89,12 +89,12 @@ def first(keys: Sequence[Codes], count: int) -> NDArray[np.intp]:
     return places[np.lexsort([key[places] for key in reversed(keys)])]
 
 
-def _ranked(strings: Any) -> Codes:
+def _rank(strings: Any) -> Codes:
     ranks: Codes = pc.rank(strings, sort_keys="ascending", tiebreaker="dense").to_numpy(zero_copy_only=False)
     return ranks.astype(np.int64)
 
 
-def _ordered(floats: NDArray[np.float64]) -> Codes:
+def _order_doubles(floats: NDArray[np.float64]) -> Codes:
     """Doubles as integers of the same order; both zeros are one."""
     bits = (floats + 0.0).view(np.int64)
     return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
@@ -105,8 +105,8 @@ def _with_missing(codes: Codes, missing: Mask) -> Codes:
     greatest = np.int64(2**63 - 1)
     if bool((codes == greatest).any()):  # the greatest of all numbers is a value
         codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
-    found: Codes = np.where(missing, greatest, codes)
-    return found
+    completed: Codes = np.where(missing, greatest, codes)
+    return completed
 
 
 #: Gives the values of a key for some rows, as an Arrow array.
@@ -116,7 +116,7 @@ Lookup = Callable[[SortKey, Int32s], Any]
 class HeldHit(NamedTuple):
     """A hit so far: where it stands in the order, and which event it is."""
 
-    place: SortPosition
+    position: SortPosition
     seq: int
 
 
@@ -154,7 +154,7 @@ class TopHits:
         hindmost = (
             None if bounds.missing and not key.descending else bounds.least if key.descending else bounds.greatest
         )
-        if self._is_full and follows((foremost,), self._held[-1].place[:1], (key,)):
+        if self._is_full and follows((foremost,), self._held[-1].position[:1], (key,)):
             return False
         return self._after is None or not follows(self._after[:1], (hindmost,), (key,))
 
@@ -163,7 +163,7 @@ class TopHits:
         if not len(rows) or not self._size:
             return
         leading = SortValues(lookup(self._order[0], rows), descending=self._order[0].descending)
-        keep = self._reached(leading)
+        keep = self._within_reach(leading)
         if keep is not None:
             rows, leading = rows[keep], leading[keep]
         columns = [leading, *(SortValues(lookup(key, rows), descending=key.descending) for key in self._order[1:])]
@@ -174,22 +174,24 @@ class TopHits:
             return
         chosen = first([column.codes() for column in columns], self._size)
         places = zip(*(column[chosen].to_list() for column in columns), strict=True)
-        self._merge([HeldHit(place, first_seq + row) for place, row in zip(places, rows[chosen].tolist(), strict=True)])
+        self._merge(
+            [HeldHit(position, first_seq + row) for position, row in zip(places, rows[chosen].tolist(), strict=True)]
+        )
 
     def offer_one(self, held: HeldHit) -> None:
         """Take a hit whose place is known, if it comes in."""
-        if self._size and (self._after is None or follows(held.place, self._after, self._order)):
+        if self._size and (self._after is None or follows(held.position, self._after, self._order)):
             self._merge([held])
 
     @property
     def _is_full(self) -> bool:
         return len(self._held) >= self._size
 
-    def _reached(self, leading: SortValues) -> Mask | None:
+    def _within_reach(self, leading: SortValues) -> Mask | None:
         """The candidates that the first key does not already rule out; None is all."""
         keep: Mask | None = None
         if self._is_full:
-            before, equal = leading.sides(self._held[-1].place[0])
+            before, equal = leading.sides(self._held[-1].position[0])
             keep = before | equal
         if self._after is not None:
             behind = ~leading.sides(self._after[0]).before
@@ -198,7 +200,7 @@ class TopHits:
 
     def _merge(self, hits: list[HeldHit]) -> None:
         self._held += hits
-        arrange(self._held, self._order, attrgetter("place"))
+        arrange(self._held, self._order, attrgetter("position"))
         del self._held[self._size :]
         self.peak = max(self.peak, len(self._held))
 

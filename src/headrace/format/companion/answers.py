@@ -44,8 +44,8 @@ class Answers(ABC):
 
     def rows(self, field: str, term: str) -> Int32s:
         """The distinct rows that have a value, or a word of a text."""
-        found = postings.concatenate(self._found(field, term))
-        return postings.drop_repeats(found) if self._is_text(field) else found
+        rows = postings.concatenate(self._term_rows(field, term))
+        return postings.drop_repeats(rows) if self._is_text(field) else rows
 
     def rows_with_prefix(self, field: str, prefix: str) -> Int32s:
         """The distinct rows that have a value, or a word of a text, that begins so."""
@@ -59,12 +59,12 @@ class Answers(ABC):
             return NO_ROWS
         if not self._is_text(field) or part.isalnum():
             return self._with_terms_containing(field, part)
-        return self._scanned(f"f.{field}", part, self._may_contain(field, part))
+        return self._scan_texts(f"f.{field}", part, self._may_contain(field, part))
 
     def occurrences(self, field: str, word: str, *, prefix: bool) -> tuple[Int32s, Int32s]:
         """Where a word stands in a text field, or words that begin so: rows and positions, sorted by both."""
-        found = [run.occurrences(span) for run, span in self._of_word(field, word, prefix)]
-        rows, positions = (postings.concatenate(part) for part in zip((NO_ROWS, NO_ROWS), *found, strict=True))
+        occurrences = [run.occurrences(span) for run, span in self._of_word(field, word, prefix)]
+        rows, positions = (postings.concatenate(part) for part in zip((NO_ROWS, NO_ROWS), *occurrences, strict=True))
         return postings.sort_occurrences(rows, positions) if prefix else (rows, positions)
 
     def occurrence_rows(self, field: str, word: str, *, prefix: bool) -> Int32s:
@@ -100,15 +100,15 @@ class Answers(ABC):
     def keys(self, after: str | None, limit: int) -> list[str]:
         """The routing keys after this one, ascending, at most so many."""
         self._must_be_indexed(KEYS)
-        found: dict[str, None] = {}
+        keys: dict[str, None] = {}
         for run in self._runs(KEYS, after or "", lambda _: False):
             start = 0 if after is None else postings.exact_span(run.terms, after)[1]
-            while start < len(run.terms) and len(found) < limit:
-                found.update(dict.fromkeys(run.terms.slice(start, limit - len(found)).to_pylist()))
+            while start < len(run.terms) and len(keys) < limit:
+                keys.update(dict.fromkeys(run.terms.slice(start, limit - len(keys)).to_pylist()))
                 start += limit
-            if len(found) >= limit:
+            if len(keys) >= limit:
                 break
-        return list(found)[:limit]
+        return list(keys)[:limit]
 
     def _of_word(self, field: str, word: str, prefix: bool) -> Iterator[tuple[PostingRun, postings.Span]]:
         """The runs that may hold a word of a text field, or words that begin so, and where in each they stand."""
@@ -118,7 +118,7 @@ class Answers(ABC):
         for run in self._runs(field, word, beyond, exact=not prefix):
             yield run, span(run.terms, word)
 
-    def _found(self, field: str, term: str) -> Iterator[Int32s]:
+    def _term_rows(self, field: str, term: str) -> Iterator[Int32s]:
         """The lists of a term; they follow each other."""
         self._must_be_indexed(field)
         for run in self._runs(field, term, term.__lt__, exact=True):
@@ -143,15 +143,15 @@ class Answers(ABC):
             mask &= having
         return postings.as_rows(mask)
 
-    def _scanned(self, name: str, part: str, rows: Int32s) -> Int32s:
+    def _scan_texts(self, name: str, part: str, rows: Int32s) -> Int32s:
         """Those of some rows of a column of texts, or lists of texts, that have this part."""
-        found = []
+        matches = []
         for number, group in enumerate(self.groups(name)):
             inside = rows[np.searchsorted(rows, group.start) : np.searchsorted(rows, group.stop)]
             if len(inside):
-                asked = self.column(name, number).take(pa.array(inside - group.start))
-                found.append(inside[postings.containing(asked, part)])
-        return postings.concatenate(found)
+                texts = self.column(name, number).take(pa.array(inside - group.start))
+                matches.append(inside[postings.containing(texts, part)])
+        return postings.concatenate(matches)
 
     def _is_text(self, field: str) -> bool:
         return field != KEYS and self.fields[field].kind == "text"

@@ -1,4 +1,4 @@
-"""What a companion says about itself, and how metadata lists it; knows nothing of Arrow, so that it loads at once."""
+"""The identity of a companion and its entry in metadata; imports no Arrow, so that it loads fast."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ class Companion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     @property
     def parts(self) -> dict[PartName, PartFile]:
         """The files that there are."""
-        given = {"columns": self.columns, "postings": self.postings, "panes": self.panes}
-        return {name: part for name in PARTS if (part := given[name]) is not None}
+        files = {"columns": self.columns, "postings": self.postings, "panes": self.panes}
+        return {name: part for name in PARTS if (part := files[name]) is not None}
 
 
 def companion_entry(info: CompanionInfo, name: str, parts: dict[PartName, PartFile]) -> Companion:

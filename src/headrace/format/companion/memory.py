@@ -90,8 +90,8 @@ class MemoryCompanion(Answers):
                 for start, piece in zip(starts, pieces, strict=True)
             ]
 
-        found: list[ColumnGroup] = self._once(("groups", name), make)
-        return found
+        groups: list[ColumnGroup] = self._once(("groups", name), make)
+        return groups
 
     def panes(self, rollup: str, interval: int) -> Iterator[Any] | None:
         """The panes of a rollup with this interval, or None where they are not held."""
@@ -109,8 +109,8 @@ class MemoryCompanion(Answers):
         yield self._run(field)
 
     def _run(self, field: str) -> TableRun:
-        found: TableRun = self._once(("postings", field), lambda: TableRun(self._postings(field)))
-        return found
+        run: TableRun = self._once(("postings", field), lambda: TableRun(self._postings(field)))
+        return run
 
     def _whole(self, name: str) -> Any:
         return self._once(("column", name), lambda: one_array(self._columns.column(name)))

@@ -33,8 +33,7 @@ from headrace.format.companion.posting_file import Block, Piece, PostingsWriter,
 from headrace.format.companion.postings import text_of
 from headrace.format.companion.reader import FileCompanion
 from headrace.format.companion.writer import ColumnsWriter, write_panes
-from headrace.format.manifest import range_name
-from headrace.format.object_names import file_name
+from headrace.format.object_names import file_name, range_name
 
 
 def merge(
@@ -53,7 +52,7 @@ def merge(
     It holds the fields and rollups with the hashes given: those of a definition for which all inputs are valid. Without
     ``panes`` the caller writes them (`writer.write_panes` with what `merged` says) and adds them to what this returns.
     """
-    info = merge_infos([given.info for given in inputs], level=level, fields=fields, rollups=rollups)
+    info = merge_infos([companion.info for companion in inputs], level=level, fields=fields, rollups=rollups)
     name = range_name(info.first_seq, info.count, unique)
     parts: dict[PartName, PartFile] = {
         "columns": _merge_columns(inputs, directory / file_name(name, "columns"), info, limits),
@@ -65,13 +64,13 @@ def merge(
 
 
 def _merge_columns(inputs: Sequence[FileCompanion], path: Path, info: CompanionInfo, limits: Limits) -> PartFile:
-    schemas = [given.schema for given in inputs]
+    schemas = [companion.schema for companion in inputs]
     common = [name for name in schemas[0].names if all(name in schema.names for schema in schemas)]
     kept = [name for name in common if _is_kept(name, info)]
     schema = tables.common_schema([pa.schema([schema.field(name) for name in kept]) for schema in schemas])
     writer = ColumnsWriter(path, info, schema, limits)
-    for given in inputs:
-        for table in given.column_tables():
+    for companion in inputs:
+        for table in companion.column_tables():
             writer.add(tables.widen(table, schema))
     return writer.close()
 
@@ -86,7 +85,7 @@ def _merge_postings(inputs: Sequence[FileCompanion], path: Path, info: Companion
     writer = PostingsWriter(path, info, limits)
     fields = [name for name, shape in info.fields.items() if shape.indexed]
     for field in sorted([*fields, KEYS] if info.keys else fields):
-        feeds = [_Feed(given, field, given.first_seq - info.first_seq) for given in inputs]
+        feeds = [_Feed(companion, field, companion.first_seq - info.first_seq) for companion in inputs]
         _merge_field(field, feeds, writer)
     return writer.close()
 
@@ -97,7 +96,7 @@ def _merge_field(field: str, feeds: list[_Feed], writer: PostingsWriter) -> None
         bound = min((last for feed in feeds if (last := feed.last) is not None), default=None)
         parts = [part for feed in feeds if (part := feed.before(bound)) is not None]
         if parts:
-            writer.add(field, parts[0] if len(parts) == 1 else _woven(parts))
+            writer.add(field, parts[0] if len(parts) == 1 else _interleave(parts))
         if bound is not None:
             writer.add_long(field, bound, (piece for feed in feeds for piece in feed.of(bound)))
 
@@ -105,10 +104,10 @@ def _merge_field(field: str, feeds: list[_Feed], writer: PostingsWriter) -> None
 class _Feed:
     """The postings of one field in one input, from the term on that is due."""
 
-    def __init__(self, given: FileCompanion, field: str, shift: int) -> None:
-        self._given, self._shift = given, shift
-        self._groups = list(given.posting_groups(field))
-        self._place = 0
+    def __init__(self, companion: FileCompanion, field: str, shift: int) -> None:
+        self._companion, self._shift = companion, shift
+        self._groups = list(companion.posting_groups(field))
+        self._index = 0
         self.block: Block | None = None
         self._next()
 
@@ -122,31 +121,31 @@ class _Feed:
         if self.block is None:
             return None
         terms = self.block.terms
-        stop = len(terms) if bound is None else bisect_left(terms, bound, self._place, key=text_of)
-        part = self.block.part(self._place, stop) if stop > self._place else None
+        stop = len(terms) if bound is None else bisect_left(terms, bound, self._index, key=text_of)
+        part = self.block.part(self._index, stop) if stop > self._index else None
         self._advance(stop)
         return part
 
     def of(self, term: str) -> Iterator[Piece]:
         """Take all postings of a term, if it is the one that is due."""
-        while self.block is not None and text_of(self.block.terms[self._place]) == term:
-            yield self.block.part(self._place, self._place + 1).lists()
-            self._advance(self._place + 1)
+        while self.block is not None and text_of(self.block.terms[self._index]) == term:
+            yield self.block.part(self._index, self._index + 1).lists()
+            self._advance(self._index + 1)
 
-    def _advance(self, place: int) -> None:
-        self._place = place
-        if self.block is not None and place == len(self.block.terms):
+    def _advance(self, index: int) -> None:
+        self._index = index
+        if self.block is not None and index == len(self.block.terms):
             self._next()
 
     def _next(self) -> None:
-        self._place = 0
+        self._index = 0
         self.block = None
         if self._groups:
-            block = self._given.block(self._groups.pop(0))
+            block = self._companion.block(self._groups.pop(0))
             self.block = block._replace(rows=block.rows + np.int32(self._shift))
 
 
-def _woven(parts: list[Block]) -> Block:
+def _interleave(parts: list[Block]) -> Block:
     """Blocks of neighbours as one: of a term that several have, the lists follow each other."""
     terms = pa.concat_arrays([part.terms for part in parts])
     order = pc.array_sort_indices(terms).to_numpy()

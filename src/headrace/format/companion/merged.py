@@ -1,4 +1,4 @@
-"""What the companion of adjacent ones says about itself."""
+"""The identity of the companion into which adjacent ones are merged."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def _must_be_valid(infos: Sequence[CompanionInfo], fields: Mapping[str, str], ro
     newest = max(info.through_version for info in infos)
     for info in infos:
         held = {name: shape.hash for name, shape in info.fields.items()}
-        for wanted, given in ((fields, held), (rollups, info.rollups)):
+        for wanted, held_hashes in ((fields, held), (rollups, info.rollups)):
             for name, hash in wanted.items():
-                if name not in given or (info.through_version == newest and given[name] != hash):
+                if name not in held_hashes or (info.through_version == newest and held_hashes[name] != hash):
                     raise ValueError(f"the companion of {info.first_seq} does not hold {name} as it is defined")
 
 

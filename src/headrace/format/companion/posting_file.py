@@ -57,9 +57,9 @@ class Sink:
 
     def put(self, content: bytes) -> ByteRange:
         """Append bytes that belong to no row group, and tell where; readers of Parquet pass over them."""
-        place = ByteRange(self._out.tell(), len(content), zlib.crc32(content))
+        byte_range = ByteRange(self._out.tell(), len(content), zlib.crc32(content))
         self._out.write(content)
-        return place
+        return byte_range
 
     def close(self, index: msgspec.Struct) -> PartFile:
         """Finish the file, and tell what was written; it is not synced."""
@@ -153,7 +153,7 @@ class PostingsWriter:
             while sum(len(rows) for rows, _ in waiting) > self._limits.postings:
                 if not is_long:
                     self._flush()
-                full, *waiting = _cut(concatenate_pieces(waiting), self._limits.postings)
+                full, *waiting = _cut_lists(concatenate_pieces(waiting), self._limits.postings)
                 self._write([_single(term, full)])
                 is_long = True
         last = _single(term, concatenate_pieces(waiting))
@@ -178,8 +178,8 @@ class PostingsWriter:
         text = self._limits.term_bytes - sum(pending.term_bytes for pending in self._pending)
         terms = self._limits.terms - sum(len(pending.terms) for pending in self._pending)
         stops = (
-            _reached(block.ends, start, postings),
-            _reached(offsets(block.terms), start, text),
+            _last_within(block.ends, start, postings),
+            _last_within(offsets(block.terms), start, text),
             start + terms,
             len(block.terms),
         )
@@ -188,7 +188,7 @@ class PostingsWriter:
     def _alone(self, field: str, block: Block) -> None:
         """A term that is too large to share a row group."""
         if block.postings > self._limits.postings:
-            self.add_long(field, block.terms[0].as_py(), _cut(block.lists(), self._limits.postings))
+            self.add_long(field, block.terms[0].as_py(), _cut_lists(block.lists(), self._limits.postings))
         else:
             self._write([block])
 
@@ -224,7 +224,7 @@ def blocks(table: Any) -> Iterator[tuple[str, Block]]:
         start = stop
 
 
-def _reached(ends: NDArray[np.int32], start: int, room: int) -> int:
+def _last_within(ends: NDArray[np.int32], start: int, room: int) -> int:
     """The greatest place whose end is not more than ``room`` after that of the first."""
     return int(np.searchsorted(ends, np.int64(ends[start]) + room, side="right")) - 1
 
@@ -236,11 +236,11 @@ def _single(term: str, lists: Piece) -> Block:
 
 def concatenate_pieces(pieces: list[Piece]) -> Piece:
     """Lists one after another; either all have positions or none has."""
-    positions = [place for _, place in pieces if place is not None]
+    positions = [part_positions for _, part_positions in pieces if part_positions is not None]
     return np.concatenate([rows for rows, _ in pieces]), np.concatenate(positions) if positions else None
 
 
-def _cut(lists: Piece, size: int) -> Iterator[Piece]:
+def _cut_lists(lists: Piece, size: int) -> Iterator[Piece]:
     rows, positions = lists
     for start in range(0, len(rows), size):
         part = slice(start, start + size)

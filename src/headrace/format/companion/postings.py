@@ -114,11 +114,11 @@ def containing(column: Any, part: str) -> Mask:
 
 def distinct(parts: Iterable[Int32s], count: int) -> Int32s:
     """The rows among so many that are in any of these arrays, each once and ascending."""
-    given = concatenate(parts)
-    if len(given) * _FEW < count:
-        return np.unique(given)
+    rows = concatenate(parts)
+    if len(rows) * _FEW < count:
+        return np.unique(rows)
     marked = np.zeros(count, np.bool_)
-    marked[given] = True
+    marked[rows] = True
     return as_rows(marked)
 
 
@@ -139,8 +139,8 @@ def as_rows(mask: Mask) -> Int32s:
 
 def concatenate(parts: Iterable[Int32s]) -> Int32s:
     """One array after another."""
-    given = list(parts)
-    return given[0] if len(given) == 1 else np.concatenate([NO_ROWS, *given])
+    arrays = list(parts)
+    return arrays[0] if len(arrays) == 1 else np.concatenate([NO_ROWS, *arrays])
 
 
 def sort_occurrences(rows: Int32s, positions: Int32s) -> tuple[Int32s, Int32s]:
@@ -157,8 +157,8 @@ def flat(lists: Any) -> Lists:
 
 def offsets(texts: Any) -> NDArray[np.int32]:
     """Where each text of an array begins in its bytes, and where the last one ends."""
-    found = np.frombuffer(texts.buffers()[1] or b"\0\0\0\0", np.int32)
-    return found[texts.offset : texts.offset + len(texts) + 1]
+    bounds = np.frombuffer(texts.buffers()[1] or b"\0\0\0\0", np.int32)
+    return bounds[texts.offset : texts.offset + len(texts) + 1]
 
 
 def one_array(column: Any) -> Any:

@@ -51,9 +51,9 @@ class File(Generic[Index]):
         """Some columns of a row group, or all."""
         return self._source.table(group, names)
 
-    def bytes_at(self, place: ByteRange) -> bytes:
+    def bytes_at(self, byte_range: ByteRange) -> bytes:
         """Bytes that belong to no row group."""
-        return self._source.ask(lambda opened: _bytes_at(opened, place))
+        return self._source.ask(lambda opened: _bytes_at(opened, byte_range))
 
     def must(self, holds: bool, what: str) -> None:
         """Raise CorruptData unless something holds."""
@@ -61,11 +61,11 @@ class File(Generic[Index]):
             raise CorruptData(f"{self.name} is damaged: {what}", object=self.name, check="identity")
 
 
-def _bytes_at(opened: Opened, place: ByteRange) -> bytes:
-    found: bytes = opened.source.read_at(place.size, place.offset)
-    if zlib.crc32(found) != place.checksum:
+def _bytes_at(opened: Opened, byte_range: ByteRange) -> bytes:
+    content: bytes = opened.source.read_at(byte_range.size, byte_range.offset)
+    if zlib.crc32(content) != byte_range.checksum:
         raise ValueError("bytes between its row groups are not what was written")
-    return found
+    return content
 
 
 class FileCompanion(Answers):
@@ -124,7 +124,7 @@ class FileCompanion(Answers):
         if rollup not in self.info.rollups:
             return None
         file = self._panes
-        numbers = (number for number, place in enumerate(file.index.groups) if place == (rollup, interval))
+        numbers = (number for number, pane_group in enumerate(file.index.groups) if pane_group == (rollup, interval))
         return (self._kept(("panes", number), partial(file.table, number)) for number in numbers)
 
     def column_tables(self) -> Iterator[Any]:
@@ -151,11 +151,11 @@ class FileCompanion(Answers):
     def _may_hold(self, group: int, term: str) -> bool:
         """Whether a row group of postings may have a term."""
         places = self._postings.index.filters
-        place = places[group] if places else None
-        if place is None:
+        filter_range = places[group] if places else None
+        if filter_range is None:
             return True
         with intact(self._postings.name):
-            return filters.may_hold(self._postings.bytes_at(place), term)
+            return filters.may_hold(self._postings.bytes_at(filter_range), term)
 
     @cached_property
     def _posted(self) -> dict[str, tuple[int, list[str]]]:
@@ -190,11 +190,11 @@ class FileCompanion(Answers):
     def _kept(self, name: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """What is kept under this name, or is made now; two threads that are first together may both make it."""
         name = (self.info.incarnation, self.name, *name)
-        found = self._decoded.get(name)
-        if found is None:
-            found = make()
-            self._decoded.keep(name, found, found.nbytes)
-        return found
+        array = self._decoded.get(name)
+        if array is None:
+            array = make()
+            self._decoded.keep(name, array, array.nbytes)
+        return array
 
 
 def sources_of(

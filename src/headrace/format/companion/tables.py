@@ -27,14 +27,14 @@ def concat(tables: Sequence[Any]) -> Any:
 
 def common_schema(schemas: Sequence[Any]) -> Any:
     """The columns of tables put one below the other."""
-    fields = [_wider([given.field(name) for given in schemas]) for name in schemas[0].names]
+    fields = [_wider([each.field(name) for each in schemas]) for name in schemas[0].names]
     return pa.schema(fields)
 
 
 def widen(table: Any, widest: Any) -> Any:
     """The table with these columns: where they are wider, a value becomes a list of one."""
     columns = [
-        pa.chunked_array([_listed(chunk, field.type) for chunk in table.column(field.name).chunks], field.type)
+        pa.chunked_array([_wrap_in_lists(chunk, field.type) for chunk in table.column(field.name).chunks], field.type)
         for field in widest
     ]
     return pa.table(columns, schema=widest)
@@ -58,7 +58,7 @@ def _wider(fields: list[Any]) -> Any:
     return (lists or fields)[0]
 
 
-def _listed(array: Any, wanted: Any) -> Any:
+def _wrap_in_lists(array: Any, wanted: Any) -> Any:
     """Scalars as lists of one where lists are wanted; nulls stay nulls."""
     if not pa.types.is_list(wanted) or pa.types.is_list(array.type):
         return array if array.type == wanted else array.cast(wanted)

@@ -26,8 +26,7 @@ from headrace.format.companion.layout import (
 from headrace.format.companion.posting_file import PostingsWriter, Sink, blocks
 from headrace.format.companion.postings import one_array
 from headrace.format.companion.tables import zone
-from headrace.format.manifest import range_name
-from headrace.format.object_names import file_name
+from headrace.format.object_names import file_name, range_name
 
 
 def write(

@@ -21,9 +21,9 @@ def may_hold(stored: bytes, key_hash: int) -> bool:
     bits = stored[len(stored) - _bitset_bytes(stored) :]
     block = ((key_hash >> 32) * (len(bits) // _BLOCK_BYTES) >> 32) * _BLOCK_BYTES
     low = key_hash & 0xFFFFFFFF
-    for place, salt in enumerate(_SALT):
+    for word, salt in enumerate(_SALT):
         bit = (low * salt & 0xFFFFFFFF) >> 27
-        if not bits[block + 4 * place + bit // 8] >> bit % 8 & 1:
+        if not bits[block + 4 * word + bit // 8] >> bit % 8 & 1:
             return False
     return True
 

@@ -33,7 +33,7 @@ def spread(kind: Any, values: Any, counts: Any) -> Any:
 
 
 def flags(values: Any) -> Any:
-    """A column of truths, one byte for each."""
+    """A column of booleans, from one byte for each."""
     return column(pa.bool_(), len(values), np.packbits(values, bitorder="little"))
 
 
@@ -52,13 +52,13 @@ def texts(values: Sequence[str | None]) -> Any:
     held = [value or "" for value in values]
     joined = "".join(held)
     if joined.isascii():
-        found = column(pa.string(), len(held), _offsets(held), joined.encode())
+        filled = column(pa.string(), len(held), _offsets(held), joined.encode())
     else:
-        found = pieces(pa.string(), [value.encode() for value in held])
+        filled = pieces(pa.string(), [value.encode() for value in held])
     if None not in values:
-        return found
-    known = flags(np.fromiter((value is not None for value in values), np.uint8, len(values)))
-    return pa.Array.from_buffers(pa.string(), len(values), [known.buffers()[1], *found.buffers()[1:]])
+        return filled
+    validity = flags(np.fromiter((value is not None for value in values), np.uint8, len(values)))
+    return pa.Array.from_buffers(pa.string(), len(values), [validity.buffers()[1], *filled.buffers()[1:]])
 
 
 def _offsets(values: Sequence[Any]) -> Any:

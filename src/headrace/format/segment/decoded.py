@@ -9,7 +9,7 @@ from typing import Any
 
 
 class DecodedCache:
-    """The columns used last, from any segment; what has lain longest makes room."""
+    """A cache of decoded columns of any segment; the least recently used are dropped first."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -20,11 +20,11 @@ class DecodedCache:
     def get(self, name: Hashable) -> Any:
         """What was kept under this name, or None."""
         with self._lock:
-            found = self._items.get(name)
-            if found is None:
+            entry = self._items.get(name)
+            if entry is None:
                 return None
             self._items.move_to_end(name)
-            return found[0]
+            return entry[0]
 
     def keep(self, name: Hashable, value: Any, size: int) -> None:
         """Keep a value of so many bytes, unless it alone exceeds the limit."""

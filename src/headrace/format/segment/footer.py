@@ -60,7 +60,7 @@ def _group(row_group: Any, number: int, first_seq: int, bytes_before: int) -> Ro
     if (seqs.min_raw, seqs.max_raw) != (first_seq, end_seq - 1):
         return None
     chunk = row_group.column(layout.KEY)
-    keys, place = chunk.statistics, chunk.bloom_filter_offset
+    keys, filter_offset = chunk.statistics, chunk.bloom_filter_offset
     return RowGroup(
         number=number,
         first_seq=first_seq,
@@ -70,7 +70,7 @@ def _group(row_group: Any, number: int, first_seq: int, bytes_before: int) -> Ro
         version=versions.min_raw if versions.min_raw == versions.max_raw else None,
         keyed=keys.null_count < row_group.num_rows,
         keys=(keys.min, keys.max) if keys.has_min_max else None,
-        filter=None if place is None else (place, chunk.bloom_filter_length),
+        filter=None if filter_offset is None else (filter_offset, chunk.bloom_filter_length),
         bytes_before=bytes_before,
     )
 
@@ -92,7 +92,7 @@ class KeyIndex:
         #: Entries of one request have one time, so that there are few.
         self._runs = np.flatnonzero(np.diff(at_us, prepend=at_us[0] - 1)).astype(np.uint32)
         self._run_times = at_us[self._runs]
-        self.bytes = sum(one.nbytes for one in (self._hashes, self._rows, self._runs, self._run_times))
+        self.bytes = sum(array.nbytes for array in (self._hashes, self._rows, self._runs, self._run_times))
 
     def of(self, key: str) -> list[int]:
         """The rows of a key, in order, and those of keys with the same hash."""

@@ -22,7 +22,7 @@ _DATA_PAGE, _PLAIN = 0, 0
 _ZSTD = pa.Codec("zstd")
 _LENGTH = Struct("<I").unpack_from
 #: Kinds of fields in Thrift's compact protocol.
-_TRUTHS, _NUMBERS, _BYTES, _STRUCTURE = (1, 2), (4, 5, 6), 8, 12
+_BOOLEANS, _NUMBERS, _BYTES, _STRUCTURE = (1, 2), (4, 5, 6), 8, 12
 
 
 class _Page(NamedTuple):
@@ -47,21 +47,21 @@ def pick(chunk: bytes, rows: Sequence[int]) -> list[bytes] | None:
 
     Raises ValueError for a page that is damaged.
     """
-    found: list[bytes] = []
+    picked: list[bytes] = []
     first = 0
     for page in _pages(chunk):
         if page.kind != _DATA_PAGE or page.encoding != _PLAIN or page.size > _LARGEST:
             return None
-        wanted = [row - first for row in rows[len(found) :] if row < first + page.values]
+        wanted = [row - first for row in rows[len(picked) :] if row < first + page.values]
         if wanted:
-            found += _values(_unpacked(chunk, page), wanted)
-        if len(found) == len(rows):
-            return found
+            picked += _values(_unpack(chunk, page), wanted)
+        if len(picked) == len(rows):
+            return picked
         first += page.values
     raise ValueError("a column ends before its last row")
 
 
-def _unpacked(chunk: bytes, page: _Page) -> bytes:
+def _unpack(chunk: bytes, page: _Page) -> bytes:
     packed = chunk[page.start : page.start + page.packed_size]
     if page.checksum is not None and zlib.crc32(packed) != page.checksum & 0xFFFFFFFF:
         raise ValueError("the checksum of a page differs")
@@ -105,7 +105,7 @@ def _structure(chunk: bytes, at: int) -> tuple[dict[int, Any], int]:
         elif kind & 15 == _BYTES:
             size, at = _unsigned(chunk, at)
             at += size
-        elif kind & 15 in _TRUTHS:
+        elif kind & 15 in _BOOLEANS:
             continue
         elif kind & 15 == _STRUCTURE:
             fields[field], at = _structure(chunk, at)

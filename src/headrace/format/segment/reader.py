@@ -63,7 +63,7 @@ class Entry(NamedTuple):
     payload: Piece
 
 
-class _Found(NamedTuple):
+class _Selected(NamedTuple):
     """Entries of one row group: the payloads ``start`` to ``stop``, and how to tell more about them.
 
     ``versions`` is one for all or a column; ``rows`` are their places after ``first_seq``, None where none is left out.
@@ -76,9 +76,9 @@ class _Found(NamedTuple):
     first_seq: int
     rows: Any = None
 
-    def seq(self, place: int) -> int:
+    def seq(self, number: int) -> int:
         """The sequence number of one of them."""
-        return self.first_seq + (place if self.rows is None else int(self.rows[place].as_py()))
+        return self.first_seq + (number if self.rows is None else int(self.rows[number].as_py()))
 
 
 class AppendTimes(NamedTuple):
@@ -136,7 +136,7 @@ class SegmentReader:
         self.end_seq = self.first_seq + self.info.count
         #: About how much memory the open footer takes.
         self.footprint = _GROUP_FOOTPRINT * (1 + len(self._groups))
-        self._asked, self._often = 0, _OFTEN
+        self._key_lookups, self._often = 0, _OFTEN
 
     def read(self, position: int, end: int, budget: int, key: str | None = None) -> Slice:
         """Entries of [position, end) in order, as many as the budget allows and at least one if there is any.
@@ -146,19 +146,23 @@ class SegmentReader:
         parts: list[SlicePart] = []
         room, end = budget, min(end, self.end_seq)
         wanted = None if key is None else (key, bloom.xxh64(key.encode()))
-        for group in self._touched(position, end):
+        for group in self._groups_between(position, end):
             start, stop = max(position, group.first_seq), min(end, group.end_seq)
-            found = self._all(group, start, stop) if wanted is None else self._keyed(group, start, stop, *wanted)
-            if found is None:
+            selected = (
+                self._select_all(group, start, stop)
+                if wanted is None
+                else self._select_key(group, start, stop, *wanted)
+            )
+            if selected is None:
                 continue
-            last = found.payloads.fitting(found.start, found.stop, room)
-            if last == found.start and not parts:
+            last = selected.payloads.fitting(selected.start, selected.stop, room)
+            if last == selected.start and not parts:
                 last += 1
-            for part in _parts(found, last):
+            for part in _parts(selected, last):
                 parts.append(part)
                 room -= len(part.body) + self.info.json
-            if last < found.stop:
-                return Slice(parts, found.seq(last))
+            if last < selected.stop:
+                return Slice(parts, selected.seq(last))
         return Slice(parts, max(position, end))
 
     def load(self, seq: int) -> None:
@@ -193,16 +197,16 @@ class SegmentReader:
 
     def request_at(self, seq: int) -> tuple[int, int]:
         """Where the append request that holds an entry begins, and where it ends."""
-        place = self._holding(seq).number
-        starts = [self._groups[place].first_seq + row for row in self._first_rows(self._groups[place])]
+        number = self._holding(seq).number
+        starts = [self._groups[number].first_seq + row for row in self._first_rows(self._groups[number])]
         at = bisect_right(starts, seq)
         begin = starts[at - 1] if at else None
         end = starts[at] if at < len(starts) else None
-        for group in reversed(self._groups[:place] if begin is None else []):
+        for group in reversed(self._groups[:number] if begin is None else []):
             if rows := self._first_rows(group):
                 begin = group.first_seq + rows[-1]
                 break
-        for group in self._groups[place + 1 :] if end is None else []:
+        for group in self._groups[number + 1 :] if end is None else []:
             if rows := self._first_rows(group):
                 end = group.first_seq + rows[0]
                 break
@@ -218,7 +222,7 @@ class SegmentReader:
 
     def batches(self, position: int, end: int) -> Iterator[Any]:
         """The rows of [position, end) as Arrow record batches, one for each row group."""
-        for group in self._touched(position, min(end, self.end_seq)):
+        for group in self._groups_between(position, min(end, self.end_seq)):
             columns = self._decode(group, _COLUMNS)
             start, stop = max(position, group.first_seq), min(end, group.end_seq)
             batch = pa.record_batch(columns, schema=layout.schema(self.info.json))
@@ -227,7 +231,7 @@ class SegmentReader:
     def keyed(self, position: int, end: int, key: str) -> Iterator[Any]:
         """The rows of [position, end) that have a key as Arrow record batches, one for each row group with any."""
         key_hash = bloom.xxh64(key.encode())
-        for group in self._touched(position, min(end, self.end_seq)):
+        for group in self._groups_between(position, min(end, self.end_seq)):
             if not self._may_hold(group, key, key_hash):
                 continue
             first, stop = max(position, group.first_seq), min(end, group.end_seq)
@@ -238,30 +242,30 @@ class SegmentReader:
 
     def having(self, position: int, end: int, key: str) -> Iterator[Entry]:
         """The entries of [position, end) that have a key, in order; where two keys have one hash, those of both."""
-        places = self._places()
+        places = self._key_index()
         if places is None:
             for batch in self.keyed(position, end, key):
                 seqs, times = batch.column(layout.SEQ), batch.column(layout.APPEND_TIME).cast("int64")
                 payloads = Payloads.of(batch.column(layout.PAYLOAD))
-                pieces_ = (payloads.piece(place, place + 1) for place in range(payloads.count))
+                pieces_ = (payloads.piece(number, number + 1) for number in range(payloads.count))
                 yield from map(Entry, seqs.to_pylist(), times.to_pylist(), pieces_)
             return
         rows = [row for row in places.of(key) if position <= self.first_seq + row < end]
-        for group, found in groupby(rows, lambda row: self._holding(self.first_seq + row)):
-            before, chosen = group.first_seq - self.first_seq, list(found)
-            payloads = self._picked(group, [row - before for row in chosen])
-            for place, row in enumerate(chosen):
-                yield Entry(self.first_seq + row, places.time(row), payloads.piece(place, place + 1))
+        for group, group_rows in groupby(rows, lambda row: self._holding(self.first_seq + row)):
+            before, chosen = group.first_seq - self.first_seq, list(group_rows)
+            payloads = self._pick(group, [row - before for row in chosen])
+            for number, row in enumerate(chosen):
+                yield Entry(self.first_seq + row, places.time(row), payloads.piece(number, number + 1))
 
     def keys(self, position: int, end: int) -> Any:
         """The keys of the entries of [position, end), each once and in order, as an Arrow array."""
-        found = [pa.array([], pa.string())]
-        for group in self._touched(position, min(end, self.end_seq)):
+        key_arrays = [pa.array([], pa.string())]
+        for group in self._groups_between(position, min(end, self.end_seq)):
             if group.keyed:
                 start, stop = max(position, group.first_seq), min(end, group.end_seq)
                 column = self._decode(group, ["key"])[0].slice(start - group.first_seq, stop - start)
-                found.append(column.unique())
-        keys = pa.concat_arrays(found).unique().drop_null()
+                key_arrays.append(column.unique())
+        keys = pa.concat_arrays(key_arrays).unique().drop_null()
         return keys.take(pc.array_sort_indices(keys))
 
     def verify(self) -> None:
@@ -279,12 +283,12 @@ class SegmentReader:
                 raise self._corrupt("count", f"its payloads from entry {group.first_seq} on have another size")
             last_us = marks[-1]
 
-    def _all(self, group: RowGroup, start: int, stop: int) -> _Found:
+    def _select_all(self, group: RowGroup, start: int, stop: int) -> _Selected:
         versions = self._decode(group, ["version"])[0] if group.version is None else group.version
         first = group.first_seq
-        return _Found(self._payloads(group), start - first, stop - first, versions, first)
+        return _Selected(self._payloads(group), start - first, stop - first, versions, first)
 
-    def _keyed(self, group: RowGroup, start: int, stop: int, key: str, key_hash: int) -> _Found | None:
+    def _select_key(self, group: RowGroup, start: int, stop: int, key: str, key_hash: int) -> _Selected | None:
         """The entries of one key: pruned by what the footer says, then compared one by one, natively."""
         if not self._may_hold(group, key, key_hash):
             return None
@@ -300,18 +304,18 @@ class SegmentReader:
         if whole is not None:
             payloads = whole.chosen(first, mask)
         else:
-            payloads = self._picked(group, [first + row for row in rows.to_pylist()])
+            payloads = self._pick(group, [first + row for row in rows.to_pylist()])
         versions = group.version
         if versions is None:
             versions = self._decode(group, ["version"])[0].slice(first, stop - start).filter(mask)
-        return _Found(payloads, 0, len(rows), versions, start, rows)
+        return _Selected(payloads, 0, len(rows), versions, start, rows)
 
-    def _picked(self, group: RowGroup, rows: list[int]) -> Payloads:
+    def _pick(self, group: RowGroup, rows: list[int]) -> Payloads:
         """The payloads of some rows of a group."""
         if len(rows) <= pages.MOST and not self._hidden_rows(group):
-            found = self._source.ask(lambda opened: _picked(opened, group, rows))
-            if found is not None:
-                return Payloads.of(pieces(pa.string() if self.info.json else pa.binary(), found))
+            payloads = self._source.ask(lambda opened: _pick_payloads(opened, group, rows))
+            if payloads is not None:
+                return Payloads.of(pieces(pa.string() if self.info.json else pa.binary(), payloads))
         return Payloads.of(self._decode(group, ["payload"])[0].take(int32s(rows)))
 
     def _may_hold(self, group: RowGroup, key: str, key_hash: int) -> bool:
@@ -323,10 +327,10 @@ class SegmentReader:
 
     def _filter(self, opened: Opened, group: RowGroup) -> bytes:
         """The Bloom filter of a row group; raises ValueError where it is not what it was when the file was verified."""
-        found = _filter_bytes(opened, group)
-        if zlib.crc32(found) != self.checksums.filters[group.number]:
+        filter_bytes = _filter_bytes(opened, group)
+        if zlib.crc32(filter_bytes) != self.checksums.filters[group.number]:
             raise ValueError("a Bloom filter is not what was written")
-        return found
+        return filter_bytes
 
     def _checksums(self) -> Checksums:
         checksums = self._source.ask(
@@ -337,28 +341,28 @@ class SegmentReader:
     def _payloads(self, group: RowGroup) -> Payloads:
         """The payloads of a row group, decoded once for many reads; who comes meanwhile waits for the same."""
         name = (self._cache_name, group.number)
-        found: Payloads | None = self._decoded.get(name)
-        if found is not None:
-            return found
+        payloads: Payloads | None = self._decoded.get(name)
+        if payloads is not None:
+            return payloads
         with self._loading[group.number]:
-            found = self._decoded.get(name)
-            if found is None:
-                found = Payloads.of(self._decode(group, ["payload"])[0])
-                self._decoded.keep(name, found, found.bytes)
-            return found
+            payloads = self._decoded.get(name)
+            if payloads is None:
+                payloads = Payloads.of(self._decode(group, ["payload"])[0])
+                self._decoded.keep(name, payloads, payloads.bytes)
+            return payloads
 
-    def _places(self) -> KeyIndex | None:
+    def _key_index(self) -> KeyIndex | None:
         """Where keys lie, once that was asked for often enough; who comes while it is made does without."""
         name = (self._cache_name, _PLACES)
-        found: KeyIndex | None = self._decoded.get(name)
-        self._asked += found is None
-        if found is not None or self._asked < self._often or not self._placing.acquire(blocking=False):
-            return found
+        key_index: KeyIndex | None = self._decoded.get(name)
+        self._key_lookups += key_index is None
+        if key_index is not None or self._key_lookups < self._often or not self._placing.acquire(blocking=False):
+            return key_index
         try:
-            found = KeyIndex(self._decode(group, ["append_time", "key"]) for group in self._groups)
-            self._decoded.keep(name, found, found.bytes)
-            self._asked, self._often = 0, 2 * self._often
-            return found
+            key_index = KeyIndex(self._decode(group, ["append_time", "key"]) for group in self._groups)
+            self._decoded.keep(name, key_index, key_index.bytes)
+            self._key_lookups, self._often = 0, 2 * self._often
+            return key_index
         finally:
             self._placing.release()
 
@@ -372,32 +376,32 @@ class SegmentReader:
 
     def _decode(self, group: RowGroup, columns: list[str]) -> list[Any]:
         """Columns of a row group, without what the mask hides."""
-        found = self._stored(group, columns)
+        arrays = self._read_columns(group, columns)
         if self.mask is None or _MASKED.isdisjoint(columns) or not (rows := self._hidden_rows(group)):
-            return found
-        for place, name in enumerate(columns):
+            return arrays
+        for number, name in enumerate(columns):
             if name == "key":
-                found[place] = without_keys(found[place], rows)
+                arrays[number] = without_keys(arrays[number], rows)
             elif name == "payload":
-                found[place] = with_tombstones(found[place], rows, self.mask)
-        return found
+                arrays[number] = with_tombstones(arrays[number], rows, self.mask)
+        return arrays
 
     def _hidden_rows(self, group: RowGroup) -> list[int]:
         """The rows of a group that the mask hides."""
         if self.mask is None:
             return []
-        known = self._hidden.get(group.number)
-        if known is None:
-            known = self._hidden[group.number] = self._find_hidden(group, self.mask)
-        return known
+        rows = self._hidden.get(group.number)
+        if rows is None:
+            rows = self._hidden[group.number] = self._find_hidden(group, self.mask)
+        return rows
 
     def _find_hidden(self, group: RowGroup, mask: Mask) -> list[int]:
         hashed = ((key, bloom.xxh64(key.encode())) for key in mask.keys)
         if group.first_seq >= mask.before_seq or not any(self._may_hold(group, *key) for key in hashed):
             return []
-        return mask.rows(pa.record_batch(self._stored(group, _COLUMNS), schema=layout.schema(self.info.json)))
+        return mask.rows(pa.record_batch(self._read_columns(group, _COLUMNS), schema=layout.schema(self.info.json)))
 
-    def _stored(self, group: RowGroup, columns: list[str]) -> list[Any]:
+    def _read_columns(self, group: RowGroup, columns: list[str]) -> list[Any]:
         """Columns of a row group as the file holds them."""
         table = self._source.table(group.number, columns)
         return [
@@ -409,7 +413,7 @@ class SegmentReader:
             raise ValueError(f"entry {seq} is not in {self.name}")
         return self._groups[bisect_right(self._starts, seq) - 1]
 
-    def _touched(self, position: int, end: int) -> list[RowGroup]:
+    def _groups_between(self, position: int, end: int) -> list[RowGroup]:
         """The row groups that hold entries of [position, end)."""
         if position >= end:
             return []
@@ -425,20 +429,20 @@ def _filter_bytes(opened: Opened, group: RowGroup) -> bytes:
     return b"" if group.filter is None else bytes(opened.source.read_at(group.filter[1], group.filter[0]))
 
 
-def _picked(opened: Opened, group: RowGroup, rows: list[int]) -> list[bytes] | None:
+def _pick_payloads(opened: Opened, group: RowGroup, rows: list[int]) -> list[bytes] | None:
     """The payloads of some rows, from the pages that hold them; None where the library has to decode the column."""
-    place = opened.parquet.metadata.row_group(group.number).column(layout.PAYLOAD)
-    return pages.pick(opened.source.read_at(place.total_compressed_size, place.data_page_offset), rows)
+    chunk = opened.parquet.metadata.row_group(group.number).column(layout.PAYLOAD)
+    return pages.pick(opened.source.read_at(chunk.total_compressed_size, chunk.data_page_offset), rows)
 
 
-def _parts(found: _Found, last: int) -> Iterator[SlicePart]:
+def _parts(selected: _Selected, last: int) -> Iterator[SlicePart]:
     """The entries up to ``last``, cut where the schema version changes."""
-    start, payloads = found.start, found.payloads
-    if isinstance(found.versions, int):
+    start, payloads = selected.start, selected.payloads
+    if isinstance(selected.versions, int):
         if last > start:
-            yield SlicePart(found.versions, last - start, payloads.piece(start, last))
+            yield SlicePart(selected.versions, last - start, payloads.piece(start, last))
         return
-    runs = pc.run_end_encode(found.versions.slice(start, last - start))
+    runs = pc.run_end_encode(selected.versions.slice(start, last - start))
     before = 0
     for end, version in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
         yield SlicePart(version, end - before, payloads.piece(start + before, start + end))

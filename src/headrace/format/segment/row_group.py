@@ -194,9 +194,9 @@ def _keys(counts: Sequence[int], runs: Sequence[StoredKeys]) -> Any:
     if runs.count(None) == len(runs):
         return pa.nulls(sum(counts), pa.string())
     lists = [keys for keys in runs if isinstance(keys, msgspec.Raw)]
-    found = cut_keys(lists, sum(counts)) if len(lists) == len(runs) else None
-    if found is not None:
-        return found
+    strings = cut_keys(lists, sum(counts)) if len(lists) == len(runs) else None
+    if strings is not None:
+        return strings
     every = (
         repeat(keys, count) if keys is None or isinstance(keys, str) else decode_keys(keys)
         for keys, count in zip(runs, counts, strict=True)

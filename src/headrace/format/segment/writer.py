@@ -53,7 +53,7 @@ class SegmentWriter:
         self._min_us = self._max_us = NEVER_US
         self._schema = layout.schema(is_json)
         self._split = split
-        self._gathering = RowGroupBuilder(self._schema, first_seq, split)
+        self._row_group = RowGroupBuilder(self._schema, first_seq, split)
         self._groups: list[tuple[int, int]] = []
         self._file: Any = None
 
@@ -76,14 +76,14 @@ class SegmentWriter:
             stop = self._fitting(rows, sizes, start)
             if stop > start:
                 self._follow(seq + rows[start], notes.append_us[start])
-                self._gathering.add(notes.part(start, stop), bodies[start:stop], notes.counts[start:stop])
+                self._row_group.add(notes.part(start, stop), bodies[start:stop], notes.counts[start:stop])
                 self._advance(rows[stop] - rows[start], notes.append_us[stop - 1])
                 start = stop
-            elif self._gathering.rows:
+            elif self._row_group.rows:
                 self._flush()
             else:
-                append_us, version, given = notes.append_us[start], notes.versions[start], notes.keys[start]
-                keys = given if given is None or isinstance(given, str) else decode_keys(given)
+                append_us, version, run_keys = notes.append_us[start], notes.versions[start], notes.keys[start]
+                keys = run_keys if run_keys is None or isinstance(run_keys, str) else decode_keys(run_keys)
                 self.add(AppendRun(seq + rows[start], append_us, version, keys, self._split(bodies[start])))
                 start += 1
 
@@ -93,7 +93,7 @@ class SegmentWriter:
         self._follow(seq, notes.append_us[0])
         if not self._fitting((0, count), (0, len(body)), 0):
             self._flush()
-        self._gathering.add(notes, [body], [count])
+        self._row_group.add(notes, [body], [count])
         self._advance(count, notes.append_us[-1])
 
     def copy(self, batches: Iterable[Any]) -> None:
@@ -103,7 +103,7 @@ class SegmentWriter:
             self._follow(batch.column(layout.SEQ)[0].as_py(), times[0].as_py())
             if not self._fitting((0, batch.num_rows), (0, size), 0):
                 self._flush()
-            self._gathering.take(batch, size)
+            self._row_group.take(batch, size)
             self._advance(batch.num_rows, times[-1].as_py())
 
     def finish(self) -> Sealed:
@@ -140,7 +140,7 @@ class SegmentWriter:
 
     def _fitting(self, rows: Sequence[int], sizes: Sequence[int], start: int) -> int:
         """Where to stop, so that what lies between fits into the row group; rows and bytes are given as sums."""
-        group = self._gathering
+        group = self._row_group
         by_rows = bisect_right(rows, rows[start] + self._group_rows - group.rows, start) - 1
         by_bytes = bisect_right(sizes, sizes[start] + self._group_bytes - group.bytes, start) - 1
         return max(start, min(by_rows, by_bytes))
@@ -151,16 +151,16 @@ class SegmentWriter:
         sizes = list(accumulate(map(len, run.payloads), initial=0))
         while start < count:
             stop = self._fitting(range(count + 1), sizes, start)
-            if stop == start and self._gathering.rows:
+            if stop == start and self._row_group.rows:
                 self._flush()
                 continue
             stop = max(stop, start + 1)
-            self._gathering.extend(run, start, stop, sizes[stop] - sizes[start])
+            self._row_group.extend(run, start, stop, sizes[stop] - sizes[start])
             start = stop
 
     def _flush(self) -> None:
         """Write the row group gathered so far, and begin the next."""
-        group = self._gathering
+        group = self._row_group
         if not group.rows:
             return
         table = group.table()
@@ -168,7 +168,7 @@ class SegmentWriter:
             self._open(table)
         self._file.write_table(table, row_group_size=group.rows)
         self._groups.append((payload_bytes(table), pc.sum(table.column(layout.FIRST)).as_py()))
-        self._gathering = RowGroupBuilder(self._schema, group.first_seq + group.rows, self._split)
+        self._row_group = RowGroupBuilder(self._schema, group.first_seq + group.rows, self._split)
 
     def _open(self, first: Any) -> None:
         """Begin the file; what the first row group holds decides on the Bloom filters."""

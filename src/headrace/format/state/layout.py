@@ -1,4 +1,4 @@
-"""What a state says about itself, and how metadata lists it; knows nothing of Arrow, so that it loads at once."""
+"""The identity of a state and its entry in metadata; imports no Arrow, so that it loads fast."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ from typing import Any
 from headrace import decoding
 from headrace.extract.erasure import rewrite
 from headrace.extract.erasure_mask import Targets
-from headrace.format.manifest import listed, segment_key
+from headrace.format.manifest import segment_entry
+from headrace.format.object_names import segment_key
 from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
 from headrace.pipeline.kernels.units import Place
@@ -25,4 +26,4 @@ def perform(unit: Unit, here: Place) -> dict[str, Any]:
     name = f"{unit.name_begins}{secrets.token_hex(4)}.parquet"
     here.objects.upload(segment_key(unit.stream, unit.incarnation, name), made)
     # Where the stream's payload begins and ends there is known to the server.
-    return {"segment": listed(sealed, name, 0, 0)}
+    return {"segment": segment_entry(sealed, name, 0, 0)}

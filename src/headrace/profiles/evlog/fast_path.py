@@ -1,4 +1,4 @@
-"""The shape of values as they were seen, as a type that admits values like them and no others.
+"""A fast path for events like those seen before: their shape as a type that admits such events and no others.
 
 Whoever decodes into it knows every name in what comes out. Structures are spelled in the order of their fields, which
 is the order in which the names were seen.
@@ -19,7 +19,7 @@ from headrace import decoding
 from headrace.profiles.evlog.envelope import KEYS, Envelope
 from headrace.profiles.evlog.normalise import LEVEL_OF, NOTHING, TEXTS, EventNormaliser, infer_level
 from headrace.schema.entries import BLANKS
-from headrace.schema.fast_validator import Unsayable
+from headrace.schema.fast_validator import NotExpressible
 
 #: Types of more names, or of deeper ones, are unsayable: they take long to make.
 MOST_NAMES = 300
@@ -40,11 +40,11 @@ class Shape:
     def learn(self, value: Any, depth: int = 0) -> None:
         """Admit a value too."""
         if depth > MOST_DEPTH:
-            raise Unsayable
+            raise NotExpressible
         if type(value) is dict:
             if len(value.keys() | (self.members or {})) > MOST_NAMES:
-                raise Unsayable
-            self.members = _merged(self.members or {}, value)
+                raise NotExpressible
+            self.members = _merge_members(self.members or {}, value)
             for name, member in value.items():
                 self.members[name].learn(member, depth + 1)
         elif type(value) is list:
@@ -81,22 +81,22 @@ def structure(title: str, fields: dict[str, tuple[str, Any, Any]]) -> type[msgsp
             title, [*fields.values()], rename=renamed, forbid_unknown_fields=True, omit_defaults=True, gc=False
         )
     except ValueError as reason:  # a name that no field can have
-        raise Unsayable from reason
+        raise NotExpressible from reason
 
 
-def _merged(known: dict[str, Shape], value: dict[str, Any]) -> dict[str, Shape]:
+def _merge_members(shapes: dict[str, Shape], value: dict[str, Any]) -> dict[str, Shape]:
     """The members that are known and those of a value, in an order in which the value has its own."""
-    names, at = [*known], 0
+    names, at = [*shapes], 0
     for name in value:
-        place = names.index(name) if name in known else -1
-        if place < at:
-            if place >= 0:
+        index = names.index(name) if name in shapes else -1
+        if index < at:
+            if index >= 0:
                 names.remove(name)
                 at -= 1
             names.insert(at, name)
-            place = at
-        at = place + 1
-    return {name: known.get(name) or Shape() for name in names}
+            index = at
+        at = index + 1
+    return {name: shapes.get(name) or Shape() for name in names}
 
 
 #: How many bodies are let pass, at most, after some in a row were not seen.
@@ -128,11 +128,11 @@ class FastPath:
         self._shape = Shape()
         self._plan: _Plan | None = None
         self._misses = self._pause = self._waiting = 0
-        #: Whether it wants to be shown the events that it missed: seldom, as new structures take long to make.
+        #: Whether `learn` should get the events that were missed: seldom, as new structures take long to make.
         self.curious = False
 
     def envelopes(self, body: bytes, now: str) -> list[Envelope] | None:
-        """The envelopes of an array of events, where they are seen."""
+        """The envelopes of an array of events; None where they do not have the learnt structure."""
         if self._waiting > 0:
             self._waiting -= 1
             return None
@@ -154,7 +154,7 @@ class FastPath:
                 self._shape.learn(event)
             self._plan = _Plan(self._shape, self._normaliser)
             self._waiting = 0
-        except Unsayable:
+        except NotExpressible:
             self._shape = Shape()
 
 
@@ -163,7 +163,7 @@ class _Plan:
 
     def __init__(self, shape: Shape, normaliser: EventNormaliser) -> None:
         if sum(1 for _ in shape.names()) > MOST_NAMES:
-            raise Unsayable
+            raise NotExpressible
         seen = shape.members or {}
         members = {**seen, **{name: Shape() for name in KEYS if name not in seen}}
         fields = {
@@ -204,9 +204,9 @@ class _Plan:
             level = event.level
             if level is None:
                 level = infer_level(event.why or event.fix or event.link, event.status)
-            found = doubtful(event)
-            is_clear = found == clear
-            if level not in LEVEL_OF or not (is_clear or found[:_COUNT] == _NO_PARTS):
+            doubtful_values = doubtful(event)
+            is_clear = doubtful_values == clear
+            if level not in LEVEL_OF or not (is_clear or doubtful_values[:_COUNT] == _NO_PARTS):
                 made.append(self._normaliser.envelope(to_builtins(event), now))
                 continue
             envelope = Envelope(
@@ -216,15 +216,17 @@ class _Plan:
                 context(*members(event)),  # type: ignore[arg-type]
             )  # fmt: skip
             if not is_clear:
-                self._settle(envelope, found)
+                self._settle(envelope, doubtful_values)
             made.append(envelope)
         return made
 
-    def _settle(self, envelope: Envelope, found: tuple[Any, ...]) -> None:
+    def _settle(self, envelope: Envelope, doubtful_values: tuple[Any, ...]) -> None:
         """Redact what is doubtful of a context, and find identifiers there; the rest of it has neither."""
         context, fields = envelope.context, self._names
         doubtful = enumerate(fields, _COUNT)
-        envelope.context = part = {name: to_builtins(found[n]) for n, name in doubtful if found[n] is not UNSET}
+        envelope.context = part = {
+            name: to_builtins(doubtful_values[n]) for n, name in doubtful if doubtful_values[n] is not UNSET
+        }
         self._normaliser.redact(envelope)
         self._normaliser.identify(envelope)
         for name, value in part.items():

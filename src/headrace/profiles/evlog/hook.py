@@ -1,6 +1,6 @@
-"""What entries of an evlog stream go through.
+"""The append hook of evlog streams.
 
-Bodies that are canonical already are seen to be at a glance: they are spelled as we spell them, no text in them begins
+Bodies that are canonical already are seen to be at once: they are spelled as we spell them, no text in them begins
 or ends with a blank, no key is listed, and nothing names an identifier that the envelope lacks.
 Others are seen to be like events before them; what is left goes the long way, and is learnt from now and then.
 """
@@ -21,7 +21,7 @@ from headrace.profiles.redaction import is_among
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.entries import Failure
-from headrace.schema.routing import MAX_FAILURES, MAX_KEY_BYTES
+from headrace.schema.routing_key import MAX_FAILURES, MAX_KEY_BYTES
 from headrace.types import rfc3339
 
 _CANONICAL = decoding.make_decoder(list[Envelope])
@@ -50,7 +50,7 @@ class EvlogHook(Hook):
 
     def __init__(self, redact_keys: tuple[str, ...], correlation: Correlation) -> None:
         self._normaliser = EventNormaliser(is_among(redact_keys), correlation)
-        self._glance = FastPath(self._normaliser)
+        self._fast_path = FastPath(self._normaliser)
         #: The entries that were normalised last, and their keys: whoever asks next asks for these.
         self._last: tuple[bytes, list[str | None]] = (b"", [])
 
@@ -60,9 +60,9 @@ class EvlogHook(Hook):
             return joined
         now_us = terms.timestamp_us
         now = rfc3339(time.time_ns() // 1000 if now_us is None else now_us)
-        made = self._glance.envelopes(b"[" + joined + b"]", now)
+        made = self._fast_path.envelopes(b"[" + joined + b"]", now)
         if made is None:
-            made = self._made(joined, now)
+            made = self._make_envelopes(joined, now)
         stored = _ENCODE(made)[1:-1]
         self._last = stored, _keys(made)
         return stored
@@ -78,14 +78,14 @@ class EvlogHook(Hook):
             return keys
         return _keys(_IDS.decode(b"[" + joined + b"]"))
 
-    def _made(self, joined: bytes, now: str) -> list[Envelope]:
+    def _make_envelopes(self, joined: bytes, now: str) -> list[Envelope]:
         """The envelopes of entries, made the long way."""
         values, failures = entries.read(joined)
         failures += [Failure(n, "", "is no object") for n, value in enumerate(values) if type(value) is not dict]
         if failures:
             raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
-        if self._glance.curious:
-            self._glance.learn(values)
+        if self._fast_path.curious:
+            self._fast_path.learn(values)
         envelope = self._normaliser.envelope
         return [envelope(value, now) for value in values]
 
@@ -105,7 +105,7 @@ class EvlogHook(Hook):
 
 def _keys(events: list[Envelope] | list[_Ids]) -> list[str | None]:
     """What routes each event; what is too long for a key routes nothing."""
-    keys = [one.request_id or one.trace_id for one in events]
+    keys = [event.request_id or event.trace_id for event in events]
     if max(map(len, filter(None, keys)), default=0) * 4 <= MAX_KEY_BYTES:
         return keys
     return [None if key is None or len(key.encode()) > MAX_KEY_BYTES else key for key in keys]

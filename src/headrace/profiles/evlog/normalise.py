@@ -1,4 +1,4 @@
-"""Correlation: the request, the trace and the span that an event belongs to, wherever it says so."""
+"""Makes envelopes of events: finds the identifiers of request, trace and span, and redacts what is listed."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ class Correlation:
     def ids(self, request_id: str | None, trace_id: str | None, span_id: str | None, context: dict[str, Any]) -> Ids:
         """The identifiers of an event, given those that it has of its own and its context."""
         if not self.is_plain:
-            given = {"requestId": request_id, "traceId": trace_id, "spanId": span_id}
-            request_id = self._chosen(self._request, "requestId", given, context)
-            trace_id = self._chosen(self._trace, "traceId", given, context)
-            span_id = self._chosen(self._span, "spanId", given, context)
+            own_ids = {"requestId": request_id, "traceId": trace_id, "spanId": span_id}
+            request_id = self._choose(self._request, "requestId", own_ids, context)
+            trace_id = self._choose(self._trace, "traceId", own_ids, context)
+            span_id = self._choose(self._span, "spanId", own_ids, context)
         if request_id is None and "requestId" in context:
             request_id = _text(context["requestId"])
         if (trace_id is None or span_id is None) and context:
-            trace_id, span_id = self._traced(trace_id, span_id, context)
+            trace_id, span_id = self._trace_ids(trace_id, span_id, context)
         return request_id, trace_id, span_id
 
-    def _chosen(
-        self, ways: tuple[Way, ...], name: str, given: dict[str, str | None], context: dict[str, Any]
+    def _choose(
+        self, ways: tuple[Way, ...], name: str, own_ids: dict[str, str | None], context: dict[str, Any]
     ) -> str | None:
         """What a configured field says, else what the event has; a value that gives way to another is kept."""
-        own = given[name]
+        own = own_ids[name]
         for way in ways:
-            found = given[way[0]] if len(way) == 1 and way[0] in given else _find(context, way)
-            if found is not None:
-                if own is not None and own != found:
+            identifier = own_ids[way[0]] if len(way) == 1 and way[0] in own_ids else _find(context, way)
+            if identifier is not None:
+                if own is not None and own != identifier:
                     _keep(context, name, own)
-                return found
+                return identifier
         return own
 
-    def _traced(
+    def _trace_ids(
         self, trace_id: str | None, span_id: str | None, context: dict[str, Any]
     ) -> tuple[str | None, str | None]:
         if "traceContext" in context:
@@ -140,7 +140,7 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 class EventNormaliser:
-    """The rules of one stream."""
+    """Makes envelopes by the rules of one stream."""
 
     def __init__(self, listed: Listed, correlation: Correlation) -> None:
         self._listed = listed
@@ -152,35 +152,35 @@ class EventNormaliser:
     def envelope(self, event: dict[str, Any], now: str) -> Envelope:
         """The envelope of an event, which is used up."""
         take = event.pop
-        given = [take(name, None) for name in TEXTS]
-        odd: dict[str, Any] = {}
+        raw_texts = [take(name, None) for name in TEXTS]
+        mistyped: dict[str, Any] = {}
         try:
-            texts: list[Any] = [None if value is None else value.strip() or None for value in given]
+            texts: list[Any] = [None if value is None else value.strip() or None for value in raw_texts]
         except AttributeError:
-            texts = [_normalising_text(name, value, odd) for name, value in zip(TEXTS, given, strict=True)]
+            texts = [_normalise_text(name, value, mistyped) for name, value in zip(TEXTS, raw_texts, strict=True)]
         status, duration, sampling = take("status", None), take("duration", None), take("sampling", None)
         if status is not None and type(status) is not int:
-            status = _whole(status, odd)
+            status = _read_status(status, mistyped)
         if duration is not None and type(duration) is not float and type(duration) is not int:
-            duration = _number(duration, odd)
+            duration = _read_duration(duration, mistyped)
         if sampling is not None and type(sampling) is not dict:
-            odd["sampling"], sampling = sampling, None
+            mistyped["sampling"], sampling = sampling, None
         redaction = take("redaction", None)
-        paths = [] if redaction is None else _paths(redaction, odd)
+        paths = [] if redaction is None else _read_paths(redaction, mistyped)
         (
             timestamp, level, service, environment, version, region, request_id, trace_id, span_id,
             method, path, message, why, fix, link,
         ) = texts  # fmt: skip
         if timestamp is None:
-            timestamp = _moment(odd, now)
-        context = self._context(take("context", None), event, odd)
-        known = LEVEL_OF.get(level)
-        if known is None:
-            if level is not None and (known := LEVEL_OF.get(level.lower())) is None:
+            timestamp = _read_timestamp(mistyped, now)
+        context = self._context(take("context", None), event, mistyped)
+        known_level = LEVEL_OF.get(level)
+        if known_level is None:
+            if level is not None and (known_level := LEVEL_OF.get(level.lower())) is None:
                 _add(context, {"level": level}, self._listed)
-            known = known or infer_level(why or fix or link, status)
+            known_level = known_level or infer_level(why or fix or link, status)
         made = Envelope(
-            timestamp, known, service, environment, version, region, request_id, trace_id, span_id,
+            timestamp, known_level, service, environment, version, region, request_id, trace_id, span_id,
             method, path, status, duration, message, why, fix, link, sampling,
             Redaction(paths) if paths else NOTHING, context,
         )  # fmt: skip
@@ -191,15 +191,15 @@ class EventNormaliser:
 
     def redact(self, envelope: Envelope) -> None:
         """Replace what is listed in an envelope, and tell where it was."""
-        found: list[str] = []
-        self._redactor.redact(envelope.context, found)
+        paths: list[str] = []
+        self._redactor.redact(envelope.context, paths)
         if envelope.sampling is not None:
-            self._redactor.redact(envelope.sampling, found, "sampling.")
-        if found:
-            told = envelope.redaction.keys
-            if told or len(found) > 1:
-                found = [*told, *(path for path in dict.fromkeys(found) if path not in told)]
-            envelope.redaction = Redaction(found)
+            self._redactor.redact(envelope.sampling, paths, "sampling.")
+        if paths:
+            earlier_paths = envelope.redaction.keys
+            if earlier_paths or len(paths) > 1:
+                paths = [*earlier_paths, *(path for path in dict.fromkeys(paths) if path not in earlier_paths)]
+            envelope.redaction = Redaction(paths)
 
     def identify(self, envelope: Envelope) -> None:
         """Find the identifiers that an envelope lacks."""
@@ -208,7 +208,7 @@ class EventNormaliser:
             envelope.request_id, envelope.trace_id, envelope.span_id = self._correlation.ids(*ids, context)
 
     def is_settled(self, envelope: Envelope) -> bool:
-        """Whether it is seen at a glance that an envelope has nothing to redact or to find."""
+        """Whether it is seen at once that an envelope has nothing to redact or to find."""
         context, ids = envelope.context, (envelope.request_id, envelope.trace_id, envelope.span_id)
         return self._redactor.is_clean(context) and not self._correlation.may_add(*ids, context)
 
@@ -216,24 +216,24 @@ class EventNormaliser:
         """Whether an event with this member, which has names inside, may have anything to redact or to find."""
         return self._correlation.looks_into(name) or any(map(self._listed, (name, *inside)))
 
-    def _context(self, given: Any, event: dict[str, Any], odd: dict[str, Any]) -> dict[str, Any]:
+    def _context(self, raw_context: Any, event: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, Any]:
         """Everything that the envelope has no place for."""
-        if given is None or given == {}:
+        if raw_context is None or raw_context == {}:
             context = event
         else:
-            context = given if type(given) is dict else {"context": given}
+            context = raw_context if type(raw_context) is dict else {"context": raw_context}
             if event:
                 _add(context, event, self._listed)
-        if odd:
-            _add(context, odd, self._listed)
+        if mistyped:
+            _add(context, mistyped, self._listed)
         return context
 
 
-def _normalising_text(name: str, value: Any, odd: dict[str, Any]) -> str | None:
+def _normalise_text(name: str, value: Any, mistyped: dict[str, Any]) -> str | None:
     if type(value) is str:
         return value.strip() or None
     if value is not None:
-        odd[name] = value
+        mistyped[name] = value
     return None
 
 
@@ -247,49 +247,49 @@ def _add(context: dict[str, Any], more: Mapping[str, Any], listed: Listed) -> No
             context[free] = value
 
 
-def _paths(given: Any, odd: dict[str, Any]) -> list[str]:
+def _read_paths(redaction: Any, mistyped: dict[str, Any]) -> list[str]:
     """What was redacted before."""
-    if type(given) is dict and len(given) == 1:
-        keys = given.get("keys")
+    if type(redaction) is dict and len(redaction) == 1:
+        keys = redaction.get("keys")
         if type(keys) is list and all(type(key) is str for key in keys):
             return keys
-    odd["redaction"] = given
+    mistyped["redaction"] = redaction
     return []
 
 
-def _whole(given: Any, odd: dict[str, Any]) -> int | None:
-    if type(given) is str:
-        text = given.strip()
+def _read_status(status: Any, mistyped: dict[str, Any]) -> int | None:
+    if type(status) is str:
+        text = status.strip()
         if _WHOLE.fullmatch(text):
             return int(text)
         if not text:
             return None
-    elif type(given) is float and given.is_integer() and abs(given) < 2**53:
-        return int(given)
-    odd["status"] = given
+    elif type(status) is float and status.is_integer() and abs(status) < 2**53:
+        return int(status)
+    mistyped["status"] = status
     return None
 
 
-def _number(given: Any, odd: dict[str, Any]) -> Any:
-    if type(given) is Decimal:
-        return given
-    if type(given) is str:
-        text = given.strip()
+def _read_duration(duration: Any, mistyped: dict[str, Any]) -> Any:
+    if type(duration) is Decimal:
+        return duration
+    if type(duration) is str:
+        text = duration.strip()
         if not text:
             return None
         if _NUMBER.fullmatch(text):
             return exactly(text)
-    odd["duration"] = given
+    mistyped["duration"] = duration
     return None
 
 
-def _moment(odd: dict[str, Any], now: str) -> str:
+def _read_timestamp(mistyped: dict[str, Any], now: str) -> str:
     """A moment that was given as a number of milliseconds, else now."""
-    given = odd.get("timestamp")
-    if type(given) is not int or not _FIRST_MS <= given <= _LAST_MS:
+    millis = mistyped.get("timestamp")
+    if type(millis) is not int or not _FIRST_MS <= millis <= _LAST_MS:
         return now
-    del odd["timestamp"]
-    return rfc3339(given * 1000)
+    del mistyped["timestamp"]
+    return rfc3339(millis * 1000)
 
 
 def infer_level(explained: str | None, status: int | None) -> Any:

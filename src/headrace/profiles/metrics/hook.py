@@ -1,4 +1,4 @@
-"""What records of a metrics stream go through."""
+"""The append hook of metrics streams."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from headrace.profiles.metrics.envelope import API_VERSION, KEYS, SCHEMA, Interv
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.pointer import text
-from headrace.schema.routing import MAX_FAILURES
+from headrace.schema.routing_key import MAX_FAILURES
 
-_SHARES = {"p50": 50, "p95": 95, "p99": 99}
+_PERCENTS = {"p50": 50, "p95": 95, "p99": 99}
 _LABEL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
 _EXACT = 2**53
 _KNOWN = frozenset(KEYS)
 _NUMBERS = (int, float, Decimal)
 
 
-def interval(given: dict[str, Any]) -> Interval:
+def interval(record: dict[str, Any]) -> Interval:
     """The interval that a record is; raises Misfit."""
-    for name in given:
+    for name in record:
         if name not in _KNOWN:
             raise Misfit(text((name,)), "is not a member of an interval; what tells series apart belongs to attributes")
-    summary = _object(given, "summary")
-    start, end = _moment(given, "windowStart"), _moment(given, "windowEnd")
+    summary = _object(record, "summary")
+    start, end = _moment(record, "windowStart"), _moment(record, "windowEnd")
     if end < start:
         raise Misfit("/windowEnd", "lies before windowStart")
-    count, total = _counted(given, summary), _one(given, summary, "sum")
+    count, total = _read_count(record, summary), _read_either(record, summary, "sum")
     if total is None:
         raise Misfit("/sum", "is required")
-    histogram = _histogram(given, summary)
-    least, greatest = (_bound(given, summary, name, count) for name in ("min", "max"))
-    words = {name: _word(given, name) for name in ("metric", "unit")}
-    metric_kind, temporality = _word(given, "metricKind", "summary"), _word(given, "temporality", "delta")
-    instance, stream = _word(given, "instance", None), _word(given, "stream", None)
-    attributes = _attributes(given)
+    histogram = _histogram(record, summary)
+    least, greatest = (_bound(record, summary, name, count) for name in ("min", "max"))
+    words = {name: _word(record, name) for name in ("metric", "unit")}
+    metric_kind, temporality = _word(record, "metricKind", "summary"), _word(record, "temporality", "delta")
+    instance, stream = _word(record, "instance", None), _word(record, "stream", None)
+    attributes = _attributes(record)
     pairs = [f"{name}={value}" for name, value in attributes.items()]
     dimension_key = "\0".join(pairs) if pairs else None
     series = (metric_kind, temporality, words["metric"], words["unit"], stream, instance, dimension_key)
     made = Interval(
-        api_version=_constant(given, "apiVersion", API_VERSION),
-        kind=_constant(given, "kind", "interval"),
+        api_version=_constant(record, "apiVersion", API_VERSION),
+        kind=_constant(record, "kind", "interval"),
         metric=words["metric"] or "",
         unit=words["unit"] or "",
         metric_kind=metric_kind or "",
         temporality=temporality or "",
         window_start=start,
         window_end=end,
-        interval_ms=end - start if given.get("intervalMs") is None else _moment(given, "intervalMs"),
+        interval_ms=end - start if record.get("intervalMs") is None else _moment(record, "intervalMs"),
         instance=instance,
         stream=stream,
         tags=attributes,
@@ -67,34 +67,34 @@ def interval(given: dict[str, Any]) -> Interval:
         sum=total,
         min=least,
         max=greatest,
-        avg=_derived(given, "avg", _average(total, count)),
-        **{name: _derived(given, name, _percentile(histogram, share)) for name, share in _SHARES.items()},
+        avg=_read_derived(record, "avg", _average(total, count)),
+        **{name: _read_derived(record, name, _percentile(histogram, percent)) for name, percent in _PERCENTS.items()},
         buckets=histogram,
         summary=Summary(count, total, least, greatest, histogram),
     )
-    _check_derived(given, made)
+    _check_derived(record, made)
     return made
 
 
-def _check_derived(given: dict[str, Any], made: Interval) -> None:
+def _check_derived(record: dict[str, Any], made: Interval) -> None:
     """What follows from the rest may be said, but not otherwise."""
     for name, value in (
         ("dimensionPairs", made.dimension_pairs),
         ("dimensionKey", made.dimension_key),
         ("seriesKey", made.series_key),
     ):
-        if given.get(name, value) not in (value, None):
+        if record.get(name, value) not in (value, None):
             raise Misfit(f"/{name}", "follows from the rest of the record, and says something else")
 
 
-def _constant(given: dict[str, Any], name: str, value: str) -> str:
-    if given.get(name, value) != value:
+def _constant(record: dict[str, Any], name: str, value: str) -> str:
+    if record.get(name, value) != value:
         raise Misfit(f"/{name}", f"must be {value}")
     return value
 
 
-def _word(given: dict[str, Any], name: str, *otherwise: str | None) -> str | None:
-    value = given.get(name)
+def _word(record: dict[str, Any], name: str, *otherwise: str | None) -> str | None:
+    value = record.get(name)
     word = value.strip() if isinstance(value, str) else ""
     if word:
         return word
@@ -103,8 +103,8 @@ def _word(given: dict[str, Any], name: str, *otherwise: str | None) -> str | Non
     return otherwise[0]
 
 
-def _object(given: dict[str, Any], name: str) -> dict[str, Any]:
-    value = given.get(name)
+def _object(record: dict[str, Any], name: str) -> dict[str, Any]:
+    value = record.get(name)
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -122,43 +122,43 @@ def _number(value: Any, pointer: str) -> Any:
     return value
 
 
-def _moment(given: dict[str, Any], name: str) -> int:
-    return int(_number(given.get(name), f"/{name}"))
+def _moment(record: dict[str, Any], name: str) -> int:
+    return int(_number(record.get(name), f"/{name}"))
 
 
-def _one(given: dict[str, Any], summary: dict[str, Any], name: str) -> Any:
+def _read_either(record: dict[str, Any], summary: dict[str, Any], name: str) -> Any:
     """A number that stands at the top, in the summary, or in both alike."""
-    top, inner = given.get(name), summary.get(name)
+    top, inner = record.get(name), summary.get(name)
     if top is not None and inner is not None and top != inner:
         raise Misfit(f"/summary/{name}", f"differs from {name}")
     value = inner if top is None else top
     return None if value is None else _number(value, f"/{name}")
 
 
-def _counted(given: dict[str, Any], summary: dict[str, Any]) -> int:
-    count = _one(given, summary, "count")
+def _read_count(record: dict[str, Any], summary: dict[str, Any]) -> int:
+    count = _read_either(record, summary, "count")
     if count is None or count != math.trunc(count) or not 0 <= count <= _EXACT:
         raise Misfit("/count", "must be a whole number, 0 or more")
     return int(count)
 
 
-def _bound(given: dict[str, Any], summary: dict[str, Any], name: str, count: int) -> Any:
+def _bound(record: dict[str, Any], summary: dict[str, Any], name: str, count: int) -> Any:
     """The least or the greatest; of nothing there is none."""
-    value = _one(given, summary, name)
+    value = _read_either(record, summary, name)
     return None if not count else 0 if value is None else value
 
 
-def _attributes(given: dict[str, Any]) -> dict[str, str]:
+def _attributes(record: dict[str, Any]) -> dict[str, str]:
     """What tells series apart, as texts, in the order of the names."""
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for member in ("attributes", "tags"):
-        for name, value in _object(given, member).items():
+        for name, value in _object(record, member).items():
             if value is None:
                 continue
             word = _scalar(value, text((member, name)))
-            if found.setdefault(name, word) != word:
+            if attributes.setdefault(name, word) != word:
                 raise Misfit(text((member, name)), "differs from the attribute of that name")
-    return dict(sorted(found.items()))
+    return dict(sorted(attributes.items()))
 
 
 def _scalar(value: Any, pointer: str) -> str:
@@ -171,14 +171,14 @@ def _scalar(value: Any, pointer: str) -> str:
     raise Misfit(pointer, "must be a text, a number or a flag")
 
 
-def _histogram(given: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
+def _histogram(record: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
     """Counts by bucket, the smallest bucket first; empty buckets are left out."""
-    top, inner = _object(given, "buckets"), summary.get("histogram")
+    top, inner = _object(record, "buckets"), summary.get("histogram")
     if inner is not None and not isinstance(inner, dict):
         raise Misfit("/summary/histogram", "must be an object")
     if top and inner and top != inner:
         raise Misfit("/summary/histogram", "differs from buckets")
-    found = {}
+    counts = {}
     for label, count in (top or inner or {}).items():
         pointer = text(("buckets", label))
         if not _LABEL.fullmatch(label):
@@ -186,12 +186,12 @@ def _histogram(given: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]
         if _number(count, pointer) < 0:
             raise Misfit(pointer, "must not be below 0")
         if count:
-            found[label] = count
-    return {label: found[label] for label in sorted(found, key=float)}
+            counts[label] = count
+    return {label: counts[label] for label in sorted(counts, key=float)}
 
 
-def _derived(given: dict[str, Any], name: str, otherwise: Any) -> Any:
-    value = given.get(name)
+def _read_derived(record: dict[str, Any], name: str, otherwise: Any) -> Any:
+    value = record.get(name)
     return otherwise if value is None else _number(value, f"/{name}")
 
 
@@ -199,12 +199,12 @@ def _average(total: Any, count: int) -> Any:
     return _plain(float(total) / count) if count else 0
 
 
-def _percentile(histogram: dict[str, Any], share: int) -> Any:
+def _percentile(histogram: dict[str, Any], percent: int) -> Any:
     """The least bucket with at least that share at or below it; 0 where there are no buckets."""
     below, total = 0, _sum(histogram.values())
     for label, count in histogram.items():
         below += count
-        if below * 100 >= share * total:
+        if below * 100 >= percent * total:
             return _plain(float(label))
     return 0
 
@@ -252,4 +252,4 @@ class MetricsHook(Hook):
 
     def routed(self, joined: bytes) -> list[str | None]:
         """The series of each record."""
-        return [one.series_key for one in _SERIES.decode(b"[" + joined + b"]")]
+        return [record.series_key for record in _SERIES.decode(b"[" + joined + b"]")]

@@ -1,4 +1,4 @@
-"""What spans of a stream go through, one by one as they are appended, or many as they are exported."""
+"""The append hook of span streams: spans are appended one by one, or many of them in an OTLP export."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.profiles.otel_traces.span import SCHEMA
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.entries import Failure
-from headrace.schema.routing import MAX_FAILURES
+from headrace.schema.routing_key import MAX_FAILURES
 
 _ENCODE = msgspec.json.Encoder(decimal_format="number").encode
 
@@ -58,4 +58,4 @@ class TracesHook(Hook):
 
     def routed(self, joined: bytes) -> list[str | None]:
         """The trace of each span."""
-        return [one.trace_id for one in _TRACED.decode(b"[" + joined + b"]")]
+        return [span.trace_id for span in _TRACED.decode(b"[" + joined + b"]")]

@@ -83,31 +83,31 @@ def from_protobuf(body: bytes, limits: OtlpLimits) -> Export:
 
 def _resource_spans(data: bytes, export: Export) -> None:
     export.resource()
-    found = list(protobuf.fields(data))
+    message_fields = list(protobuf.fields(data))
     bounds = export.values()
     resource: dict[str, Any] = {"attributes": {}}
-    for field, value in found:
+    for field, value in message_fields:
         if field == 1:
             resource = _message(protobuf.message(value), _RESOURCE, 1, bounds)
-    for field, value in found:
+    for field, value in message_fields:
         if field == 3:
             resource["schemaUrl"] = protobuf.text(value)
-    for field, value in found:
+    for field, value in message_fields:
         if field == 2:
             _scope_spans(protobuf.message(value), resource, export)
 
 
 def _scope_spans(data: bytes, resource: dict[str, Any], export: Export) -> None:
     export.scope()
-    found = list(protobuf.fields(data))
+    message_fields = list(protobuf.fields(data))
     scope: dict[str, Any] = {"attributes": {}}
-    for field, value in found:
+    for field, value in message_fields:
         if field == 1:
             scope = _message(protobuf.message(value), _SCOPE, 3, export.values())
-    for field, value in found:
+    for field, value in message_fields:
         if field == 3:
             scope["schemaUrl"] = protobuf.text(value)
-    for field, value in found:
+    for field, value in message_fields:
         if field == 2 and not export.is_full:
             span = _span(protobuf.message(value), export.values())
             export.spans.append({**span, "resource": resource, "instrumentationScope": scope})
@@ -117,8 +117,8 @@ def _span(data: bytes, bounds: Limits) -> dict[str, Any]:
     span = _message(data, _SPAN, 9, bounds)
     for field, value in protobuf.fields(data):
         if field in _NESTED_SPAN:
-            name, known, attributes = _NESTED_SPAN[field]
-            span.setdefault(name, []).append(_message(protobuf.message(value), known, attributes, bounds))
+            name, readers, attributes = _NESTED_SPAN[field]
+            span.setdefault(name, []).append(_message(protobuf.message(value), readers, attributes, bounds))
         elif field == 15:
             span["status"] = _message(protobuf.message(value), _STATUS, 0, bounds)
     if bounds.cuts:
@@ -126,17 +126,17 @@ def _span(data: bytes, bounds: Limits) -> dict[str, Any]:
     return span
 
 
-def _message(data: bytes, known: dict[int, tuple[str, str]], attributes: int, bounds: Limits) -> dict[str, Any]:
+def _message(data: bytes, readers: dict[int, tuple[str, str]], attributes: int, bounds: Limits) -> dict[str, Any]:
     """The members of a message that have no members themselves, and its attributes."""
-    found: dict[str, Any] = {"attributes": {}} if attributes else {}
+    members: dict[str, Any] = {"attributes": {}} if attributes else {}
     for field, value in protobuf.fields(data):
         if field == attributes:
-            key, given = protobuf.pair(protobuf.message(value), bounds)
-            found["attributes"][key] = given
-        elif field in known:
-            name, kind = known[field]
-            found[name] = _READERS[kind](value)
-    return found
+            key, attribute_value = protobuf.pair(protobuf.message(value), bounds)
+            members["attributes"][key] = attribute_value
+        elif field in readers:
+            name, kind = readers[field]
+            members[name] = _READERS[kind](value)
+    return members
 
 
 _READERS: dict[str, Any] = {
@@ -150,16 +150,16 @@ _READERS: dict[str, Any] = {
 def from_json(body: bytes, limits: OtlpLimits) -> Export:
     """Read the same in JSON."""
     try:
-        given = msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
         raise BadRequest(f"the body is not JSON: {json_fault(reason, body)}", field="body") from reason
     export = Export(limits)
-    for one in _objects(given, "resourceSpans"):
+    for resource_spans in _objects(document, "resourceSpans"):
         export.resource()
-        resource = _plain(one.get("resource"), export.values())
-        if "schemaUrl" in one:
-            resource["schemaUrl"] = one["schemaUrl"]
-        for part in _objects(one, "scopeSpans"):
+        resource = _plain(resource_spans.get("resource"), export.values())
+        if "schemaUrl" in resource_spans:
+            resource["schemaUrl"] = resource_spans["schemaUrl"]
+        for part in _objects(resource_spans, "scopeSpans"):
             export.scope()
             scope = _plain(part.get("scope"), export.values())
             if "schemaUrl" in part:
@@ -171,46 +171,46 @@ def from_json(body: bytes, limits: OtlpLimits) -> Export:
     return export
 
 
-def _objects(given: Any, name: str) -> list[dict[str, Any]]:
-    found = given.get(name, []) if isinstance(given, dict) else None
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+def _objects(holder: Any, name: str) -> list[dict[str, Any]]:
+    objects = holder.get(name, []) if isinstance(holder, dict) else None
+    if not isinstance(objects, list) or not all(isinstance(element, dict) for element in objects):
         raise BadRequest(f"{name} must be an array of objects", field=name)
-    return found
+    return objects
 
 
-def _plain_span(given: dict[str, Any], bounds: Limits) -> dict[str, Any]:
-    span = _plain(given, bounds)
+def _plain_span(raw_span: dict[str, Any], bounds: Limits) -> dict[str, Any]:
+    span = _plain(raw_span, bounds)
     for name in ("events", "links"):
         if name in span:
-            span[name] = [_plain(one, bounds) for one in _objects(span, name)]
+            span[name] = [_plain(each, bounds) for each in _objects(span, name)]
     if bounds.cuts:
         span["dropped"] = {"values": bounds.cuts}
     return span
 
 
-def _plain(given: Any, bounds: Limits) -> dict[str, Any]:
+def _plain(raw: Any, bounds: Limits) -> dict[str, Any]:
     """An object whose attributes are an object too."""
-    if given is None:
+    if raw is None:
         return {"attributes": {}}
-    if not isinstance(given, dict):
+    if not isinstance(raw, dict):
         raise BadRequest("what holds attributes must be an object", field="attributes")
-    found = {_RENAMED.get(name, str(name)): value for name, value in given.items() if name != "attributes"}
-    return {**found, "attributes": _attributes(given.get("attributes") or [], bounds)}
+    plain_members = {_RENAMED.get(name, str(name)): value for name, value in raw.items() if name != "attributes"}
+    return {**plain_members, "attributes": _attributes(raw.get("attributes") or [], bounds)}
 
 
-def _attributes(given: Iterable[Any], bounds: Limits) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for one in given:
-        if not isinstance(one, dict) or not isinstance(one.get("key"), str):
+def _attributes(raw_attributes: Iterable[Any], bounds: Limits) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for raw_attribute in raw_attributes:
+        if not isinstance(raw_attribute, dict) or not isinstance(raw_attribute.get("key"), str):
             raise BadRequest("an attribute is an object with a key", field="attributes")
-        found[one["key"]] = _any_value(one.get("value"), bounds, 1)
-    return found
+        attributes[raw_attribute["key"]] = _any_value(raw_attribute.get("value"), bounds, 1)
+    return attributes
 
 
-def _any_value(given: Any, bounds: Limits, depth: int) -> Any:
-    if not isinstance(given, dict) or not given:
+def _any_value(any_value: Any, bounds: Limits, depth: int) -> Any:
+    if not isinstance(any_value, dict) or not any_value:
         return None
-    kind, value = next(iter(given.items()))
+    kind, value = next(iter(any_value.items()))
     if kind == "intValue":
         return _whole(value)
     if kind == "doubleValue":
@@ -220,11 +220,11 @@ def _any_value(given: Any, bounds: Limits, depth: int) -> Any:
             return bounds.cut(NESTED)
         inner = value.get("values", []) if isinstance(value, dict) else []
         if kind == "arrayValue":
-            return [_any_value(one, bounds, depth + 1) for one in bounds.few(inner, bounds.elements)]
+            return [_any_value(element, bounds, depth + 1) for element in bounds.few(inner, bounds.elements)]
         return {
-            str(one.get("key", "")): _any_value(one.get("value"), bounds, depth + 1)
-            for one in bounds.few(inner, bounds.members)
-            if isinstance(one, dict)
+            str(element.get("key", "")): _any_value(element.get("value"), bounds, depth + 1)
+            for element in bounds.few(inner, bounds.members)
+            if isinstance(element, dict)
         }
     return value if isinstance(value, str | bool) else None
 

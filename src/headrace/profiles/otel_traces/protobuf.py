@@ -50,11 +50,11 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return byte, at + 1
         value = shift = 0
-        for place in range(at, at + _LONGEST_VARINT):
-            byte = data[place]
+        for position in range(at, at + _LONGEST_VARINT):
+            byte = data[position]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return value & (_WRAP - 1), place + 1
+                return value & (_WRAP - 1), position + 1
             shift += 7
     except IndexError as reason:
         raise Malformed("the message ends within a number") from reason
@@ -90,72 +90,72 @@ def number(value: Value) -> int:
 def pair(data: bytes, limits: Limits) -> tuple[str, Any]:
     """An attribute."""
     key, value = "", None
-    for field, given in fields(data):
+    for field, field_value in fields(data):
         if field == 1:
-            key = text(given)
+            key = text(field_value)
         elif field == 2:
-            value = any_value(message(given), limits, 1)
+            value = any_value(message(field_value), limits, 1)
     return key, value
 
 
 def any_value(data: bytes, limits: Limits, depth: int) -> Any:
     """The value of an attribute as JSON has it."""
-    found: Any = None
-    for field, given in fields(data):
+    decoded: Any = None
+    for field, field_value in fields(data):
         if field == 1:
-            found = text(given)
+            decoded = text(field_value)
         elif field == 2:
-            found = bool(number(given))
+            decoded = bool(number(field_value))
         elif field == 3:
-            whole = number(given)
-            found = whole - _WRAP if whole & _SIGN else whole
+            whole = number(field_value)
+            decoded = whole - _WRAP if whole & _SIGN else whole
         elif field == 4:
-            if len(given) != 8:
+            if len(field_value) != 8:
                 raise Malformed("a double has eight bytes")
-            found = finite(_DOUBLE.unpack(given)[0])
+            decoded = finite(_DOUBLE.unpack(field_value)[0])
         elif field == 5:
-            found = _several(message(given), limits, depth)
+            decoded = _array_value(message(field_value), limits, depth)
         elif field == 6:
-            found = _named(message(given), limits, depth)
+            decoded = _object_value(message(field_value), limits, depth)
         elif field == 7:
-            found = base64.b64encode(message(given)).decode()
-    return found
+            decoded = base64.b64encode(message(field_value)).decode()
+    return decoded
 
 
-def _several(data: bytes, limits: Limits, depth: int) -> Any:
+def _array_value(data: bytes, limits: Limits, depth: int) -> Any:
     if depth >= limits.depth:
         return limits.cut(NESTED)
-    given = [message(value) for field, value in fields(data) if field == 1]
-    return [any_value(one, limits, depth + 1) for one in limits.few(given, limits.elements)]
+    messages = [message(value) for field, value in fields(data) if field == 1]
+    return [any_value(element, limits, depth + 1) for element in limits.few(messages, limits.elements)]
 
 
-def _named(data: bytes, limits: Limits, depth: int) -> Any:
+def _object_value(data: bytes, limits: Limits, depth: int) -> Any:
     if depth >= limits.depth:
         return limits.cut(NESTED)
-    found: dict[str, Any] = {}
-    given = [message(value) for field, value in fields(data) if field == 1]
-    for one in limits.few(given, limits.members):
+    members: dict[str, Any] = {}
+    messages = [message(value) for field, value in fields(data) if field == 1]
+    for entry in limits.few(messages, limits.members):
         key, value = "", None
-        for field, inner in fields(one):
+        for field, inner in fields(entry):
             if field == 1:
                 key = text(inner)
             elif field == 2:
                 value = any_value(message(inner), limits, depth + 1)
-        found[key] = value
-    return found
+        members[key] = value
+    return members
 
 
 def partial_success(rejected: int, reason: str) -> bytes:
     """The answer to an export some of whose spans were not taken."""
     words = reason.encode()
-    inner = b"\x08" + _spelled(rejected) + b"\x12" + _spelled(len(words)) + words
-    return b"\x0a" + _spelled(len(inner)) + inner
+    inner = b"\x08" + _varint_bytes(rejected) + b"\x12" + _varint_bytes(len(words)) + words
+    return b"\x0a" + _varint_bytes(len(inner)) + inner
 
 
-def _spelled(value: int) -> bytes:
-    spelled = bytearray()
+def _varint_bytes(value: int) -> bytes:
+    encoded = bytearray()
     while value >= 0x80:
-        spelled.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    spelled.append(value)
-    return bytes(spelled)
+    encoded.append(value)
+    return bytes(encoded)

@@ -65,7 +65,7 @@ _SPAN: dict[str, Any] = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
 _OPEN: dict[str, Any] = {"type": "object"}
 
 
-def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+def _closed_object(properties: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "object",
         "additionalProperties": False,
@@ -75,13 +75,13 @@ def _closed(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _group(members: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    return _closed({name: _WHOLE if name in WHOLE else _MAYBE for name in members})
+    return _closed_object({name: _WHOLE if name in WHOLE else _MAYBE for name in members})
 
 
-_EVENT = _closed({"timeUnixNano": _MAYBE, "timestamp": _MAYBE, "name": _TEXT, "attributes": _OPEN})
-_LINK = _closed({"traceId": _MAYBE, "spanId": _MAYBE, "traceState": _MAYBE, "attributes": _OPEN})
+_EVENT = _closed_object({"timeUnixNano": _MAYBE, "timestamp": _MAYBE, "name": _TEXT, "attributes": _OPEN})
+_LINK = _closed_object({"traceId": _MAYBE, "spanId": _MAYBE, "traceState": _MAYBE, "attributes": _OPEN})
 
-SCHEMA = _closed(
+SCHEMA = _closed_object(
     {
         "schemaVersion": {"const": 1},
         "signal": {"const": "trace.span"},
@@ -97,19 +97,23 @@ SCHEMA = _closed(
         "startUnixNano": _TEXT,
         "endUnixNano": _TEXT,
         "duration": {"type": "number", "minimum": 0},
-        "status": _closed({"code": {"enum": list(CODES)}, "message": _MAYBE}),
+        "status": _closed_object({"code": {"enum": list(CODES)}, "message": _MAYBE}),
         **dict.fromkeys((*RESOURCE, "requestId"), _MAYBE),
         **{name: _group(members) for name, members in GROUPS.items()},
-        "error": _closed({"isError": {"type": "boolean"}, "type": _MAYBE, "message": _MAYBE, "stacktrace": _MAYBE}),
-        "resource": _closed({"attributes": _OPEN, "schemaUrl": _MAYBE}),
-        "instrumentationScope": _closed({"name": _MAYBE, "version": _MAYBE, "schemaUrl": _MAYBE, "attributes": _OPEN}),
+        "error": _closed_object(
+            {"isError": {"type": "boolean"}, "type": _MAYBE, "message": _MAYBE, "stacktrace": _MAYBE}
+        ),
+        "resource": _closed_object({"attributes": _OPEN, "schemaUrl": _MAYBE}),
+        "instrumentationScope": _closed_object(
+            {"name": _MAYBE, "version": _MAYBE, "schemaUrl": _MAYBE, "attributes": _OPEN}
+        ),
         "attributes": _OPEN,
         "events": {"type": "array", "items": _EVENT},
         "eventNames": {"type": "array", "items": _TEXT},
         "links": {"type": "array", "items": _LINK},
-        "dropped": _closed({name: _COUNT for name in DROPPED}),
-        "redaction": _closed({"keys": {"type": "array", "items": _TEXT}}),
-        "identity": _closed({"spanKey": _TEXT}),
+        "dropped": _closed_object({name: _COUNT for name in DROPPED}),
+        "redaction": _closed_object({"keys": {"type": "array", "items": _TEXT}}),
+        "identity": _closed_object({"spanKey": _TEXT}),
     }
 )
 #: The names of the members, in their order.

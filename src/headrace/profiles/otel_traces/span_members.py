@@ -15,31 +15,31 @@ _DIGITS = re.compile(r"[0-9]{1,20}", re.ASCII)
 _MOST_NANOS = 2**64 - 1
 
 
-def identifier(given: Any, letters: int) -> str | None:
+def identifier(raw: Any, letters: int) -> str | None:
     """An identifier of so many hexadecimal digits, not all of them zero; None for anything else."""
-    if not isinstance(given, str):
+    if not isinstance(raw, str):
         return None
-    found = given.strip().lower()
-    if len(found) != letters or not _HEX.fullmatch(found) or found == "0" * letters:
+    digits = raw.strip().lower()
+    if len(digits) != letters or not _HEX.fullmatch(digits) or digits == "0" * letters:
         return None
-    return found
+    return digits
 
 
-def take_identifier(given: dict[str, Any], name: str, letters: int) -> str:
+def take_identifier(raw_span: dict[str, Any], name: str, letters: int) -> str:
     """An identifier that a span must have."""
-    found = identifier(given.pop(name, None), letters)
-    if found is None:
+    digits = identifier(raw_span.pop(name, None), letters)
+    if digits is None:
         raise Misfit(f"/{name}", f"{name} must have {letters} hexadecimal digits, not all of them zero")
-    return found
+    return digits
 
 
-def parse_nanos(given: Any) -> int | None:
+def parse_nanos(raw: Any) -> int | None:
     """A moment in nanoseconds since 1970, as a number or as digits."""
-    if isinstance(given, bool):
+    if isinstance(raw, bool):
         return None
-    if isinstance(given, int):
-        return given if 0 <= given <= _MOST_NANOS else None
-    if isinstance(given, str) and _DIGITS.fullmatch(text := given.strip()):
+    if isinstance(raw, int):
+        return raw if 0 <= raw <= _MOST_NANOS else None
+    if isinstance(raw, str) and _DIGITS.fullmatch(text := raw.strip()):
         number = int(text)
         return number if number <= _MOST_NANOS else None
     return None
@@ -50,38 +50,38 @@ def moment(nanoseconds: int) -> str:
     return rfc3339(nanoseconds // 1000)
 
 
-def choose_word(given: Any, names: tuple[str, ...]) -> str | None:
+def choose_word(raw: Any, names: tuple[str, ...]) -> str | None:
     """One of several words, which OTLP also numbers or spells with a prefix in capitals."""
-    if isinstance(given, int) and not isinstance(given, bool):
-        return names[given] if 0 <= given < len(names) else None
-    if isinstance(given, str):
-        word = given.strip().lower().removeprefix("span_kind_").removeprefix("status_code_")
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return names[raw] if 0 <= raw < len(names) else None
+    if isinstance(raw, str):
+        word = raw.strip().lower().removeprefix("span_kind_").removeprefix("status_code_")
         return word if word in names else None
     return None
 
 
-def take_text(given: dict[str, Any], name: str, odd: dict[str, Any]) -> str | None:
+def take_text(members: dict[str, Any], name: str, mistyped: dict[str, Any]) -> str | None:
     """A text, or null; what else stands there goes to the odd ones."""
-    value = given.pop(name, None)
+    value = members.pop(name, None)
     if value is None or isinstance(value, str):
         return value
-    odd[name] = value
+    mistyped[name] = value
     return None
 
 
-def take_container(given: dict[str, Any], name: str, odd: dict[str, Any], kind: type) -> Any:
+def take_container(members: dict[str, Any], name: str, mistyped: dict[str, Any], kind: type) -> Any:
     """An object or an array, an empty one where there is none; what else stands there goes to the odd ones."""
-    value = given.pop(name, None)
+    value = members.pop(name, None)
     if isinstance(value, kind):
         return value
     if value is not None:
-        odd[name] = value
+        mistyped[name] = value
     return kind()
 
 
-def take_count(given: dict[str, Any], name: str) -> int:
+def take_count(members: dict[str, Any], name: str) -> int:
     """How many of something were left out by whoever sent it."""
-    value = given.pop(name, None)
+    value = members.pop(name, None)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 

@@ -27,12 +27,12 @@ class Limits:
         self.cuts += 1
         return mark
 
-    def few(self, given: list[Element], most: int) -> list[Element]:
+    def few(self, elements: list[Element], most: int) -> list[Element]:
         """As many as are allowed."""
-        if len(given) > most:
-            self.cuts += len(given) - most
-            return given[:most]
-        return given
+        if len(elements) > most:
+            self.cuts += len(elements) - most
+            return elements[:most]
+        return elements
 
 
 def finite(number: float) -> Any:

@@ -1,4 +1,4 @@
-"""What is asked about a request: by which identifier, of which streams, when, and how much of the answer."""
+"""Reads queries about one request: its identifier, the streams and times to look in, and the limits."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class RequestQuestion(msgspec.Struct, frozen=True, kw_only=True):
     most_spans: int
 
 
-def read(given: Any) -> RequestQuestion:
+def read(body: Any) -> RequestQuestion:
     """The question of a JSON document; raises BadRequest that names everything that is wrong."""
-    part = Part(given)
+    part = Part(body)
     if part.knows(("streams", "lookup", "time", "include", "limits")):
         by, wanted = _lookup(part["lookup"])
         include = {name: _flag(part["include"], name) for name in _INCLUDE}
@@ -72,38 +72,38 @@ def read(given: Any) -> RequestQuestion:
 def _lookup(part: Part) -> tuple[str, str]:
     if not part.knows(IDS):
         return "", ""
-    given = [name for name in IDS if part[name].is_given and part[name].value is not None]
-    if len(given) != 1:
+    ids = [name for name in IDS if part[name].is_given and part[name].value is not None]
+    if len(ids) != 1:
         part.note(f"must have exactly one of {', '.join(IDS)}")
         return "", ""
-    text = part[given[0]].text()
+    text = part[ids[0]].text()
     if text is not None and not 0 < len(text.strip()) <= _LONGEST_ID:
-        part[given[0]].note(f"must have 1 to {_LONGEST_ID} letters")
-    return given[0], (text or "").strip()
+        part[ids[0]].note(f"must have 1 to {_LONGEST_ID} letters")
+    return ids[0], (text or "").strip()
 
 
 def _flag(part: Part, name: str) -> bool:
-    given = part[name]
-    return given.flag() if given.is_given else _INCLUDE[name]
+    member = part[name]
+    return member.flag() if member.is_given else _INCLUDE[name]
 
 
 def _stream(part: Part, role: str, *, wanted: bool) -> str | None:
-    given = part[role]
+    member = part[role]
     if not wanted:
         return None
-    name = given.text() or ""
-    if given.is_given and given.value == "":
-        given.note("must not be empty")
+    name = member.text() or ""
+    if member.is_given and member.value == "":
+        member.note("must not be empty")
     return name
 
 
 def _limit(part: Part, name: str) -> int:
-    given, (usual, most) = part[name], _LIMITS[name]
-    if not given.is_given:
+    member, (usual, most) = part[name], _LIMITS[name]
+    if not member.is_given:
         return usual
-    number = given.whole()
+    number = member.whole()
     if number is not None and not 1 <= number <= most:
-        given.note(f"must lie between 1 and {most}")
+        member.note(f"must lie between 1 and {most}")
     return number or usual
 
 

@@ -19,27 +19,27 @@ def primary(events: list[Event], trace_id: str | None) -> Event | None:
 
 def summary(event: Event | None, root: Span | None) -> dict[str, Any]:
     """What a request was, from its event first and its root span second."""
-    told: Event = event or {}
+    logged: Event = event or {}
     span: Any = root or {"http": {}, "error": {}}
-    failed = {name: told.get(name) for name in ("why", "fix", "link")}
+    failed = {name: logged.get(name) for name in ("why", "fix", "link")}
     return {
-        "requestId": told.get("requestId") or span.get("requestId"),
-        "traceId": told.get("traceId") or span.get("traceId"),
-        "method": told.get("method") or span["http"].get("method"),
-        "path": told.get("path") or span["http"].get("path"),
+        "requestId": logged.get("requestId") or span.get("requestId"),
+        "traceId": logged.get("traceId") or span.get("traceId"),
+        "method": logged.get("method") or span["http"].get("method"),
+        "path": logged.get("path") or span["http"].get("path"),
         "route": span["http"].get("route"),
-        "status": _first(told.get("status"), span["http"].get("statusCode")),
-        "service": told.get("service") or span.get("service"),
-        "environment": told.get("environment") or span.get("environment"),
-        "duration": _first(told.get("duration"), span.get("duration")),
-        "startTime": span.get("timestamp") or told.get("timestamp"),
+        "status": _first(logged.get("status"), span["http"].get("statusCode")),
+        "service": logged.get("service") or span.get("service"),
+        "environment": logged.get("environment") or span.get("environment"),
+        "duration": _first(logged.get("duration"), span.get("duration")),
+        "startTime": span.get("timestamp") or logged.get("timestamp"),
         "endTime": span.get("endTimestamp"),
-        "level": told.get("level") or ("error" if span["error"].get("isError") else "info" if root else None),
-        "message": told.get("message") or span.get("name"),
+        "level": logged.get("level") or ("error" if span["error"].get("isError") else "info" if root else None),
+        "message": logged.get("message") or span.get("name"),
         "error": {
-            "isError": told.get("level") == "error" or bool(span["error"].get("isError")),
+            "isError": logged.get("level") == "error" or bool(span["error"].get("isError")),
             "type": span["error"].get("type"),
-            "message": span["error"].get("message") or (told.get("message") if any(failed.values()) else None),
+            "message": span["error"].get("message") or (logged.get("message") if any(failed.values()) else None),
             **failed,
         },
     }
@@ -55,9 +55,9 @@ def timeline(
     """Everything that happened; ``raw`` adds the records themselves."""
     items: list[tuple[str, dict[str, Any]]] = []
     for offset, event in events:
-        items.append((event["timestamp"], _logged(event, streams[0], offset, raw)))
+        items.append((event["timestamp"], _event_item(event, streams[0], offset, raw)))
     for span in trace.spans.values():
-        items += _spanned(span, streams[1], raw)
+        items += _span_items(span, streams[1], raw)
     return [item for _, item in sorted(items, key=lambda one: _sortable(one[0]))]
 
 
@@ -67,7 +67,7 @@ def _sortable(time: str) -> str:
     return f"{whole}.{fraction:<09}"
 
 
-def _logged(event: Event, stream: str | None, offset: str, raw: bool) -> dict[str, Any]:
+def _event_item(event: Event, stream: str | None, offset: str, raw: bool) -> dict[str, Any]:
     title = event["message"] or " ".join(filter(None, (event["method"], event["path"]))) or event["level"]
     return {
         "time": event["timestamp"],
@@ -83,12 +83,12 @@ def _logged(event: Event, stream: str | None, offset: str, raw: bool) -> dict[st
     }
 
 
-def _spanned(span: Span, stream: str | None, raw: bool) -> list[tuple[str, dict[str, Any]]]:
+def _span_items(span: Span, stream: str | None, raw: bool) -> list[tuple[str, dict[str, Any]]]:
     whole = {"raw": span} if raw else {}
-    told = {"kind": span["kind"], "duration": span["duration"], "status": span["status"]["code"], **whole}
+    details = {"kind": span["kind"], "duration": span["duration"], "status": span["status"]["code"], **whole}
     items = [
-        (span["timestamp"], _item(span, stream, "otel.span.start", span["timestamp"], span["name"], told)),
-        (span["endTimestamp"], _item(span, stream, "otel.span.end", span["endTimestamp"], span["name"], told)),
+        (span["timestamp"], _item(span, stream, "otel.span.start", span["timestamp"], span["name"], details)),
+        (span["endTimestamp"], _item(span, stream, "otel.span.end", span["endTimestamp"], span["name"], details)),
     ]
     for event in span["events"]:
         time = event["timestamp"] or span["timestamp"]

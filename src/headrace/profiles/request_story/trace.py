@@ -27,10 +27,10 @@ def critical_path(tree: Tree, root: str) -> list[str]:
     for key in reversed(order):
         below = max((weights[child] for child in tree.children[key]), default=0.0)
         weights[key] = _alone(tree, key) + below
-    found = [root]
-    while children := tree.children[found[-1]]:
-        found.append(max(children, key=weights.__getitem__))
-    return found
+    path = [root]
+    while children := tree.children[path[-1]]:
+        path.append(max(children, key=weights.__getitem__))
+    return path
 
 
 def _alone(tree: Tree, key: str) -> float:
@@ -61,8 +61,8 @@ class Trace:
         self.duplicates: list[str] = []
         self.spans: dict[str, Span] = {}
         for span in sorted(spans, key=_order):
-            known = self.spans.setdefault(span["identity"]["spanKey"], span)
-            if known is not span:
+            first_span = self.spans.setdefault(span["identity"]["spanKey"], span)
+            if first_span is not span:
                 self.duplicates.append(span["spanId"])
         self._parents = {key: self._parent(span) for key, span in self.spans.items()}
         self.missing = sorted(
@@ -90,10 +90,10 @@ class Trace:
         waiting = list(roots)
         for key in [*self.spans]:
             while waiting:
-                one = waiting.pop()
-                if one not in seen:
-                    seen.add(one)
-                    waiting += self.children[one]
+                reached = waiting.pop()
+                if reached not in seen:
+                    seen.add(reached)
+                    waiting += self.children[reached]
             if key not in seen:
                 parent = self._parents[key]
                 if parent is not None:
@@ -105,26 +105,26 @@ class Trace:
     def _likely(self, key: str) -> tuple[bool, bool, bool, bool, float]:
         """How much a root looks like the request itself."""
         span = self.spans[key]
-        told = span["http"]["method"] is not None or span["http"]["statusCode"] is not None
+        has_http = span["http"]["method"] is not None or span["http"]["statusCode"] is not None
         return (
             span["parentSpanId"] is None,
             span["kind"] == "server",
-            told,
+            has_http,
             span["requestId"] is not None,
             span["duration"],
         )
 
     def tree(self) -> list[dict[str, Any]]:
         """The spans as nodes with children, roots first to begin first."""
-        found: list[dict[str, Any]] = []
-        waiting = [(key, 0, found) for key in reversed(self.roots)]
+        nodes: list[dict[str, Any]] = []
+        waiting = [(key, 0, nodes) for key in reversed(self.roots)]
         while waiting:
             key, depth, siblings = waiting.pop()
             node = _node(self.spans[key], depth)
             siblings.append(node)
-            place = found if depth and depth % DEEPEST == DEEPEST - 1 else node["children"]
-            waiting += [(child, depth + 1, place) for child in reversed(self.children[key])]
-        return found
+            destination = nodes if depth and depth % DEEPEST == DEEPEST - 1 else node["children"]
+            waiting += [(child, depth + 1, destination) for child in reversed(self.children[key])]
+        return nodes
 
     def services(self) -> dict[str, Any]:
         """Which services took part, and which called which."""

@@ -84,19 +84,19 @@ def failures(joined: bytes) -> list[Failure]:
             return []
     except (msgspec.DecodeError, RecursionError):
         pass  # a control mark is among them, or something is wrong
-    values, found = read_entries(joined)
-    known = {one.index for one in found}
-    told = [_fault(value) if index not in known else None for index, value in enumerate(values)]
-    found += [Failure(index, pointer_text(fault[0]), fault[1]) for index, fault in enumerate(told) if fault]
-    return sorted(found, key=lambda one: one.index)
+    values, failure_list = read_entries(joined)
+    failed_indices = {failure.index for failure in failure_list}
+    faults = [_fault(value) if index not in failed_indices else None for index, value in enumerate(values)]
+    failure_list += [Failure(index, pointer_text(fault[0]), fault[1]) for index, fault in enumerate(faults) if fault]
+    return sorted(failure_list, key=lambda failure: failure.index)
 
 
 def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
     """Why messages are not taken; ``number`` is that of the first of them."""
-    told = [{**msgspec.structs.asdict(one), "index": number + one.index} for one in failures]
-    first = told[0]
+    problems = [{**msgspec.structs.asdict(failure), "index": number + failure.index} for failure in failures]
+    first = problems[0]
     message = f"message {first['index']} is not one of the state protocol: {first['pointer'] or 'it'} {first['reason']}"
-    return BadRequest(message, field="body", failures=told)
+    return BadRequest(message, field="body", failures=problems)
 
 
 def _is_plain(change: _Outline) -> bool:
@@ -124,7 +124,7 @@ def _fault(message: Any) -> _Fault:
 
 
 def _change_fault(message: dict[str, Any], headers: dict[str, Any]) -> _Fault:
-    unknown = _unknown(message, _CHANGE) or _unknown(headers, _CHANGE_HEADERS, "headers")
+    unknown = _unknown_member(message, _CHANGE) or _unknown_member(headers, _CHANGE_HEADERS, "headers")
     if unknown:
         return unknown
     for name in ("type", "key"):
@@ -143,7 +143,7 @@ def _change_fault(message: dict[str, Any], headers: dict[str, Any]) -> _Fault:
 
 
 def _control_fault(message: dict[str, Any], headers: dict[str, Any]) -> _Fault:
-    unknown = _unknown(message, frozenset({"headers"})) or _unknown(headers, _CONTROL_HEADERS, "headers")
+    unknown = _unknown_member(message, frozenset({"headers"})) or _unknown_member(headers, _CONTROL_HEADERS, "headers")
     if unknown:
         return unknown
     if headers["control"] not in _CONTROLS:
@@ -153,8 +153,8 @@ def _control_fault(message: dict[str, Any], headers: dict[str, Any]) -> _Fault:
     return None
 
 
-def _unknown(found: dict[str, Any], known: frozenset[str], *where: str) -> _Fault:
-    name = next((name for name in found if name not in known), None)
+def _unknown_member(members: dict[str, Any], allowed: frozenset[str], *where: str) -> _Fault:
+    name = next((name for name in members if name not in allowed), None)
     return None if name is None else ((*where, name), "is not known here")
 
 
@@ -192,12 +192,12 @@ def touched_keys(template: Template, change: Change, on_missing_before: str) -> 
     after = template.place(change.value)
     if before is None or before != after:
         return _around(template, before) | _around(template, after)
-    names = _changed(change.old_value, change.value, template.names)
+    names = _changed_fields(change.old_value, change.value, template.names)
     return {template.watch(before), *(template.projected(name, before) for name in names)}
 
 
-def _around(template: Template, place: bytes | None) -> set[Key]:
-    return set() if place is None else {template.watch(place), template.membership(place)}
+def _around(template: Template, arguments: bytes | None) -> set[Key]:
+    return set() if arguments is None else {template.watch(arguments), template.membership(arguments)}
 
 
 def _without_before(template: Template, change: Change, on_missing_before: str) -> set[Key] | None:
@@ -205,21 +205,21 @@ def _without_before(template: Template, change: Change, on_missing_before: str) 
         return None
     if on_missing_before == "error":
         raise NoBefore
-    place = template.place(change.value)
-    if place is None:
+    arguments = template.place(change.value)
+    if arguments is None:
         return set()
     scalars = (name for name, value in change.value.items() if _is_scalar(value) and name not in template.names)
-    return _around(template, place) | {template.projected(name, place) for name in scalars}
+    return _around(template, arguments) | {template.projected(name, arguments) for name in scalars}
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any], apart_from: Iterable[str]) -> list[str]:
+def _changed_fields(before: dict[str, Any], after: dict[str, Any], apart_from: Iterable[str]) -> list[str]:
     """Fields whose values differ, where both are scalars."""
-    found = []
+    changed = []
     for name in before.keys() | after.keys():
         old, new = before.get(name, _MISSING), after.get(name, _MISSING)
         if name not in apart_from and _is_scalar(old) and _is_scalar(new) and not _same(old, new):
-            found.append(name)
-    return found
+            changed.append(name)
+    return changed
 
 
 def _is_scalar(value: Any) -> bool:

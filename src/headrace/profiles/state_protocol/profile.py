@@ -17,8 +17,8 @@ META, ACTIVATE, WAIT = "touch/meta", "touch/templates/activate", "touch/wait"
 class StateProtocol(Hook):
     """Takes changes and control marks, and nothing else."""
 
-    def __init__(self, found: Settings) -> None:
-        touch = settings.load_touch(found["touch"]) if "touch" in found else None
+    def __init__(self, profile_settings: Settings) -> None:
+        touch = settings.load_touch(profile_settings["touch"]) if "touch" in profile_settings else None
         #: The settings of touch; None where it is off.
         self.touch: Touch | None = touch if touch is not None and touch.enabled else None
 

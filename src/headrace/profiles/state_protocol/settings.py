@@ -66,8 +66,8 @@ def read(part: Part) -> Touch:
 
 def dump_touch(touch: Touch) -> dict[str, Any]:
     """The settings as they are shown and stored; where touch is off, that is all there is to say."""
-    found: dict[str, Any] = msgspec.to_builtins(touch)
-    return found if touch.enabled else {"enabled": False}
+    document: dict[str, Any] = msgspec.to_builtins(touch)
+    return document if touch.enabled else {"enabled": False}
 
 
 def load_touch(document: dict[str, Any]) -> Touch:
@@ -82,15 +82,15 @@ def _read(part: Part, section: type[_Section]) -> _Section:
     fields = {field.encode_name: field for field in msgspec.structs.fields(section)}
     if not part.knows(fields):
         return section()
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, field in fields.items():
         if not part[name].is_given:
             continue
         if isinstance(field.default, msgspec.Struct):
-            found[field.name] = _read(part[name], type(field.default))
+            members[field.name] = _read(part[name], type(field.default))
         else:
-            found[field.name] = _value(part[name], field.type, field.default)
-    return section(**found)
+            members[field.name] = _value(part[name], field.type, field.default)
+    return section(**members)
 
 
 def _value(part: Part, kind: Any, default: Any) -> Any:

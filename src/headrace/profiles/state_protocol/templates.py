@@ -45,20 +45,20 @@ class Template:
         """The arguments that pick a row, as the end of its keys; None for a row that no arguments pick."""
         if not isinstance(row, dict):
             return None
-        found = [encode_argument(row.get(field.name), field.encoding) for field in self.fields]
-        return None if None in found else keys.suffix(found)  # type: ignore[arg-type]
+        argument_texts = [encode_argument(row.get(field.name), field.encoding) for field in self.fields]
+        return None if None in argument_texts else keys.suffix(argument_texts)  # type: ignore[arg-type]
 
-    def watch(self, place: bytes) -> Key:
+    def watch(self, arguments: bytes) -> Key:
         """The key of the rows at a place."""
-        return keys.hash_key(self._keys + place)
+        return keys.hash_key(self._keys + arguments)
 
-    def membership(self, place: bytes) -> Key:
+    def membership(self, arguments: bytes) -> Key:
         """The key of coming to a place and going from it."""
-        return keys.hash_key(self._members + place)
+        return keys.hash_key(self._members + arguments)
 
-    def projected(self, field: str, place: bytes) -> Key:
+    def projected(self, field: str, arguments: bytes) -> Key:
         """The key of a field of the rows at a place."""
-        return keys.hash_key(self._projected + field.encode() + place)
+        return keys.hash_key(self._projected + field.encode() + arguments)
 
 
 class InvalidTemplate:
@@ -71,18 +71,20 @@ def parse_templates(raw: Any, field: str) -> list[Template | InvalidTemplate]:
         raise BadRequest(f"{field} is a list of templates, and not an empty one", field=field)
     if len(raw) > MOST_DECLARED:
         raise BadRequest(f"{field} has at most {MOST_DECLARED} templates", field=field, limit=MOST_DECLARED)
-    return [_template(one, f"{field}[{number}]") for number, one in enumerate(raw)]
+    return [_template(raw_template, f"{field}[{number}]") for number, raw_template in enumerate(raw)]
 
 
 def _template(raw: Any, where: str) -> Template | InvalidTemplate:
     entity, fields = _members(raw, where, "entity", "fields")
     if not isinstance(fields, list) or not 1 <= len(fields) <= MOST_FIELDS:
         raise BadRequest(f"{where}.fields has one to {MOST_FIELDS} fields", field=f"{where}.fields")
-    found = [_members(one, f"{where}.fields[{number}]", "name", "encoding") for number, one in enumerate(fields)]
-    named = [(_word(name, f"{where}.fields[{number}].name"), how) for number, (name, how) in enumerate(found)]
+    raw_fields = [
+        _members(raw_field, f"{where}.fields[{number}]", "name", "encoding") for number, raw_field in enumerate(fields)
+    ]
+    named = [(_word(name, f"{where}.fields[{number}].name"), how) for number, (name, how) in enumerate(raw_fields)]
     word = _word(entity, f"{where}.entity")
-    known = [how for _, how in named if isinstance(how, str) and how in ENCODINGS]
-    if len({name for name, _ in named}) < len(named) or len(known) < len(named):
+    encodings = [how for _, how in named if isinstance(how, str) and how in ENCODINGS]
+    if len({name for name, _ in named}) < len(named) or len(encodings) < len(named):
         return InvalidTemplate()
     return Template(word, tuple(Field(name, how) for name, how in named))
 

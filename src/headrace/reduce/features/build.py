@@ -28,23 +28,23 @@ def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) ->
     from headrace.reduce.features.columns import make_rows, reduce_rows
 
     shapes, reducer = _shapes(unit), defined_by(unit).reducer
-    found, count = [], 0
+    tables, count = [], 0
     for batch in batches:
-        for told in runs_of_batch(batch, _SLICE_BYTES):
-            seqs = range(told.first_seq, told.first_seq + len(told.times_us))
-            times_ms = [at_us // 1000 for at_us in told.times_us]
-            found.append(make_rows(reducer, seqs, times_ms, shapes.events(told.body, told.version)))
+        for run in runs_of_batch(batch, _SLICE_BYTES):
+            seqs = range(run.first_seq, run.first_seq + len(run.times_us))
+            times_ms = [at_us // 1000 for at_us in run.times_us]
+            tables.append(make_rows(reducer, seqs, times_ms, shapes.events(run.body, run.version)))
             count += len(seqs)
             rest()
     if count != unit.count:
         raise CorruptData(f"the segments of {unit.unit} hold {count} entries, not {unit.count}")
-    rows = reduce_rows(reducer, pa.concat_tables(found)) if found else iter(())
+    rows = reduce_rows(reducer, pa.concat_tables(tables)) if tables else iter(())
     return ((key, reducer.pack(row)) for key, row in rows)
 
 
 def defined_by(unit: Unit) -> TableDefinition:
     """The table of a unit, with the features that it asks for."""
-    return _restricted(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
+    return _load_definition(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
 
 
 def _shapes(unit: Unit) -> EventShapes:
@@ -57,5 +57,5 @@ def _registry(document: bytes) -> Registry:
 
 
 @lru_cache(maxsize=_KEPT)
-def _restricted(document: bytes, features: tuple[str, ...]) -> TableDefinition:
+def _load_definition(document: bytes, features: tuple[str, ...]) -> TableDefinition:
     return TableDefinition.load(msgspec.json.decode(document)).restricted(features)

@@ -29,27 +29,27 @@ class ValueCounts(OfValues):
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more of this value."""
-        known = canonical(value, self.kind)
+        key = canonical(value, self.kind)
         if state is None:
-            return [{known: 1}, 1, 0]
+            return [{key: 1}, 1, 0]
         counts = state[0]
-        counts[known] = counts.get(known, 0) + 1
+        counts[key] = counts.get(key, 0) + 1
         state[1] += 1
-        return self._thinned(state)
+        return self._thin(state)
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The counts of both."""
         counts = dict(left[0])
         for value, count in right[0].items():
             counts[value] = counts.get(value, 0) + count
-        return self._thinned([counts, left[1] + right[1], left[2] + right[2]])
+        return self._thin([counts, left[1] + right[1], left[2] + right[2]])
 
     def most(self, state: list[Any] | None) -> list[tuple[Any, int]]:
         """The values wanted with their counts, most frequent first, the lesser of equally frequent ones first."""
         counts = {} if state is None else state[0]
         return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[: self._wanted]
 
-    def _thinned(self, state: list[Any]) -> list[Any]:
+    def _thin(self, state: list[Any]) -> list[Any]:
         counts, total, missed = state
         if len(counts) <= 2 * self._kept:
             return state
@@ -62,7 +62,7 @@ class TopK(ValueCounts):
 
     def finish(self, state: list[Any] | None, now_ms: int) -> list[dict[str, Any]]:
         """The values."""
-        return [{"value": self.shown(value), "count": count} for value, count in self.most(state)]
+        return [{"value": self.render(value), "count": count} for value, count in self.most(state)]
 
 
 class Entropy(ValueCounts):
@@ -82,7 +82,7 @@ class Mix(ValueCounts):
 
     def __init__(self, field: str, kind: Type, wanted: int, categories: list[Any] | None) -> None:
         super().__init__(field, kind, wanted if categories is None else len(categories))
-        self._categories = None if categories is None else frozenset(canonical(one, kind) for one in categories)
+        self._categories = None if categories is None else frozenset(canonical(each, kind) for each in categories)
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more of this category, or of none."""
@@ -101,4 +101,4 @@ class Mix(ValueCounts):
         return {} if state is None else {name: count / state[1] for name, count in sorted(self.most(state))}
 
     def _text(self, value: Any) -> str:
-        return ("true" if value else "false") if isinstance(value, bool) else str(self.shown(value))
+        return ("true" if value else "false") if isinstance(value, bool) else str(self.render(value))

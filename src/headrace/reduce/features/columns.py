@@ -2,8 +2,8 @@
 
 Rows come as an Arrow table: the fields that rows have after the steps, and under names that no field can have their
 sequence numbers (``$seq``), times in ms (``$at_ms``) and, for every feature with a ``where``, whether it is true
-(``$where.`` and the feature's name). Rows are sorted by key and sequence number; then a key is a stretch of rows, a
-pane of a key too, and an operator whose states are made from stretches at once needs nothing else. The others fold row
+(``$where.`` and the feature's name). Rows are sorted by key and sequence number; then a key is a run of rows, a
+pane of a key too, and an operator whose states are made from runs at once needs nothing else. The others fold row
 by row.
 """
 
@@ -29,7 +29,7 @@ Longs = NDArray[np.int64]
 
 
 class RowRuns(NamedTuple):
-    """Rows that all count, in order, and where each stretch of them begins."""
+    """Rows that all count, in order, and where each run of them begins."""
 
     starts: Longs
     times: Longs
@@ -38,36 +38,36 @@ class RowRuns(NamedTuple):
     rows: pa.Table
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Where each stretch begins and ends."""
+        """Where each run begins and ends."""
         return list(pairwise([*self.starts.tolist(), len(self.times)]))
 
     def ends(self) -> Longs:
-        """Where each stretch ends."""
+        """Where each run ends."""
         return np.append(self.starts[1:], len(self.times))
 
     def counts(self) -> Longs:
-        """How many rows each stretch has."""
+        """How many rows each run has."""
         return self.ends() - self.starts
 
-    def numbers(self, found: Operator) -> NDArray[Any]:
+    def numbers(self, operator: Operator) -> NDArray[Any]:
         """The numbers of the operator's field."""
-        numbers: NDArray[Any] = self.rows.column(found.fields[0]).to_numpy()
+        numbers: NDArray[Any] = self.rows.column(operator.fields[0]).to_numpy()
         return numbers
 
 
-def states_of(found: Operator, stretches: RowRuns) -> list[Any]:
-    """The state of every stretch."""
-    return _MAKERS.get(type(found), _folded)(found, stretches)
+def states_of(operator: Operator, runs: RowRuns) -> list[Any]:
+    """The state of every run."""
+    return _MAKERS.get(type(operator), _fold_rows)(operator, runs)
 
 
-def _folded(found: Operator, stretches: RowRuns) -> list[Any]:
-    rows = stretches.rows.select(list(found.fields)).to_pylist() if found.fields else [{}] * len(stretches.times)
-    events = list(zip(stretches.times.tolist(), stretches.seqs.tolist(), rows, stretches.matched.tolist(), strict=True))
+def _fold_rows(operator: Operator, runs: RowRuns) -> list[Any]:
+    rows = runs.rows.select(list(operator.fields)).to_pylist() if operator.fields else [{}] * len(runs.times)
+    events = list(zip(runs.times.tolist(), runs.seqs.tolist(), rows, runs.matched.tolist(), strict=True))
     states = []
-    for start, end in stretches.bounds():
+    for start, end in runs.bounds():
         state = None
         for at_ms, seq, row, matched in events[start:end]:
-            state = found.fold(state, at_ms, seq, row, matched)
+            state = operator.fold(state, at_ms, seq, row, matched)
         states.append(state)
     return states
 
@@ -79,95 +79,95 @@ def _sums(numbers: NDArray[Any], starts: Longs) -> list[Any]:
         and np.abs(numbers.astype(np.float64)).max() * len(numbers) >= 2**62
     ):
         numbers = numbers.astype(object)
-    return _listed(np.add.reduceat(numbers, starts))
+    return _to_list(np.add.reduceat(numbers, starts))
 
 
-def _listed(numbers: NDArray[Any]) -> list[Any]:
-    found: list[Any] = numbers.tolist()
-    return found
+def _to_list(numbers: NDArray[Any]) -> list[Any]:
+    elements: list[Any] = numbers.tolist()
+    return elements
 
 
-def _taken(found: Operator, stretches: RowRuns, at: Longs) -> list[Any]:
-    values: list[Any] = stretches.rows.column(found.fields[0]).take(at).to_pylist()
+def _take(operator: Operator, runs: RowRuns, at: Longs) -> list[Any]:
+    values: list[Any] = runs.rows.column(operator.fields[0]).take(at).to_pylist()
     return values
 
 
-def _count(found: Operator, stretches: RowRuns) -> list[Any]:
-    return _listed(stretches.counts())
+def _count(operator: Operator, runs: RowRuns) -> list[Any]:
+    return _to_list(runs.counts())
 
 
-def _sum(found: Operator, stretches: RowRuns) -> list[Any]:
-    return _sums(stretches.numbers(found), stretches.starts)
+def _sum(operator: Operator, runs: RowRuns) -> list[Any]:
+    return _sums(runs.numbers(operator), runs.starts)
 
 
-def _mean(found: Operator, stretches: RowRuns) -> list[Any]:
-    return [list(pair) for pair in zip(_sum(found, stretches), _count(found, stretches), strict=True)]
+def _mean(operator: Operator, runs: RowRuns) -> list[Any]:
+    return [list(pair) for pair in zip(_sum(operator, runs), _count(operator, runs), strict=True)]
 
 
-def _extreme(found: Operator, stretches: RowRuns) -> list[Any]:
-    assert isinstance(found, core.Extreme)
-    best = np.minimum if found.choose is min else np.maximum
-    return _listed(best.reduceat(stretches.numbers(found), stretches.starts))
+def _extreme(operator: Operator, runs: RowRuns) -> list[Any]:
+    assert isinstance(operator, core.Extreme)
+    best = np.minimum if operator.choose is min else np.maximum
+    return _to_list(best.reduceat(runs.numbers(operator), runs.starts))
 
 
-def _ratio(found: Operator, stretches: RowRuns) -> list[Any]:
-    matched = np.add.reduceat(stretches.matched.astype(np.int64), stretches.starts).tolist()
-    return [list(pair) for pair in zip(matched, stretches.counts().tolist(), strict=True)]
+def _ratio(operator: Operator, runs: RowRuns) -> list[Any]:
+    matched = np.add.reduceat(runs.matched.astype(np.int64), runs.starts).tolist()
+    return [list(pair) for pair in zip(matched, runs.counts().tolist(), strict=True)]
 
 
-def _moments(found: Operator, stretches: RowRuns) -> list[Any]:
+def _moments(operator: Operator, runs: RowRuns) -> list[Any]:
     """In two passes: the means first, then the squared deviations from them."""
-    numbers = stretches.numbers(found).astype(np.float64)
-    counts = stretches.counts()
-    means = np.add.reduceat(numbers, stretches.starts) / counts
+    numbers = runs.numbers(operator).astype(np.float64)
+    counts = runs.counts()
+    means = np.add.reduceat(numbers, runs.starts) / counts
     away = numbers - np.repeat(means, counts)
-    squares = np.add.reduceat(away * away, stretches.starts)
+    squares = np.add.reduceat(away * away, runs.starts)
     return [list(three) for three in zip(counts.tolist(), means.tolist(), squares.tolist(), strict=True)]
 
 
-def _first_time(found: Operator, stretches: RowRuns) -> list[Any]:
-    return _listed(stretches.times[stretches.starts])
+def _first_time(operator: Operator, runs: RowRuns) -> list[Any]:
+    return _to_list(runs.times[runs.starts])
 
 
-def _last_time(found: Operator, stretches: RowRuns) -> list[Any]:
-    return _listed(stretches.times[stretches.ends() - 1])
+def _last_time(operator: Operator, runs: RowRuns) -> list[Any]:
+    return _to_list(runs.times[runs.ends() - 1])
 
 
-def _inter_arrival(found: Operator, stretches: RowRuns) -> list[Any]:
-    columns = _first_time(found, stretches), _last_time(found, stretches), _count(found, stretches)
+def _inter_arrival(operator: Operator, runs: RowRuns) -> list[Any]:
+    columns = _first_time(operator, runs), _last_time(operator, runs), _count(operator, runs)
     return [list(three) for three in zip(*columns, strict=True)]
 
 
-def _first(found: Operator, stretches: RowRuns) -> list[Any]:
-    return _taken(found, stretches, stretches.starts)
+def _first(operator: Operator, runs: RowRuns) -> list[Any]:
+    return _take(operator, runs, runs.starts)
 
 
-def _last(found: Operator, stretches: RowRuns) -> list[Any]:
-    return _taken(found, stretches, stretches.ends() - 1)
+def _last(operator: Operator, runs: RowRuns) -> list[Any]:
+    return _take(operator, runs, runs.ends() - 1)
 
 
-def _quantile(found: Operator, stretches: RowRuns) -> list[Any]:
-    numbers = stretches.numbers(found)
+def _quantile(operator: Operator, runs: RowRuns) -> list[Any]:
+    numbers = runs.numbers(operator)
     return [
         [numbers[start:end].tolist(), None]
         if end - start <= distributions.EXACT
         else [[], sketches.quantiles(numbers[start:end])]
-        for start, end in stretches.bounds()
+        for start, end in runs.bounds()
     ]
 
 
-def _distinct(found: Operator, stretches: RowRuns) -> list[Any]:
-    """Each value once per stretch, then as always."""
-    assert isinstance(found, distinct.NUnique)
-    encoded = stretches.rows.column(found.fields[0]).combine_chunks().dictionary_encode()
-    known = [canonical(value, found.kind) for value in encoded.dictionary.to_pylist()]
-    stretch = np.repeat(np.arange(len(stretches.starts)), stretches.counts())
-    both = np.sort(stretch * len(known) + encoded.indices.to_numpy())
+def _distinct(operator: Operator, runs: RowRuns) -> list[Any]:
+    """The states of distinct counts: each value once per run."""
+    assert isinstance(operator, distinct.NUnique)
+    encoded = runs.rows.column(operator.fields[0]).combine_chunks().dictionary_encode()
+    canonical_values = [canonical(value, operator.kind) for value in encoded.dictionary.to_pylist()]
+    run_of_row = np.repeat(np.arange(len(runs.starts)), runs.counts())
+    both = np.sort(run_of_row * len(canonical_values) + encoded.indices.to_numpy())
     both = both[np.diff(both, prepend=-1) != 0]
-    bounds = np.searchsorted(both, np.arange(len(stretches.starts) + 1) * len(known)).tolist()
-    codes = (both % len(known)).tolist()
+    bounds = np.searchsorted(both, np.arange(len(runs.starts) + 1) * len(canonical_values)).tolist()
+    codes = (both % len(canonical_values)).tolist()
     return [
-        distinct.merge_states([[dict.fromkeys((known[code] for code in codes[start:end]), 0), None]])
+        distinct.merge_states([[dict.fromkeys((canonical_values[code] for code in codes[start:end]), 0), None]])
         for start, end in pairwise(bounds)
     ]
 
@@ -208,7 +208,7 @@ _ARROW: dict[Type, pa.DataType] = {
 Booleans = NDArray[np.bool_]
 
 
-class _Keyed(NamedTuple):
+class _KeyedRows(NamedTuple):
     """Rows sorted by key and sequence number; ``keys`` in order, ``starts`` where the rows of each begin."""
 
     keys: list[bytes]
@@ -223,7 +223,7 @@ class _Keyed(NamedTuple):
 def make_rows(
     reducer: TableReducer, seqs: Sequence[int], times_ms: Sequence[int], events: Sequence[dict[str, Any]]
 ) -> pa.Table:
-    """The rows of events as such a table."""
+    """The rows of events as the table that this module describes."""
     made = {SEQ: pa.array(seqs, pa.int64()), AT_MS: pa.array(times_ms, pa.int64())}
     rows: list[Any] = list(events)
     if reducer.rows.has_steps or reducer.wheres:
@@ -232,7 +232,7 @@ def make_rows(
         left = pa.array([row is not None for row in rows])
         made = {name: column.filter(left) for name, column in made.items()}
         rows = [row for row in rows if row is not None]
-    fields = {field for found in reducer.operators.values() for field in found.fields}
+    fields = {field for operator in reducer.operators.values() for field in operator.fields}
     for name in sorted(fields.union(reducer.keys.fields)):
         made[name] = _column([row.get(name) for row in rows], reducer.types[name])
     for name, where in reducer.wheres.items():
@@ -250,15 +250,15 @@ def _column(values: list[Any], kind: Type) -> pa.Array:
 
 def reduce_rows(reducer: TableReducer, rows: pa.Table) -> Iterator[tuple[bytes, KeyState]]:
     """The state of every key, in order of keys: what folding the rows one by one gives."""
-    keyed = _keyed(reducer, rows)
+    keyed = _group_by_key(reducer, rows)
     if not keyed.keys:
         return
-    afresh = _afresh(reducer, keyed)
+    afresh = _restart_rows(reducer, keyed)
     alive = np.arange(len(keyed.seqs)) >= np.maximum(afresh, keyed.starts)[keyed.key_of]
     states: list[dict[str, Any]] = [{} for _ in keyed.keys]
-    for name, found in reducer.operators.items():
-        counts = alive & (keyed.seqs >= reducer.lives[name].birth) & _counts(found, name, keyed.rows)
-        _reduce(found, name, keyed, np.flatnonzero(counts), states)
+    for name, operator in reducer.operators.items():
+        counts = alive & (keyed.seqs >= reducer.lives[name].birth) & _counts(operator, name, keyed.rows)
+        _reduce(operator, name, keyed, np.flatnonzero(counts), states)
     ends = np.append(keyed.starts[1:], len(keyed.seqs)) - 1
     first, last = (zip(keyed.seqs[at].tolist(), keyed.times[at].tolist(), strict=True) for at in (keyed.starts, ends))
     frames = zip(first, last, (afresh >= 0).tolist(), strict=True)
@@ -268,19 +268,19 @@ def reduce_rows(reducer: TableReducer, rows: pa.Table) -> Iterator[tuple[bytes, 
         yield key, KeyState(first_seq, first_ms, last_seq, last_ms, restarted, held)
 
 
-def _keyed(reducer: TableReducer, rows: pa.Table) -> _Keyed:
+def _group_by_key(reducer: TableReducer, rows: pa.Table) -> _KeyedRows:
     for name in reducer.keys.fields:
         rows = rows.filter(pc.is_valid(rows.column(name)))
     codes, chosen = _codes(reducer.keys.fields, rows)
     # Different spellings of one moment are one key.
-    found = [reducer.keys.of(row) or b"" for row in chosen]
-    keys = sorted(set(found))
-    place = {key: at for at, key in enumerate(keys)}
-    key_of = np.array([place[key] for key in found], np.int64)[codes]
+    chosen_keys = [reducer.keys.of(row) or b"" for row in chosen]
+    keys = sorted(set(chosen_keys))
+    number_of_key = {key: at for at, key in enumerate(keys)}
+    key_of = np.array([number_of_key[key] for key in chosen_keys], np.int64)[codes]
     order = _order(key_of, len(keys), _longs(rows, SEQ))
-    rows, key_of = rows.select(_needed(reducer, rows)).take(order), key_of[order]
+    rows, key_of = rows.select(_needed_columns(reducer, rows)).take(order), key_of[order]
     starts = np.searchsorted(key_of, np.arange(len(keys)))
-    return _Keyed(keys, rows, key_of, starts, _longs(rows, SEQ), _longs(rows, AT_MS))
+    return _KeyedRows(keys, rows, key_of, starts, _longs(rows, SEQ), _longs(rows, AT_MS))
 
 
 def _codes(fields: Sequence[str], rows: pa.Table) -> tuple[Longs, list[dict[str, Any]]]:
@@ -307,18 +307,18 @@ def _order(key_of: Longs, keys: int, seqs: Longs) -> Longs:
     return np.argsort(key_of.astype(np.uint16) if keys <= 2**16 else key_of, kind="stable")
 
 
-def _needed(reducer: TableReducer, rows: pa.Table) -> list[str]:
-    fields = {field for found in reducer.operators.values() for field in found.fields}
+def _needed_columns(reducer: TableReducer, rows: pa.Table) -> list[str]:
+    fields = {field for operator in reducer.operators.values() for field in operator.fields}
     wheres = {WHERE + name for name in reducer.operators}
     return [name for name in rows.column_names if name in {SEQ, AT_MS, *fields, *wheres}]
 
 
 def _longs(rows: pa.Table, name: str) -> Longs:
-    found: Longs = rows.column(name).to_numpy()
-    return found
+    longs: Longs = rows.column(name).to_numpy()
+    return longs
 
 
-def _afresh(reducer: TableReducer, keyed: _Keyed) -> Longs:
+def _restart_rows(reducer: TableReducer, keyed: _KeyedRows) -> Longs:
     """The last row of each key that starts it afresh, -1 where none does."""
     if not reducer.cold:
         return np.full(len(keyed.keys), -1)
@@ -326,39 +326,39 @@ def _afresh(reducer: TableReducer, keyed: _Keyed) -> Longs:
     allowed = limits[np.searchsorted([since for since, _ in reducer.cold], keyed.seqs, side="right")]
     idle = np.diff(keyed.times, prepend=keyed.times[0])
     idle[keyed.starts] = 0
-    found: Longs = np.maximum.reduceat(np.where(idle > allowed, np.arange(len(idle)), -1), keyed.starts)
-    return found
+    last_restarts: Longs = np.maximum.reduceat(np.where(idle > allowed, np.arange(len(idle)), -1), keyed.starts)
+    return last_restarts
 
 
-def _counts(found: Operator, name: str, rows: pa.Table) -> Booleans:
+def _counts(operator: Operator, name: str, rows: pa.Table) -> Booleans:
     """Which rows count for a feature."""
-    counts = np.ones(len(rows), np.bool_) if found.takes_all else _matched(name, rows)
-    for field in found.fields:
+    counts = np.ones(len(rows), np.bool_) if operator.takes_all else _matching_rows(name, rows)
+    for field in operator.fields:
         counts &= rows.column(field).is_valid().to_numpy()
     return counts
 
 
-def _matched(name: str, rows: pa.Table) -> Booleans:
+def _matching_rows(name: str, rows: pa.Table) -> Booleans:
     if WHERE + name not in rows.column_names:
         return np.ones(len(rows), np.bool_)
-    found: Booleans = pc.fill_null(rows.column(WHERE + name), False).to_numpy()
-    return found.copy()
+    matched: Booleans = pc.fill_null(rows.column(WHERE + name), False).to_numpy()
+    return matched.copy()
 
 
-def _reduce(found: Operator, name: str, keyed: _Keyed, at: Longs, states: list[dict[str, Any]]) -> None:
+def _reduce(operator: Operator, name: str, keyed: _KeyedRows, at: Longs, states: list[dict[str, Any]]) -> None:
     """Put the states of a feature, made of these rows, into those of the keys."""
     key_of = keyed.key_of[at]
-    inner, panes = found, np.zeros(len(at), np.int64)
-    if isinstance(found, Windowed):
-        inner, panes = found.inner, keyed.times[at] // found.width_ms
+    inner, panes = operator, np.zeros(len(at), np.int64)
+    if isinstance(operator, Windowed):
+        inner, panes = operator.inner, keyed.times[at] // operator.width_ms
         newest = np.full(len(keyed.keys), np.iinfo(np.int64).min)
         np.maximum.at(newest, key_of, panes)
-        kept = panes > newest[key_of] - found.span
+        kept = panes > newest[key_of] - operator.span
         at, key_of, panes = at[kept], key_of[kept], panes[kept]
     starts = np.flatnonzero(np.diff(key_of, prepend=-1) | np.diff(panes, prepend=panes[:1]))
     if not len(starts):
         return
-    matched = _matched(name, keyed.rows)[at]
+    matched = _matching_rows(name, keyed.rows)[at]
     made = states_of(
         inner,
         RowRuns(
@@ -366,7 +366,7 @@ def _reduce(found: Operator, name: str, keyed: _Keyed, at: Longs, states: list[d
         ),
     )
     owners = key_of[starts]
-    if inner is found:
+    if inner is operator:
         for key, state in zip(owners.tolist(), made, strict=True):
             states[key][name] = state
         return

@@ -24,12 +24,12 @@ class Count(Operator):
             return state
         return 1 if state is None else state + 1
 
-    def joined(self, left: int, right: int) -> int:
-        """Both."""
+    def merge_both(self, left: int, right: int) -> int:
+        """The sum of both counts."""
         return left + right
 
     def merge_all(self, states: Sequence[int]) -> int | None:
-        """All of them."""
+        """The sum of all counts."""
         return sum(states) if states else None
 
     def finish(self, state: int | None, now_ms: int) -> int:
@@ -46,7 +46,7 @@ class Sum(OfValues):
         """The sum with one more value."""
         return value if state is None else state + value
 
-    def joined(self, left: float, right: float) -> float:
+    def merge_both(self, left: float, right: float) -> float:
         """The sum of both."""
         return left + right
 
@@ -72,7 +72,7 @@ class Mean(OfValues):
         state[1] += 1
         return state
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """Sums and numbers of both."""
         return [left[0] + right[0], left[1] + right[1]]
 
@@ -94,13 +94,13 @@ class Extreme(OfValues):
         """The better of the two."""
         return value if state is None else self.choose(state, value)
 
-    def joined(self, left: Any, right: Any) -> Any:
+    def merge_both(self, left: Any, right: Any) -> Any:
         """The better of the two."""
         return self.choose(left, right)
 
     def finish(self, state: Any, now_ms: int) -> Any:
         """The value."""
-        return self.shown(state)
+        return self.render(state)
 
 
 class Ratio(Operator):
@@ -117,7 +117,7 @@ class Ratio(Operator):
         state[1] += 1
         return state
 
-    def joined(self, left: list[int], right: list[int]) -> list[int]:
+    def merge_both(self, left: list[int], right: list[int]) -> list[int]:
         """The counts of both."""
         return [left[0] + right[0], left[1] + right[1]]
 

@@ -35,18 +35,18 @@ class Weighted(OfValues):
         """All weights fade, and the new value takes its share."""
         if state is None:
             return [at_ms, value, at_ms, value, 1.0, 0.0, 0.0, 0.0]
-        kept, share = self._shares(at_ms - state[2])
+        kept, gained = self._weights(at_ms - state[2])
         before = (state[5] * kept, state[6] + state[3] - value, state[7] * kept)
-        state[2:] = [at_ms, value, state[4] * kept, *_pooled(before, (share, 0.0, 0.0))]
+        state[2:] = [at_ms, value, state[4] * kept, *_pool(before, (gained, 0.0, 0.0))]
         return state
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """What the right leaves of the left, its own first value with the share it takes there, and its others."""
-        kept, share = self._shares(right[0] - left[2])
+        kept, gained = self._weights(right[0] - left[2])
         kept *= right[4]
         before = (left[5] * kept, left[6] + left[3] - right[3], left[7] * kept)
-        first = (right[4] * share, right[1] - right[3], 0.0)
-        rest = _pooled(_pooled(before, first), (right[5], right[6], right[7]))
+        first = (right[4] * gained, right[1] - right[3], 0.0)
+        rest = _pool(_pool(before, first), (right[5], right[6], right[7]))
         return [left[0], left[1], right[2], right[3], left[4] * kept, *rest]
 
     def finish(self, state: list[Any] | None, now_ms: int) -> Any:
@@ -54,10 +54,10 @@ class Weighted(OfValues):
         if state is None:
             return None
         first = (state[4], state[1] - state[3], 0.0)
-        weight, away, squares = _pooled(first, (state[5], state[6], state[7]))
+        weight, away, squares = _pool(first, (state[5], state[6], state[7]))
         return finite(self._answer(state[3], away, squares / weight))
 
-    def _shares(self, gap_ms: int) -> tuple[float, float]:
+    def _weights(self, gap_ms: int) -> tuple[float, float]:
         """Which share of the weight is left to what came before, and which one the new event takes."""
         if gap_ms <= 0:
             return 0.5, 0.5
@@ -65,7 +65,7 @@ class Weighted(OfValues):
         return math.exp(faded), -math.expm1(faded)
 
 
-def _pooled(left: tuple[float, ...], right: tuple[float, ...]) -> tuple[float, float, float]:
+def _pool(left: tuple[float, ...], right: tuple[float, ...]) -> tuple[float, float, float]:
     """Weight, mean and squared deviations of two weighted sets."""
     weight = left[0] + right[0]
     if weight == 0:
@@ -109,20 +109,20 @@ class Decayed(Operator):
         value = (1.0 if self._field is None else row.get(self._field)) if matched else None
         if value is None:
             return state
-        return [value, at_ms] if state is None else self.joined(state, [value, at_ms])
+        return [value, at_ms] if state is None else self.merge_both(state, [value, at_ms])
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """Both, faded to the later of their times."""
         at_ms = max(left[1], right[1])
-        return [self._faded(left, at_ms) + self._faded(right, at_ms), at_ms]
+        return [self._fade(left, at_ms) + self._fade(right, at_ms), at_ms]
 
     def finish(self, state: list[Any] | None, now_ms: int) -> float | None:
         """The sum, faded to the moment."""
         if state is None:
             return 0.0 if self._field is None else None
-        return finite(self._faded(state, now_ms))
+        return finite(self._fade(state, now_ms))
 
-    def _faded(self, state: list[Any], at_ms: int) -> float:
+    def _fade(self, state: list[Any], at_ms: int) -> float:
         faded: float = state[0] * 2.0 ** ((state[1] - at_ms) / self._half_life_ms)
         return faded
 
@@ -142,7 +142,7 @@ class TimeWeighted(OfValues):
         state[2] = value
         return state
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The last value of the left held until the first of the right."""
         across = left[2] * (right[0] - left[1])
         return [left[0], right[1], right[2], left[3] + across + right[3]]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from headrace import decoding
 from headrace.reduce.features.table import TableReducer
-from headrace.schema.descriptor.nodes import Event, Life, Node, Op, Table
-from headrace.schema.descriptor.validate import resolve
+from headrace.schema.descriptor.nodes import Event, Life, Node, RowOp, Table
+from headrace.schema.descriptor.validate import resolve_table
 from headrace.schema.entries import whole_or_double
 from headrace.types import Steps
 
@@ -38,15 +38,15 @@ class FieldKeying:
         self._decode = decoding.make_decoder(list[probe], float_hook=whole_or_double).decode  # type: ignore[valid-type]
         self._values = attrgetter(*names) if names else None
 
-    def of_events(self, shapes: EventShapes, told: EventRun) -> NDArray[np.int64]:
+    def of_events(self, shapes: EventShapes, run: EventRun) -> NDArray[np.int64]:
         """The hashes of the keys of events."""
         if self._values is None:
-            return np.zeros(len(told.times_us), np.int64)
-        if not shapes.is_newest(told.version):
-            events = shapes.events(told.body, told.version)
+            return np.zeros(len(run.times_us), np.int64)
+        if not shapes.is_newest(run.version):
+            events = shapes.events(run.body, run.version)
             return self._hashes([self._rows.key(event) for event in events])
-        found = self._decode(b"[" + told.body + b"]")
-        return np.fromiter(map(hash, map(self._values, found)), np.int64, len(found))
+        probes = self._decode(b"[" + run.body + b"]")
+        return np.fromiter(map(hash, map(self._values, probes)), np.int64, len(probes))
 
     def of_key(self, key: bytes) -> int:
         """The hash of a key as it is asked for."""
@@ -71,17 +71,17 @@ class RowKeying:
         placed = self._place(event)
         return None if placed is None else placed[0]
 
-    def of_events(self, shapes: EventShapes, told: EventRun) -> NDArray[np.int64]:
+    def of_events(self, shapes: EventShapes, run: EventRun) -> NDArray[np.int64]:
         """The hashes of the keys of events."""
-        keys = map(self.key, shapes.events(told.body, told.version))
-        return np.fromiter(map(hash, keys), np.int64, len(told.times_us))
+        keys = map(self.key, shapes.events(run.body, run.version))
+        return np.fromiter(map(hash, keys), np.int64, len(run.times_us))
 
     def of_key(self, key: bytes) -> int:
         """The hash of a key as it is asked for."""
         return hash(key)
 
 
-def keying(reducer: TableReducer, event: Event, ops: Sequence[Op]) -> FieldKeying | RowKeying:
+def keying(reducer: TableReducer, event: Event, ops: Sequence[RowOp]) -> FieldKeying | RowKeying:
     """How the keys of a table are hashed, given the steps from its source to it."""
     fields = _source_fields(reducer.keys.fields, ops)
     if fields is None or any(event.schema[field].type == "datetime" for field in fields):
@@ -89,15 +89,15 @@ def keying(reducer: TableReducer, event: Event, ops: Sequence[Op]) -> FieldKeyin
     return FieldKeying(reducer, event, fields)
 
 
-def _source_fields(names: Sequence[str], ops: Sequence[Op]) -> list[str] | None:
+def _source_fields(names: Sequence[str], ops: Sequence[RowOp]) -> list[str] | None:
     """The fields of the source that these of the rows are as they were; None where one is made by a step."""
-    found = list(names)
+    sources = list(names)
     for op in reversed(ops):
-        if any(name in op.exprs or name in op.type_map or name in op.defaults for name in found):
+        if any(name in op.exprs or name in op.type_map or name in op.defaults for name in sources):
             return None
         before = {new: old for old, new in op.mapping.items()}
-        found = [before.get(name, name) for name in found]
-    return found
+        sources = [before.get(name, name) for name in sources]
+    return sources
 
 
 _KEPT = 256
@@ -126,7 +126,7 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        """The table's."""
+        """The name of the table."""
         return self.table
 
     @property
@@ -150,7 +150,7 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
     def keying(self) -> FieldKeying | RowKeying:
         """How the keys of its events are hashed."""
 
-        return keying(self.reducer, self.event, resolve(self.nodes, self.table).ops)
+        return keying(self.reducer, self.event, resolve_table(self.nodes, self.table).ops)
 
     def restricted(self, names: Collection[str]) -> TableDefinition:
         """The same with some of its features only."""
@@ -164,4 +164,4 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
 @lru_cache(maxsize=_KEPT)
 def _reducer(encoded: bytes) -> TableReducer:
     defined = decoding.decode(encoded, TableDefinition)
-    return TableReducer(resolve(defined.nodes, defined.table), defined.lives, defined.cold)
+    return TableReducer(resolve_table(defined.nodes, defined.table), defined.lives, defined.cold)

@@ -26,7 +26,7 @@ class Distinct(Operator):
 
     commutative = True
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The different things of both."""
         return merge_states([left, right])
 
@@ -38,7 +38,7 @@ class Distinct(Operator):
         """How many."""
         if state is None:
             return 0
-        return len(state[0]) if state[1] is None else sketches.distinct_count(_sketched(state[0], [state[1]]))
+        return len(state[0]) if state[1] is None else sketches.distinct_count(_make_sketch(state[0], [state[1]]))
 
 
 class NUnique(OfValues, Distinct):
@@ -68,7 +68,7 @@ def add_value(state: Any, value: Any) -> Any:
     if value not in values:
         values[value] = 0
         if len(values) > EXACT:
-            return [{}, _sketched(values, [state[1]])]
+            return [{}, _make_sketch(values, [state[1]])]
     return state
 
 
@@ -79,11 +79,11 @@ def merge_states(states: Sequence[list[Any]]) -> list[Any]:
         values.update(state[0])
     parts = [state[1] for state in states if state[1] is not None]
     if len(values) > EXACT:
-        return [{}, _sketched(values, parts)]
+        return [{}, _make_sketch(values, parts)]
     return [values, sketches.union(parts) if parts else None]
 
 
-def _sketched(values: dict[Any, int], parts: Sequence[bytes | None]) -> bytes:
+def _make_sketch(values: dict[Any, int], parts: Sequence[bytes | None]) -> bytes:
     return sketches.union([*(part for part in parts if part is not None), sketches.distinct_of(values)])
 
 
@@ -104,13 +104,13 @@ class BloomMember(OfValues):
         bits = bytearray(self._bytes) if state is None else state[0]
         if not isinstance(bits, bytearray):
             bits = bytearray(bits)
-        hashed = _hashed(canonical(value, self.kind))
-        known = self._has(bits, hashed)
-        for place in self._places(hashed):
-            bits[place >> 3] |= 1 << (place & 7)
-        return [bits, hashed, known]
+        hashed = _digest(canonical(value, self.kind))
+        was_present = self._has(bits, hashed)
+        for position in self._places(hashed):
+            bits[position >> 3] |= 1 << (position & 7)
+        return [bits, hashed, was_present]
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The bits of both; the newest value may have been there in the left."""
         bits = (int.from_bytes(left[0], "little") | int.from_bytes(right[0], "little")).to_bytes(self._bytes, "little")
         return [bits, right[1], right[2] or self._has(left[0], right[1])]
@@ -120,7 +120,7 @@ class BloomMember(OfValues):
         return state is not None and state[2]
 
     def _has(self, bits: bytes | bytearray, hashed: bytes) -> bool:
-        return all(bits[place >> 3] >> (place & 7) & 1 for place in self._places(hashed))
+        return all(bits[position >> 3] >> (position & 7) & 1 for position in self._places(hashed))
 
     def _places(self, hashed: bytes) -> list[int]:
         start = int.from_bytes(hashed[:8], "little")
@@ -129,5 +129,5 @@ class BloomMember(OfValues):
         return [(start + turn * step) % size for turn in range(self._probes)]
 
 
-def _hashed(value: Any) -> bytes:
+def _digest(value: Any) -> bytes:
     return hashlib.blake2b(_ENCODE(value), digest_size=16).digest()

@@ -28,7 +28,7 @@ def add_number(state: Any, value: float) -> Any:
     if state is None:
         return [[value], None]
     state[0].append(value)
-    return [[], _sketched(state[0], [state[1]])] if len(state[0]) > EXACT else state
+    return [[], _make_sketch(state[0], [state[1]])] if len(state[0]) > EXACT else state
 
 
 def merge_states(states: Sequence[list[Any]]) -> list[Any]:
@@ -36,21 +36,21 @@ def merge_states(states: Sequence[list[Any]]) -> list[Any]:
     numbers = [number for state in states for number in state[0]]
     parts = [state[1] for state in states if state[1] is not None]
     if len(numbers) > EXACT or (parts and numbers):
-        return [[], _sketched(numbers, parts)]
+        return [[], _make_sketch(numbers, parts)]
     return [numbers, sketches.union(parts) if parts else None]
 
 
-def quantile(state: list[Any], share: float) -> float:
+def quantile(state: list[Any], fraction: float) -> float:
     """The number that this share of all lies below, between two numbers where they are few."""
     numbers, sketch = merge_states([state])
     if sketch is not None:
-        found: float = datasketches.kll_doubles_sketch.deserialize(sketch).get_quantile(share)
-        return found
+        estimate: float = datasketches.kll_doubles_sketch.deserialize(sketch).get_quantile(fraction)
+        return estimate
     ordered = sorted(numbers)
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
+    position = fraction * (len(ordered) - 1)
+    low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
-    return float(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
+    return float(ordered[low] + (ordered[high] - ordered[low]) * (position - low))
 
 
 def outside(state: list[Any], low: float, high: float) -> int:
@@ -58,12 +58,12 @@ def outside(state: list[Any], low: float, high: float) -> int:
     numbers, sketch = merge_states([state])
     if sketch is None:
         return sum(1 for number in numbers if number < low or number > high)
-    found = datasketches.kll_doubles_sketch.deserialize(sketch)
-    many: float = found.n * (found.get_rank(low, False) + 1 - found.get_rank(high, True))
+    kll = datasketches.kll_doubles_sketch.deserialize(sketch)
+    many: float = kll.n * (kll.get_rank(low, False) + 1 - kll.get_rank(high, True))
     return round(many)
 
 
-def _sketched(numbers: list[float], parts: Sequence[bytes | None]) -> bytes:
+def _make_sketch(numbers: list[float], parts: Sequence[bytes | None]) -> bytes:
     mine = sketches.quantiles(np.array(numbers, dtype=np.float64))
     return sketches.union([*(part for part in parts if part is not None), mine])
 
@@ -73,15 +73,15 @@ class Quantile(OfValues):
 
     commutative = True
 
-    def __init__(self, field: str, kind: Type, share: float) -> None:
+    def __init__(self, field: str, kind: Type, fraction: float) -> None:
         super().__init__(field, kind)
-        self._share = share
+        self._share = fraction
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more number."""
         return add_number(state, value)
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The numbers of both."""
         return merge_states([left, right])
 
@@ -124,9 +124,9 @@ class Cells(Operator):
         counts[cell] += 1
         return counts
 
-    def joined(self, left: list[int], right: list[int]) -> list[int]:
+    def merge_both(self, left: list[int], right: list[int]) -> list[int]:
         """The counts of both, cell by cell."""
-        return [one + other for one, other in zip(left, right, strict=True)]
+        return [left_count + right_count for left_count, right_count in zip(left, right, strict=True)]
 
     def finish(self, state: list[int] | None, now_ms: int) -> Any:
         """All cells, zero where nothing fell."""

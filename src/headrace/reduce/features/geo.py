@@ -54,12 +54,12 @@ class GeoVelocity(OfPlaces):
     """
 
     def add(self, state: Any, lat: float, lon: float, at_ms: int) -> Any:
-        """On to the next place."""
+        """The state with the next place."""
         here = [at_ms, lat, lon, at_ms, lat, lon, None]
-        return here if state is None else self.joined(state, here)
+        return here if state is None else self.merge_both(state, here)
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The speed of either, or across."""
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """The greatest speed of either part, or of the way between them."""
         gap_ms = right[0] - left[3]
         across = distance_km(left[4], left[5], right[1], right[2]) / gap_ms * _HOUR_MS if gap_ms > 0 else None
         speeds = [speed for speed in (left[6], across, right[6]) if speed is not None]
@@ -77,11 +77,11 @@ class GeoDistance(OfPlaces):
     """
 
     def add(self, state: Any, lat: float, lon: float, at_ms: int) -> Any:
-        """On to the next place."""
+        """The state with the next place."""
         here = [lat, lon, lat, lon, 0.0]
-        return here if state is None else self.joined(state, here)
+        return here if state is None else self.merge_both(state, here)
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The ways of both, and that across."""
         across = distance_km(left[2], left[3], right[0], right[1])
         return [*left[:2], *right[2:4], left[4] + across + right[4]]
@@ -104,7 +104,7 @@ class GeoSpread(OfPlaces):
         lats, lons = (None, None) if state is None else state
         return [add_value(lats, lat), add_value(lons, lon)]
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The moments of both."""
         return [merge_moments(left[0], right[0]), merge_moments(left[1], right[1])]
 
@@ -136,7 +136,7 @@ class DistanceFromHome(OfPlaces):
             del state[0]
         return state
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The last places of both."""
         return (left + right)[-self._samples :]
 
@@ -144,6 +144,6 @@ class DistanceFromHome(OfPlaces):
         """The distance."""
         if state is None:
             return None
-        lat = math.fsum(place[0] for place in state) / len(state)
-        lon = math.fsum(place[1] for place in state) / len(state)
+        lat = math.fsum(point[0] for point in state) / len(state)
+        lon = math.fsum(point[1] for point in state) / len(state)
         return finite(distance_km(state[-1][0], state[-1][1], lat, lon))

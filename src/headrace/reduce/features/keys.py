@@ -36,11 +36,11 @@ class KeyEncoder:
             return None
         return _ENCODE([canonical(value, kind) for value, kind in zip(values, self._kinds, strict=True)])
 
-    def given(self, given: Any) -> bytes | None:
+    def from_caller(self, caller_key: Any) -> bytes | None:
         """The key that a caller gives, or None where it has another shape."""
         if not self.fields:
-            return _ENCODE([]) if given in ("", [], None) else None
-        values = given if isinstance(given, list | tuple) else [given]
+            return _ENCODE([]) if caller_key in ("", [], None) else None
+        values = caller_key if isinstance(caller_key, list | tuple) else [caller_key]
         if len(values) != len(self.fields):
             return None
         if not all(_CHECKS[kind](value) for value, kind in zip(values, self._kinds, strict=True)):
@@ -58,7 +58,7 @@ class KeyEncoder:
         return f"an array of {parts}" + (" or the value itself" if len(self.fields) == 1 else "")
 
 
-def _integral(value: Any) -> bool:
+def _whole_number(value: Any) -> bool:
     if isinstance(value, float):
         return value.is_integer() and -(2.0**63) <= value < 2.0**63
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
@@ -72,7 +72,7 @@ def _moment(value: Any) -> bool:
     return isinstance(value, str) and is_date_time(value)
 
 
-def _truth(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     return isinstance(value, bool)
 
 
@@ -84,7 +84,7 @@ _CHECKS: dict[Type, Callable[[Any], bool]] = {
     "str": _text,
     "bytes": _text,
     "datetime": _moment,
-    "bool": _truth,
-    "i64": _integral,
+    "bool": _boolean,
+    "i64": _whole_number,
     "f64": _number,
 }

@@ -70,23 +70,26 @@ class _Rows(NamedTuple):
 
 def assign_lanes(reducer: TableReducer) -> list[Lane]:
     """The lanes of a table's lives; those that Catalyst does not reduce are in none."""
-    found = [Lane(0, 0, _FRAME)]
+    lanes = [Lane(0, 0, _FRAME)]
     for name, operator in sorted(reducer.operators.items()):
         parts = parts_of(operator)
         if parts is None:
             continue
         width_ms, span = (operator.width_ms, operator.span) if isinstance(operator, Windowed) else (0, 0)
-        lane = next((one for one in found if one.takes(width_ms, parts)), Lane(len(found), width_ms, (), parts.gathers))
-        found[lane.number :] = [
+        lane = next(
+            (candidate for candidate in lanes if candidate.takes(width_ms, parts)),
+            Lane(len(lanes), width_ms, (), parts.gathers),
+        )
+        lanes[lane.number :] = [
             lane.with_life(Member(reducer.lives[name].id, parts, span)),
-            *found[lane.number + 1 :],
+            *lanes[lane.number + 1 :],
         ]
-    return found
+    return lanes
 
 
-def columns(found: Iterable[Lane]) -> list[str]:
+def columns(lanes: Iterable[Lane]) -> list[str]:
     """The columns that lanes need, in the order of all."""
-    used = {name for lane in found for name in lane.columns}
+    used = {name for lane in lanes for name in lane.columns}
     return [name for name in COLUMNS if name in used]
 
 
@@ -97,7 +100,7 @@ def arrow(name: str) -> pa.Field:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Nobody looks for cycles, of which there are none: with so many small lists that takes half of the time."""
+    """Pause the garbage collector: there are no reference cycles, and with many small lists it takes half the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -108,17 +111,17 @@ def _uncollected() -> Iterator[None]:
 
 
 def explode_states(
-    found: Iterable[Lane], keys: Sequence[bytes], states: Mapping[str, Sequence[Any]]
+    lanes: Iterable[Lane], keys: Sequence[bytes], states: Mapping[str, Sequence[Any]]
 ) -> list[pa.RecordBatch]:
     """The rows of keys, given what they have packed by life, and their frames under the empty name."""
-    known, batches = pa.array(keys, pa.binary()), []
+    key_array, batches = pa.array(keys, pa.binary()), []
     with _uncollected():
-        for lane in found:
+        for lane in lanes:
             made = [] if lane.number else [_frames(states[""])]
             for member in lane.members:
                 if member.life in states:
                     _add(made, _rows(member, states[member.life]))
-            batches += [_batch(rows, known, lane.number) for rows in made]
+            batches += [_batch(rows, key_array, lane.number) for rows in made]
     return batches
 
 
@@ -128,8 +131,8 @@ def _frames(packed: Sequence[bytes]) -> _Rows:
 
 
 def _rows(member: Member, packed: Sequence[bytes | None]) -> _Rows:
-    places = np.array([place for place, one in enumerate(packed) if one is not None], np.int64)
-    states = unpack_all([one for one in packed if one is not None])
+    places = np.array([number for number, state in enumerate(packed) if state is not None], np.int64)
+    states = unpack_all([state for state in packed if state is not None])
     panes = np.zeros(len(states), np.int64)
     if member.span:
         places = np.repeat(places, [len(state) for state in states])
@@ -157,7 +160,7 @@ def _batch(rows: _Rows, keys: pa.Array, lane: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(made)
 
 
-def implode_rows(found: Iterable[Lane], rows: pa.Table) -> list[Packed]:
+def implode_rows(lanes: Iterable[Lane], rows: pa.Table) -> list[Packed]:
     """What keys have packed, in order, given all their reduced rows, sorted."""
     keys = rows["key"].combine_chunks()
     starts = changes(keys)
@@ -165,7 +168,7 @@ def implode_rows(found: Iterable[Lane], rows: pa.Table) -> list[Packed]:
     made: list[Packed] = [(key, {}) for key in keys.take(pa.array(starts)).to_pylist()]
     numbers = rows["lane"].to_numpy()
     with _uncollected():
-        for lane in found:
+        for lane in lanes:
             at = np.flatnonzero(numbers == lane.number)
             own = rows.take(pa.array(at))
             if lane.number == 0:

@@ -40,8 +40,8 @@ def merge_moments(left: Moments | None, right: Moments) -> Moments:
 
 def variance(moments: Moments) -> float:
     """The variance of the population."""
-    found: float = moments[2] / moments[0]
-    return found
+    squares: float = moments[2] / moments[0]
+    return squares
 
 
 def deviation(moments: Moments) -> float:
@@ -68,7 +68,7 @@ class Spread(OfValues):
         """One more value."""
         return add_value(state, value)
 
-    def joined(self, left: Moments, right: Moments) -> Moments:
+    def merge_both(self, left: Moments, right: Moments) -> Moments:
         """The moments of both."""
         return merge_moments(left, right)
 
@@ -87,7 +87,7 @@ class ZScore(OfValues):
         """One more value, the last one."""
         return [value, add_value(None if state is None else state[1], value)]
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The last value of the right, the moments of both."""
         return [right[0], merge_moments(left[1], right[1])]
 
@@ -109,7 +109,7 @@ class SeasonalDeviation(OfValues):
         hours[hour] = add_value(hours.get(hour), value)
         return [value, hour, hours]
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The last value of the right, the moments of both by hour."""
         hours = dict(left[2])
         for hour, moments in right[2].items():

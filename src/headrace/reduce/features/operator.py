@@ -36,14 +36,14 @@ class Operator(ABC):
         """The state of two adjacent ranges, the earlier one first."""
         if left is None or right is None:
             return right if left is None else left
-        return self.joined(left, right)
+        return self.merge_both(left, right)
 
     def merge_all(self, states: Sequence[Any]) -> Any:
         """The state of several adjacent ranges, earliest first."""
         return functools.reduce(self.merge, states, None)
 
     @abstractmethod
-    def joined(self, left: Any, right: Any) -> Any:
+    def merge_both(self, left: Any, right: Any) -> Any:
         """The state of two adjacent ranges that both have one."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class OfValues(Operator):
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """The state with one more value."""
 
-    def shown(self, value: Any) -> Any:
+    def render(self, value: Any) -> Any:
         """A value of the field as its type writes it: 3 for an f64 is 3.0, 3.0 for an i64 is 3."""
         return render_value(value, self.kind)
 

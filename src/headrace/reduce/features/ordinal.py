@@ -21,13 +21,13 @@ class First(OfValues):
         """The first value stays."""
         return value if state is None else state
 
-    def joined(self, left: Any, right: Any) -> Any:
+    def merge_both(self, left: Any, right: Any) -> Any:
         """The earlier one."""
         return left
 
     def finish(self, state: Any, now_ms: int) -> Any:
         """The value."""
-        return self.shown(state)
+        return self.render(state)
 
 
 class Last(OfValues):
@@ -37,13 +37,13 @@ class Last(OfValues):
         """The newest value."""
         return value
 
-    def joined(self, left: Any, right: Any) -> Any:
+    def merge_both(self, left: Any, right: Any) -> Any:
         """The later one."""
         return right
 
     def finish(self, state: Any, now_ms: int) -> Any:
         """The value."""
-        return self.shown(state)
+        return self.render(state)
 
 
 class FirstN(OfValues):
@@ -61,13 +61,13 @@ class FirstN(OfValues):
             state.append(value)
         return state
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The first n of both."""
         return left + right[: self._n - len(left)]
 
     def finish(self, state: list[Any] | None, now_ms: int) -> list[Any]:
         """The values."""
-        return [self.shown(value) for value in state or ()]
+        return [self.render(value) for value in state or ()]
 
 
 class Recent(OfValues):
@@ -87,13 +87,13 @@ class Recent(OfValues):
             del state[0]
         return state
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The last of both."""
         return (left + right)[-self._kept :]
 
     def finish(self, state: list[Any] | None, now_ms: int) -> Any:
         """The answer made of them."""
-        return self._answer([self.shown(value) for value in state or ()], self._kept)
+        return self._answer([self.render(value) for value in state or ()], self._kept)
 
 
 def oldest_first(values: list[Any], kept: int) -> list[Any]:
@@ -139,13 +139,13 @@ class Sample(OfValues):
             del state[self._samples :]
         return state
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The least of both."""
         return sorted(left + right, key=_hash)[: self._samples]
 
     def finish(self, state: list[Any] | None, now_ms: int) -> list[Any]:
         """The values in the order of events."""
-        return [self.shown(value) for _, _, value in sorted(state or (), key=_seq)]
+        return [self.render(value) for _, _, value in sorted(state or (), key=_seq)]
 
 
 def scatter(seq: int) -> int:
@@ -157,13 +157,13 @@ def scatter(seq: int) -> int:
 
 
 def _hash(drawn: list[Any]) -> int:
-    found: int = drawn[0]
-    return found
+    hash_: int = drawn[0]
+    return hash_
 
 
 def _seq(drawn: list[Any]) -> int:
-    found: int = drawn[1]
-    return found
+    seq: int = drawn[1]
+    return seq
 
 
 class Streak(Operator):
@@ -186,7 +186,7 @@ class Streak(Operator):
         state[1] += 1
         return state
 
-    def joined(self, left: list[int], right: list[int]) -> list[int]:
+    def merge_both(self, left: list[int], right: list[int]) -> list[int]:
         """The run of the right, with that of the left where it goes through."""
         through = right[0] == right[1]
         return [right[0] + left[0] if through else right[0], left[1] + right[1]]
@@ -215,7 +215,7 @@ class MaxStreak(Operator):
         state[3] += 1
         return state
 
-    def joined(self, left: list[int], right: list[int]) -> list[int]:
+    def merge_both(self, left: list[int], right: list[int]) -> list[int]:
         """The longest of either, or across."""
         return [
             left[0] + right[0] if left[0] == left[3] else left[0],

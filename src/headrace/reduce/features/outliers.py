@@ -34,7 +34,7 @@ class Outliers(OfValues):
         moments, numbers = (None, None) if state is None else state
         return [add_value(moments, value), distributions.add_number(numbers, value)]
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The values of both."""
         return [merge_moments(left[0], right[0]), distributions.merge_states([left[1], right[1]])]
 
@@ -59,11 +59,11 @@ class OutliersInWindow(Windowed):
     def finish(self, state: dict[int, Any] | None, now_ms: int) -> int:
         """How many, pane by pane."""
         before: Moments | None = None
-        found = 0
+        outliers = 0
         in_order = dict(sorted(state.items())) if state else None
         for moments, numbers in self.counting(in_order, now_ms):
             if before is not None and before[0] >= LEAST and before[2] > 0:
                 away = self._sigma * deviation(before)
-                found += distributions.outside(numbers, before[1] - away, before[1] + away)
+                outliers += distributions.outside(numbers, before[1] - away, before[1] + away)
             before = merge_moments(before, moments)
-        return found
+        return outliers

@@ -77,17 +77,17 @@ class StatePart(NamedTuple):
 
 def plain(name: str) -> StatePart:
     """What a column holds as it is: an integer of 64 bits, or a sketch."""
-    return StatePart((name,), lambda values: (values,), lambda found: found)
+    return StatePart((name,), lambda values: (values,), lambda column: column)
 
 
 def double(name: str) -> StatePart:
     """A double."""
-    return StatePart((name,), lambda values: ([float(value) for value in values],), lambda found: found)
+    return StatePart((name,), lambda values: ([float(value) for value in values],), lambda column: column)
 
 
 def pooled(name: str) -> StatePart:
     """Number, mean and squared deviations."""
-    return StatePart((name,), lambda values: (values,), lambda found: [[int(n), mean, rest] for n, mean, rest in found])
+    return StatePart((name,), lambda values: (values,), lambda rows: [[int(n), mean, rest] for n, mean, rest in rows])
 
 
 def _halves(values: Values) -> Sequence[Values]:
@@ -106,16 +106,16 @@ def _sums(high: Values, low: Values, total: Values) -> Values:
     ]
 
 
-def _unpacked(found: Values) -> Values:
-    given = iter(unpack_all([packed for values in found for packed in values or ()]))
-    return [list(islice(given, len(values or ()))) for values in found]
+def _unpack_lists(packed_lists: Values) -> Values:
+    unpacked = iter(unpack_all([packed for values in packed_lists for packed in values or ()]))
+    return [list(islice(unpacked, len(values or ()))) for values in packed_lists]
 
 
 #: A sum of integers: exact, or a double where it was stored as one, being too great.
 INTEGERS = StatePart(("high", "low", "total"), _halves, _sums)
 
 #: Values or numbers that are kept as they are; merged, those of every part.
-EXACT = StatePart(("exact",), lambda values: ([pack(value) if value else None for value in values],), _unpacked)
+EXACT = StatePart(("exact",), lambda values: ([pack(value) if value else None for value in values],), _unpack_lists)
 
 
 class Parts:
@@ -140,8 +140,8 @@ class Parts:
 
     def implode(self, columns: Sequence[Values]) -> list[Any]:
         """The states of many rows."""
-        given = iter(columns)
-        wholes = (part.whole(*islice(given, len(part.columns))) for part in self._parts)
+        remaining = iter(columns)
+        wholes = (part.whole(*islice(remaining, len(part.columns))) for part in self._parts)
         return list(map(self._together, *wholes))
 
 
@@ -161,21 +161,21 @@ class Alone(Parts):
         return list(self._part.whole(*columns))
 
 
-def parts_of(found: Operator) -> Parts | None:
+def parts_of(operator: Operator) -> Parts | None:
     """What the states of an operator are made of, those of each pane where it has a window; None where nobody says."""
-    inner = found.inner if isinstance(found, Windowed) else found
+    inner = operator.inner if isinstance(operator, Windowed) else operator
     made = _MADE_OF.get(type(inner))
     return made(inner) if callable(made) else made
 
 
-def _summed(found: Operator) -> StatePart:
-    return double("total") if cast(OfValues, found).kind == "f64" else INTEGERS
+def _sum_part(operator: Operator) -> StatePart:
+    return double("total") if cast(OfValues, operator).kind == "f64" else INTEGERS
 
 
-def _extreme(found: Operator) -> Parts:
-    assert isinstance(found, core.Extreme)
-    is_greatest = found.choose is max
-    if found.kind == "f64":
+def _extreme(operator: Operator) -> Parts:
+    assert isinstance(operator, core.Extreme)
+    is_greatest = operator.choose is max
+    if operator.kind == "f64":
         return Alone(double("upper" if is_greatest else "lower"))
     return Alone(plain("greatest" if is_greatest else "least"))
 
@@ -193,8 +193,8 @@ _DISTINCT = Parts(EXACT, plain("different"), together=_different)
 
 _MADE_OF: dict[type[Operator], Parts | Callable[[Operator], Parts]] = {
     core.Count: Alone(plain("n")),
-    core.Sum: lambda found: Alone(_summed(found)),
-    core.Mean: lambda found: Parts(_summed(found), plain("n")),
+    core.Sum: lambda operator: Alone(_sum_part(operator)),
+    core.Mean: lambda operator: Parts(_sum_part(operator), plain("n")),
     core.Extreme: _extreme,
     core.Ratio: Parts(plain("m"), plain("n")),
     moments.Spread: Alone(pooled("moments")),

@@ -19,7 +19,7 @@ class FirstSeen(OfEvents):
         """The first time stays."""
         return at_ms if state is None else state
 
-    def joined(self, left: int, right: int) -> int:
+    def merge_both(self, left: int, right: int) -> int:
         """The earlier one."""
         return min(left, right)
 
@@ -45,7 +45,7 @@ class LastSeen(OfEvents):
         """The newest time."""
         return at_ms
 
-    def joined(self, left: int, right: int) -> int:
+    def merge_both(self, left: int, right: int) -> int:
         """The later one."""
         return max(left, right)
 
@@ -96,7 +96,7 @@ class TimeSinceLastN(OfEvents):
             del state[0]
         return state
 
-    def joined(self, left: list[int], right: list[int]) -> list[int]:
+    def merge_both(self, left: list[int], right: list[int]) -> list[int]:
         """The last n of both."""
         return (left + right)[-self._n :]
 

@@ -48,12 +48,12 @@ class ReplayStart(NamedTuple):
 
     @property
     def states(self) -> list[State]:
-        """Every state to look into, once."""
+        """Every state that is read, once."""
         return list({state.name: state for part in self.parts for state in part.chain.states}.values())
 
     @property
     def since(self) -> int:
-        """The first event that is known of."""
+        """The first event that the rows cover."""
         return min(part.chain.states[0].first_seq if part.chain.states else part.start for part in self.parts)
 
 
@@ -79,33 +79,33 @@ def find_start(
 
 
 class Replay:
-    """Folds events, and tells rows as their moments pass."""
+    """Folds events, and keeps the row of each key as it is at each requested moment."""
 
     def __init__(
         self,
         begun: ReplayStart,
-        asked: Sequence[KeyMoment],
+        key_moments: Sequence[KeyMoment],
         features: Sequence[str],
         find: Callable[[State, bytes], Mapping[str, bytes] | None],
     ) -> None:
         self._parts = begun.parts
         self._features = features
-        self._asked = sorted(enumerate(asked), key=lambda item: item[1].at_us, reverse=True)
-        self.rows: list[dict[str, Any]] = [{} for _ in asked]
-        self._held = [_held(part, {one.key for one in asked}, find) for part in begun.parts]
+        self._pending = sorted(enumerate(key_moments), key=lambda entry: entry[1].at_us, reverse=True)
+        self.rows: list[dict[str, Any]] = [{} for _ in key_moments]
+        self._held = [_read_states(part, {key_moment.key for key_moment in key_moments}, find) for part in begun.parts]
 
-    def fold(self, shapes: EventShapes, told: EventRun) -> bool:
-        """Go on with some events; whether any moment is still to come."""
-        for at, event in enumerate(shapes.events(told.body, told.version)):
-            self._tell(told.times_us[at])
-            if not self._asked:
+    def fold(self, shapes: EventShapes, run: EventRun) -> bool:
+        """Fold a run of events; returns whether a later moment is still requested."""
+        for at, event in enumerate(shapes.events(run.body, run.version)):
+            self._finish_before(run.times_us[at])
+            if not self._pending:
                 return False
-            self._add(told.first_seq + at, told.times_us[at] // 1000, event)
+            self._add(run.first_seq + at, run.times_us[at] // 1000, event)
         return True
 
     def finish(self) -> list[dict[str, Any]]:
-        """The rows of everything that was asked, in the order of the questions."""
-        self._tell(None)
+        """The rows of all requested keys and moments, in the order of the request."""
+        self._finish_before(None)
         return self.rows
 
     def _add(self, seq: int, at_ms: int, event: dict[str, Any]) -> None:
@@ -117,35 +117,35 @@ class Replay:
             if placed is not None and placed[0] in held:
                 held[placed[0]] = reducer.fold(held[placed[0]], placed[1], at_ms, seq)
 
-    def _tell(self, before_us: int | None) -> None:
-        """Tell the rows of moments that lie before another."""
-        while self._asked and (before_us is None or self._asked[-1][1].at_us < before_us):
-            number, asked = self._asked.pop()
-            self.rows[number] = self._row(asked)
+    def _finish_before(self, before_us: int | None) -> None:
+        """Finish the rows of all requested moments before this one, or of all that are left."""
+        while self._pending and (before_us is None or self._pending[-1][1].at_us < before_us):
+            number, key_moment = self._pending.pop()
+            self.rows[number] = self._row(key_moment)
 
-    def _row(self, asked: KeyMoment) -> dict[str, Any]:
-        found = [held[asked.key] for held in self._held]
-        return finish_row([part.defined for part in self._parts], found, asked, self._features)
+    def _row(self, key_moment: KeyMoment) -> dict[str, Any]:
+        states = [held[key_moment.key] for held in self._held]
+        return finish_row([part.defined for part in self._parts], states, key_moment, self._features)
 
 
 def finish_row(
-    parts: Sequence[TableDefinition], rows: Sequence[KeyState | None], asked: KeyMoment, features: Sequence[str]
+    parts: Sequence[TableDefinition], rows: Sequence[KeyState | None], key_moment: KeyMoment, features: Sequence[str]
 ) -> dict[str, Any]:
     """The row of a key at a moment, from parts that have different features; none where it was not seen."""
     seen = next((row for row in rows if row is not None), None)
-    told: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     for defined, row in zip(parts, rows, strict=True):
         state = msgspec.structs.replace(seen, states={}) if row is None and seen is not None else row
-        told |= defined.reducer.finish(state, asked.at_us // 1000)
-    return {name: told[name] for name in features if name in told}
+        answers |= defined.reducer.finish(state, key_moment.at_us // 1000)
+    return {name: answers[name] for name in features if name in answers}
 
 
-def _held(
+def _read_states(
     part: StartGroup, keys: Iterable[bytes], find: Callable[[State, bytes], Mapping[str, bytes] | None]
 ) -> dict[bytes, KeyState | None]:
-    """What states hold of the keys that are asked for."""
-    reducer, lives = part.defined.reducer, {name: life.id for name, life in part.defined.lives.items()}
-    return {key: merge_row(reducer, lives, [part.chain], lambda state, key=key: find(state, key)) for key in keys}  # type: ignore[misc]
+    """The rows that states hold of the requested keys."""
+    reducer, life_ids = part.defined.reducer, {name: life.id for name, life in part.defined.lives.items()}
+    return {key: merge_row(reducer, life_ids, [part.chain], lambda state, key=key: find(state, key)) for key in keys}  # type: ignore[misc]
 
 
 #: States come before all events.
@@ -160,11 +160,11 @@ class Question(msgspec.Struct, frozen=True):
     defined: TableDefinition
 
     def moments(self) -> dict[bytes, list[int]]:
-        """The moments that are asked for, by key, in order."""
-        found: dict[bytes, list[int]] = {}
+        """The requested moments of each key, in order."""
+        by_key: dict[bytes, list[int]] = {}
         for key, at_us in sorted(self.asked):
-            found.setdefault(key, []).append(at_us)
-        return found
+            by_key.setdefault(key, []).append(at_us)
+        return by_key
 
 
 class StartPart(msgspec.Struct, frozen=True):
@@ -196,17 +196,17 @@ class Piece(NamedTuple):
 class PieceFolder:
     """Folds a run of events into pieces."""
 
-    def __init__(self, question: Question, known: StartPoint) -> None:
+    def __init__(self, question: Question, start_point: StartPoint) -> None:
         self._moments = question.moments()
-        self._parts = [(part.start, question.defined.restricted(part.features).reducer) for part in known.parts]
+        self._parts = [(part.start, question.defined.restricted(part.features).reducer) for part in start_point.parts]
         self._rows: dict[tuple[bytes, int, int], KeyState] = {}
         self._number: int | None = None
 
-    def fold(self, shapes: EventShapes, told: EventRun) -> None:
-        """Go on with some events."""
-        self._number = told.first_seq if self._number is None else self._number
-        for at, event in enumerate(shapes.events(told.body, told.version)):
-            self._add(told.first_seq + at, told.times_us[at], event)
+    def fold(self, shapes: EventShapes, run: EventRun) -> None:
+        """Fold a run of events."""
+        self._number = run.first_seq if self._number is None else self._number
+        for at, event in enumerate(shapes.events(run.body, run.version)):
+            self._add(run.first_seq + at, run.times_us[at], event)
 
     def _add(self, seq: int, at_us: int, event: dict[str, Any]) -> None:
         for number, (start, reducer) in enumerate(self._parts):
@@ -224,27 +224,27 @@ class PieceFolder:
 
 
 def answer_moments(
-    question: Question, known: StartPoint, key: bytes, pieces: Sequence[Piece]
+    question: Question, start_point: StartPoint, key: bytes, pieces: Sequence[Piece]
 ) -> list[tuple[int, dict[str, Any]]]:
     """The rows of a key at its moments, given its pieces in order, and their places among everything asked."""
-    defined = [question.defined.restricted(part.features) for part in known.parts]
-    asked = sorted((at_us, place) for place, (own, at_us) in enumerate(question.asked) if own == key)
+    defined = [question.defined.restricted(part.features) for part in start_point.parts]
+    numbered_moments = sorted((at_us, index) for index, (own, at_us) in enumerate(question.asked) if own == key)
     along = [
-        _along(one, len(asked), [piece for piece in pieces if piece.part == number])
-        for number, one in enumerate(defined)
+        _states_at_moments(table, len(numbered_moments), [piece for piece in pieces if piece.part == number])
+        for number, table in enumerate(defined)
     ]
     rows = zip(*along, strict=True)
     return [
-        (place, finish_row(defined, found, KeyMoment(key, at_us), question.features))
-        for (at_us, place), found in zip(asked, rows, strict=True)
+        (index, finish_row(defined, states, KeyMoment(key, at_us), question.features))
+        for (at_us, index), states in zip(numbered_moments, rows, strict=True)
     ]
 
 
-def _along(defined: TableDefinition, moments: int, pieces: Iterable[Piece]) -> list[KeyState | None]:
-    """What a key has at each of its moments."""
-    reducer, found, row = defined.reducer, list[KeyState | None](), None
+def _states_at_moments(defined: TableDefinition, moments: int, pieces: Iterable[Piece]) -> list[KeyState | None]:
+    """The row of a key at each of its moments, None before its first event."""
+    reducer, states, row = defined.reducer, list[KeyState | None](), None
     for piece in pieces:
-        found += [row] * (piece.moment - len(found))
+        states += [row] * (piece.moment - len(states))
         part = reducer.unpack(piece.packed)
         row = part if row is None else reducer.merge(row, part)
-    return found + [row] * (moments - len(found))
+    return states + [row] * (moments - len(states))

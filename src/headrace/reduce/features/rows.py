@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.schema.descriptor.nodes import Feature, Field, Op, Type
+from headrace.schema.descriptor.nodes import EventField, Feature, RowOp, Type
 from headrace.schema.descriptor.operators import inputs
 from headrace.schema.descriptor.validate import types_after
 from headrace.schema.expression import compiled, fields, parse
 from headrace.schema.expression.tree import Cast, FieldReference
 
 if TYPE_CHECKING:
-    from headrace.schema.descriptor.validate import Resolved
+    from headrace.schema.descriptor.validate import ResolvedTable
 
 
 Row: TypeAlias = dict[str, Any]
@@ -21,38 +21,38 @@ Types: TypeAlias = dict[str, Type]
 Step: TypeAlias = Callable[[Row], Row | None]
 
 
-def steps(ops: Iterable[Op], types: Mapping[str, Type]) -> tuple[Step, ...]:
+def steps(ops: Iterable[RowOp], types: Mapping[str, Type]) -> tuple[Step, ...]:
     """A function for every step, the first one over rows of these types."""
     made: list[Step] = []
-    known = dict(types)
+    types_so_far = dict(types)
     for op in ops:
-        after = types_after((op,), known)
-        made.append(_MAKERS[op.op](op, known, after))
-        known = after
+        after = types_after((op,), types_so_far)
+        made.append(_MAKERS[op.op](op, types_so_far, after))
+        types_so_far = after
     return tuple(made)
 
 
-def _filter(op: Op, types: Types, after: Types) -> Step:
+def _filter(op: RowOp, types: Types, after: Types) -> Step:
     holds = compiled(parse(op.expr or ""), types)
     return lambda row: row if holds(row) is True else None
 
 
-def _project(op: Op, types: Types, after: Types) -> Step:
+def _project(op: RowOp, types: Types, after: Types) -> Step:
     names = tuple(after)
     return lambda row: {name: row.get(name) for name in names}
 
 
-def _rename(op: Op, types: Types, after: Types) -> Step:
+def _rename(op: RowOp, types: Types, after: Types) -> Step:
     mapping = op.mapping
     return lambda row: {mapping.get(name, name): value for name, value in row.items()}
 
 
-def _with_columns(op: Op, types: Types, after: Types) -> Step:
+def _with_columns(op: RowOp, types: Types, after: Types) -> Step:
     """Columns in the order of their names, each from the row with those before it."""
-    columns, known = [], dict(types)
+    columns, types_so_far = [], dict(types)
     for name in sorted(op.exprs):
-        columns.append((name, compiled(parse(op.exprs[name]), known)))
-        known[name] = after[name]
+        columns.append((name, compiled(parse(op.exprs[name]), types_so_far)))
+        types_so_far[name] = after[name]
 
     def step(row: Row) -> Row:
         made = dict(row)
@@ -63,12 +63,12 @@ def _with_columns(op: Op, types: Types, after: Types) -> Step:
     return step
 
 
-def _cast(op: Op, types: Types, after: Types) -> Step:
+def _cast(op: RowOp, types: Types, after: Types) -> Step:
     casts = {name: compiled(Cast(FieldReference(name), target), types) for name, target in op.type_map.items()}
     return lambda row: {**row, **{name: value(row) for name, value in casts.items()}}
 
 
-def _fillna(op: Op, types: Types, after: Types) -> Step:
+def _fillna(op: RowOp, types: Types, after: Types) -> Step:
     defaults = {name: float(value) if types[name] == "f64" else value for name, value in op.defaults.items()}
 
     def step(row: Row) -> Row:
@@ -78,7 +78,7 @@ def _fillna(op: Op, types: Types, after: Types) -> Step:
     return step
 
 
-_MAKERS: dict[str, Callable[[Op, Types, Types], Step]] = {
+_MAKERS: dict[str, Callable[[RowOp, Types, Types], Step]] = {
     "filter": _filter,
     "select": _project,
     "drop": _project,
@@ -92,7 +92,7 @@ _MAKERS: dict[str, Callable[[Op, Types, Types], Step]] = {
 class Rows:
     """Makes the row of an event, or says that it has none."""
 
-    def __init__(self, schema: Mapping[str, Field], ops: Iterable[Op], seen: Collection[str]) -> None:
+    def __init__(self, schema: Mapping[str, EventField], ops: Iterable[RowOp], seen: Collection[str]) -> None:
         """Rows of which only these fields of the source are seen."""
         types = {name: field.type for name, field in schema.items()}
         self._numbers = tuple(
@@ -115,17 +115,17 @@ class Rows:
         return row
 
 
-def mentioned_names(resolved: Resolved) -> set[str]:
+def mentioned_names(resolved: ResolvedTable) -> set[str]:
     """All names that the steps, the key and the features mention."""
-    found = set(resolved.table.key)
+    names = set(resolved.table.key)
     for op in resolved.ops:
-        found |= _in_step(op)
+        names |= _in_step(op)
     for feature in resolved.table.features.values():
-        found |= _in_feature(feature)
-    return found
+        names |= _in_feature(feature)
+    return names
 
 
-def _in_step(op: Op) -> set[str]:
+def _in_step(op: RowOp) -> set[str]:
     texts = [*([op.expr] if op.expr is not None else []), *op.exprs.values()]
     return {
         *op.fields,

@@ -18,7 +18,7 @@ def pack(state: Any) -> bytes:
     try:
         return _ENCODE(state)
     except OverflowError:
-        return _ENCODE(_narrowed(state))
+        return _ENCODE(_limit_integers(state))
 
 
 def unpack(packed: bytes) -> Any:
@@ -28,16 +28,16 @@ def unpack(packed: bytes) -> Any:
 
 def unpack_all(packed: Sequence[bytes]) -> list[Any]:
     """The states in many packed ones, in one go."""
-    found: list[Any] = _DECODE(_ARRAY + len(packed).to_bytes(4, "big") + b"".join(packed))
-    return found
+    states: list[Any] = _DECODE(_ARRAY + len(packed).to_bytes(4, "big") + b"".join(packed))
+    return states
 
 
-def _narrowed(state: Any) -> Any:
+def _limit_integers(state: Any) -> Any:
     match state:
         case dict():
-            return {key: _narrowed(value) for key, value in state.items()}
+            return {key: _limit_integers(value) for key, value in state.items()}
         case list():
-            return [_narrowed(value) for value in state]
+            return [_limit_integers(value) for value in state]
         case int() if not -(2**63) <= state < 2**64:
             return float(state)
     return state

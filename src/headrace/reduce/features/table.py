@@ -23,7 +23,7 @@ from headrace.schema.descriptor.nodes import Life
 from headrace.schema.expression import compiled, parse
 
 if TYPE_CHECKING:
-    from headrace.schema.descriptor.validate import Resolved
+    from headrace.schema.descriptor.validate import ResolvedTable
 
 NEVER = float("inf")
 
@@ -43,14 +43,14 @@ class TableReducer:
     """The features of one table as a reducer over its root event stream."""
 
     def __init__(
-        self, resolved: Resolved, lives: Mapping[str, Life], cold: Sequence[tuple[int, int | None]] = ()
+        self, resolved: ResolvedTable, feature_lives: Mapping[str, Life], cold: Sequence[tuple[int, int | None]] = ()
     ) -> None:
         table = resolved.table
         self.features = tuple(table.features)
         self.rows = Rows(resolved.root.schema, resolved.ops, mentioned_names(resolved))
         self.keys = KeyEncoder(table.key, resolved.key_types)
         self.operators = {name: operator(feature, resolved.types) for name, feature in table.features.items()}
-        self.lives = {name: lives[name] for name in table.features}
+        self.lives = {name: feature_lives[name] for name in table.features}
         self.types = resolved.types
         #: Whether a row counts for a feature; without an entry all do.
         self.wheres = {
@@ -59,7 +59,8 @@ class TableReducer:
             if (text := feature.params.get("where")) is not None
         }
         self._folds = [
-            (name, lives[name].birth, self.wheres.get(name), found.fold) for name, found in self.operators.items()
+            (name, feature_lives[name].birth, self.wheres.get(name), reducer.fold)
+            for name, reducer in self.operators.items()
         ]
         #: How long an entity may be idle, None for ever, from each sequence number on.
         self.cold = sorted(cold, key=lambda step: step[0]) if table.key else []
@@ -132,12 +133,12 @@ class TableReducer:
         first_seq, first_ms, last_seq, last_ms, restarted = unpack(packed[""])
         return KeyState(first_seq, first_ms, last_seq, last_ms, restarted, states)
 
-    def key(self, given: Any) -> bytes:
+    def key(self, caller_key: Any) -> bytes:
         """The key that a caller gives: an array, or a scalar where it has one part; "" is the key of a global table."""
-        found = self.keys.given(given)
-        if found is None:
-            raise KeyShapeMismatch(f"the key must be {self.keys.shape()}", key=given)
-        return found
+        key = self.keys.from_caller(caller_key)
+        if key is None:
+            raise KeyShapeMismatch(f"the key must be {self.keys.shape()}", key=caller_key)
+        return key
 
     def may_restart(self, first_seq: int, end_seq: int) -> bool:
         """Whether one of these events may start an entity afresh."""

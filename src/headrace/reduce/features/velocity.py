@@ -22,7 +22,7 @@ class RateOfChange(OfValues):
         """A new last value."""
         return [at_ms, value, at_ms, value] if state is None else [state[0], state[1], at_ms, value]
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The first of the left, the last of the right."""
         return [left[0], left[1], right[2], right[3]]
 
@@ -45,7 +45,7 @@ class InterArrival(OfEvents):
         """One more event."""
         return [at_ms, at_ms, 1] if state is None else [state[0], at_ms, state[2] + 1]
 
-    def joined(self, left: list[int], right: list[int]) -> list[int]:
+    def merge_both(self, left: list[int], right: list[int]) -> list[int]:
         """From the first to the last of both."""
         return [min(left[0], right[0]), max(left[1], right[1]), left[2] + right[2]]
 
@@ -62,14 +62,14 @@ class ValueChanges(OfValues):
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more change if it differs."""
-        known = canonical(value, self.kind)
+        key = canonical(value, self.kind)
         if state is None:
-            return [known, known, 0]
-        state[2] += state[1] != known
-        state[1] = known
+            return [key, key, 0]
+        state[2] += state[1] != key
+        state[1] = key
         return state
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The changes of both, and that across."""
         return [left[0], right[1], left[2] + right[2] + (left[1] != right[0])]
 
@@ -108,17 +108,17 @@ class Trend(OfValues):
         state[6] += away * rest
         return state
 
-    def joined(self, left: list[Any], right: list[Any]) -> list[Any]:
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The points of both."""
         n = left[1] + right[1]
         late = right[0] - left[0] + right[2] - left[2]
         away = right[3] - left[3]
-        share, common = right[1] / n, left[1] * right[1] / n
+        right_weight, common = right[1] / n, left[1] * right[1] / n
         return [
             left[0],
             n,
-            left[2] + late * share,
-            left[3] + away * share,
+            left[2] + late * right_weight,
+            left[3] + away * right_weight,
             left[4] + right[4] + late * late * common,
             left[5] + right[5] + late * away * common,
             left[6] + right[6] + away * away * common,

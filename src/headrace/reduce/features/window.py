@@ -42,13 +42,13 @@ class Windowed(Operator):
                 self._trim(state, pane)
         return state
 
-    def joined(self, left: dict[int, Any], right: dict[int, Any]) -> dict[int, Any]:
+    def merge_both(self, left: dict[int, Any], right: dict[int, Any]) -> dict[int, Any]:
         """The panes of both, those of one number merged."""
         floor = max(*left, *right) - self.span
         panes = {pane: state for pane, state in left.items() if pane > floor}
         for pane, state in right.items():
             if pane > floor:
-                panes[pane] = self.inner.joined(panes[pane], state) if pane in panes else state
+                panes[pane] = self.inner.merge_both(panes[pane], state) if pane in panes else state
         return panes
 
     def finish(self, state: dict[int, Any] | None, now_ms: int) -> Any:

@@ -65,32 +65,32 @@ def agreements(adoptions: Iterable[Adoption], schema: Schema, banned: tuple[Bann
     return [_agreement(name, fields[name], schema, banned) for name in sorted(fields)]
 
 
-def _agreement(name: str, given: list[tuple[Field, int]], schema: Schema, banned: tuple[Banned, ...]) -> Agreement:
+def _agreement(name: str, proposals: list[tuple[Field, int]], schema: Schema, banned: tuple[Banned, ...]) -> Agreement:
     """What the users that have enough entities agree on; without any, what the others do."""
-    counting = [(field, entities) for field, entities in given if entities >= MIN_ENTITIES]
-    fields = [msgspec.structs.replace(field, required=False) for field, _ in counting or given]
+    counting = [(field, entities) for field, entities in proposals if entities >= MIN_ENTITIES]
+    fields = [msgspec.structs.replace(field, required=False) for field, _ in counting or proposals]
     types = Counter(field.type for field in fields)
     kind = max(TYPES, key=lambda each: types[each])
     spelled = Counter(msgspec.json.encode(field) for field in fields if field.type == kind)
     best = max(sorted(spelled), key=lambda each: spelled[each])
-    share = types[kind] / len(fields)
-    sure = confidence(name, share, spelled[best] / types[kind], len(counting))
+    type_share = types[kind] / len(fields)
+    sure = confidence(name, type_share, spelled[best] / types[kind], len(counting))
     return Agreement(
         field_name=name,
         field=decoding.decode(best, Field),
         users=len(counting),
         entities=sum(entities for _, entities in counting),
-        type_share=round(share, 4),
+        type_share=round(type_share, 4),
         confidence=sure,
-        reasons=(*of_name(name, schema, None, banned), *_weakness(len(counting), share, sure)),
+        reasons=(*of_name(name, schema, None, banned), *_weakness(len(counting), type_share, sure)),
     )
 
 
-def _weakness(users: int, share: float, sure: float) -> Iterator[Reason]:
+def _weakness(users: int, type_share: float, sure: float) -> Iterator[Reason]:
     """What speaks against a field by who has it."""
     if users < MIN_USERS:
         yield Reason(TOO_FEW_USERS, f"{users} users with {MIN_ENTITIES} entities, and {MIN_USERS} are asked for")
-    if share < MIN_SHARE:
-        yield Reason(MIXED, f"{share:.0%} of the users have one type, and {MIN_SHARE:.0%} are asked for")
+    if type_share < MIN_SHARE:
+        yield Reason(MIXED, f"{type_share:.0%} of the users have one type, and {MIN_SHARE:.0%} are asked for")
     if sure < MIN_CONFIDENCE:
         yield Reason(UNSURE, f"the confidence is {sure}, and {MIN_CONFIDENCE} is asked for")

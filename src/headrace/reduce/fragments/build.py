@@ -41,17 +41,17 @@ class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        """Not the type's, whose snapshots have it."""
+        """A name of its own: the snapshots of the type have the name of the type."""
         return name_of(self.entity_type)
 
     @property
     def born(self) -> int:
-        """All observations count."""
+        """The first observation: all of them are counted."""
         return 0
 
     @cached_property
     def lives(self) -> Mapping[str, Life]:
-        """There is one."""
+        """The only life; none where the definition was restricted to other names."""
         return {"": Life(LIFE, 0)} if self.is_alive else {}
 
     @property
@@ -60,7 +60,7 @@ class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
         return _REDUCER
 
     def restricted(self, names: Collection[str]) -> FragmentsDefinition:
-        """The same, or nothing."""
+        """The same definition, which keeps its life only where its name is given."""
         return msgspec.structs.replace(self, is_alive=self.is_alive and "" in names)
 
     def dump(self) -> object:
@@ -71,10 +71,10 @@ class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
 class FragmentShapes:
     """Turns stored bodies into observations with their fragments."""
 
-    def folded(self, told: EventRun) -> Iterator[Folded]:
+    def decode_run(self, run: EventRun) -> Iterator[Folded]:
         """The observations of a body, with the time they were appended in microseconds."""
-        found = _OBSERVATIONS.decode(b"[" + told.body + b"]")
-        return zip(range(told.first_seq, told.first_seq + len(found)), told.times_us, found, strict=True)
+        observations = _OBSERVATIONS.decode(b"[" + run.body + b"]")
+        return zip(range(run.first_seq, run.first_seq + len(observations)), run.times_us, observations, strict=True)
 
 
 SHAPES = FragmentShapes()
@@ -85,13 +85,13 @@ def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) ->
     rows: dict[bytes, UserFragments] = {}
     count = 0
     for batch in batches:
-        for told in runs_of_batch(batch, _SLICE_BYTES):
-            for seq, at_us, observation in SHAPES.folded(told):
+        for run in runs_of_batch(batch, _SLICE_BYTES):
+            for seq, at_us, observation in SHAPES.decode_run(run):
                 placed = _REDUCER.place(observation)
                 if placed is not None:
                     key, row = placed
                     rows[key] = _REDUCER.fold(rows.get(key), row, at_us, seq)
-            count += len(told.times_us)
+            count += len(run.times_us)
             rest()
     if count != unit.count:
         raise CorruptData(f"the segments of {unit.unit} hold {count} entries, not {unit.count}")

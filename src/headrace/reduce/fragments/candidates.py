@@ -31,7 +31,7 @@ from headrace.reduce.fragments.stats import Stats
 from headrace.reduce.fragments.stats import estimate_count as differing
 from headrace.schema.entity.fields import TYPES
 from headrace.schema.entity.nodes import DEFAULT_POLICY, Converter, Field, Schema, Type
-from headrace.schema.entity.update import Addition, ConverterAddition, Update
+from headrace.schema.entity.update import Addition, ConverterAddition, TypeUpdate
 
 _WEIGHTS = {"share": 0.5, "format": 0.25, "name": 0.15, "number": 0.1}
 #: So many values and more are as good as any.
@@ -53,7 +53,7 @@ class Missing(NamedTuple):
     functions: frozenset[str]
 
 
-def propose_field(name: str, stats: Stats, bar: Thresholds) -> Proposal:
+def propose_field(name: str, stats: Stats, thresholds: Thresholds) -> Proposal:
     """The field that most values mean, and where that is too few, a text if that many are texts."""
     meanings = _meanings(name, stats)
     votes = Counter[Type]()
@@ -62,7 +62,9 @@ def propose_field(name: str, stats: Stats, bar: Thresholds) -> Proposal:
     kind = max(TYPES, key=lambda each: votes[each])
     shapes = tuple(shape for shape, meaning in meanings.items() if meaning == kind)
     texts = tuple(shape for shape in meanings if SHAPES[shape].kind == "string")
-    if not bar.is_share(votes[kind], stats.frequency) and bar.is_share(count_values(stats, texts), stats.frequency):
+    if not thresholds.is_share(votes[kind], stats.frequency) and thresholds.is_share(
+        count_values(stats, texts), stats.frequency
+    ):
         kind, shapes = "string", texts
     needed = {converter_for(kind, shape) for shape in shapes if not fits(kind, shape)} - {None}
     return Proposal(Field(kind, converters=converters({name for name in needed if name is not None})), shapes)
@@ -71,8 +73,8 @@ def propose_field(name: str, stats: Stats, bar: Thresholds) -> Proposal:
 def missing(field: Field, stats: Stats) -> Missing:
     """What a field does not take of the values that were given for it."""
     shapes = tuple(shape for shape in stats.shapes if not accepts(field, shape))
-    found = {shape: name for shape in shapes if (name := converter_for(field.type, shape)) is not None}
-    return Missing(shapes, tuple(found), frozenset(found.values()))
+    converter_by_shape = {shape: name for shape in shapes if (name := converter_for(field.type, shape)) is not None}
+    return Missing(shapes, tuple(converter_by_shape), frozenset(converter_by_shape.values()))
 
 
 def count_values(stats: Stats, shapes: tuple[str, ...]) -> int:
@@ -80,10 +82,10 @@ def count_values(stats: Stats, shapes: tuple[str, ...]) -> int:
     return sum(stats.shapes[shape].count for shape in shapes)
 
 
-def confidence(name: str, share: float, format_share: float, number: int) -> float:
+def confidence(name: str, type_share: float, format_share: float, number: int) -> float:
     """How good evidence is, 0 to 1: of one type, as the field holds it, under a name that tells, and often."""
     parts = {
-        "share": share,
+        "share": type_share,
         "format": format_share,
         "name": 1.0 if is_telling(name) else 0.5,
         "number": min(number / _MANY, 1.0),
@@ -93,16 +95,16 @@ def confidence(name: str, share: float, format_share: float, number: int) -> flo
 
 def _meanings(name: str, stats: Stats) -> dict[str, Type]:
     """What the shapes of values mean beside each other; in an order that depends on nothing else."""
-    found: dict[str, Type] = {shape: SHAPES[shape].meaning for shape in SHAPES if shape in stats.shapes}
-    numbers = [shape for shape in found if SHAPES[shape].kind == "number"]
-    if not may_be_moment(name) or any(found[shape] == "number" for shape in numbers):
-        found |= dict.fromkeys(numbers, "number")
-    if "bit" in found:
+    meanings: dict[str, Type] = {shape: SHAPES[shape].meaning for shape in SHAPES if shape in stats.shapes}
+    numbers = [shape for shape in meanings if SHAPES[shape].kind == "number"]
+    if not may_be_moment(name) or any(meanings[shape] == "number" for shape in numbers):
+        meanings |= dict.fromkeys(numbers, "number")
+    if "bit" in meanings:
         votes = Counter[Type]()
-        for shape, meaning in found.items():
+        for shape, meaning in meanings.items():
             votes[meaning] += stats.shapes[shape].count if shape != "bit" else 0
-        found["bit"] = "number" if votes["number"] > votes["boolean"] else "boolean"
-    return found
+        meanings["bit"] = "number" if votes["number"] > votes["boolean"] else "boolean"
+    return meanings
 
 
 Change = Literal["add_field", "add_converters"]
@@ -139,18 +141,18 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 def candidates(stats: Mapping[str, Stats], schema: Schema, settings: Settings) -> list[Candidate]:
     """What the fragments of a type, of all users or of one, would change in a schema; the most frequent keys first."""
     fields = schema.schema_definition.fields
-    found = [
+    changes = [
         candidate
         for key, held in stats.items()
         if (candidate := _candidate(key, held, fields.get(key), schema, settings)) is not None
     ]
-    return sorted(found, key=lambda candidate: (-candidate.frequency, candidate.fragment_key))
+    return sorted(changes, key=lambda candidate: (-candidate.frequency, candidate.fragment_key))
 
 
-def update_of(found: Iterable[Candidate]) -> Update:
+def update_of(candidates: Iterable[Candidate]) -> TypeUpdate:
     """The update that promotes the candidates that nothing speaks against."""
     fields, more = [], []
-    for candidate in found:
+    for candidate in candidates:
         if not candidate.promotable or candidate.field_type is None:
             continue
         if candidate.change == "add_field":
@@ -158,7 +160,7 @@ def update_of(found: Iterable[Candidate]) -> Update:
             fields.append(Addition(candidate.fragment_key, field, DEFAULT_POLICY))
         else:
             more += [ConverterAddition(candidate.fragment_key, converter) for converter in candidate.converters]
-    return Update(fields_to_add=tuple(fields), converters_to_add=tuple(more))
+    return TypeUpdate(fields_to_add=tuple(fields), converters_to_add=tuple(more))
 
 
 class _Evidence(NamedTuple):
@@ -172,24 +174,24 @@ class _Evidence(NamedTuple):
 
 
 def _candidate(key: str, stats: Stats, field: Field | None, schema: Schema, settings: Settings) -> Candidate | None:
-    bar = settings.bar(stats)
-    found = _field(key, stats, bar) if field is None else _more_converters(stats, field)
-    if not found.of and not (field is None and stats.nulls):
+    thresholds = settings.thresholds(stats)
+    evidence = _field(key, stats, thresholds) if field is None else _more_converters(stats, field)
+    if not evidence.of and not (field is None and stats.nulls):
         return None
-    refused = [*of_name(key, schema, settings.user_id, settings.banned), *_weakness(stats, found, bar)]
+    refused = [*of_name(key, schema, settings.user_id, settings.banned), *_weakness(stats, evidence, thresholds)]
     if key in settings.decided:
         refused.append(Reason(DECIDED, "this has been decided before"))
-    return _told(key, stats, found, tuple(refused))
+    return _make_candidate(key, stats, evidence, tuple(refused))
 
 
-def _field(key: str, stats: Stats, bar: Thresholds) -> _Evidence:
+def _field(key: str, stats: Stats, thresholds: Thresholds) -> _Evidence:
     """The field that the values of an unknown key would make."""
     if not stats.frequency:
         return _Evidence((), ())
-    field, shapes = propose_field(key, stats, bar)
+    field, shapes = propose_field(key, stats, thresholds)
     lacks = missing(field, stats)
     functions = {converter.function for converter in field.converters}
-    if lacks.shapes and not any(_short(stats, lacks.convertible, lacks.shapes, bar)):
+    if lacks.shapes and not any(_shortfalls(stats, lacks.convertible, lacks.shapes, thresholds)):
         functions |= lacks.functions
     return _Evidence(shapes, tuple(stats.shapes), field.type, converters(functions))
 
@@ -200,46 +202,46 @@ def _more_converters(stats: Stats, field: Field) -> _Evidence:
     return _Evidence(lacks.convertible, lacks.shapes, field.type, converters(set(lacks.functions)), "add_converters")
 
 
-def _weakness(stats: Stats, found: _Evidence, bar: Thresholds) -> Iterator[Reason]:
+def _weakness(stats: Stats, evidence: _Evidence, thresholds: Thresholds) -> Iterator[Reason]:
     """What speaks against a change by its evidence."""
-    if not found.of:
+    if not evidence.of:
         yield Reason(NO_VALUES, "nothing but null was given")
-    elif not found.shapes:
-        yield Reason(NO_CONVERTER, f"nothing makes a {found.field_type} of these values")
+    elif not evidence.shapes:
+        yield Reason(NO_CONVERTER, f"nothing makes a {evidence.field_type} of these values")
     else:
-        yield from _short(stats, found.shapes, found.of, bar)
+        yield from _shortfalls(stats, evidence.shapes, evidence.of, thresholds)
 
 
-def _short(stats: Stats, shapes: tuple[str, ...], of: tuple[str, ...], bar: Thresholds) -> Iterator[Reason]:
+def _shortfalls(stats: Stats, shapes: tuple[str, ...], of: tuple[str, ...], thresholds: Thresholds) -> Iterator[Reason]:
     """What the values with these shapes fall short of, among those with the others."""
     number, whole, sources = count_values(stats, shapes), count_values(stats, of), stats.sources(shapes)
-    if whole < bar.occurrences:
-        yield Reason(TOO_FEW, f"{whole} values, and {bar.occurrences} are asked for")
-    if sources < bar.sources:
-        yield Reason(TOO_FEW_SOURCES, f"{sources} sources, and {bar.sources} are asked for")
-    if not bar.is_share(number, whole):
-        yield Reason(MIXED, f"{number} of {whole} values are alike, and {bar.share:.0%} are asked for")
+    if whole < thresholds.occurrences:
+        yield Reason(TOO_FEW, f"{whole} values, and {thresholds.occurrences} are asked for")
+    if sources < thresholds.sources:
+        yield Reason(TOO_FEW_SOURCES, f"{sources} sources, and {thresholds.sources} are asked for")
+    if not thresholds.is_share(number, whole):
+        yield Reason(MIXED, f"{number} of {whole} values are alike, and {thresholds.min_share:.0%} are asked for")
 
 
-def _told(key: str, stats: Stats, found: _Evidence, reasons: tuple[Reason, ...]) -> Candidate:
+def _make_candidate(key: str, stats: Stats, evidence: _Evidence, reasons: tuple[Reason, ...]) -> Candidate:
     """The candidate with its evidence."""
-    number, whole, kind = count_values(stats, found.shapes), count_values(stats, found.of), found.field_type
-    plain = count_values(stats, tuple(shape for shape in found.shapes if kind is not None and fits(kind, shape)))
-    share = number / whole if whole else 0.0
+    number, whole, kind = count_values(stats, evidence.shapes), count_values(stats, evidence.of), evidence.field_type
+    plain = count_values(stats, tuple(shape for shape in evidence.shapes if kind is not None and fits(kind, shape)))
+    type_share = number / whole if whole else 0.0
     # Values that must be converted are half as sure.
     sure = (number + plain) / (2 * number) if number else 0.0
     return Candidate(
         fragment_key=key,
-        change=found.change,
+        change=evidence.change,
         field_type=kind,
-        converters=found.converters,
+        converters=evidence.converters,
         frequency=whole,
-        type_share=round(share, 4),
+        type_share=round(type_share, 4),
         types=_types(stats),
-        sources=stats.sources(found.shapes),
+        sources=stats.sources(evidence.shapes),
         users=differing(stats.users),
         entities=differing(stats.entities),
-        confidence=confidence(key, share, sure, whole),
+        confidence=confidence(key, type_share, sure, whole),
         first_seen_us=stats.first_us,
         last_seen_us=stats.last_us,
         examples=tuple(stats.examples[digest] for digest in sorted(stats.examples)),
@@ -248,9 +250,9 @@ def _told(key: str, stats: Stats, found: _Evidence, reasons: tuple[Reason, ...])
 
 
 def _types(stats: Stats) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for shape in SHAPES:
         if shape in stats.shapes:
             meaning = SHAPES[shape].meaning
-            found[meaning] = found.get(meaning, 0) + stats.shapes[shape].count
-    return found
+            counts[meaning] = counts.get(meaning, 0) + stats.shapes[shape].count
+    return counts

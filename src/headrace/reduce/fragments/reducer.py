@@ -38,24 +38,24 @@ class FragmentReducer:
 
     def fold(self, state: UserFragments | None, row: Observation, at_us: int, seq: int) -> UserFragments:
         """The state with one more observation; the state given may be changed."""
-        found = UserFragments() if state is None else state
+        user_fragments = UserFragments() if state is None else state
         for fragment in row.fragments:
-            stats = found.stats.get(fragment.key)
+            stats = user_fragments.stats.get(fragment.key)
             if stats is None:
-                stats = found.stats[fragment.key] = Stats(at_us, at_us)
+                stats = user_fragments.stats[fragment.key] = Stats(at_us, at_us)
             count(stats, at_us, row, fragment)
-        if len(found.stats) > 2 * MOST_KEYS:
-            _shorten(found)
-        return found
+        if len(user_fragments.stats) > 2 * MOST_KEYS:
+            _shorten(user_fragments)
+        return user_fragments
 
     def merge(self, left: UserFragments, right: UserFragments) -> UserFragments:
         """What is known of both; neither is changed."""
         stats = dict(left.stats)
         for key, held in right.stats.items():
             stats[key] = merge_stats(stats[key], held) if key in stats else held
-        found = UserFragments(stats, left.truncated or right.truncated)
-        _shorten(found)
-        return found
+        user_fragments = UserFragments(stats, left.truncated or right.truncated)
+        _shorten(user_fragments)
+        return user_fragments
 
     def pack(self, state: UserFragments) -> dict[str, bytes]:
         """The row as bytes, the same for the same fragments."""
@@ -67,15 +67,15 @@ class FragmentReducer:
         """The row that was packed."""
         if LIFE not in packed:
             return UserFragments()
-        truncated, found = _UNPACK(packed[LIFE])
-        return UserFragments({key: unpack(part) for key, part in found.items()}, truncated)
+        truncated, packed_stats = _UNPACK(packed[LIFE])
+        return UserFragments({key: unpack(part) for key, part in packed_stats.items()}, truncated)
 
 
-def _shorten(found: UserFragments) -> None:
+def _shorten(user_fragments: UserFragments) -> None:
     """Leave keys out that are too many: those with the greatest hashes, whatever came first."""
-    if len(found.stats) > MOST_KEYS:
-        kept = sorted(found.stats, key=_hash)[:MOST_KEYS]
-        found.stats, found.truncated = {key: found.stats[key] for key in kept}, True
+    if len(user_fragments.stats) > MOST_KEYS:
+        kept = sorted(user_fragments.stats, key=_hash)[:MOST_KEYS]
+        user_fragments.stats, user_fragments.truncated = {key: user_fragments.stats[key] for key in kept}, True
 
 
 def _hash(key: str) -> bytes:

@@ -110,14 +110,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     banned: tuple[Banned, ...] = BANNED
     decided: frozenset[str] = frozenset()
 
-    def bar(self, stats: Stats) -> Thresholds:
-        """What is asked of the fragments of one key."""
-        occurrences, share = self.min_occurrences, self.min_share
+    def thresholds(self, stats: Stats) -> Thresholds:
+        """The thresholds for the fragments of one key."""
+        occurrences, min_share = self.min_occurrences, self.min_share
         if self.user_id is None and self.global_conservative:
-            occurrences, share = 2 * occurrences, min(1.0, share + _STEP)
+            occurrences, min_share = 2 * occurrences, min(1.0, min_share + _STEP)
         elif self.user_id is not None and self.trusted_source_relaxation and self._trusts(stats):
-            occurrences, share = -(-occurrences // 2), share - _STEP
-        return Thresholds(occurrences, self.min_sources, share)
+            occurrences, min_share = -(-occurrences // 2), min_share - _STEP
+        return Thresholds(occurrences, self.min_sources, min_share)
 
     def _trusts(self, stats: Stats) -> bool:
         """Whether more values come from a kind of source that is trusted than from any other."""
@@ -130,8 +130,8 @@ class Thresholds(NamedTuple):
 
     occurrences: int
     sources: int
-    share: float
+    min_share: float
 
     def is_share(self, part: int, whole: int) -> bool:
-        """Whether a part of values is great enough."""
-        return part >= (self.share - _ROUNDING) * whole
+        """Whether a part of the values reaches the least share."""
+        return part >= (self.min_share - _ROUNDING) * whole

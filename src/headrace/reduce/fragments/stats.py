@@ -22,7 +22,7 @@ _KEPT = 1 << 15
 
 
 def add_text(held: set[int], text: str) -> None:
-    """Take in a text."""
+    """Add the hash of a text to a set of which the least hashes are kept."""
     held.add(_hash(text))
     if len(held) > 2 * MOST:
         held.intersection_update(least(held))
@@ -39,7 +39,7 @@ def least(held: set[int]) -> list[int]:
 
 
 def estimate_count(held: set[int]) -> int:
-    """How many there are."""
+    """About how many different texts were added; exact as long as all hashes are kept."""
     if len(held) < MOST:
         return len(held)
     return round((MOST - 1) * _RANGE / least(held)[-1])
@@ -47,7 +47,7 @@ def estimate_count(held: set[int]) -> int:
 
 @lru_cache(maxsize=_KEPT)
 def _hash(text: str) -> int:
-    """The same users, sources and entities come again and again."""
+    """The hash of a text, cached because the same users, sources and entities recur."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
@@ -93,15 +93,15 @@ class Stats(msgspec.Struct):
 
 def count_observations(observations: Iterable[tuple[int, int, Observation]]) -> dict[FragmentId, Stats]:
     """The fragments of observations, which come with their sequence numbers and the times they were appended, µs."""
-    found: dict[FragmentId, Stats] = {}
+    by_fragment: dict[FragmentId, Stats] = {}
     for _, at_us, observation in observations:
         for fragment in observation.fragments:
             of = (observation.user_id, fragment.key)
-            stats = found.get(of)
+            stats = by_fragment.get(of)
             if stats is None:
-                stats = found[of] = Stats(at_us, at_us)
+                stats = by_fragment[of] = Stats(at_us, at_us)
             count(stats, at_us, observation, fragment)
-    return found
+    return by_fragment
 
 
 def count(stats: Stats, at_us: int, observation: Observation, fragment: Fragment) -> None:
@@ -121,10 +121,10 @@ def count(stats: Stats, at_us: int, observation: Observation, fragment: Fragment
     stats.kinds[observation.observation_source] = stats.kinds.get(observation.observation_source, 0) + 1
     add_text(stats.users, observation.user_id)
     add_text(stats.entities, observation.entity_id)
-    _exemplify(stats, fragment.value)
+    _add_example(stats, fragment.value)
 
 
-def _exemplify(stats: Stats, value: Any) -> None:
+def _add_example(stats: Stats, value: Any) -> None:
     text = value_text(value)
     digest = blake2b(text.encode(), digest_size=8).hexdigest()
     if len(stats.examples) == MOST_EXAMPLES and digest > max(stats.examples):
@@ -132,7 +132,7 @@ def _exemplify(stats: Stats, value: Any) -> None:
     shown = value if len(text) <= LONGEST_EXAMPLE else text[:LONGEST_EXAMPLE]
     # One value may be spelled in several ways, of which one is shown.
     held = stats.examples.get(digest, shown)
-    stats.examples[digest] = min(held, shown, key=_spelled)
+    stats.examples[digest] = min(held, shown, key=_encode)
     if len(stats.examples) > MOST_EXAMPLES:
         del stats.examples[max(stats.examples)]
 
@@ -141,7 +141,7 @@ def merge_stats(left: Stats, right: Stats) -> Stats:
     """What is known of both; neither is changed."""
     examples = dict(left.examples)
     for digest, shown in right.examples.items():
-        examples[digest] = min(examples.get(digest, shown), shown, key=_spelled)
+        examples[digest] = min(examples.get(digest, shown), shown, key=_encode)
     return Stats(
         min(left.first_us, right.first_us),
         max(left.last_us, right.last_us),
@@ -161,12 +161,12 @@ def _tally(left: Stats, right: Stats, shape: str) -> ShapeCount:
 
 
 def merge_counts(tallies: Iterable[Mapping[FragmentId, Stats]]) -> dict[FragmentId, Stats]:
-    """Several counts as one."""
-    found: dict[FragmentId, Stats] = {}
+    """The merged statistics of several counts."""
+    merged: dict[FragmentId, Stats] = {}
     for tally in tallies:
         for of, stats in tally.items():
-            found[of] = merge_stats(found[of], stats) if of in found else stats
-    return found
+            merged[of] = merge_stats(merged[of], stats) if of in merged else stats
+    return merged
 
 
 def of_user(tally: Mapping[FragmentId, Stats], user_id: str) -> dict[str, Stats]:
@@ -176,22 +176,22 @@ def of_user(tally: Mapping[FragmentId, Stats], user_id: str) -> dict[str, Stats]
 
 def of_everyone(tally: Mapping[FragmentId, Stats]) -> dict[str, Stats]:
     """The keys of all users together."""
-    found: dict[str, Stats] = {}
+    by_key: dict[str, Stats] = {}
     for (_, key), stats in tally.items():
-        found[key] = merge_stats(found[key], stats) if key in found else stats
-    return found
+        by_key[key] = merge_stats(by_key[key], stats) if key in by_key else stats
+    return by_key
 
 
 def pack(stats: Stats) -> bytes:
     """The statistics as bytes, which are the same for the same fragments."""
     shapes = {shape: [tally.count, least(tally.sources)] for shape, tally in stats.shapes.items()}
-    told = [stats.first_us, stats.last_us, stats.converted, stats.nulls, shapes, stats.kinds]
-    return _spelled(
-        [*told, least(stats.users), least(stats.entities), sorted(stats.examples.items(), key=itemgetter(0))]
+    head = [stats.first_us, stats.last_us, stats.converted, stats.nulls, shapes, stats.kinds]
+    return _encode(
+        [*head, least(stats.users), least(stats.entities), sorted(stats.examples.items(), key=itemgetter(0))]
     )
 
 
-def _spelled(value: Any) -> bytes:
+def _encode(value: Any) -> bytes:
     return msgspec.json.encode(value, order="sorted")
 
 

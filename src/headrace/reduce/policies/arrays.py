@@ -38,7 +38,7 @@ def add_values(state: ArrayState | None, said: Origin, value: Any) -> ArrayState
     elif said.source_priority < state.first.source_priority:
         return state
     elif _place(said, 0) <= _place(state.first, 0):
-        state.first = _foremost(said, state.first)
+        state.first = _first_origin(said, state.first)
     for position, element in enumerate(elements_of(value)):
         _put(state.elements, identity(element), (_place(said, position), said, element))
     # Twice as many are let in before any is dropped, so that an observation costs the same however many there were.
@@ -50,11 +50,11 @@ def merge_elements(values: Iterable[tuple[int, Any]]) -> tuple[list[tuple[int, i
 
     Each has the number of the first value with it, and its position there.
     """
-    found: dict[str, tuple[int, int, Any]] = {}
+    by_identity: dict[str, tuple[int, int, Any]] = {}
     for number, value in values:
         for position, element in enumerate(elements_of(value)):
-            found.setdefault(identity(element), (number, position, element))
-    elements = list(found.values())
+            by_identity.setdefault(identity(element), (number, position, element))
+    elements = list(by_identity.values())
     return elements[:MOST], len(elements) > MOST
 
 
@@ -65,7 +65,7 @@ def merge_arrays(left: ArrayState, right: ArrayState) -> ArrayState:
     elements = dict(left.elements)
     for text, element in right.elements.items():
         _put(elements, text, element)
-    return limit_values(ArrayState(_foremost(left.first, right.first), elements, left.dropped or right.dropped))
+    return limit_values(ArrayState(_first_origin(left.first, right.first), elements, left.dropped or right.dropped))
 
 
 def limit_values(state: ArrayState) -> ArrayState:
@@ -83,8 +83,8 @@ def order_values(state: ArrayState) -> list[Element]:
 
 def restore(first: Origin, elements: list[tuple[Origin, int, Any]], dropped: bool) -> ArrayState:
     """The state of values that are given with their observations and their positions in these."""
-    found = {identity(value): (_place(said, position), said, value) for said, position, value in elements}
-    return ArrayState(first, found, dropped)
+    by_identity = {identity(value): (_place(said, position), said, value) for said, position, value in elements}
+    return ArrayState(first, by_identity, dropped)
 
 
 def elements_of(value: Any) -> list[Any]:
@@ -93,10 +93,10 @@ def elements_of(value: Any) -> list[Any]:
         return list(value)
     if isinstance(value, str) and value.strip()[:1] == "[":
         try:
-            found = msgspec.json.decode(value)
+            decoded = msgspec.json.decode(value)
         except (msgspec.DecodeError, RecursionError):
             return [value]
-        return found if isinstance(found, list) else [value]
+        return decoded if isinstance(decoded, list) else [value]
     return [] if value is None else [value]
 
 
@@ -113,7 +113,7 @@ def _in_order(item: tuple[str, Element]) -> tuple[Key, str]:
     return item[1][0], item[0]
 
 
-def _foremost(left: Origin, right: Origin) -> Origin:
+def _first_origin(left: Origin, right: Origin) -> Origin:
     ours, theirs = _place(left, 0), _place(right, 0)
     if ours == theirs:
         return left if comes_first(left, None, right, None) else right

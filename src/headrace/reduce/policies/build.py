@@ -50,10 +50,10 @@ OBSERVATIONS = cast("msgspec.json.Decoder[list[Observation]]", decoding.make_dec
 class ObservationShapes:
     """Turns stored bodies into observations."""
 
-    def folded(self, told: EventRun) -> Iterator[Folded]:
+    def decode_run(self, run: EventRun) -> Iterator[Folded]:
         """The observations of a body, with the time they were appended in milliseconds."""
-        for at, observation in enumerate(OBSERVATIONS.decode(b"[" + told.body + b"]")):
-            yield told.first_seq + at, told.times_us[at] // 1000, observation
+        for at, observation in enumerate(OBSERVATIONS.decode(b"[" + run.body + b"]")):
+            yield run.first_seq + at, run.times_us[at] // 1000, observation
 
 
 SHAPES = ObservationShapes()
@@ -66,11 +66,11 @@ SeenObservation = tuple[int, int, Observation]
 def fold_observations(
     reducer: TypeReducer, observations: Iterable[SeenObservation], rows: dict[bytes, EntityState] | None = None
 ) -> dict[bytes, EntityState]:
-    """The state of every entity that is told of; rows that are given are gone on with, and changed."""
+    """Fold observations into one state for each entity; rows that are given are continued, and changed."""
     rows = {} if rows is None else rows
-    place, fold, held = reducer.place, reducer.fold, rows.get
+    place_observation, fold, held = reducer.place, reducer.fold, rows.get
     for seq, at_us, observation in observations:
-        placed = place(observation)
+        placed = place_observation(observation)
         if placed is not None:
             key, row = placed
             rows[key] = fold(held(key), row, at_us // 1000, seq)
@@ -78,7 +78,7 @@ def fold_observations(
 
 
 def pack_rows(reducer: TypeReducer, rows: dict[bytes, EntityState]) -> Iterator[tuple[bytes, dict[str, bytes]]]:
-    """Rows as they are kept, in the order of keys; none is left."""
+    """The packed rows in the order of keys; ``rows`` is empty afterwards."""
     for key in sorted(rows):
         yield key, reducer.pack(rows.pop(key))
 
@@ -86,7 +86,7 @@ def pack_rows(reducer: TypeReducer, rows: dict[bytes, EntityState]) -> Iterator[
 def reduce_observations(
     reducer: TypeReducer, observations: Iterable[SeenObservation]
 ) -> Iterator[tuple[bytes, dict[str, bytes]]]:
-    """Observations as rows that are kept."""
+    """The packed rows of observations."""
     return pack_rows(reducer, fold_observations(reducer, observations))
 
 
@@ -116,7 +116,7 @@ class ObservationBatches:
 
     def add(self, batch: Any) -> None:
         """More observations, later than all others: a record batch in the columns of a segment."""
-        seqs, times = (batch.column(place).cast("int64").to_numpy() for place in (layout.SEQ, layout.APPEND_TIME))
+        seqs, times = (batch.column(name).cast("int64").to_numpy() for name in (layout.SEQ, layout.APPEND_TIME))
         payloads = batch.column(layout.PAYLOAD)
         _, offsets, data = payloads.buffers()
         places = np.frombuffer(offsets, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
@@ -128,13 +128,13 @@ class ObservationBatches:
             return
         seqs, times, keys, starts, ends, memories = zip(*self._batches, strict=True)
         order = pc.sort_indices(pa.concat_arrays(keys)).to_numpy()  # keeps the order of equal ones
-        held = np.repeat(np.arange(len(memories)), [len(one) for one in seqs])
+        held = np.repeat(np.arange(len(memories)), [len(numbers) for numbers in seqs])
         columns = [np.concatenate(column)[order] for column in (seqs, times, starts, ends, [held])]
         for at in range(0, len(order), _SLICE):
             seq, time, start, end, number = (column[at : at + _SLICE].tolist() for column in columns)
             bodies = [memories[of][first:last] for of, first, last in zip(number, start, end, strict=True)]
-            found = OBSERVATIONS.decode(b"[" + b",".join(bodies) + b"]")
-            yield list(zip(seq, time, found, strict=True))
+            observations = OBSERVATIONS.decode(b"[" + b",".join(bodies) + b"]")
+            yield list(zip(seq, time, observations, strict=True))
 
 
 _PLAIN = "observation"
@@ -149,42 +149,42 @@ def pack_entities(
     reducer: TypeReducer, observations: Iterable[SeenObservation]
 ) -> Iterator[tuple[bytes, dict[str, bytes]]]:
     """Rows as they are kept, given all observations of an entity together, and in the order of the log."""
-    for entity_id, same in groupby(observations, key=_entity):
-        told = list(same)
-        ordered = _ordered(told)
+    for entity_id, same in groupby(observations, key=_entity_id):
+        entity_observations = list(same)
+        ordered = _order_by_last_write(entity_observations)
         if ordered is None:
-            yield from reduce_observations(reducer, told)
-        elif lives := reducer.lives_of(ordered[0][2].user_id):
-            row = {"": _frame(told, ordered[0][2])}
-            for name in lives:
+            yield from reduce_observations(reducer, entity_observations)
+        elif names := reducer.lives_of(ordered[0][2].user_id):
+            row = {"": _frame(entity_observations, ordered[0][2])}
+            for name in names:
                 row[reducer.ids[name]] = _fields(reducer.lives[name], ordered)
             yield entity_id.encode(), row
 
 
-def _entity(told: SeenObservation) -> str:
-    return told[2].entity_id
+def _entity_id(observation: SeenObservation) -> str:
+    return observation[2].entity_id
 
 
-def _ordered(told: Sequence[SeenObservation]) -> list[Keyed] | None:
+def _order_by_last_write(observations: Sequence[SeenObservation]) -> list[Keyed] | None:
     """Observations in the order of last_write; None where there is more to them than that tells."""
-    found: list[Keyed] = []
-    user_id = told[0][2].user_id
-    for _, _, one in told:
-        if one.kind != _PLAIN or one.user_id != user_id or one.run_id is not None:
+    keyed: list[Keyed] = []
+    user_id = observations[0][2].user_id
+    for _, _, observation in observations:
+        if observation.kind != _PLAIN or observation.user_id != user_id or observation.run_id is not None:
             return None
-        kept = origin_of(one)
-        found.append((last_write_key(kept), kept, one))
-    if len(found) > 1:
-        found.sort(key=itemgetter(0))
-        if len({key for key, _, _ in found}) < len(found):
+        kept = origin_of(observation)
+        keyed.append((last_write_key(kept), kept, observation))
+    if len(keyed) > 1:
+        keyed.sort(key=itemgetter(0))
+        if len({key for key, _, _ in keyed}) < len(keyed):
             return None
-    return found
+    return keyed
 
 
-def _frame(told: Sequence[SeenObservation], newest: Observation) -> bytes:
-    (first_seq, first_us, _), (last_seq, last_us, _) = told[0], told[-1]
+def _frame(observations: Sequence[SeenObservation], newest: Observation) -> bytes:
+    (first_seq, first_us, _), (last_seq, last_us, _) = observations[0], observations[-1]
     latest = -newest.observed_at_us, newest.id, newest.schema_version
-    return encode_frame(first_seq, first_us // 1000, last_seq, last_us // 1000, len(told), latest, None)
+    return encode_frame(first_seq, first_us // 1000, last_seq, last_us // 1000, len(observations), latest, None)
 
 
 def _fields(policies: Policies, ordered: Sequence[Keyed]) -> bytes:
@@ -193,46 +193,46 @@ def _fields(policies: Policies, ordered: Sequence[Keyed]) -> bytes:
     rows: list[Any] = []
     latest, keys, arrays = _latest(ordered), policies.keys, policies.arrays
     for name in sorted(latest):
-        place = latest[name]
+        index = latest[name]
         if name in keys:
             if name in arrays:
-                rows.append(_gathered(name, ordered, numbers))
+                rows.append(_pack_array(name, ordered, numbers))
                 continue
-            place = _best(keys[name], name, ordered)
-        rows.append((name, numbers.setdefault(place, len(numbers)), ordered[place][2].fields[name]))
-    return encode_fields([ordered[place][1] for place in numbers], rows)
+            index = _best(keys[name], name, ordered)
+        rows.append((name, numbers.setdefault(index, len(numbers)), ordered[index][2].fields[name]))
+    return encode_fields([ordered[index][1] for index in numbers], rows)
 
 
 def _latest(ordered: Sequence[Keyed]) -> dict[str, int]:
     """The place of the first observation with each field."""
-    found = dict.fromkeys(ordered[0][2].fields, 0)
-    for place in range(1, len(ordered)):
-        fields = ordered[place][2].fields
-        if not fields.keys() <= found.keys():
-            found = dict.fromkeys(fields, place) | found
-    return found
+    indices = dict.fromkeys(ordered[0][2].fields, 0)
+    for index in range(1, len(ordered)):
+        fields = ordered[index][2].fields
+        if not fields.keys() <= indices.keys():
+            indices = dict.fromkeys(fields, index) | indices
+    return indices
 
 
 def _best(key: Callable[[Origin], Key], name: str, ordered: Sequence[Keyed]) -> int:
     """The place of the observation that another order puts before all others with a field."""
-    having = [place for place, (_, _, one) in enumerate(ordered) if name in one.fields]
-    return having[0] if len(having) == 1 else min(having, key=lambda place: key(ordered[place][1]))
+    having = [index for index, (_, _, observation) in enumerate(ordered) if name in observation.fields]
+    return having[0] if len(having) == 1 else min(having, key=lambda index: key(ordered[index][1]))
 
 
-def _gathered(name: str, ordered: Sequence[Keyed], numbers: Numbers) -> tuple[str, int, list[Any], bool]:
+def _pack_array(name: str, ordered: Sequence[Keyed], numbers: Numbers) -> tuple[str, int, list[Any], bool]:
     """The values of merge_array as they are kept: those of the observations with the greatest priority."""
     values: list[tuple[int, Any]] = []
     greatest: int | None = None
-    for place, (_, kept, one) in enumerate(ordered):
-        if name in one.fields:
+    for index, (_, kept, observation) in enumerate(ordered):
+        if name in observation.fields:
             priority = kept.source_priority
             if greatest is None or priority > greatest:
                 greatest, values = priority, []
             if priority == greatest:
-                values.append((place, one.fields[name]))
+                values.append((index, observation.fields[name]))
     elements, dropped = merge_elements(values)
     first = numbers.setdefault(values[0][0], len(numbers))
-    rows = [(numbers.setdefault(place, len(numbers)), position, element) for place, position, element in elements]
+    rows = [(numbers.setdefault(index, len(numbers)), position, element) for index, position, element in elements]
     return name, first, rows, dropped
 
 
@@ -247,20 +247,20 @@ def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) ->
         rest()
     if (count := len(gathered)) != unit.count:
         raise CorruptData(f"the segments of {unit.unit} hold {count} entries, not {unit.count}")
-    return pack_entities(defined_by(unit).reducer, _paced(gathered, rest))
+    return pack_entities(defined_by(unit).reducer, _observations(gathered, rest))
 
 
-def _paced(gathered: ObservationBatches, rest: Callable[[], None]) -> Iterator[SeenObservation]:
-    for told in gathered.by_entity():
-        yield from told
+def _observations(gathered: ObservationBatches, rest: Callable[[], None]) -> Iterator[SeenObservation]:
+    for observations in gathered.by_entity():
+        yield from observations
         rest()
 
 
 def defined_by(unit: Unit) -> TypeDefinition:
     """The entity type of a unit, with the lives that it asks for."""
-    return _restricted(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
+    return _load_definition(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
 
 
 @lru_cache(maxsize=_KEPT)
-def _restricted(document: bytes, names: tuple[str, ...]) -> TypeDefinition:
+def _load_definition(document: bytes, names: tuple[str, ...]) -> TypeDefinition:
     return TypeDefinition.load(msgspec.json.decode(document)).restricted(names)

@@ -36,7 +36,7 @@ class TypeDefinition(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        """The type's."""
+        """The name of the entity type."""
         return self.entity_type
 
     @property
@@ -56,7 +56,7 @@ class TypeDefinition(msgspec.Struct, frozen=True, dict=True):
 
     def restricted(self, names: Collection[str]) -> TypeDefinition:
         """The same with some of its lives only."""
-        configs = {name: one for name, one in self.configs.items() if name in names}
+        configs = {name: config for name, config in self.configs.items() if name in names}
         return msgspec.structs.replace(self, configs=configs)
 
 

@@ -40,20 +40,20 @@ class Policies:
         }
 
     def fold(self, held: Fields, observation: Observation) -> None:
-        """Take in what an observation says."""
-        told = origin_of(observation)
+        """Fold the fields of an observation into those that are held."""
+        origin = origin_of(observation)
         # Whatever the policies, corrections are ordered by time.
-        usual, keys = last_write_key(told), {} if told.correction else self.keys
+        usual, keys = last_write_key(origin), {} if origin.correction else self.keys
         for name, value in observation.fields.items():
             key, best = usual, held.get(name)
             if keys and name in keys:
                 if name in self.arrays:
                     if best is None or isinstance(best, ArrayState):
-                        held[name] = add_values(best, told, value)
+                        held[name] = add_values(best, origin, value)
                     continue
-                key = keys[name](told)
-            if best is None or isinstance(best, ArrayState) or key < best[0] or _ties(key, told, value, best):
-                held[name] = (key, told, value)
+                key = keys[name](origin)
+            if best is None or isinstance(best, ArrayState) or key < best[0] or _ties(key, origin, value, best):
+                held[name] = (key, origin, value)
 
     def merge(self, left: Fields, right: Fields) -> Fields:
         """The fields of both; neither is changed."""
@@ -68,22 +68,22 @@ class Policies:
         numbers: dict[Origin, int] = {}
         rows: list[Any] = []
         for name in sorted(held):
-            found = held[name]
-            if isinstance(found, tuple):
-                rows.append((name, numbers.setdefault(found[1], len(numbers)), found[2]))
+            field_state = held[name]
+            if isinstance(field_state, tuple):
+                rows.append((name, numbers.setdefault(field_state[1], len(numbers)), field_state[2]))
             else:
-                rows.append((name, *_packed(found, numbers)))
+                rows.append((name, *_pack_array(field_state, numbers)))
         return encode_fields(list(numbers), rows)
 
     def unpack(self, packed: bytes) -> Fields:
         """The fields that were packed."""
-        told, rows = _DECODE(packed)
-        saids = [Origin(*parts) for parts in told]
+        packed_origins, rows = _DECODE(packed)
+        origins = [Origin(*parts) for parts in packed_origins]
         held: Fields = {}
         for name, number, value, *more in rows:
-            first = saids[number]
+            first = origins[number]
             if more:
-                elements = [(saids[of], position, element) for of, position, element in value]
+                elements = [(origins[of], position, element) for of, position, element in value]
                 held[name] = restore(first, elements, more[0])
             else:
                 key = last_write_key if first.correction else self.keys.get(name, last_write_key)
@@ -91,21 +91,21 @@ class Policies:
         return held
 
 
-def encode_fields(saids: Sequence[Origin], rows: Sequence[Any]) -> bytes:
+def encode_fields(origins: Sequence[Origin], rows: Sequence[Any]) -> bytes:
     """Observations and fields as they are kept: a field is its name, the number of its observation and its value."""
-    return _ENCODE((saids, rows))
+    return _ENCODE((origins, rows))
 
 
-def _packed(state: ArrayState, numbers: dict[Origin, int]) -> tuple[int, list[tuple[int, int, Any]], bool]:
+def _pack_array(state: ArrayState, numbers: dict[Origin, int]) -> tuple[int, list[tuple[int, int, Any]], bool]:
     elements = order_values(state)
     first = numbers.setdefault(state.first, len(numbers))
-    rows = [(numbers.setdefault(said, len(numbers)), key[2], value) for key, said, value in elements]
+    rows = [(numbers.setdefault(origin, len(numbers)), key[2], value) for key, origin, value in elements]
     return first, rows, state.dropped or len(state.elements) > len(elements)
 
 
-def _ties(key: Key, said: Origin, value: Any, best: Best) -> bool:
+def _ties(key: Key, origin: Origin, value: Any, best: Best) -> bool:
     """Whether an observation that is neither better nor worse than the one held is to be taken."""
-    return key == best[0] and comes_first(said, value, best[1], best[2])
+    return key == best[0] and comes_first(origin, value, best[1], best[2])
 
 
 def _better(ours: Held, theirs: Held) -> Held:

@@ -53,9 +53,9 @@ def origin_of(observation: Observation) -> Origin:
     )
 
 
-def last_write_key(said: Origin) -> Key:
+def last_write_key(origin: Origin) -> Key:
     """The key of last_write, and of corrections whatever the strategy."""
-    return (not said.correction, -said.observed_at_us, said.id)
+    return (not origin.correction, -origin.observed_at_us, origin.id)
 
 
 def ranks(config: ReducerConfig) -> dict[str, int]:
@@ -67,20 +67,20 @@ def policy_key(policy: Policy, ranks: Mapping[str, int]) -> Callable[[Origin], K
     """The key that a policy gives an observation that is no correction."""
     by_priority, last = policy.tie_breaker == "source_priority", len(ranks)
 
-    def by_rank(said: Origin) -> Key:
-        rank = ranks.get(said.observation_source, last)
+    def by_rank(origin: Origin) -> Key:
+        rank = ranks.get(origin.observation_source, last)
         if by_priority:
-            return (True, -said.source_priority, rank, said.id, -said.observed_at_us)
-        return (True, -said.source_priority, rank, -said.observed_at_us, said.id)
+            return (True, -origin.source_priority, rank, origin.id, -origin.observed_at_us)
+        return (True, -origin.source_priority, rank, -origin.observed_at_us, origin.id)
 
-    def by_specificity(said: Origin) -> Key:
-        specificity, rank = -(said.specificity_score or 0.0), ranks.get(said.observation_source, last)
-        priority = -said.source_priority if by_priority else 0
-        return (True, specificity, priority, rank, -said.observed_at_us, said.id)
+    def by_specificity(origin: Origin) -> Key:
+        specificity, rank = -(origin.specificity_score or 0.0), ranks.get(origin.observation_source, last)
+        priority = -origin.source_priority if by_priority else 0
+        return (True, specificity, priority, rank, -origin.observed_at_us, origin.id)
 
     return {"highest_priority": by_rank, "most_specific": by_specificity}.get(policy.strategy, last_write_key)
 
 
-def comes_first(said: Origin, value: Any, other: Origin, than: Any) -> bool:
+def comes_first(origin: Origin, value: Any, other: Origin, than: Any) -> bool:
     """Whether the first of two that no order tells apart is taken, so that it never matters which came first."""
-    return _ENCODE((said, value)) < _ENCODE((other, than))
+    return _ENCODE((origin, value)) < _ENCODE((other, than))

@@ -32,14 +32,16 @@ def life_of(config: ReducerConfig, user: str | None = None, undone: Collection[s
     Of migrations that were ``undone`` they hold nothing. Fields with the default policy are not in it, nor is what
     decides nothing: so adding fields keeps the life.
     """
-    policies = sorted((name, *_told(policy)) for name, policy in config.merge_policies.items() if _told(policy))
+    policies = sorted(
+        (name, *_strategy_key(policy)) for name, policy in config.merge_policies.items() if _strategy_key(policy)
+    )
     ranked = any(policy.strategy in RANKED for policy in config.merge_policies.values())
     kinds = config.observation_source_priority or SOURCE_KINDS
-    said = [VERSION, user, policies, kinds if ranked else None, *([sorted(undone)] if undone else [])]
-    return sha256(msgspec.json.encode(said)).hexdigest()[:16]
+    identity = [VERSION, user, policies, kinds if ranked else None, *([sorted(undone)] if undone else [])]
+    return sha256(msgspec.json.encode(identity)).hexdigest()[:16]
 
 
-def _told(policy: Policy) -> tuple[str, ...]:
+def _strategy_key(policy: Policy) -> tuple[str, ...]:
     """What a policy says beyond the default."""
     if policy.strategy == "last_write":
         return ()
@@ -54,7 +56,7 @@ Newest = tuple[int, str, str]
 #: The time (negative) of a deletion or restoration, whether it is a deletion, and its id.
 Fate = tuple[int, bool, str]
 
-_ASIDE = ("merge", "split", "undo", "erased")
+_NOT_FOLDED = ("merge", "split", "undo", "erased")
 _FATES = {"deletion": True, "restoration": False}
 _ENCODE = msgspec.json.Encoder().encode
 _DECODE = msgspec.json.Decoder().decode
@@ -90,18 +92,18 @@ def encode_frame(
 class TypeReducer:
     """The observations of one entity type as a reducer; lives are named "" for everyone, or by the user they are of."""
 
-    def __init__(self, lives: Mapping[str, ReducerConfig], undone: Collection[str] = ()) -> None:
+    def __init__(self, configs: Mapping[str, ReducerConfig], undone: Collection[str] = ()) -> None:
         """Observations of migrations that were ``undone`` do not count."""
-        self.lives = {name: Policies(config) for name, config in lives.items()}
+        self.lives = {name: Policies(config) for name, config in configs.items()}
         #: What the states of each life are called.
-        self.ids = {name: life_of(config, name or None, undone) for name, config in lives.items()}
-        self._everyone = (EVERYONE,) if EVERYONE in lives else ()
+        self.ids = {name: life_of(config, name or None, undone) for name, config in configs.items()}
+        self._everyone = (EVERYONE,) if EVERYONE in configs else ()
         self._names = {id: name for name, id in self.ids.items()}
         self._undone = frozenset(undone)
 
     def place(self, observation: Observation) -> tuple[bytes, Observation] | None:
-        """The key and the row of an observation; None where it says nothing of an entity itself, or nobody asks."""
-        if observation.kind in _ASIDE or not self.lives_of(observation.user_id):
+        """The key and the row of an observation; None where it changes no entity, or no life folds it."""
+        if observation.kind in _NOT_FOLDED or not self.lives_of(observation.user_id):
             return None
         if self._undone and observation.run_id in self._undone:
             return None
@@ -132,16 +134,16 @@ class TypeReducer:
 
     def merge(self, left: EntityState, right: EntityState) -> EntityState:
         """The state of two, whichever is given first; neither is changed, parts of both may be shared."""
-        lives = {**left.lives, **right.lives}
+        fields_by_life = {**left.lives, **right.lives}
         for name in left.lives.keys() & right.lives.keys():
-            lives[name] = self.lives[name].merge(left.lives[name], right.lives[name])
+            fields_by_life[name] = self.lives[name].merge(left.lives[name], right.lives[name])
         return EntityState(
             *min((left.first_seq, left.first_ms), (right.first_seq, right.first_ms)),
             *max((left.last_seq, left.last_ms), (right.last_seq, right.last_ms)),
             left.count + right.count,
             min(left.newest, right.newest),
             right.fate if left.fate is None else _later(right.fate, left.fate),
-            lives,
+            fields_by_life,
         )
 
     def finish(self, state: EntityState | None, life: str, schema: Schema | None) -> Snapshot | None:
@@ -162,18 +164,18 @@ class TypeReducer:
         """The state that was packed; lives that are not of this reducer are passed over."""
         first_seq, first_ms, last_seq, last_ms, count, newest, fate = _DECODE(packed[""])
         names = self._names
-        lives = {
+        fields_by_life = {
             name: self.lives[name].unpack(part) for id, part in packed.items() if (name := names.get(id)) is not None
         }
         fated = None if fate is None else tuple(fate)
-        return EntityState(first_seq, first_ms, last_seq, last_ms, count, tuple(newest), fated, lives)
+        return EntityState(first_seq, first_ms, last_seq, last_ms, count, tuple(newest), fated, fields_by_life)
 
     def key(self, entity_id: str) -> bytes:
         """The key of an entity."""
         return entity_id.encode()
 
     def life(self, user_id: str) -> str:
-        """The life in which the entities of a user are told of."""
+        """The life from which queries for the entities of a user are answered."""
         return user_id if user_id in self.lives else EVERYONE
 
     def lives_of(self, user_id: str) -> tuple[str, ...]:

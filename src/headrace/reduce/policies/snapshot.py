@@ -14,7 +14,7 @@ from headrace.reduce.policies.arrays import ArrayState, elements_of, order_value
 from headrace.reduce.policies.fields import Fields, Held
 from headrace.reduce.policies.order import Origin
 from headrace.schema.entity.nodes import Field, Schema
-from headrace.schema.entity.values import UNFIT, converted
+from headrace.schema.entity.values import UNFIT, convert_value
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     truncated: tuple[str, ...] = ()
 
 
-class _Shown(msgspec.Struct, frozen=True):
+class _ShownField(msgspec.Struct, frozen=True):
     """The value of a field, and the observations that it is from; without any it is cleared."""
 
     value: Any
@@ -39,7 +39,7 @@ class _Shown(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-_CLEARED = _Shown(None, ())
+_CLEARED = _ShownField(None, ())
 
 
 def finish_snapshot(
@@ -47,39 +47,39 @@ def finish_snapshot(
 ) -> Snapshot:
     """The fields that a schema has, in its order, or all of them by name where there is none."""
     declared = None if schema is None else schema.schema_definition.fields
-    found: dict[str, _Shown] = {}
+    shown_fields: dict[str, _ShownField] = {}
     for name in sorted(held) if declared is None else declared:
         if name in held:
-            shown = _shown(held[name], name in arrays, None if declared is None else declared[name])
+            shown = _show_field(held[name], name in arrays, None if declared is None else declared[name])
             if shown.origins:
-                found[name] = shown
+                shown_fields[name] = shown
     return Snapshot(
-        {name: shown.value for name, shown in found.items()},
-        {name: ",".join(said.id for said in shown.origins) for name, shown in found.items()},
-        {name: shown.origins for name, shown in found.items()},
+        {name: shown.value for name, shown in shown_fields.items()},
+        {name: ",".join(origin.id for origin in shown.origins) for name, shown in shown_fields.items()},
+        {name: shown.origins for name, shown in shown_fields.items()},
         newest[2] if schema is None else schema.schema_version,
         -newest[0],
         -newest[0],
         count,
-        tuple(name for name, shown in found.items() if shown.truncated),
+        tuple(name for name, shown in shown_fields.items() if shown.truncated),
     )
 
 
-def _shown(held: Held, is_array: bool, field: Field | None) -> _Shown:
+def _show_field(held: Held, is_array: bool, field: Field | None) -> _ShownField:
     if isinstance(held, ArrayState):
-        return _gathered(held)
-    _, said, value = held
+        return _show_array(held)
+    _, origin, value = held
     if value is None:
         return _CLEARED
     if is_array:
-        return _Shown(elements_of(value), (said,))
-    made = value if field is None else converted(field, value)
-    return _Shown(value if made is UNFIT else made, (said,))
+        return _ShownField(elements_of(value), (origin,))
+    made = value if field is None else convert_value(field, value)
+    return _ShownField(value if made is UNFIT else made, (origin,))
 
 
-def _gathered(held: ArrayState) -> _Shown:
+def _show_array(held: ArrayState) -> _ShownField:
     """All values; where there is none, the first observation says so."""
     elements = order_values(held)
-    origins = tuple(dict.fromkeys(said for _, said, _ in elements)) or (held.first,)
+    origins = tuple(dict.fromkeys(origin for _, origin, _ in elements)) or (held.first,)
     truncated = held.dropped or len(held.elements) > len(elements)
-    return _Shown([value for _, _, value in elements], origins, truncated)
+    return _ShownField([value for _, _, value in elements], origins, truncated)

@@ -63,23 +63,23 @@ def base(defined: Definition, states: Sequence[State], first_seq: int, published
     if published - start > most:
         start = min([published, *(end for _, end in histories.values() if published - end <= most)])
     complete = {name for name, (_, end) in histories.items() if end >= start}
-    chains: dict[tuple[str, ...], list[str]] = {}
+    names_by_states: dict[tuple[str, ...], list[str]] = {}
     for name in sorted(complete):
-        chains.setdefault(tuple(state.name for state in histories[name][0]), []).append(name)
-    found = [Chain(tuple(names), tuple(histories[names[0]][0])) for names in chains.values()]
-    found.sort(key=lambda chain: chain.states[0].first_seq if chain.states else start)
-    return Base(start, tuple(found), frozenset(defined.lives.keys() - complete))
+        names_by_states.setdefault(tuple(state.name for state in histories[name][0]), []).append(name)
+    chains = [Chain(tuple(names), tuple(histories[names[0]][0])) for names in names_by_states.values()]
+    chains.sort(key=lambda chain: chain.states[0].first_seq if chain.states else start)
+    return Base(start, tuple(chains), frozenset(defined.lives.keys() - complete))
 
 
 def history(life: Life, states: Iterable[State], first_seq: int) -> tuple[list[State], int]:
     """The states of a life from its birth on without a gap, and where they end."""
-    end, found = life.birth, list[State]()
+    end, held_states = life.birth, list[State]()
     for state in sorted(holding(life, states), key=lambda state: state.first_seq):
         if state.first_seq > max(end, first_seq):
             break
-        found.append(state)
+        held_states.append(state)
         end = max(end, state.end_seq)
-    return found, max(end, first_seq)
+    return held_states, max(end, first_seq)
 
 
 def holding(life: Life, states: Iterable[State]) -> list[State]:
@@ -94,18 +94,18 @@ def missing(defined: Definition, states: Sequence[State], whole: Range) -> list[
         wanted = Range(max(whole.first, life.birth), whole.end)
         if wanted.first < wanted.end:
             lacking[name] = without([wanted], map(span, holding(life, states)))
-    edges = sorted({edge for ranges in lacking.values() for one in ranges for edge in one})
-    found: list[tuple[Range, dict[str, str]]] = []
+    edges = sorted({edge for ranges in lacking.values() for gap in ranges for edge in gap})
+    cells: list[tuple[Range, dict[str, str]]] = []
     for first, end in pairwise(edges):
         cell = Range(first, end)
-        names = [name for name, ranges in lacking.items() if any(one.overlaps(cell) for one in ranges)]
+        names = [name for name, ranges in lacking.items() if any(gap.overlaps(cell) for gap in ranges)]
         if names:
-            found.append((cell, {name: defined.lives[name].id for name in sorted(names)}))
-    return found
+            cells.append((cell, {name: defined.lives[name].id for name in sorted(names)}))
+    return cells
 
 
 def unused_states(definitions: Iterable[Definition], states: Iterable[State]) -> list[str]:
-    """The names of states none of whose lives are lived any more."""
+    """The names of states that hold no life of any of these definitions."""
     alive = {(defined.name, life.id) for defined in definitions for life in defined.lives.values()}
     return [state.name for state in states if not any((state.table, life) in alive for life in state.lives.values())]
 
@@ -114,10 +114,10 @@ Packed = Mapping[str, bytes]
 
 
 def merge_row(
-    reducer: Reducer, lives: Mapping[str, str], chains: Sequence[Chain], find: Callable[[State], Packed | None]
+    reducer: Reducer, life_ids: Mapping[str, str], chains: Sequence[Chain], find: Callable[[State], Packed | None]
 ) -> Any:
     """The row of a key, given what each state has of it; None where none has anything. ``lives`` are by name."""
-    rows = [row for chain in chains if (row := _along(reducer, lives, chain, find)) is not None]
+    rows = [row for chain in chains if (row := _merge_chain(reducer, life_ids, chain, find)) is not None]
     if len(rows) <= 1:
         return rows[0] if rows else None
     # The frame is that of the longest history, which comes first.
@@ -127,13 +127,15 @@ def merge_row(
     return reducer.unpack(packed)
 
 
-def _along(reducer: Reducer, lives: Mapping[str, str], chain: Chain, find: Callable[[State], Packed | None]) -> Any:
+def _merge_chain(
+    reducer: Reducer, life_ids: Mapping[str, str], chain: Chain, find: Callable[[State], Packed | None]
+) -> Any:
     """The lives of one chain, over all its states."""
-    wanted = {"", *(lives[name] for name in chain.names)}
+    wanted = {"", *(life_ids[name] for name in chain.names)}
     row = None
     for state in chain.states:
         packed = find(state)
         if packed is not None:
-            part = reducer.unpack({life: found for life, found in packed.items() if life in wanted})
+            part = reducer.unpack({life: packed_state for life, packed_state in packed.items() if life in wanted})
             row = part if row is None else reducer.merge(row, part)
     return row

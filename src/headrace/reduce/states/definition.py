@@ -23,7 +23,7 @@ class EventRun(NamedTuple):
 class Shapes(Protocol):
     """How stored bodies become what is folded."""
 
-    def folded(self, told: EventRun) -> Iterator[Folded]:
+    def decode_run(self, run: EventRun) -> Iterator[Folded]:
         """The events of a body, one after the other."""
 
 
@@ -34,7 +34,7 @@ class Keying(Protocol):
     def name(self) -> object:
         """Hashable; what has the same name hashes alike."""
 
-    def of_events(self, shapes: Any, told: EventRun) -> Any:
+    def of_events(self, shapes: Any, run: EventRun) -> Any:
         """The hashes of the keys of events, as an array of integers."""
 
     def of_key(self, key: bytes) -> int:

@@ -34,9 +34,9 @@ def runs_of_batch(batch: Any, most_bytes: int) -> Iterator[EventRun]:
         return
     times = batch.column(layout.APPEND_TIME).cast("int64").to_pylist()
     first = batch.column(layout.SEQ)[0].as_py()
-    for stretch in body_runs(batch, most_bytes):
-        at = stretch.first_seq - first
-        yield EventRun(stretch.first_seq, stretch.version, times[at : at + stretch.entries], stretch.body)
+    for run in body_runs(batch, most_bytes):
+        at = run.first_seq - first
+        yield EventRun(run.first_seq, run.version, times[at : at + run.entries], run.body)
 
 
 class Fold:
@@ -84,7 +84,7 @@ class Fold:
             self._measure()
         state = hot.get(key)
         if state is None:
-            hot[key] = self._reducer.fold(self._unpacked(key), row, at, seq)
+            hot[key] = self._reducer.fold(self._take_packed(key), row, at, seq)
             if len(hot) > self._most_hot:
                 self._cool_oldest(2)
             return
@@ -121,7 +121,7 @@ class Fold:
         """No rows, for another definition."""
         return Fold(defined, self._hot_rows, self.hot_bytes)
 
-    def _unpacked(self, key: bytes) -> Any:
+    def _take_packed(self, key: bytes) -> Any:
         packed = self._packed.pop(key, None)
         if packed is None:
             return None

@@ -46,7 +46,7 @@ class Block(NamedTuple):
         """About what it takes in memory, in bytes."""
         return len(self.body) + 8 * len(self.times_us) + _OVERHEAD
 
-    def told(self) -> EventRun:
+    def run(self) -> EventRun:
         """Its events."""
         body = self.body if self.size is None else unpack(self.body, self.size)
         return EventRun(self.first_seq, self.version, self.times_us, body)
@@ -83,8 +83,8 @@ class HashColumn:
 
     def find(self, wanted: int, start: int, end: int) -> list[int]:
         """The events of a range that have a hash."""
-        found: list[int] = np.flatnonzero(self._hashes[start - self._first : end - self._first] == wanted).tolist()
-        return [start + at for at in found]
+        offsets: list[int] = np.flatnonzero(self._hashes[start - self._first : end - self._first] == wanted).tolist()
+        return [start + at for at in offsets]
 
 
 class PendingEvents:
@@ -107,16 +107,16 @@ class PendingEvents:
         """Whether these events are here."""
         return self.start <= start and end <= self.end
 
-    def append(self, found: Iterable[EventRun]) -> None:
+    def append(self, runs: Iterable[EventRun]) -> None:
         """Keep the next events, in order."""
         rows: list[EventRun] = []
         size = 0
-        for told in (part for one in found for part in _parts(one)):
-            if rows and (size >= _BLOCK_BYTES or told.version != rows[0].version):
+        for run in (part for whole_run in runs for part in _split_run(whole_run)):
+            if rows and (size >= _BLOCK_BYTES or run.version != rows[0].version):
                 self._pack(rows)
                 rows, size = [], 0
-            rows.append(told)
-            size += len(told.body)
+            rows.append(run)
+            size += len(run.body)
         if rows:
             self._pack(rows)
 
@@ -132,13 +132,13 @@ class PendingEvents:
 
     def next(self, start: int, most: int) -> EventRun:
         """Some events from one on."""
-        told = self._blocks[bisect_right(self._starts, start) - 1].told()
-        skipped = start - told.first_seq
-        if not skipped and len(told.times_us) <= most:
-            return told
-        times_us = told.times_us[skipped : skipped + most]
-        body = b",".join(entries_of(told.body)[skipped : skipped + most])
-        return EventRun(start, told.version, times_us, body)
+        run = self._blocks[bisect_right(self._starts, start) - 1].run()
+        skipped = start - run.first_seq
+        if not skipped and len(run.times_us) <= most:
+            return run
+        times_us = run.times_us[skipped : skipped + most]
+        body = b",".join(entries_of(run.body)[skipped : skipped + most])
+        return EventRun(start, run.version, times_us, body)
 
     def since(self, start: int) -> list[Block]:
         """The blocks that hold what there is from an event on."""
@@ -153,7 +153,7 @@ class PendingEvents:
             column = self._columns[keying.name] = HashColumn(self.start)
         while column.end < self.end:
             block = self._blocks[bisect_right(self._starts, column.end) - 1]
-            column.append(keying.of_events(shapes, block.told()))
+            column.append(keying.of_events(shapes, block.run()))
             if column.end < self.end and monotonic() > ends:
                 return False
         return True
@@ -169,12 +169,12 @@ class PendingEvents:
     def events(self, seqs: Iterable[int], shapes: Shapes) -> Iterator[Folded]:
         """Some events, in order."""
         for at, same in groupby(seqs, key=lambda seq: bisect_right(self._starts, seq) - 1):
-            told, chosen = self._blocks[at].told(), list(same)
-            entries, first = entries_of(told.body), told.first_seq
+            run, chosen = self._blocks[at].run(), list(same)
+            entries, first = entries_of(run.body), run.first_seq
             body = b",".join([entries[seq - first] for seq in chosen])
-            times_us = [told.times_us[seq - first] for seq in chosen]
+            times_us = [run.times_us[seq - first] for seq in chosen]
             for seq, (_, time, event) in zip(
-                chosen, shapes.folded(EventRun(chosen[0], told.version, times_us, body)), strict=True
+                chosen, shapes.decode_run(EventRun(chosen[0], run.version, times_us, body)), strict=True
             ):
                 yield seq, time, event
 
@@ -190,14 +190,14 @@ class PendingEvents:
         self.end = block.end_seq
 
 
-def _parts(told: EventRun) -> Iterator[EventRun]:
+def _split_run(run: EventRun) -> Iterator[EventRun]:
     """Events that are not much longer than a block."""
-    count = len(told.times_us)
-    most = max(1, count * _BLOCK_BYTES // max(1, len(told.body)))
+    count = len(run.times_us)
+    most = max(1, count * _BLOCK_BYTES // max(1, len(run.body)))
     if count <= 2 * most:
-        yield told
+        yield run
         return
-    entries = entries_of(told.body)
+    entries = entries_of(run.body)
     for at in range(0, count, most):
         some = slice(at, at + most)
-        yield EventRun(told.first_seq + at, told.version, told.times_us[some], b",".join(entries[some]))
+        yield EventRun(run.first_seq + at, run.version, run.times_us[some], b",".join(entries[some]))

@@ -20,14 +20,14 @@ from headrace.schema.shape.source import Source
 _SHOWN = 4
 
 
-def described(alternative: Alternative) -> str:
+def describe_alternative(alternative: Alternative) -> str:
     """The values of an alternative, in a few words."""
     if isinstance(alternative, Boolean) and len(alternative.values) == 1:
-        return spelled(*alternative.values)
+        return format_json(*alternative.values)
     if isinstance(alternative, Number) and alternative.values is not None:
-        return some(sorted(alternative.values))
+        return join_first(sorted(alternative.values))
     if isinstance(alternative, Text) and alternative.values is not None:
-        return some([spelled(value) for value in sorted(alternative.values)])
+        return join_first([format_json(value) for value in sorted(alternative.values)])
     if isinstance(alternative, Number) and alternative.integer != ANY_NUMBER:
         return "an integer"
     return _NAMES[alternative.kind]
@@ -45,13 +45,13 @@ EVERYTHING = frozenset(_NAMES.values())
 """What a value may be of which nothing is known."""
 
 
-def spelled(value: Any) -> str:
+def format_json(value: Any) -> str:
     """A value as JSON, cut where it is long."""
     text = json.dumps(value, ensure_ascii=False, default=float)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def some(texts: list[str]) -> str:
+def join_first(texts: list[str]) -> str:
     """The first few of many."""
     shown = " or ".join(texts[:_SHOWN])
     return shown if len(texts) <= _SHOWN else f"{shown} or {len(texts) - _SHOWN} more"
@@ -84,29 +84,29 @@ class Gap(NamedTuple):
         found = "anything" if {*self.found} >= EVERYTHING else " or ".join(self.found)
         return f"it may be {found}; {self.wanted}"
 
-    def moved(self, before: Place, after: Place) -> Gap:
+    def moved(self, before: ProofLocation, after: ProofLocation) -> Gap:
         """The same gap where the same schemas meet again."""
         return self._replace(pointer=after.value + self.pointer[len(before.value) :])
 
 
-class Place(NamedTuple):
+class ProofLocation(NamedTuple):
     """Where a check stands, in the value and in the schema."""
 
     value: Pointer = ()
     schema: Pointer = ()
 
-    def under(self, *keyword: str) -> Place:
+    def under(self, *keyword: str) -> ProofLocation:
         """The same value, further into the schema."""
-        return Place(self.value, self.schema + keyword)
+        return ProofLocation(self.value, self.schema + keyword)
 
-    def inside(self, name: str, *keyword: str) -> Place:
+    def inside(self, name: str, *keyword: str) -> ProofLocation:
         """Further into both."""
-        return Place((*self.value, name), self.schema + keyword)
+        return ProofLocation((*self.value, name), self.schema + keyword)
 
-    def followed(self, source: Source) -> tuple[Source, Place]:
+    def followed(self, source: Source) -> tuple[Source, ProofLocation]:
         """Where a schema that is nothing but a reference leads."""
         target, place = source.followed()
-        return target, self if place is None else Place(self.value, place)
+        return target, self if place is None else ProofLocation(self.value, place)
 
     def gap(self, wanted: str, *found: str) -> Gap:
         """Something that could not be shown here."""
@@ -119,7 +119,7 @@ class Exhausted(Exception):
 
 Question = tuple[Facts, str]
 """Whether what is valid under some schemas is valid under another one."""
-Rule = Callable[["Check", Alternative, Any, Source, Place], Iterator[Gap]]
+Rule = Callable[["Check", Alternative, Any, Source, ProofLocation], Iterator[Gap]]
 
 
 class Check:
@@ -131,7 +131,7 @@ class Check:
         self._left = STEPS
         self._assumed: dict[Question, int] = {}
         self._shown: set[Question] = set()
-        self._refuted: dict[Question, tuple[Place, list[Gap]]] = {}
+        self._refuted: dict[Question, tuple[ProofLocation, list[Gap]]] = {}
         self._leant_on = _NOTHING
 
     def accepts(self, schema: Any, value: str) -> bool:
@@ -147,7 +147,7 @@ class Check:
         """Whether a name is known to match a pattern."""
         return self.accepts({"pattern": pattern}, name)
 
-    def shape(self, shape: Shape, source: Source, place: Place) -> list[Gap]:
+    def shape(self, shape: Shape, source: Source, place: ProofLocation) -> list[Gap]:
         """What cannot be shown of the values of a shape."""
         check_deadline()
         source, place = place.followed(source)
@@ -165,13 +165,13 @@ class Check:
         before, gaps = self._refuted[question]
         return [gap.moved(before, place) for gap in gaps[:_REPEATED]]
 
-    def _by_induction(self, question: Question, place: Place) -> list[Gap]:
+    def _by_induction(self, question: Question, place: ProofLocation) -> list[Gap]:
         level = self._assumed[question]
         assert level < len(place.value), "shapes are asked about one level at a time"
         self._leant_on = min(self._leant_on, level)
         return []
 
-    def _asked(self, question: Question, place: Place, answer: Callable[[], list[Gap]]) -> list[Gap]:
+    def _asked(self, question: Question, place: ProofLocation, answer: Callable[[], list[Gap]]) -> list[Gap]:
         """The answer; a good one stands for good where it leans on nothing that is still open."""
         level = len(place.value)
         outer, self._leant_on = self._leant_on, level
@@ -187,7 +187,7 @@ class Check:
         self._leant_on = outer if self._leant_on >= level else min(outer, self._leant_on)
         return gaps
 
-    def _alternatives(self, shape: Shape, source: Source, place: Place) -> list[Gap]:
+    def _alternatives(self, shape: Shape, source: Source, place: ProofLocation) -> list[Gap]:
         gaps: dict[tuple[Any, ...], Gap] = {}
         for alternative in shape.alternatives:
             for gap in () if empty(alternative) else self.alternative(alternative, source, place):
@@ -196,7 +196,7 @@ class Check:
                 gaps[gap[:3]] = gap._replace(found=found)
         return list(gaps.values())
 
-    def alternative(self, alternative: Alternative, source: Source, place: Place) -> list[Gap]:
+    def alternative(self, alternative: Alternative, source: Source, place: ProofLocation) -> list[Gap]:
         """What cannot be shown of the values of an alternative."""
         check_deadline()
         self._left -= 1
@@ -216,6 +216,6 @@ class Check:
                 gaps.extend(self._rules[keyword](self, alternative, value, source, place.under(keyword)))
         return gaps
 
-    def holds(self, alternative: Alternative, source: Source, place: Place) -> bool:
+    def holds(self, alternative: Alternative, source: Source, place: ProofLocation) -> bool:
         """Whether all values of an alternative are shown to be valid."""
         return not self.alternative(alternative, source, place)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.schema.containment.check import Check, Gap, Place, Rule, described
+from headrace.schema.containment.check import Check, Gap, ProofLocation, Rule, describe_alternative
 from headrace.schema.shape.join import element, member, vacant
 from headrace.schema.shape.meet import apart, narrowest
-from headrace.schema.shape.model import Alternative, Array, Boolean, Member, Number, Object, Shape, Text, narrowed
-from headrace.schema.shape.read import Evaluated, elements, evaluated, requiring, shape_of
+from headrace.schema.shape.model import Alternative, Array, Boolean, Member, Number, Object, Shape, Text, narrow
+from headrace.schema.shape.read import Evaluated, elements, evaluated, require_members, shape_of
 from headrace.schema.shape.source import Source
 
 _FEW = 16
 
 
-def reference_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def reference_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``$ref``."""
     if source.root.resolve(value) is None:
         yield place.gap("the reference cannot be followed")
@@ -23,43 +23,46 @@ def reference_rule(check: Check, one: Alternative, value: Any, source: Source, p
         yield from check.alternative(one, source.at({"$ref": value}), place)
 
 
-def all_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def all_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``allOf``."""
     for position, schema in enumerate(value):
         yield from check.alternative(one, source.at(schema), place.under(str(position)))
 
 
-def any_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def any_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``anyOf``: each part of the values in one of the branches."""
     for part in _parts(one, value):
         if not any(check.holds(part, source.at(schema), place) for schema in value):
             yield place.gap(
-                f"the new schema wants one of {len(value)} alternatives, and it may fit none", described(part)
+                f"the new schema wants one of {len(value)} alternatives, and it may fit none",
+                describe_alternative(part),
             )
 
 
-def one_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def one_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``oneOf``: each part of the values in one of the branches and outside all others."""
     branches = [source.at(schema) for schema in value]
     for part in _parts(one, value):
         fitting = [branch for branch in branches if not apart(part, shape_of(branch))]
         if len(fitting) != 1 or not check.holds(part, fitting[0], place):
-            yield place.gap(f"the new schema wants exactly one of {len(value)} alternatives", described(part))
+            yield place.gap(
+                f"the new schema wants exactly one of {len(value)} alternatives", describe_alternative(part)
+            )
 
 
 def _parts(one: Alternative, branches: list[Any]) -> list[Alternative]:
     """The values one by one where they are few; objects by a member that the branches tell apart."""
     match one:
         case Boolean(values=values):
-            return [narrowed(one, values=frozenset((value,))) for value in sorted(values)]
+            return [narrow(one, values=frozenset((value,))) for value in sorted(values)]
         case Number(values=frozenset() as texts) | Text(values=frozenset() as texts) if len(texts) <= _FEW:
-            return [narrowed(one, values=frozenset((text,))) for text in sorted(texts)]
+            return [narrow(one, values=frozenset((text,))) for text in sorted(texts)]
         case Object(members=members):
             for name, known in members.items():
                 told = any(isinstance(branch, dict) and name in branch.get("properties", {}) for branch in branches)
                 cases = _cases(known.shape) if known.required and told else []
                 if len(cases) > 1:
-                    return [narrowed(one, members={**members, name: Member(Shape((case,)), True)}) for case in cases]
+                    return [narrow(one, members={**members, name: Member(Shape((case,)), True)}) for case in cases]
     return [one]
 
 
@@ -68,13 +71,13 @@ def _cases(shape: Shape) -> list[Alternative]:
     return cases if len(cases) <= _FEW else []
 
 
-def not_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def not_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``not``."""
     if not apart(one, shape_of(source.at(value))):
-        yield place.gap("the new schema excludes such values", described(one))
+        yield place.gap("the new schema excludes such values", describe_alternative(one))
 
 
-def if_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def if_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``if``, ``then``, ``else``: by showing which one counts, or both."""
     keywords = source.keywords()
     then, otherwise = source.at(keywords.get("then", True)), source.at(keywords.get("else", True))
@@ -98,7 +101,7 @@ APPLICATOR_RULES: dict[str, Rule] = {
 }
 
 
-def required_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def required_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``required``."""
     for name in value if isinstance(one, Object) else ():
         assert isinstance(one, Object)
@@ -106,14 +109,14 @@ def required_rule(check: Check, one: Alternative, value: Any, source: Source, pl
             yield Gap((*place.value, name), place.schema, "it may be missing; the new schema requires it")
 
 
-def properties_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def properties_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``properties``."""
     for name, schema in value.items() if isinstance(one, Object) else ():
         assert isinstance(one, Object)
         yield from check.shape(member(one, name).shape, source.at(schema), place.inside(name, name))
 
 
-def patterns_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def patterns_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``patternProperties``: under a pattern that was there before, only what stood there can match."""
     for pattern, schema in value.items() if isinstance(one, Object) else ():
         assert isinstance(one, Object)
@@ -126,21 +129,21 @@ def patterns_rule(check: Check, one: Alternative, value: Any, source: Source, pl
             yield from check.shape(shape, inner, place.inside("*", pattern))
 
 
-def additional_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def additional_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``additionalProperties``."""
     keywords = source.keywords()
     spoken = Evaluated(frozenset(keywords.get("properties", ())), frozenset(keywords.get("patternProperties", ())))
     yield from _remaining(check, one, spoken, source.at(value), place)
 
 
-def unevaluated_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def unevaluated_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``unevaluatedProperties``, with no regard to what other alternatives may speak of."""
     spoken = evaluated(source)
     if not spoken.everything:
         yield from _remaining(check, one, spoken, source.at(value), place)
 
 
-def _remaining(check: Check, one: Alternative, spoken: Evaluated, inner: Source, place: Place) -> Iterator[Gap]:
+def _remaining(check: Check, one: Alternative, spoken: Evaluated, inner: Source, place: ProofLocation) -> Iterator[Gap]:
     """What the schema does not speak of must be valid under another one."""
     if not isinstance(one, Object):
         return
@@ -152,7 +155,7 @@ def _remaining(check: Check, one: Alternative, spoken: Evaluated, inner: Source,
         yield from check.shape(shape, inner, place.inside("*"))
 
 
-def names_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def names_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``propertyNames``, where all names are known."""
     if not isinstance(one, Object):
         return
@@ -163,7 +166,7 @@ def names_rule(check: Check, one: Alternative, value: Any, source: Source, place
         yield from check.alternative(Text(values=names), source.at(value), place)
 
 
-def count_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def count_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``minProperties`` and ``maxProperties``."""
     if not isinstance(one, Object):
         return
@@ -177,17 +180,17 @@ def count_rule(check: Check, one: Alternative, value: Any, source: Source, place
         yield place.gap(f"it may have more than {value} members")
 
 
-def dependent_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def dependent_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``dependentRequired``, ``dependentSchemas`` and ``dependencies``."""
     for trigger, needed in value.items() if isinstance(one, Object) else ():
         assert isinstance(one, Object)
         if vacant(member(one, trigger).shape):
             continue
         schema = {"required": needed} if isinstance(needed, list) else needed
-        yield from check.alternative(requiring(one, [trigger]), source.at(schema), place.under(trigger))
+        yield from check.alternative(require_members(one, [trigger]), source.at(schema), place.under(trigger))
 
 
-def elements_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def elements_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``items``, ``prefixItems`` and ``additionalItems``: whichever comes first speaks for all."""
     spelled = [name for name in ("items", "prefixItems", "additionalItems") if name in source.keywords()]
     if isinstance(one, Array) and place.schema[-1] == spelled[0]:
@@ -196,19 +199,21 @@ def elements_rule(check: Check, one: Alternative, value: Any, source: Source, pl
         yield from _after(check, one, len(prefix), source.at(rest), place)
 
 
-def _each(check: Check, one: Array, prefix: list[Any], source: Source, place: Place) -> Iterator[Gap]:
+def _each(check: Check, one: Array, prefix: list[Any], source: Source, place: ProofLocation) -> Iterator[Gap]:
     for position, schema in enumerate(prefix):
         shape = element(one, position).shape
         yield from check.shape(shape, source.at(schema), place.inside(str(position), str(position)))
 
 
-def _after(check: Check, one: Array, start: int, inner: Source, place: Place) -> Iterator[Gap]:
+def _after(check: Check, one: Array, start: int, inner: Source, place: ProofLocation) -> Iterator[Gap]:
     for position in range(start, len(one.prefix)):
         yield from check.shape(element(one, position).shape, inner, place.inside(str(position)))
     yield from check.shape(element(one, max(start, len(one.prefix))).shape, inner, place.inside("*"))
 
 
-def unevaluated_items_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def unevaluated_items_rule(
+    check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation
+) -> Iterator[Gap]:
     """``unevaluatedItems``, with no regard to what other schemas may speak of."""
     prefix, _ = elements(source)
     spoken = "additionalItems" if isinstance(source.keywords().get("items"), list) else "items"
@@ -216,7 +221,7 @@ def unevaluated_items_rule(check: Check, one: Alternative, value: Any, source: S
         yield from _after(check, one, len(prefix), source.at(value), place)
 
 
-def length_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def length_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``minItems`` and ``maxItems``."""
     if not isinstance(one, Array):
         return
@@ -234,7 +239,7 @@ def most_elements(one: Array) -> int | None:
     return one.high
 
 
-def unique_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def unique_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``uniqueItems``."""
     if value is not True or not isinstance(one, Array) or one.unique:
         return
@@ -242,7 +247,7 @@ def unique_rule(check: Check, one: Alternative, value: Any, source: Source, plac
         yield place.gap("it may hold an element twice")
 
 
-def contains_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def contains_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``contains``: where every element does, or enough of the first ones."""
     if not isinstance(one, Array):
         return

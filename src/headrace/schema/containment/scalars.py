@@ -8,8 +8,16 @@ from decimal import Decimal
 from typing import Any
 
 from headrace.schema.canonical import exactly, number_of, value_text
-from headrace.schema.containment.check import Check, Gap, Place, Rule, described, some, spelled
-from headrace.schema.shape.exact import listed, whole
+from headrace.schema.containment.check import (
+    Check,
+    Gap,
+    ProofLocation,
+    Rule,
+    describe_alternative,
+    format_json,
+    join_first,
+)
+from headrace.schema.shape.exact import alternatives_of_values, is_whole
 from headrace.schema.shape.join import element, vacant
 from headrace.schema.shape.model import (
     SPELLED,
@@ -32,26 +40,30 @@ _EXACT = 2**53
 _LARGEST = 10**300
 
 
-def kind_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def kind_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``type``."""
     names = [value] if isinstance(value, str) else value
     if one.kind in names or ("integer" in names and isinstance(one, Number) and _is_integer(one, source)):
         return
-    found = "1.0" if isinstance(one, Number) and one.integer == WHOLE and "integer" in names else described(one)
-    yield place.gap(f"the new schema wants {some([str(name) for name in names])}", found)
+    found = (
+        "1.0" if isinstance(one, Number) and one.integer == WHOLE and "integer" in names else describe_alternative(one)
+    )
+    yield place.gap(f"the new schema wants {join_first([str(name) for name in names])}", found)
 
 
 def _is_integer(number: Number, source: Source) -> bool:
     if source.root.dialect is Dialect.DRAFT4:
         return number.integer == SPELLED
-    return number.integer >= WHOLE or (number.values is not None and all(map(whole, number.values)))
+    return number.integer >= WHOLE or (number.values is not None and all(map(is_whole, number.values)))
 
 
-def listed_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def listed_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``enum`` and ``const``."""
     values = [value] if place.schema[-1] == "const" else value
-    if not _among(one, listed(values)):
-        yield place.gap(f"the new schema wants {some([spelled(item) for item in values])}", described(one))
+    if not _among(one, alternatives_of_values(values)):
+        yield place.gap(
+            f"the new schema wants {join_first([format_json(item) for item in values])}", describe_alternative(one)
+        )
 
 
 def _among(one: Alternative, allowed: Iterable[Alternative]) -> bool:
@@ -126,7 +138,7 @@ def _ways(number: int | Decimal) -> Iterator[int | Decimal]:
         yield Decimal(float(number))
 
 
-def least_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def least_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``minimum`` and ``exclusiveMinimum``."""
     limit = _limit(value, source, place)
     if not isinstance(one, Number) or limit is None:
@@ -136,7 +148,7 @@ def least_rule(check: Check, one: Alternative, value: Any, source: Source, place
         yield place.gap(f"it may be {'at' if limit.exclusive else 'below'} the new schema's limit {limit.value}")
 
 
-def most_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def most_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``maximum`` and ``exclusiveMaximum``."""
     limit = _limit(value, source, place)
     if not isinstance(one, Number) or limit is None:
@@ -146,7 +158,7 @@ def most_rule(check: Check, one: Alternative, value: Any, source: Source, place:
         yield place.gap(f"it may be {'at' if limit.exclusive else 'above'} the new schema's limit {limit.value}")
 
 
-def _limit(value: Any, source: Source, place: Place) -> Bound | None:
+def _limit(value: Any, source: Source, place: ProofLocation) -> Bound | None:
     """The limit a keyword sets; in draft 4 the exclusive one only says how the other is meant."""
     name = place.schema[-1]
     if isinstance(value, bool):
@@ -155,7 +167,7 @@ def _limit(value: Any, source: Source, place: Place) -> Bound | None:
     return Bound(exactly(value), strict or name.startswith("exclusive"))
 
 
-def multiple_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def multiple_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``multipleOf``: by equality, or among integers."""
     if not isinstance(one, Number) or value_text(value) in one.multiples:
         return
@@ -174,7 +186,7 @@ def _divides(value: int, number: int | Decimal) -> bool:
     return isinstance(number, int) and number % value == 0
 
 
-def length_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def length_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``minLength`` and ``maxLength``."""
     if not isinstance(one, Text):
         return
@@ -186,17 +198,17 @@ def length_rule(check: Check, one: Alternative, value: Any, source: Source, plac
         yield place.gap(f"it may be longer than {value}")
 
 
-def text_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def text_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """``pattern`` and ``format``: by equality; single texts are shown to the oracle."""
     keyword = place.schema[-1]
     if not isinstance(one, Text) or value in (one.patterns if keyword == "pattern" else one.formats):
         return
     schema = {keyword: value}
     if one.values is None or not all(check.accepts(schema, text) for text in one.values):
-        yield place.gap(f"the new schema wants the {keyword} {value}", described(one))
+        yield place.gap(f"the new schema wants the {keyword} {value}", describe_alternative(one))
 
 
-def opaque_rule(check: Check, one: Alternative, value: Any, source: Source, place: Place) -> Iterator[Gap]:
+def opaque_rule(check: Check, one: Alternative, value: Any, source: Source, place: ProofLocation) -> Iterator[Gap]:
     """Keywords that hold only of what was under the same ones before."""
     if isinstance(one, Text):
         yield place.gap(f"nothing shows that {value} holds")

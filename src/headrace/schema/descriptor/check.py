@@ -7,11 +7,11 @@ import re
 from itertools import pairwise
 from typing import Any, get_args
 
-from headrace.schema.descriptor.nodes import Derivation, Event, Feature, Field, Node, Op, Table, Type
+from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Node, RowOp, Table, Type
 from headrace.schema.descriptor.operators import ALIASES, OPERATORS, REQUIRED, Operator, Parameter
-from headrace.schema.descriptor.problem import Place
-from headrace.schema.descriptor.structure import Shaped, is_integer, is_scalar
-from headrace.schema.descriptor.values import FOREVER, UNFIT, fitting, millis
+from headrace.schema.descriptor.problem import DescriptorLocation
+from headrace.schema.descriptor.structure import ParsedDescriptor, is_integer, is_scalar
+from headrace.schema.descriptor.values import FOREVER, UNFIT, coerce_value, parse_duration_ms
 from headrace.schema.expression import ExpressionError, parse, render
 
 INVALID = "aggregation_invalid_param"
@@ -28,7 +28,7 @@ def canonical_text(text: str, source: str) -> str:
         return text
 
 
-def built_feature(given: dict[str, Any], source: str, place: Place) -> Feature:
+def build_feature(given: dict[str, Any], source: str, place: DescriptorLocation) -> Feature:
     """The feature; one with problems may be anything."""
     name = ALIASES.get(given["op"], given["op"])
     operator = OPERATORS.get(name)
@@ -47,7 +47,7 @@ def built_feature(given: dict[str, Any], source: str, place: Place) -> Feature:
     return Feature(name, params)
 
 
-def _named(given: dict[str, Any], operator: Operator, place: Place) -> dict[str, Any]:
+def _named(given: dict[str, Any], operator: Operator, place: DescriptorLocation) -> dict[str, Any]:
     """The parameters under their own names, durations as text; null is as good as nothing."""
     others = {alias: key for key, parameter in operator.params.items() for alias in parameter.aliases}
     found: dict[str, Any] = {}
@@ -62,14 +62,14 @@ def _named(given: dict[str, Any], operator: Operator, place: Place) -> dict[str,
     return found
 
 
-def _refuse_unknown(key: str, value: Any, operator: Operator, place: Place) -> None:
+def _refuse_unknown(key: str, value: Any, operator: Operator, place: DescriptorLocation) -> None:
     if key != "window":
         place.refuse(INVALID, f"{operator.name} has no {key!r}, only {', '.join(operator.params)}")
     elif value != FOREVER:
         place.refuse("window_not_supported", f"{operator.name} has no window; it looks at the whole life of a key")
 
 
-def _value(given: Any, key: str, parameter: Parameter, source: str, place: Place) -> Any:
+def _value(given: Any, key: str, parameter: Parameter, source: str, place: DescriptorLocation) -> Any:
     """The value of a parameter; None where there is none."""
     here = place.at(key)
     if given is _ABSENT or (key == "window" and given == FOREVER):
@@ -93,21 +93,21 @@ def _value(given: Any, key: str, parameter: Parameter, source: str, place: Place
     return _categories(given, here)
 
 
-def _text(given: Any, what: str, place: Place) -> str | None:
+def _text(given: Any, what: str, place: DescriptorLocation) -> str | None:
     if isinstance(given, str):
         return given
     place.refuse(INVALID, f"must be {what}")
     return None
 
 
-def _duration(given: Any, parameter: Parameter, place: Place) -> int | None:
-    found = millis(given)
+def _duration(given: Any, parameter: Parameter, place: DescriptorLocation) -> int | None:
+    found = parse_duration_ms(given)
     if found is None:
         place.refuse(parameter.code, "must be a duration such as 500ms, 15s, 30m, 24h or 7d")
     return found
 
 
-def _number(given: Any, parameter: Parameter, place: Place) -> int | float | None:
+def _number(given: Any, parameter: Parameter, place: DescriptorLocation) -> int | float | None:
     whole = parameter.kind == "integer"
     fits = is_integer(given) or (isinstance(given, float) and math.isfinite(given))
     if not fits or (whole and given != int(given)) or not parameter.admits(given):
@@ -116,7 +116,7 @@ def _number(given: Any, parameter: Parameter, place: Place) -> int | float | Non
     return int(given) if whole else float(given)
 
 
-def _edges(given: Any, place: Place) -> list[float] | None:
+def _edges(given: Any, place: DescriptorLocation) -> list[float] | None:
     numbers = given if isinstance(given, list) else []
     fits = all(is_integer(edge) or isinstance(edge, float) for edge in numbers)
     rising = fits and all(low < high for low, high in pairwise(numbers))
@@ -126,7 +126,7 @@ def _edges(given: Any, place: Place) -> list[float] | None:
     return [float(edge) for edge in numbers]
 
 
-def _categories(given: Any, place: Place) -> list[Any] | None:
+def _categories(given: Any, place: DescriptorLocation) -> list[Any] | None:
     values = given if isinstance(given, list) else []
     fits = all(map(is_scalar, values))
     if not values or not fits or len({(type(value), value) for value in values}) < len(values):
@@ -135,7 +135,7 @@ def _categories(given: Any, place: Place) -> list[Any] | None:
     return list(values)
 
 
-def _check_sub_window(params: dict[str, Any], place: Place) -> None:
+def _check_sub_window(params: dict[str, Any], place: DescriptorLocation) -> None:
     window, part = params.get("window"), params.get("sub_window")
     if window is not None and part is not None and part > window:
         place.at("sub_window").refuse("aggregation_invalid_sub_window", "the sub_window is longer than the window")
@@ -155,14 +155,14 @@ _RESERVED = ("_beava_", "_headrace_")
 _TIMES = ("event_time", "event_time_ms")
 _TARGETS = {"i64": "int", "f64": "float"}
 
-UNFIT_NODE = "validation_failed"
+INVALID_NODE = "validation_failed"
 
 
-def built(given: Shaped, place: Place) -> Node:
+def build_node(given: ParsedDescriptor, place: DescriptorLocation) -> Node:
     """The node of a descriptor; one with problems may be anything."""
     check_name(given.name, place.at("name"))
     if given.name.startswith(_RESERVED):
-        place.at("name").refuse(UNFIT_NODE, f"names that begin with {given.name.split('_')[1]!r} are reserved")
+        place.at("name").refuse(INVALID_NODE, f"names that begin with {given.name.split('_')[1]!r} are reserved")
     if given.kind == "event":
         return _event(given, place)
     upstream: str = given.members["upstream"]
@@ -176,11 +176,11 @@ def built(given: Shaped, place: Place) -> Node:
     return _table(given, upstream, ops, place)
 
 
-def check_name(name: str, place: Place) -> None:
+def check_name(name: str, place: DescriptorLocation) -> None:
     """Note a name that is none."""
     if _NAME.fullmatch(name) is None:
         reason = f"{name[:140]!r} is no name: a letter or _, then letters, digits and _, at most 128 in all"
-        place.refuse(UNFIT_NODE, reason)
+        place.refuse(INVALID_NODE, reason)
 
 
 def is_name(text: str) -> bool:
@@ -188,13 +188,13 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def _event(given: Shaped, place: Place) -> Event:
+def _event(given: ParsedDescriptor, place: DescriptorLocation) -> Event:
     members = given.members
     schema = {name: _field(name, field, place.at("schema").at(name)) for name, field in members["schema"].items()}
     if not schema:
-        place.at("schema").refuse(UNFIT_NODE, "an event has at least one field")
+        place.at("schema").refuse(INVALID_NODE, "an event has at least one field")
     if sum(field.type == "bytes" for field in schema.values()) > MOST_BYTES:
-        place.at("schema").refuse(UNFIT_NODE, f"an event has at most {MOST_BYTES} fields of type bytes")
+        place.at("schema").refuse(INVALID_NODE, f"an event has at most {MOST_BYTES} fields of type bytes")
     window = _dedupe_window(members, schema, place)
     return Event(
         given.name,
@@ -206,80 +206,80 @@ def _event(given: Shaped, place: Place) -> Event:
     )
 
 
-def _field(name: str, given: dict[str, Any], place: Place) -> Field:
+def _field(name: str, given: dict[str, Any], place: DescriptorLocation) -> EventField:
     check_name(name, place)
     if name in _TIMES:
         place.refuse("unknown_field_event_time_v0", "time is the time of the append; there is no other")
     kind = given["type"]
     if kind not in TYPES:
         place.refuse("unknown_field_type", f"there is no type {kind!r}, only {', '.join(TYPES)}")
-        return Field("str")
+        return EventField("str")
     default = given.get("default")
     if default is not None:
-        default = fitting(default, kind)
+        default = coerce_value(default, kind)
         if default is UNFIT:
             place.at("default").refuse("schema_mismatch", f"the default is no {kind}")
-    return Field(kind, given.get("required", True), default)
+    return EventField(kind, given.get("required", True), default)
 
 
-def _check_duration(given: str | None, place: Place, *, may_last: bool = False) -> int | None:
+def _check_duration(given: str | None, place: DescriptorLocation, *, may_last: bool = False) -> int | None:
     if given is None or (may_last and given == FOREVER):
         return None
-    found = millis(given)
+    found = parse_duration_ms(given)
     if found is None:
         also = f", or {FOREVER!r}" if may_last else ""
-        place.refuse(UNFIT_NODE, f"{given!r} is no duration such as 500ms, 15s, 30m, 24h or 7d{also}")
+        place.refuse(INVALID_NODE, f"{given!r} is no duration such as 500ms, 15s, 30m, 24h or 7d{also}")
     return found
 
 
-def _cold_after(given: str | None, place: Place) -> int | None:
+def _cold_after(given: str | None, place: DescriptorLocation) -> int | None:
     found = _check_duration(given, place)
     least, most = COLD_AFTER_MS
     if found is not None and not least <= found <= most:
-        place.refuse(UNFIT_NODE, "cold_after lies between 1s and 365d")
+        place.refuse(INVALID_NODE, "cold_after lies between 1s and 365d")
     return found
 
 
-def _dedupe_window(members: dict[str, Any], schema: dict[str, Field], place: Place) -> int | None:
+def _dedupe_window(members: dict[str, Any], schema: dict[str, EventField], place: DescriptorLocation) -> int | None:
     key, window = members["dedupe_key"], members["dedupe_window"]
     found = _check_duration(window, place.at("dedupe_window"))
     if key is None:
         if window is not None:
-            place.at("dedupe_window").refuse(UNFIT_NODE, "a dedupe_window needs a dedupe_key")
+            place.at("dedupe_window").refuse(INVALID_NODE, "a dedupe_window needs a dedupe_key")
         return None
     if key not in schema:
         place.at("dedupe_key").refuse("unknown_field_reference", f"{key!r} is no field of this event")
     return DEDUPE_WINDOW_MS if window is None else found
 
 
-def _is_step(given: dict[str, Any], place: Place) -> bool:
+def _is_step(given: dict[str, Any], place: DescriptorLocation) -> bool:
     if given["op"] in STEPS:
         return True
     place.at("op").refuse("unknown_op", f"there is no step {given['op']!r}, only {', '.join(STEPS)}")
     return False
 
 
-def _op(given: dict[str, Any], upstream: str, place: Place) -> Op:
+def _op(given: dict[str, Any], upstream: str, place: DescriptorLocation) -> RowOp:
     match given["op"]:
         case "filter":
-            return Op("filter", expr=canonical_text(given["expr"], upstream))
+            return RowOp("filter", expr=canonical_text(given["expr"], upstream))
         case "select" | "drop" as name:
-            return Op(name, fields=tuple(sorted(set(given["fields"]))))
+            return RowOp(name, fields=tuple(sorted(set(given["fields"]))))
         case "rename":
             for old, new in given["mapping"].items():
                 check_name(new, place.at("mapping").at(old))
-            return Op("rename", mapping=dict(given["mapping"]))
+            return RowOp("rename", mapping=dict(given["mapping"]))
         case "with_columns" | "map":
             for name in given["exprs"]:
                 check_name(name, place.at("exprs").at(name))
             exprs = {name: canonical_text(text, upstream) for name, text in given["exprs"].items()}
-            return Op("with_columns", exprs=exprs)
+            return RowOp("with_columns", exprs=exprs)
         case "cast":
-            return Op("cast", type_map={name: _TARGETS.get(to, to) for name, to in given["type_map"].items()})
-    return Op("fillna", defaults=dict(given["defaults"]))
+            return RowOp("cast", type_map={name: _TARGETS.get(to, to) for name, to in given["type_map"].items()})
+    return RowOp("fillna", defaults=dict(given["defaults"]))
 
 
-def _table(given: Shaped, upstream: str, ops: tuple[Op, ...], place: Place) -> Table:
+def _table(given: ParsedDescriptor, upstream: str, ops: tuple[RowOp, ...], place: DescriptorLocation) -> Table:
     key: list[str] = given.members["key"]
     key_at, agg_at = place._replace(path=given.key), place._replace(path=given.agg)
     if len(key) > MOST_KEYS:
@@ -292,5 +292,5 @@ def _table(given: Shaped, upstream: str, ops: tuple[Op, ...], place: Place) -> T
         check_name(name, agg_at.at(name))
         if name in key:
             agg_at.at(name).refuse("table_key_invalid", f"{name!r} is a field of the key and the name of a feature")
-        features[name] = built_feature(feature, upstream, agg_at.at(name))
+        features[name] = build_feature(feature, upstream, agg_at.at(name))
     return Table(given.name, upstream, tuple(key), features, ops)

@@ -38,11 +38,11 @@ import msgspec
 from headrace.deadline import check_deadline
 from headrace.schema.canonical import plain
 from headrace.schema.descriptor import values
-from headrace.schema.descriptor.generated import renamed, widens
-from headrace.schema.descriptor.nodes import Derivation, Event, Feature, Field, Node, Op, Table
+from headrace.schema.descriptor.generated import find_renamed_fields, widens
+from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Node, RowOp, Table
 from headrace.schema.descriptor.operators import OPERATORS
 from headrace.schema.descriptor.order import downstream
-from headrace.schema.descriptor.validate import chain
+from headrace.schema.descriptor.validate import resolve_chain
 from headrace.schema.descriptor.wire import write_feature, write_op
 from headrace.schema.expression import parse
 from headrace.schema.expression.tree import Expr, FieldReference, fold
@@ -58,7 +58,7 @@ def canonical(value: Any) -> bytes:
     return msgspec.json.encode(plain(msgspec.to_builtins(value)), order="sorted")
 
 
-def alike(one: Any, other: Any) -> bool:
+def same_definition(one: Any, other: Any) -> bool:
     """Whether two nodes, or parts, say the same; true is not 1."""
     check_deadline()
     return canonical(one) == canonical(other)
@@ -73,7 +73,7 @@ class Trace(NamedTuple):
 
 def traces(nodes: Mapping[str, Node], table: Table) -> dict[str, Trace]:
     """The trace of every feature of a table; the nodes are valid."""
-    root, ops, _ = chain(nodes, table.name)
+    root, ops, _ = resolve_chain(nodes, table.name)
     columns = {name: Trace(_mark("field", root.name, name), frozenset([name])) for name in root.schema}
     filters: list[Trace] = []
     for op in ops:
@@ -97,7 +97,7 @@ def _feature(feature: Feature, columns: Mapping[str, Trace], frame: str, shared:
     return Trace(_mark("feature", frame, feature.op, told), shared | _fields(used))
 
 
-def _after(op: Op, columns: dict[str, Trace], filters: list[Trace]) -> dict[str, Trace]:
+def _after(op: RowOp, columns: dict[str, Trace], filters: list[Trace]) -> dict[str, Trace]:
     """The columns after a step; a filter is noted."""
     match op.op:
         case "filter":
@@ -200,7 +200,7 @@ class _Comparison:
 
     def event(self, old: Event, new: Event) -> None:
         """How a source changed."""
-        others = renamed(old.schema, new.schema)
+        others = find_renamed_fields(old.schema, new.schema)
         fresh = [name for name in sorted(new.schema) if name not in old.schema and name not in others.values()]
         gone = [name for name in sorted(old.schema) if name not in new.schema and name not in others]
         self.told["added_fields"] = [_added(name, new.schema[name]) for name in fresh]
@@ -216,19 +216,19 @@ class _Comparison:
             self.lose(f".schema.{after}", f"{before!r} becomes {after!r}", before)
         self._settings(old, new)
 
-    def _changed_fields(self, old: Mapping[str, Field], new: Mapping[str, Field]) -> list[dict[str, Any]]:
+    def _changed_fields(self, old: Mapping[str, EventField], new: Mapping[str, EventField]) -> list[dict[str, Any]]:
         told = []
         for name in sorted(name for name in old if name in new):
             check_deadline()
             before, after = old[name], new[name]
-            if alike(before, after):
+            if same_definition(before, after):
                 continue
             plain = (before.required, before.default) == (after.required, after.default)
             told.append({"name": name, **_change(*((f.type if plain else _full(f)) for f in (before, after)))})
             self._weigh(name, before, after)
         return told
 
-    def _weigh(self, name: str, before: Field, after: Field) -> None:
+    def _weigh(self, name: str, before: EventField, after: EventField) -> None:
         where = f".schema.{name}"
         if not widens(before.type, after.type):
             self.lose(where, f"{name!r} becomes {after.type}, and was {before.type}", name)
@@ -241,7 +241,7 @@ class _Comparison:
         self._kept(old.keep_events_for_ms, new.keep_events_for_ms)
         cold, colder = old.cold_after_ms, new.cold_after_ms
         if cold != colder:
-            before, after = (None if it is None else values.text(it) for it in (cold, colder))
+            before, after = (None if it is None else values.format_duration_ms(it) for it in (cold, colder))
             self.told["cold_after"] = _change(before, after)
             if cold is not None and colder is not None and colder < cold:
                 self.lose(".cold_after", f"entities start afresh after {after}, and not after {before}")
@@ -251,14 +251,14 @@ class _Comparison:
                 told = f"the dedupe_key becomes {new.dedupe_key!r}" if new.dedupe_key else "there is no dedupe_key"
                 self.lose(".dedupe_key", f"{told}: what was pushed before may be stored again")
         elif old.dedupe_window_ms != new.dedupe_window_ms:
-            windows = (values.text(old.dedupe_window_ms), values.text(new.dedupe_window_ms))
+            windows = (values.format_duration_ms(old.dedupe_window_ms), values.format_duration_ms(new.dedupe_window_ms))
             self.told["dedupe_window"] = _change(*windows)
             told = f"keys are remembered for {windows[1]}, and not for {windows[0]}"
             self.lose(".dedupe_window", f"{told}: what was pushed before may be stored again")
 
     def _kept(self, before: int | None, after: int | None) -> None:
         if before != after:
-            told = _change(values.text(before), values.text(after))
+            told = _change(values.format_duration_ms(before), values.format_duration_ms(after))
             self.told["keep_events_for"] = told
             if after is not None and (before is None or after < before):
                 self.lose(".keep_events_for", f"events are kept for {told['to']}, and not for {told['from']}")
@@ -268,7 +268,7 @@ class _Comparison:
         if old.upstream != new.upstream:
             self.told["upstream"] = _change(old.upstream, new.upstream)
             self.lose(".upstreams", f"rows come from {new.upstream!r}, and came from {old.upstream!r}")
-        if not alike(old.ops, new.ops):
+        if not same_definition(old.ops, new.ops):
             self.told["ops"] = _change(*([write_op(op) for op in node.ops] for node in (old, new)))
             self.lose(".ops", "the steps are not what they were")
 
@@ -285,18 +285,18 @@ class _Comparison:
             self.lose(f".agg.{name}", f"{name!r} is removed")
         for name in sorted(name for name in old.features if name in new.features):
             before, after = old.features[name], new.features[name]
-            if not alike(before, after):
+            if not same_definition(before, after):
                 changes.append({"name": name, **_change(write_feature(before), write_feature(after))})
                 self.lose(f".agg.{name}", f"{name!r} is defined otherwise, and begins afresh")
         self.told["changed_features"] = changes
 
 
-def _added(name: str, field: Field) -> dict[str, Any]:
+def _added(name: str, field: EventField) -> dict[str, Any]:
     """A new field; that it has no default is said where one would have made a difference."""
     return {"name": name, **_full(field), **({"default": field.default} if field.required else {})}
 
 
-def _full(field: Field) -> dict[str, Any]:
+def _full(field: EventField) -> dict[str, Any]:
     """All that is said of a field."""
     found: dict[str, Any] = {"type": field.type, "required": field.required}
     return found if field.default is None else {**found, "default": field.default}
@@ -369,7 +369,7 @@ def _dropped(old: Mapping[str, Node], new: Mapping[str, Node]) -> dict[str, list
 
 def _lives(old: Mapping[str, Node], new: Mapping[str, Node]) -> dict[str, dict[str, Fate]]:
     """What becomes of every feature of every table."""
-    touched = {name for name, node in new.items() if name not in old or not alike(old[name], node)}
+    touched = {name for name, node in new.items() if name not in old or not same_definition(old[name], node)}
     touched.update(downstream(new, touched))
     found: dict[str, dict[str, Fate]] = {}
     for name, node in new.items():
@@ -386,8 +386,8 @@ def _fates(old: Mapping[str, Node], new: Mapping[str, Node], before: Table | Non
     if before is None:
         return dict.fromkeys(table.features, "additive")
     was, now = traces(old, before), traces(new, table)
-    source, newer = chain(old, before.name), chain(new, table.name)
-    broken, rewired = _broken(source.root, newer.root), not alike(source.ops, newer.ops)
+    source, newer = resolve_chain(old, before.name), resolve_chain(new, table.name)
+    broken, rewired = _broken(source.root, newer.root), not same_definition(source.ops, newer.ops)
     found: dict[str, Fate] = {}
     for name in table.features:
         check_deadline()
@@ -407,7 +407,7 @@ def _fates(old: Mapping[str, Node], new: Mapping[str, Node], before: Table | Non
 
 def _told_alike(before: Table, table: Table, name: str) -> bool:
     """Whether a feature is told as it was: one that is told otherwise begins afresh even if it means the same."""
-    return alike(before.features[name], table.features[name]) and before.key == table.key
+    return same_definition(before.features[name], table.features[name]) and before.key == table.key
 
 
 def _broken(old: Event, new: Event) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """A registration as it is sent, read stage by stage: the first look, then the shape.
 
 What is wrong with a single descriptor of the right shape is noted here, where its path is known, and said by
-``validate`` in its turn: until then an ``Unfit`` stands in the place of its node.
+``validate`` in its turn: until then an ``InvalidNode`` stands in the place of its node.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from headrace.schema.descriptor.check import built
+from headrace.schema.descriptor.check import build_node
 from headrace.schema.descriptor.nodes import Node
 from headrace.schema.descriptor.operators import ALIASES, OPERATORS, REQUIRED
-from headrace.schema.descriptor.order import Unfit, unfit
-from headrace.schema.descriptor.problem import Place, Problem
-from headrace.schema.descriptor.structure import INVALID, Shaped, is_integer, known, shaped
+from headrace.schema.descriptor.order import InvalidNode, make_invalid_node
+from headrace.schema.descriptor.problem import DescriptorLocation, DescriptorProblem
+from headrace.schema.descriptor.structure import INVALID, ParsedDescriptor, check_keys, is_integer, parse_descriptor
 from headrace.schema.descriptor.values import FOREVER
 
 KINDS = ("event", "derivation", "table")
@@ -30,14 +30,14 @@ _DELAY = ("unknown_field_tolerate_delay_v0", "time is the time of the append; no
 _LEGACY = {"event_time_field": _EVENT_TIME, "tolerate_delay_ms": _DELAY, "tolerate_delay": _DELAY}
 
 
-def look(descriptors: list[Any], place: Place) -> None:
+def check_removed_features(descriptors: list[Any], place: DescriptorLocation) -> None:
     """Note what is refused whatever else a payload says."""
     for number, descriptor in enumerate(descriptors):
         if isinstance(descriptor, dict):
             _descriptor(descriptor, place.at(number))
 
 
-def _descriptor(given: dict[str, Any], place: Place) -> None:
+def _descriptor(given: dict[str, Any], place: DescriptorLocation) -> None:
     for key, refusal in _LEGACY.items():
         if key in given:
             place.at(key).refuse(*refusal)
@@ -52,11 +52,13 @@ def _descriptor(given: dict[str, Any], place: Place) -> None:
         name = op.get("op") if isinstance(op, dict) else None
         if isinstance(name, str) and name in _REMOVED:
             place.at("ops").at(number).refuse(*_REMOVED[name])
-    for feature, at in features(given, place):
+    for feature, at in find_features(given, place):
         _feature(feature, at)
 
 
-def features(given: dict[str, Any], place: Place) -> Iterator[tuple[dict[str, Any], Place]]:
+def find_features(
+    given: dict[str, Any], place: DescriptorLocation
+) -> Iterator[tuple[dict[str, Any], DescriptorLocation]]:
     """The features of a descriptor, in whichever of its shapes."""
     found = [(given.get("agg"), place.at("agg"))]
     ops = given.get("ops")
@@ -69,7 +71,7 @@ def features(given: dict[str, Any], place: Place) -> Iterator[tuple[dict[str, An
                 yield feature, at.at(name)
 
 
-def _feature(given: dict[str, Any], place: Place) -> None:
+def _feature(given: dict[str, Any], place: DescriptorLocation) -> None:
     params = given.get("params", {})
     name = given.get("op")
     if not isinstance(params, dict) or not isinstance(name, str):
@@ -106,23 +108,23 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     cascade: bool = False
 
 
-def read(payload: Any) -> Registration | list[Problem]:
+def read(payload: Any) -> Registration | list[DescriptorProblem]:
     """A registration, or all problems of the first stage that finds any."""
     if not isinstance(payload, dict):
-        return [Problem(INVALID, "", "a registration is an object with descriptors")]
-    problems: list[Problem] = []
+        return [DescriptorProblem(INVALID, "", "a registration is an object with descriptors")]
+    problems: list[DescriptorProblem] = []
     listed = "nodes" if "nodes" in payload and "descriptors" not in payload else "descriptors"
     descriptors = payload.get(listed)
     if isinstance(descriptors, list):
-        look(descriptors, Place("descriptors", problems))
+        check_removed_features(descriptors, DescriptorLocation("descriptors", problems))
     if problems:
         return problems
-    shapes = _shapes(payload, listed, Place("", problems))
+    shapes = _shapes(payload, listed, DescriptorLocation("", problems))
     return problems or _built(payload, shapes)
 
 
-def _shapes(payload: dict[str, Any], listed: str, place: Place) -> list[Shaped | None]:
-    known(payload, _KEYS, place)
+def _shapes(payload: dict[str, Any], listed: str, place: DescriptorLocation) -> list[ParsedDescriptor | None]:
+    check_keys(payload, _KEYS, place)
     if "nodes" in payload and listed != "nodes":
         place.at("nodes").refuse(INVALID, "nodes is another name of descriptors; give one of them")
     for flag in ("force", "dry_run", "cascade"):
@@ -140,21 +142,26 @@ def _shapes(payload: dict[str, Any], listed: str, place: Place) -> list[Shaped |
     if not isinstance(descriptors, list) or len(descriptors) > MOST_DESCRIPTORS:
         place.at("descriptors").refuse(INVALID, f"there is a list of up to {MOST_DESCRIPTORS} descriptors")
         return []
-    return [shaped(descriptor, place.at("descriptors").at(number)) for number, descriptor in enumerate(descriptors)]
+    return [
+        parse_descriptor(descriptor, place.at("descriptors").at(number))
+        for number, descriptor in enumerate(descriptors)
+    ]
 
 
-def _built(payload: dict[str, Any], shapes: list[Shaped | None]) -> Registration:
+def _built(payload: dict[str, Any], shapes: list[ParsedDescriptor | None]) -> Registration:
     nodes: dict[str, Node] = {}
     for number, shape in enumerate(shapes):
         assert shape is not None, "a descriptor without problems has a shape"
-        place = Place("descriptors", []).at(number)
+        place = DescriptorLocation("descriptors", []).at(number)
         if shape.name in nodes:
             first = list(nodes).index(shape.name)
             place.at("name").refuse("duplicate_name", f"{shape.name!r} is the name of descriptors[{first}] already")
             # No name has a blank, so this one takes nobody's place.
-            nodes[f"{shape.name} {number}"] = Unfit(shape.name, shape.name, of="event", problems=tuple(place.problems))
+            nodes[f"{shape.name} {number}"] = InvalidNode(
+                shape.name, shape.name, of="event", problems=tuple(place.problems)
+            )
             continue
-        node = built(shape, place)
-        nodes[shape.name] = node if not place.problems else unfit(shape, tuple(place.problems))
+        node = build_node(shape, place)
+        nodes[shape.name] = node if not place.problems else make_invalid_node(shape, tuple(place.problems))
     flags = {name: payload[name] for name in _KEYS[2:] if payload.get(name) is not None}
     return Registration(nodes=nodes, **flags)

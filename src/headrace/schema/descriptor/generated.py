@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from headrace.schema.descriptor.nodes import Event, Field, Type
+from headrace.schema.descriptor.nodes import Event, EventField, Type
 from headrace.schema.descriptor.values import BASE64, GREATEST, LEAST
 from headrace.schema.lens import document
 from headrace.schema.lens.ops import Add, Lens, Remove, Rename
@@ -52,13 +52,13 @@ def json_schema(event: Event) -> dict[str, Any]:
     }
 
 
-def _property(field: Field) -> dict[str, Any]:
+def _property(field: EventField) -> dict[str, Any]:
     schema = _SCHEMAS[field.type]
     found = schema if field.required else {**schema, "type": [schema["type"], "null"]}
     return found if field.default is None else {**found, "default": field.default}
 
 
-def search(event: Event, version: int) -> dict[str, Any]:
+def make_search_config(event: Event, version: int) -> dict[str, Any]:
     """What may be asked of events as of a version of their schema: of every field whatever its type allows."""
     types = {
         name: field.type
@@ -75,12 +75,12 @@ def search(event: Event, version: int) -> dict[str, Any]:
     }
 
 
-def lens(old: Event, new: Event) -> dict[str, Any] | None:
+def make_lens(old: Event, new: Event) -> dict[str, Any] | None:
     """The document of the lens from the first version of a source to the second; None where no lens is sound.
 
     Whoever has a version of the schema already sets ``from`` and ``to``.
     """
-    names = renamed(old.schema, new.schema)
+    names = find_renamed_fields(old.schema, new.schema)
     gone = [name for name in old.schema if name not in new.schema and name not in names]
     if not all(_holds(field, new.schema[name]) for name, field in old.schema.items() if name in new.schema):
         return None
@@ -99,12 +99,12 @@ def lens(old: Event, new: Event) -> dict[str, Any] | None:
     return document.dump(Lens(schema=f"events/{new.name}", source=1, target=2, ops=ops))
 
 
-def _removed(name: str, field: Field) -> Remove:
+def _removed(name: str, field: EventField) -> Remove:
     default = UNSET if field.default is None else field.default
     return Remove(path=(name,), schema=_property(field), default=default, optional=not field.required)
 
 
-def renamed(old: Mapping[str, Field], new: Mapping[str, Field]) -> dict[str, str]:
+def find_renamed_fields(old: Mapping[str, EventField], new: Mapping[str, EventField]) -> dict[str, str]:
     """Fields that have another name now: the only one gone, and the only one new, with one type."""
     found = {}
     for kind in sorted({(field.type, field.required) for field in old.values()}):
@@ -122,6 +122,6 @@ def widens(old: Type, new: Type) -> bool:
     return old == new or (old, new) == ("i64", "f64")
 
 
-def _holds(old: Field, new: Field) -> bool:
+def _holds(old: EventField, new: EventField) -> bool:
     """Whether whatever a field could hold, or leave out, it still can."""
     return widens(old.type, new.type) and (old.required or not new.required)

@@ -6,10 +6,12 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-Type = Literal["str", "f64", "i64", "bool", "bytes", "datetime"]
+from headrace.schema import field_type
+
+Type: TypeAlias = field_type.Type
 
 
-class Field(msgspec.Struct, frozen=True, omit_defaults=True):
+class EventField(msgspec.Struct, frozen=True, omit_defaults=True):
     """A field of an event; one that is required may have a default, which is taken where it is left out."""
 
     type: Type
@@ -21,7 +23,7 @@ class Event(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_def
     """A source: its events are those of the stream ``events/<name>``."""
 
     name: str
-    schema: dict[str, Field]
+    schema: dict[str, EventField]
     #: How long events are kept; None is for ever.
     keep_events_for_ms: int | None = None
     #: How long an entity may be idle before it starts afresh.
@@ -30,7 +32,7 @@ class Event(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_def
     dedupe_window_ms: int | None = None
 
 
-class Op(msgspec.Struct, frozen=True, omit_defaults=True):
+class RowOp(msgspec.Struct, frozen=True, omit_defaults=True):
     """A step on rows; which members it has depends on ``op``."""
 
     op: Literal["filter", "select", "drop", "rename", "with_columns", "cast", "fillna"]
@@ -47,7 +49,7 @@ class Derivation(msgspec.Struct, frozen=True, tag="derivation", tag_field="kind"
 
     name: str
     upstream: str
-    ops: tuple[Op, ...] = ()
+    ops: tuple[RowOp, ...] = ()
 
 
 class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,7 +66,7 @@ class Table(msgspec.Struct, frozen=True, tag="table", tag_field="kind", omit_def
     upstream: str
     key: tuple[str, ...]
     features: dict[str, Feature]
-    ops: tuple[Op, ...] = ()
+    ops: tuple[RowOp, ...] = ()
 
 
 Node: TypeAlias = Event | Derivation | Table

@@ -7,32 +7,32 @@ from typing import Literal
 
 from headrace.deadline import check_deadline
 from headrace.schema.descriptor.nodes import Derivation, Event, Node
-from headrace.schema.descriptor.problem import Finding, Problem
-from headrace.schema.descriptor.structure import Shaped
+from headrace.schema.descriptor.problem import DescriptorProblem, NodeProblem
+from headrace.schema.descriptor.structure import ParsedDescriptor
 
 
-class Unfit(Derivation, frozen=True, tag="unfit", tag_field="kind"):
+class InvalidNode(Derivation, frozen=True, tag="unfit", tag_field="kind"):
     """A descriptor that cannot be a node; one of an event names itself as its upstream."""
 
     of: Literal["event", "derivation", "table"] = "event"
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[DescriptorProblem, ...] = ()
 
 
-def unfit(shape: Shaped, problems: tuple[Problem, ...]) -> Unfit:
+def make_invalid_node(shape: ParsedDescriptor, problems: tuple[DescriptorProblem, ...]) -> InvalidNode:
     """The stand-in for a descriptor."""
     kind: Literal["event", "derivation", "table"] = shape.kind  # type: ignore[assignment]
-    return Unfit(shape.name, shape.members.get("upstream", shape.name), of=kind, problems=problems)
+    return InvalidNode(shape.name, shape.members.get("upstream", shape.name), of=kind, problems=problems)
 
 
 def upstream(node: Node) -> str | None:
     """The name of the node that a node's rows come from; None for a source."""
-    if isinstance(node, Event) or (isinstance(node, Unfit) and node.of == "event"):
+    if isinstance(node, Event) or (isinstance(node, InvalidNode) and node.of == "event"):
         return None
     return node.upstream
 
 
-def ordered(nodes: Mapping[str, Node]) -> list[str]:
-    """All names, upstreams first, for nodes that ``unordered`` finds nothing wrong with."""
+def sort_nodes(nodes: Mapping[str, Node]) -> list[str]:
+    """All names, upstreams first, for nodes that ``find_order_problems`` finds nothing wrong with."""
     found: dict[str, None] = {}
     for name in nodes:
         check_deadline()
@@ -40,10 +40,10 @@ def ordered(nodes: Mapping[str, Node]) -> list[str]:
     return list(found)
 
 
-def unordered(nodes: Mapping[str, Node]) -> list[Finding]:
+def find_order_problems(nodes: Mapping[str, Node]) -> list[NodeProblem]:
     """Upstreams that there are not, and circles, each where the payload first comes upon it."""
     found = [
-        Finding(name, "missing_upstream", "upstreams", f"there is no node {before!r}")
+        NodeProblem(name, "missing_upstream", "upstreams", f"there is no node {before!r}")
         for name, node in nodes.items()
         if (before := upstream(node)) is not None and before not in nodes
     ]
@@ -53,7 +53,7 @@ def unordered(nodes: Mapping[str, Node]) -> list[Finding]:
         before = upstream(nodes[way[-1]]) if way else None
         if before in way:
             circle = " from ".join(map(repr, [*way[way.index(before) :], before]))
-            found.append(Finding(before, "registration_cycle", "upstreams", f"this follows from itself: {circle}"))
+            found.append(NodeProblem(before, "registration_cycle", "upstreams", f"this follows from itself: {circle}"))
         seen.update(way)
     return found
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 
-class Problem(NamedTuple):
+class DescriptorProblem(NamedTuple):
     """One thing that is wrong; the path is like ``descriptors[0].agg.total.params.window``."""
 
     code: str
@@ -15,7 +15,7 @@ class Problem(NamedTuple):
     message: str
 
 
-class Finding(NamedTuple):
+class NodeProblem(NamedTuple):
     """A problem of a node, before it is known where the payload has the node."""
 
     node: str
@@ -24,22 +24,22 @@ class Finding(NamedTuple):
     message: str
 
 
-class Place(NamedTuple):
+class DescriptorLocation(NamedTuple):
     """Where a value stands, and where problems with it go."""
 
     path: str
-    problems: list[Problem]
+    problems: list[DescriptorProblem]
 
-    def at(self, name: str | int) -> Place:
+    def at(self, name: str | int) -> DescriptorLocation:
         """The place of a member."""
-        return self._replace(path=joined(self.path, name))
+        return self._replace(path=join_path(self.path, name))
 
     def refuse(self, code: str, message: str) -> None:
         """Note a problem with what stands here."""
-        self.problems.append(Problem(code, self.path, message))
+        self.problems.append(DescriptorProblem(code, self.path, message))
 
 
-def joined(path: str, name: str | int) -> str:
+def join_path(path: str, name: str | int) -> str:
     """The path of a member."""
     if isinstance(name, int):
         return f"{path}[{name}]"
@@ -49,7 +49,7 @@ def joined(path: str, name: str | int) -> str:
 Status = Literal["ok", "conflict", "invalid"]
 
 
-class Envelope(msgspec.Struct, frozen=True):
+class RegistrationResponse(msgspec.Struct, frozen=True):
     """The answer to a change, made or not."""
 
     status: Status
@@ -61,7 +61,7 @@ class Envelope(msgspec.Struct, frozen=True):
     features: list[dict[str, Any]] = []
     streams: list[dict[str, Any]] = []
     #: Why it is refused, or would be.
-    errors: list[Problem] = []
+    errors: list[DescriptorProblem] = []
     refused: bool = False
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from headrace.schema.descriptor.problem import Place
+from headrace.schema.descriptor.problem import DescriptorLocation
 
 MOST_FIELDS = 500
 MOST_FEATURES = 500
@@ -24,7 +24,7 @@ _TABLE = ("kind", "name", "upstreams", "upstream", "ops", "key", "table_primary_
 _DERIVATION = (*_TABLE, "output_kind", "schema")
 
 
-class Shaped(NamedTuple):
+class ParsedDescriptor(NamedTuple):
     """A descriptor of the right shape, and the paths of its parts where the dialects differ."""
 
     kind: str
@@ -34,7 +34,7 @@ class Shaped(NamedTuple):
     key: str = ""
 
 
-def shaped(given: Any, place: Place) -> Shaped | None:
+def parse_descriptor(given: Any, place: DescriptorLocation) -> ParsedDescriptor | None:
     """A descriptor in the one shape, or None where problems were noted."""
     before = len(place.problems)
     if not isinstance(given, dict):
@@ -50,25 +50,25 @@ def shaped(given: Any, place: Place) -> Shaped | None:
     return found if len(place.problems) == before else None
 
 
-def known(given: dict[str, Any], keys: tuple[str, ...], place: Place) -> None:
+def check_keys(given: dict[str, Any], keys: tuple[str, ...], place: DescriptorLocation) -> None:
     """Note the keys that have no meaning."""
     for key in given:
         if key not in keys:
             place.at(key).refuse(INVALID, f"there is no {key!r} here, only {', '.join(keys)}")
 
 
-def _event(given: dict[str, Any], place: Place) -> Shaped:
-    known(given, _EVENT, place)
+def _event(given: dict[str, Any], place: DescriptorLocation) -> ParsedDescriptor:
+    check_keys(given, _EVENT, place)
     members: dict[str, Any] = {"schema": _schema(given.get("schema"), place.at("schema"))}
     for name in _DURATIONS:
         members[name] = _duration(given, name, place)
     key = given.get("dedupe_key")
     if key is not None and not isinstance(key, str):
         place.at("dedupe_key").refuse(INVALID, "dedupe_key is the name of a field")
-    return Shaped("event", given.get("name", ""), {**members, "dedupe_key": key})
+    return ParsedDescriptor("event", given.get("name", ""), {**members, "dedupe_key": key})
 
 
-def _duration(given: dict[str, Any], name: str, place: Place) -> str | None:
+def _duration(given: dict[str, Any], name: str, place: DescriptorLocation) -> str | None:
     """The text of a duration, which may be given in milliseconds."""
     key = f"{name}_ms"
     value, exact = given.get(name), given.get(key)
@@ -86,7 +86,7 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
-def _schema(given: Any, place: Place) -> dict[str, dict[str, Any]]:
+def _schema(given: Any, place: DescriptorLocation) -> dict[str, dict[str, Any]]:
     if not isinstance(given, dict):
         place.refuse(INVALID, "an event has a schema: an object of fields")
         return {}
@@ -113,13 +113,13 @@ def _is_listed(given: dict[str, Any]) -> bool:
     return isinstance(given.get("optional_fields"), list) or ("optional_fields" not in given and "type" not in fields)
 
 
-def _field(given: Any, place: Place) -> dict[str, Any]:
+def _field(given: Any, place: DescriptorLocation) -> dict[str, Any]:
     if isinstance(given, str):
         return {"type": given}
     if not isinstance(given, dict):
         place.refuse(INVALID, "a field is the name of a type, or {type, required, default}")
         return {}
-    known(given, ("type", "required", "default"), place)
+    check_keys(given, ("type", "required", "default"), place)
     if not isinstance(given.get("type"), str):
         place.at("type").refuse(INVALID, "a field has a type")
     if not isinstance(given.get("required", True), bool):
@@ -127,8 +127,8 @@ def _field(given: Any, place: Place) -> dict[str, Any]:
     return dict(given)
 
 
-def _derivation(given: dict[str, Any], place: Place) -> Shaped:
-    known(given, _DERIVATION, place)
+def _derivation(given: dict[str, Any], place: DescriptorLocation) -> ParsedDescriptor:
+    check_keys(given, _DERIVATION, place)
     output = given.get("output_kind", "event")
     if output not in ("event", "table"):
         place.at("output_kind").refuse(INVALID, "output_kind is event or table")
@@ -140,15 +140,15 @@ def _derivation(given: dict[str, Any], place: Place) -> Shaped:
         if given.get(key) is not None:
             place.at(key).refuse(INVALID, f"{key} belongs to a table")
     ops = _ops(given.get("ops"), place.at("ops"))
-    return Shaped("derivation", given.get("name", ""), {"upstream": _upstream(given, place), "ops": ops})
+    return ParsedDescriptor("derivation", given.get("name", ""), {"upstream": _upstream(given, place), "ops": ops})
 
 
-def _table(given: dict[str, Any], place: Place) -> Shaped:
-    known(given, _TABLE, place)
+def _table(given: dict[str, Any], place: DescriptorLocation) -> ParsedDescriptor:
+    check_keys(given, _TABLE, place)
     return _aggregation(given, place)
 
 
-def _aggregation(given: dict[str, Any], place: Place) -> Shaped:
+def _aggregation(given: dict[str, Any], place: DescriptorLocation) -> ParsedDescriptor:
     """A table, whose features may stand in a last step ``group_by``."""
     raw = given.get("ops")
     last = raw[-1] if isinstance(raw, list) and raw else None
@@ -159,7 +159,7 @@ def _aggregation(given: dict[str, Any], place: Place) -> Shaped:
         place.at("table_primary_key").refuse(INVALID, "key is there already")
     if grouped and isinstance(raw, list) and isinstance(last, dict):
         here = place.at("ops").at(len(raw) - 1)
-        known(last, ("op", "keys", "agg"), here)
+        check_keys(last, ("op", "keys", "agg"), here)
         if agg is not None:
             here.at("agg").refuse(INVALID, "agg is there already")
         keys = last.get("keys", key)
@@ -172,14 +172,14 @@ def _aggregation(given: dict[str, Any], place: Place) -> Shaped:
         "agg": _agg(agg, agg_at),
         "ops": _ops(raw, place.at("ops")),
     }
-    return Shaped("table", given.get("name", ""), members, agg_at.path, key_at.path)
+    return ParsedDescriptor("table", given.get("name", ""), members, agg_at.path, key_at.path)
 
 
 def _listed(key: Any) -> Any:
     return [key] if isinstance(key, str) else key
 
 
-def _key(given: Any, place: Place) -> list[str]:
+def _key(given: Any, place: DescriptorLocation) -> list[str]:
     key = _listed(given)
     if not isinstance(key, list) or not all(isinstance(name, str) for name in key):
         place.refuse(INVALID, "a table has a key: a list of fields, empty for one row in all")
@@ -187,7 +187,7 @@ def _key(given: Any, place: Place) -> list[str]:
     return key
 
 
-def _agg(given: Any, place: Place) -> dict[str, dict[str, Any]]:
+def _agg(given: Any, place: DescriptorLocation) -> dict[str, dict[str, Any]]:
     if not isinstance(given, dict) or not given:
         place.refuse(INVALID, "a table has an agg: an object with at least one feature")
         return {}
@@ -196,11 +196,11 @@ def _agg(given: Any, place: Place) -> dict[str, dict[str, Any]]:
     return {name: _feature(feature, place.at(name)) for name, feature in given.items()}
 
 
-def _feature(given: Any, place: Place) -> dict[str, Any]:
+def _feature(given: Any, place: DescriptorLocation) -> dict[str, Any]:
     if not isinstance(given, dict):
         place.refuse(INVALID, "a feature is {op, params}")
         return {}
-    known(given, ("op", "params"), place)
+    check_keys(given, ("op", "params"), place)
     if not isinstance(given.get("op"), str):
         place.at("op").refuse(INVALID, "a feature has an op")
     if not isinstance(given.get("params", {}), dict):
@@ -208,7 +208,7 @@ def _feature(given: Any, place: Place) -> dict[str, Any]:
     return given
 
 
-def _upstream(given: dict[str, Any], place: Place) -> str:
+def _upstream(given: dict[str, Any], place: DescriptorLocation) -> str:
     one, several = given.get("upstream"), given.get("upstreams")
     if one is not None and several is not None:
         place.at("upstream").refuse(INVALID, "upstreams is there already")
@@ -220,7 +220,7 @@ def _upstream(given: dict[str, Any], place: Place) -> str:
     return ""
 
 
-def _ops(given: Any, place: Place) -> list[dict[str, Any]]:
+def _ops(given: Any, place: DescriptorLocation) -> list[dict[str, Any]]:
     if given is None:
         return []
     if not isinstance(given, list) or len(given) > MOST_OPS:
@@ -229,7 +229,7 @@ def _ops(given: Any, place: Place) -> list[dict[str, Any]]:
     return [_op(op, place.at(number)) for number, op in enumerate(given)]
 
 
-def _op(given: Any, place: Place) -> dict[str, Any]:
+def _op(given: Any, place: DescriptorLocation) -> dict[str, Any]:
     if not isinstance(given, dict) or not isinstance(given.get("op"), str):
         place.refuse(INVALID, "a step is an object with an op")
         return {}
@@ -237,7 +237,7 @@ def _op(given: Any, place: Place) -> dict[str, Any]:
         place.refuse(INVALID, "group_by is the last step, of a table, and no step follows it")
     elif given["op"] in _STEPS:
         member, fits, what = _STEPS[given["op"]]
-        known(given, ("op", member), place)
+        check_keys(given, ("op", member), place)
         if not fits(given.get(member)):
             place.at(member).refuse(INVALID, f"{given['op']} has {member}: {what}")
     return given

@@ -17,7 +17,7 @@ LONGEST_MS = 100 * 366 * 86_400_000
 _DURATION = re.compile(r"[1-9][0-9]{0,14}(?:ms|s|m|h|d)", re.ASCII)
 
 
-def millis(given: Any) -> int | None:
+def parse_duration_ms(given: Any) -> int | None:
     """The milliseconds of a duration; None where it is none."""
     if not isinstance(given, str) or _DURATION.fullmatch(given) is None or len(given) > 14:
         return None
@@ -25,12 +25,12 @@ def millis(given: Any) -> int | None:
     return found if found <= LONGEST_MS else None
 
 
-def text(found: int | None) -> str:
+def format_duration_ms(found: int | None) -> str:
     """A duration in its largest whole unit; None is for ever."""
     return FOREVER if found is None else format_duration(found * 1000)
 
 
-#: What ``fitting`` gives for a value that is not of the type.
+#: What ``coerce_value`` gives for a value that is not of the type.
 UNFIT: Any = object()
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
@@ -40,7 +40,7 @@ BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQU
 _BASE64 = re.compile(BASE64)
 
 
-def fitting(value: Any, kind: Type) -> Any:
+def coerce_value(value: Any, kind: Type) -> Any:
     """The value as rows hold it: int for i64, float for f64, otherwise as it is; UNFIT where it is not of the type."""
     if isinstance(value, bool) or kind == "bool":
         return value if isinstance(value, bool) and kind == "bool" else UNFIT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.schema.descriptor import values
-from headrace.schema.descriptor.nodes import Derivation, Event, Feature, Field, Node, Op
+from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Node, RowOp
 from headrace.schema.descriptor.operators import OPERATORS
 
 _MEMBERS = {
@@ -41,13 +41,13 @@ def _event(node: Event) -> dict[str, Any]:
     for name in ("keep_events_for", "cold_after", "dedupe_window"):
         millis = getattr(node, f"{name}_ms")
         if millis is not None:
-            written[name] = values.text(millis)
+            written[name] = values.format_duration_ms(millis)
     if node.dedupe_key is not None:
         written["dedupe_key"] = node.dedupe_key
     return written
 
 
-def write_field(field: Field) -> str | dict[str, Any]:
+def write_field(field: EventField) -> str | dict[str, Any]:
     """The name of its type, or all that is said of it."""
     if field.required and field.default is None:
         return field.type
@@ -55,7 +55,7 @@ def write_field(field: Field) -> str | dict[str, Any]:
     return {"type": field.type, "required": field.required, **default}
 
 
-def write_op(op: Op) -> dict[str, Any]:
+def write_op(op: RowOp) -> dict[str, Any]:
     """A step."""
     member = _MEMBERS[op.op]
     value = getattr(op, member)
@@ -66,7 +66,7 @@ def write_feature(feature: Feature) -> dict[str, Any]:
     """An operator, and the parameters that are not its defaults."""
     known = OPERATORS[feature.op].params
     params = {
-        name: values.text(value) if known[name].kind == "duration" else value
+        name: values.format_duration_ms(value) if known[name].kind == "duration" else value
         for name, value in feature.params.items()
         if value != known[name].default
     }

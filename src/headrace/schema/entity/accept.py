@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from headrace.schema.entity.identity import Identity, Resolver, Unresolved, missing
+from headrace.schema.entity.identity import Identity, Resolver, Unresolved, missing_identity_fields
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.split import Fragment, Splitter
@@ -86,7 +86,7 @@ class Acceptor:
         definition = self._definition
         if lacking := self.required_missing(fields):
             yield Notice("MISSING_REQUIRED_FIELD", "required fields have no value", tuple(lacking))
-        if identity.basis.startswith("heuristic") and (parts := missing(definition, fields)):
+        if identity.basis.startswith("heuristic") and (parts := missing_identity_fields(definition, fields)):
             yield Notice("MISSING_IDENTITY_FIELDS", f"the name was guessed from {identity.rule}", parts)
         if definition.content_field is not None and fields.get(definition.content_field) is None:
             yield Notice("MISSING_CONTENT_FIELD", "there is no content", (definition.content_field,))

@@ -13,14 +13,14 @@ from headrace.errors import BadRequest, ConstraintViolation, StoreResolutionFail
 from headrace.schema.entity.accept import Refused
 from headrace.schema.entity.nodes import Definition
 from headrace.schema.entity.problem import Notice
-from headrace.schema.entity.relations import links, moments
+from headrace.schema.entity.relations import find_links, find_moments
 
 #: So many reasons and warnings are given at once; the others are counted.
 MOST_ISSUES, MOST_WARNINGS = 100, 1_000
 VIOLATED = ConstraintViolation.code
 
 
-class Told(msgspec.Struct):
+class EntityOutcome(msgspec.Struct):
     """What became of one entity of a request.
 
     ``action`` is ``created``, ``updated`` or, where the very same was stored before, ``unchanged``; of a dry run
@@ -43,9 +43,9 @@ class Told(msgspec.Struct):
     def relate(self, definition: Definition, fields: Mapping[str, Any], tenant: str) -> None:
         """Add what the values say about time and other entities, where the schema declares that."""
         if definition.temporal_fields:
-            self.events = [moment._asdict() for moment in moments(definition, fields)]
+            self.events = [moment._asdict() for moment in find_moments(definition, fields)]
         if definition.reference_fields:
-            self.links = [link._asdict() for link in links(definition, fields, tenant)]
+            self.links = [link._asdict() for link in find_links(definition, fields, tenant)]
 
 
 class Warnings:
@@ -120,7 +120,7 @@ def refusal(issues: list[Issue]) -> BadRequest:
 class Answer(msgspec.Struct):
     """What is answered once everything of a request is on disk, or would be."""
 
-    entities: list[Told]
+    entities: list[EntityOutcome]
     source_id: str
     unknown_fields_count: int
     store_warnings: list[dict[str, Any]]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, get_args
 
 from headrace.schema.entity.fields import read_fields
-from headrace.schema.entity.names import normalised
+from headrace.schema.entity.names import normalise_type_name
 from headrace.schema.entity.nodes import (
     OPT_OUT,
     SOURCE_KINDS,
@@ -23,16 +23,16 @@ from headrace.schema.entity.nodes import (
 from headrace.schema.entity.problem import (
     DANGLING,
     INVALID,
+    Location,
     Notice,
-    Place,
     Reader,
-    choice,
-    distinct,
-    flag,
-    listed,
-    members,
-    share,
-    text,
+    choice_reader,
+    list_reader,
+    read_boolean,
+    read_distinct_texts,
+    read_fraction,
+    read_members,
+    read_text,
 )
 
 IDENTITY_MISSING = "identity_missing"
@@ -43,73 +43,73 @@ UNSUPPORTED = "unsupported_option"
 _UNSUPPORTED = ("person_data", "lawful_basis_field", "provenance_field", "derived_entities")
 
 
-def _unsupported(_: Any, place: Place) -> None:
+def _unsupported(_: Any, place: Location) -> None:
     place.refuse(UNSUPPORTED, f"{place.path[-1]} is not supported: what it asks for would not be done")
 
 
-def _alias(given: Any, place: Place) -> str:
-    return normalised(text(given, place))
+def _alias(given: Any, place: Location) -> str:
+    return normalise_type_name(read_text(given, place))
 
 
-def _rule(given: Any, place: Place) -> Any:
+def _rule(given: Any, place: Location) -> Any:
     if not isinstance(given, dict):
-        return text(given, place)
-    found = members(given, {"composite": distinct}, place, required=("composite",))
+        return read_text(given, place)
+    found = read_members(given, {"composite": read_distinct_texts}, place, required=("composite",))
     if found.get("composite") == ():
         place.at("composite").refuse(INVALID, "there is at least one field")
     return Composite(found.get("composite", ()))
 
 
-def _temporal(given: Any, place: Place) -> Any:
+def _temporal(given: Any, place: Location) -> Any:
     if isinstance(given, str):
         return TemporalField(given)
-    found = members(given, {"field": text, "event_type": text}, place, required=("field",))
+    found = read_members(given, {"field": read_text, "event_type": read_text}, place, required=("field",))
     return TemporalField(found.get("field", ""), found.get("event_type"))
 
 
-def _reference(given: Any, place: Place) -> Any:
+def _reference(given: Any, place: Location) -> Any:
     required = ("field", "target_entity_type")
-    readers: dict[str, Reader] = {"field": text, "target_entity_type": _alias, "relationship_type": text}
-    found = members(given, {**readers, "resolve_target": flag}, place, required)
+    readers: dict[str, Reader] = {"field": read_text, "target_entity_type": _alias, "relationship_type": read_text}
+    found = read_members(given, {**readers, "resolve_target": read_boolean}, place, required)
     return ReferenceField(**{"field": "", "target_entity_type": "", **found})
 
 
-def _store_warning(given: Any, place: Place) -> Any:
-    readers: dict[str, Reader] = {"code": text, "fields": distinct, "message": text}
-    found = members(given, readers, place, required=tuple(readers))
+def _store_warning(given: Any, place: Location) -> Any:
+    readers: dict[str, Reader] = {"code": read_text, "fields": read_distinct_texts, "message": read_text}
+    found = read_members(given, readers, place, required=tuple(readers))
     return StoreWarning(**{"code": "", "fields": (), "message": "", **found})
 
 
-read_rules = listed(_rule)
+read_rules = list_reader(_rule)
 
 READERS: dict[str, Reader] = {
     "canonical_name_fields": read_rules,
-    "identity_opt_out": choice(OPT_OUT),
-    "canonical_name_strict": flag,
-    "name_collision_policy": choice("merge", "warn", "reject"),
-    "temporal_fields": listed(_temporal),
-    "reference_fields": listed(_reference),
-    "aliases": listed(_alias),
-    "query_synonyms": listed(text),
-    "identity_search_fields": distinct,
-    "content_field": text,
-    "store_warnings": listed(_store_warning),
-    "constraint_violation_policy": choice("reject", "warn"),
-    "duplicate_detection_fields": distinct,
-    "duplicate_detection_threshold": share,
-    "agent_instructions": text,
+    "identity_opt_out": choice_reader(OPT_OUT),
+    "canonical_name_strict": read_boolean,
+    "name_collision_policy": choice_reader("merge", "warn", "reject"),
+    "temporal_fields": list_reader(_temporal),
+    "reference_fields": list_reader(_reference),
+    "aliases": list_reader(_alias),
+    "query_synonyms": list_reader(read_text),
+    "identity_search_fields": read_distinct_texts,
+    "content_field": read_text,
+    "store_warnings": list_reader(_store_warning),
+    "constraint_violation_policy": choice_reader("reject", "warn"),
+    "duplicate_detection_fields": read_distinct_texts,
+    "duplicate_detection_threshold": read_fraction,
+    "agent_instructions": read_text,
     **dict.fromkeys(_UNSUPPORTED, _unsupported),
 }
 
 
-def check_names(found: dict[str, Any], names: Collection[str], place: Place) -> None:
+def check_names(found: dict[str, Any], names: Collection[str], place: Location) -> None:
     """Note every declaration about a field that there is not."""
     for name, where in _mentioned(found, place):
         if name and name not in names:
             where.refuse(DANGLING, f"there is no field {name!r}")
 
 
-def check_identity(found: dict[str, Any], place: Place) -> None:
+def check_identity(found: dict[str, Any], place: Location) -> None:
     """Note what does not go together; the policy for names that exist needs a rule that makes names."""
     ruled, opted = bool(found.get("canonical_name_fields")), "identity_opt_out" in found
     policy = found.get("name_collision_policy", "merge")
@@ -125,7 +125,7 @@ def check_identity(found: dict[str, Any], place: Place) -> None:
         place.at("canonical_name_strict").refuse(IDENTITY_INCOHERENT, "strict needs canonical_name_fields")
 
 
-def _mentioned(found: dict[str, Any], place: Place) -> Iterator[tuple[str, Place]]:
+def _mentioned(found: dict[str, Any], place: Location) -> Iterator[tuple[str, Location]]:
     """Every field that is named, and where."""
     for number, rule in enumerate(found.get("canonical_name_fields", ())):
         where = place.at("canonical_name_fields").at(number)
@@ -154,46 +154,46 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 TIE_BREAKERS: tuple[TieBreaker, ...] = get_args(TieBreaker)
 
 
-def read_config(given: Any, names: Collection[str] | None, place: Place) -> ReducerConfig | None:
+def read_config(given: Any, names: Collection[str] | None, place: Location) -> ReducerConfig | None:
     """The configuration for fields of these names, if they are known, or None where problems were noted."""
     before = len(place.problems)
     readers = {"merge_policies": _policies, "observation_source_priority": _kinds}
-    found = members(given, readers, place, required=("merge_policies",))
+    found = read_members(given, readers, place, required=("merge_policies",))
     for name in found.get("merge_policies", ()):
         if names is not None and name not in names:
             place.at("merge_policies").at(name).refuse(DANGLING, f"there is no field {name!r}")
     return ReducerConfig(**found) if len(place.problems) == before else None
 
 
-def read_strategy(given: Any, place: Place) -> Any:
+def read_strategy(given: Any, place: Location) -> Any:
     """One of the strategies."""
     if given not in STRATEGIES:
         place.refuse(UNKNOWN_STRATEGY, f"{given!r} is no strategy; there are {', '.join(STRATEGIES)}")
     return given
 
 
-def read_tie_breaker(given: Any, place: Place) -> Any:
+def read_tie_breaker(given: Any, place: Location) -> Any:
     """One of the tie breakers."""
     if given not in TIE_BREAKERS:
         place.refuse(UNKNOWN_TIE_BREAKER, f"{given!r} is no tie breaker; there are {', '.join(TIE_BREAKERS)}")
     return given
 
 
-def _policies(given: Any, place: Place) -> dict[str, Policy]:
+def _policies(given: Any, place: Location) -> dict[str, Policy]:
     if not isinstance(given, dict):
         place.refuse(INVALID, "merge_policies is an object from fields to policies")
         return {}
     found = {}
     for name, policy in given.items():
-        read = members(
+        read = read_members(
             policy, {"strategy": read_strategy, "tie_breaker": read_tie_breaker}, place.at(name), ("strategy",)
         )
         found[name] = Policy(read.get("strategy", "last_write"), read.get("tie_breaker", "observed_at"))
     return found
 
 
-def _kinds(given: Any, place: Place) -> tuple[str, ...]:
-    found = distinct(given, place)
+def _kinds(given: Any, place: Location) -> tuple[str, ...]:
+    found = read_distinct_texts(given, place)
     for number, kind in enumerate(found):
         if kind and kind not in SOURCE_KINDS:
             message = f"{kind!r} is no kind of source; there are {', '.join(SOURCE_KINDS)}"
@@ -207,7 +207,7 @@ IMPLIED = Notice(
 )
 
 
-class Read(NamedTuple):
+class ParsedDefinition(NamedTuple):
     """A definition with its configuration, and what is worth knowing about them."""
 
     definition: Definition
@@ -215,13 +215,13 @@ class Read(NamedTuple):
     notices: list[Notice]
 
 
-def read(definition: Any, config: Any, defined: Place, configured: Place) -> Read | None:
+def read(definition: Any, config: Any, defined: Location, configured: Location) -> ParsedDefinition | None:
     """A definition and its configuration, or None where problems were noted at their places."""
     notices: list[Notice] = []
     if isinstance(definition, dict) and definition.keys() == {"fields"}:
         definition = {**definition, "identity_opt_out": OPT_OUT}
         notices.append(IMPLIED)
-    found = members(definition, {"fields": read_fields, **READERS}, defined, required=("fields",))
+    found = read_members(definition, {"fields": read_fields, **READERS}, defined, required=("fields",))
     names = _names(definition)
     if names is not None:
         check_names(found, names, defined)
@@ -231,7 +231,7 @@ def read(definition: Any, config: Any, defined: Place, configured: Place) -> Rea
     if defined.problems or reducer is None:
         return None
     made = Definition(**found)
-    return Read(made, reducer, [*notices, *_odd(made, reducer)])
+    return ParsedDefinition(made, reducer, [*notices, *_odd(made, reducer)])
 
 
 def _names(definition: Any) -> list[str] | None:

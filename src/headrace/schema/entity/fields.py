@@ -9,7 +9,15 @@ from itertools import islice
 from typing import Any, get_args
 
 from headrace.schema.entity.nodes import OPT_OUT, Constraints, Converter, Definition, Field, ReducerConfig, Schema, Type
-from headrace.schema.entity.problem import INVALID, Place, choice, flag, listed, members, text
+from headrace.schema.entity.problem import (
+    INVALID,
+    Location,
+    choice_reader,
+    list_reader,
+    read_boolean,
+    read_members,
+    read_text,
+)
 from headrace.schema.entity.values import FUNCTIONS, VALIDATORS, is_iso, is_pattern, kind
 
 MOST_FIELDS = 1_000
@@ -28,7 +36,7 @@ VALIDATOR_MISMATCH = "validator_mismatch"
 CONSTRAINT_INVALID = "constraint_invalid"
 
 
-def read_fields(given: Any, place: Place) -> dict[str, Field]:
+def read_fields(given: Any, place: Location) -> dict[str, Field]:
     """The fields by name; every problem is noted."""
     if not isinstance(given, dict) or not 1 <= len(given) <= MOST_FIELDS:
         place.refuse(INVALID, f"fields is an object of 1 to {MOST_FIELDS} fields")
@@ -36,7 +44,7 @@ def read_fields(given: Any, place: Place) -> dict[str, Field]:
     return {name: field for name, value in given.items() if (field := _named(name, value, place.at(name))) is not None}
 
 
-def _named(name: str, given: Any, place: Place) -> Field | None:
+def _named(name: str, given: Any, place: Location) -> Field | None:
     if not is_name(name):
         place.refuse(INVALID, f"{name!r} cannot be the name of a field")
     return read_field(given, place)
@@ -47,10 +55,10 @@ def is_name(name: Any) -> bool:
     return isinstance(name, str) and len(name) <= LONGEST_NAME and bool(name.strip()) and name not in RESERVED
 
 
-def read_field(given: Any, place: Place) -> Field | None:
+def read_field(given: Any, place: Location) -> Field | None:
     """A field, or None where problems were noted."""
     before = len(place.problems)
-    found = members(given, _FIELD, place, required=("type",))
+    found = read_members(given, _FIELD, place, required=("type",))
     kind = found.get("type")
     if kind is not None and kind in TYPES:
         _suits(kind, found, place)
@@ -59,17 +67,17 @@ def read_field(given: Any, place: Place) -> Field | None:
     return Field(preserve_case=found.pop("preserveCase", False), **found)
 
 
-def read_type(given: Any, place: Place) -> Any:
+def read_type(given: Any, place: Location) -> Any:
     """One of the six types."""
     if given not in TYPES:
         place.refuse(UNKNOWN_TYPE, f"{given!r} is no type; a field is one of {', '.join(TYPES)}")
     return given
 
 
-def read_converter(given: Any, place: Place) -> Converter | None:
+def read_converter(given: Any, place: Location) -> Converter | None:
     """A converter that there is, declared as what it is, or None where problems were noted."""
     before = len(place.problems)
-    found = members(given, _CONVERTER, place, required=("from", "to", "function"))
+    found = read_members(given, _CONVERTER, place, required=("from", "to", "function"))
     if isinstance(given, dict) and given.get("deterministic") is not True:
         place.at("deterministic").refuse(NOT_DETERMINISTIC, "deterministic is true: there are no other converters")
     function = FUNCTIONS.get(found.get("function", ""))
@@ -82,14 +90,14 @@ def read_converter(given: Any, place: Place) -> Converter | None:
     return Converter(found["from"], found["to"], found["function"])
 
 
-def _function(given: Any, place: Place) -> str:
+def _function(given: Any, place: Location) -> str:
     if not (isinstance(given, str) and given in FUNCTIONS):
         place.refuse(UNKNOWN_CONVERTER, f"{given!r} is no converter; there are {', '.join(FUNCTIONS)}")
         return ""
     return given
 
 
-def read_validator(given: Any, place: Place) -> str:
+def read_validator(given: Any, place: Location) -> str:
     """The name of a validator that there is."""
     if not (isinstance(given, str) and given in VALIDATORS):
         place.refuse(UNKNOWN_VALIDATOR, f"{given!r} is no validator; there are {', '.join(VALIDATORS)}")
@@ -97,7 +105,7 @@ def read_validator(given: Any, place: Place) -> str:
     return given
 
 
-def _suits(kind: Type, found: dict[str, Any], place: Place) -> None:
+def _suits(kind: Type, found: dict[str, Any], place: Location) -> None:
     """Note what does not suit the type of the field."""
     for number, converter in enumerate(found.get("converters", ())):
         if converter is not None and converter.to_type != kind:
@@ -111,7 +119,7 @@ def _suits(kind: Type, found: dict[str, Any], place: Place) -> None:
         _allowed(kind, constraints, place.at("constraints"))
 
 
-def _allowed(kind: Type, constraints: Constraints, place: Place) -> None:
+def _allowed(kind: Type, constraints: Constraints, place: Location) -> None:
     """Note the constraints that are not for fields of this type."""
     for name in ("min", "max"):
         if getattr(constraints, name) is not None and kind != "number":
@@ -125,35 +133,35 @@ def _allowed(kind: Type, constraints: Constraints, place: Place) -> None:
                 place.at(name).at(number).refuse(CONSTRAINT_INVALID, f"{value!r} is never the value of a {kind}")
 
 
-def _constraints(given: Any, place: Place) -> Constraints | None:
+def _constraints(given: Any, place: Location) -> Constraints | None:
     before = len(place.problems)
-    found = members(given, _CONSTRAINTS, place)
+    found = read_members(given, _CONSTRAINTS, place)
     low, high = found.get("min"), found.get("max")
     if low is not None and high is not None and low > high:
         place.at("min").refuse(CONSTRAINT_INVALID, "min is above max")
     return Constraints(**found) if len(place.problems) == before else None
 
 
-def _number(given: Any, place: Place) -> Any:
+def _number(given: Any, place: Location) -> Any:
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
         place.refuse(CONSTRAINT_INVALID, "this is a number")
         return None
     return given
 
 
-def _scalar(given: Any, place: Place) -> Any:
+def _scalar(given: Any, place: Location) -> Any:
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         place.refuse(CONSTRAINT_INVALID, "this is a string or a number")
     return given
 
 
-def _scalars(given: Any, place: Place) -> Any:
+def _scalars(given: Any, place: Location) -> Any:
     if given == []:
         place.refuse(CONSTRAINT_INVALID, "there is at least one value")
-    return listed(_scalar)(given, place)
+    return list_reader(_scalar)(given, place)
 
 
-def _pattern(given: Any, place: Place) -> Any:
+def _pattern(given: Any, place: Location) -> Any:
     if not isinstance(given, str) or not is_pattern(given):
         place.refuse(CONSTRAINT_INVALID, "this is a regular expression without look-around and back-references")
     return given
@@ -163,13 +171,13 @@ _CONVERTER = {"from": read_type, "to": read_type, "function": _function, "determ
 _CONSTRAINTS = {"min": _number, "max": _number, "enum": _scalars, "pattern": _pattern, "banned": _scalars}
 _FIELD = {
     "type": read_type,
-    "required": flag,
+    "required": read_boolean,
     "validator": read_validator,
-    "preserveCase": flag,
-    "description": text,
-    "converters": listed(read_converter),
+    "preserveCase": read_boolean,
+    "description": read_text,
+    "converters": list_reader(read_converter),
     "constraints": _constraints,
-    "sensitivity_class": choice("public", "internal", "sensitive", "restricted"),
+    "sensitivity_class": choice_reader("public", "internal", "sensitive", "restricted"),
 }
 
 
@@ -177,7 +185,7 @@ _FIELD = {
 MOST_ROWS = 100
 
 
-def inferred(entity_type: str, given: Iterable[Mapping[str, Any]]) -> Schema | None:
+def infer_schema(entity_type: str, given: Iterable[Mapping[str, Any]]) -> Schema | None:
     """A schema whose fields are all optional, of the type that most values have; None where there are no values."""
     kinds: dict[str, Counter[Type]] = {}
     for row in islice(given, MOST_ROWS):

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from headrace.schema.canonical import value_text
 from headrace.schema.entity.nodes import Definition
-from headrace.schema.entity.problem import Notice, Problem
+from headrace.schema.entity.problem import EntityProblem, Notice
 from headrace.schema.entity.values import decimal
 
 _HONORIFICS = frozenset({"mr", "mrs", "ms", "miss", "mx", "dr", "prof", "professor", "sir", "dame"})
@@ -36,18 +36,18 @@ class _Blanks(dict[int, str | int]):
 _BLANKS = _Blanks()
 
 
-def part(value: Any, preserve_case: bool = False) -> str | None:
+def name_part(value: Any, preserve_case: bool = False) -> str | None:
     """The text of a value in a name, or None where there is nothing in it."""
     if value is None:
         return None
     if isinstance(value, str):
-        return normalised(value, preserve_case) or None
+        return normalise_name(value, preserve_case) or None
     if isinstance(value, bool):
         return "true" if value else "false"
     return decimal(value) if isinstance(value, int | float) else value_text(value)
 
 
-def normalised(text: str, preserve_case: bool = False) -> str:
+def normalise_name(text: str, preserve_case: bool = False) -> str:
     """One spelling of a text; a vertical bar is never part of it."""
     composed = text if text.isascii() else unicodedata.normalize("NFKC", text)
     words = composed.replace("|", " ").split()
@@ -150,7 +150,7 @@ def _composed(parts: list[tuple[str, bool]], fields: Mapping[str, Any]) -> str |
     """The name that a rule makes of values; None where one is missing."""
     texts = []
     for name, preserve_case in parts:
-        text = part(fields.get(name), preserve_case)
+        text = name_part(fields.get(name), preserve_case)
         if not text:
             return None
         texts.append(text)
@@ -164,7 +164,7 @@ def resolve(
     return Resolver(definition, entity_type).resolve(fields, given, tenant)
 
 
-def missing(definition: Definition, fields: Mapping[str, Any]) -> tuple[str, ...]:
+def missing_identity_fields(definition: Definition, fields: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields of the preferred identity rule that have no value, where no rule is complete."""
     lacking = [
         tuple(name for name in names if _part(definition, name, fields.get(name)) is None)
@@ -173,12 +173,16 @@ def missing(definition: Definition, fields: Mapping[str, Any]) -> tuple[str, ...
     return lacking[0] if lacking and all(lacking) else ()
 
 
-def collision(definition: Definition, identity: Identity, strict: bool = False) -> Problem | Notice | None:
+def check_name_collision(
+    definition: Definition, identity: Identity, strict: bool = False
+) -> EntityProblem | Notice | None:
     """What to say when an entity of this name exists already."""
     if strict:
-        return Problem(REFUSED, "", f"{identity.canonical_name!r} exists, and strict refuses to merge (reason: strict)")
+        return EntityProblem(
+            REFUSED, "", f"{identity.canonical_name!r} exists, and strict refuses to merge (reason: strict)"
+        )
     if definition.name_collision_policy == "reject":
-        return Problem(REFUSED, "", f"{identity.canonical_name!r} exists, and the schema refuses to merge")
+        return EntityProblem(REFUSED, "", f"{identity.canonical_name!r} exists, and the schema refuses to merge")
     if definition.name_collision_policy == "warn":
         return Notice("NAME_COLLISION", f"{identity.canonical_name!r} exists; what was given is merged into it")
     return None
@@ -193,7 +197,7 @@ def _identity(tenant: str, entity_type: str, name: str, basis: Basis, rule: str)
 
 
 def _part(definition: Definition, name: str, value: Any) -> str | None:
-    return part(value, definition.fields[name].preserve_case)
+    return name_part(value, definition.fields[name].preserve_case)
 
 
 def _habitual(definition: Definition, given: Mapping[str, Any]) -> Iterator[tuple[Basis, str, str]]:
@@ -212,7 +216,7 @@ def _habitual(definition: Definition, given: Mapping[str, Any]) -> Iterator[tupl
 
 def _plain(definition: Definition, name: str, value: Any) -> str | None:
     field = definition.fields.get(name)
-    return part(value, field is not None and field.preserve_case)
+    return name_part(value, field is not None and field.preserve_case)
 
 
 def _telling(value: str) -> bool:

@@ -31,13 +31,13 @@ _SINGULAR = frozenset(
 _SINGULAR_ENDINGS = ("ss", "us", "is", "ics", "itis", "ous")
 
 
-def normalised(name: str) -> str:
+def normalise_type_name(name: str) -> str:
     """The one spelling of a type's name: small letters and digits, words joined by underscores."""
     plain = "".join(mark for mark in unicodedata.normalize("NFKD", name) if not unicodedata.combining(mark)).lower()
     return re.sub("[^a-z0-9]+", "_", plain).strip("_")[:MOST_CHARACTERS].strip("_") or "generic"
 
 
-def guarded(name: str) -> list[Notice]:
+def check_type_name(name: str) -> list[Notice]:
     """What speaks against a normalised name, unless it is forced: it looks like a test, or like many."""
     found = []
     if _TEST_LIKE.fullmatch(name) or _TEST_FIRST.fullmatch(name):
@@ -55,9 +55,9 @@ def is_plural(name: str) -> bool:
     return len(word) > 2 and word.endswith("s") and word not in _SINGULAR and not word.endswith(_SINGULAR_ENDINGS)
 
 
-def linted(given: str) -> list[Notice]:
+def lint_type_name(given: str) -> list[Notice]:
     """What is odd about a name as it was given, though nothing speaks against it."""
-    name = normalised(given)
+    name = normalise_type_name(given)
     found = []
     if _SNAKE.fullmatch(given) is None:
         found.append(Notice("NAME_NOT_SNAKE_CASE", f"{given!r} is kept as {name!r}"))

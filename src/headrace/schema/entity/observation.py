@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace import decoding
-from headrace.schema.entity.split import Fragment, rebuilt
+from headrace.schema.entity.split import Fragment, rejoin_fragments
 from headrace.types import Piece
 
 Kind = Literal["observation", "correction", "deletion", "restoration", "migration", "merge", "split", "undo", "erased"]
@@ -96,7 +96,7 @@ def observation_id(
     a replay. ``observed_at_us`` is covered where the caller gave it, and is None where not. Who still has what was
     ``given`` spares putting it together.
     """
-    whole = rebuilt(fields, fragments) if given is None else given
+    whole = rejoin_fragments(fields, fragments) if given is None else given
     said = [
         *(kind, entity_id, source_id, observed_at_us, source_priority, observation_source, specificity_score),
         *(idempotency_key, run_id, whole, details or None),

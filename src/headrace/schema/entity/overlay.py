@@ -16,7 +16,7 @@ from headrace.schema.entity.nodes import OPT_OUT, Composite, Definition, Reducer
 from headrace.schema.entity.problem import Notice
 
 
-def pruned(definition: Definition) -> tuple[Definition, list[Notice]]:
+def prune_declarations(definition: Definition) -> tuple[Definition, list[Notice]]:
     """The definition with declarations only about fields it has, and what that changes about names."""
     names = definition.fields
     kept: dict[str, Any] = {
@@ -34,10 +34,10 @@ def pruned(definition: Definition) -> tuple[Definition, list[Notice]]:
     if definition.content_field not in names:
         kept["content_field"] = None
     cut = msgspec.structs.replace(definition, **kept)
-    return identifiable(cut, cut.canonical_name_fields != definition.canonical_name_fields)
+    return ensure_identity(cut, cut.canonical_name_fields != definition.canonical_name_fields)
 
 
-def identifiable(definition: Definition, changed: bool = True) -> tuple[Definition, list[Notice]]:
+def ensure_identity(definition: Definition, changed: bool = True) -> tuple[Definition, list[Notice]]:
     """The definition with an identity that is coherent: without a rule, names are guessed."""
     if definition.canonical_name_fields:
         rules = " or ".join(" and ".join(names) for names in definition.alternatives)
@@ -53,7 +53,7 @@ def identifiable(definition: Definition, changed: bool = True) -> tuple[Definiti
     return guessed, [Notice("IDENTITY_OPT_OUT_IMPLIED", "there is no identity rule any more, and names are guessed")]
 
 
-def pruned_config(config: ReducerConfig, definition: Definition) -> ReducerConfig:
+def prune_config(config: ReducerConfig, definition: Definition) -> ReducerConfig:
     """The configuration with policies only of fields that there are."""
     kept = {name: policy for name, policy in config.merge_policies.items() if name in definition.fields}
     return msgspec.structs.replace(config, merge_policies=kept)
@@ -80,7 +80,7 @@ _EMPTY = Definition(fields={})
 _UNSAID = ReducerConfig({})
 
 
-def overlaid(user: Schema, base: Schema | None, current: Schema | None) -> Schema:
+def overlay_schema(user: Schema, base: Schema | None, current: Schema | None) -> Schema:
     """What holds for the user; it keeps the version of the user's schema."""
     if current is None:
         return user
@@ -89,7 +89,7 @@ def overlaid(user: Schema, base: Schema | None, current: Schema | None) -> Schem
     return msgspec.structs.replace(
         user,
         schema_definition=definition,
-        reducer_config=pruned_config(config, definition),
+        reducer_config=prune_config(config, definition),
         metadata=_members(user.metadata, base.metadata if base else {}, current.metadata),
     )
 
@@ -105,7 +105,7 @@ def _definition(user: Schema, base: Schema | None, current: Schema) -> Definitio
     follows = not own.canonical_name_fields if base is None else _identity(own) == _identity(before)
     options.update(_identity(today if follows else own))
     fields = _members(own.fields, before.fields, today.fields)
-    return pruned(Definition(fields=fields or own.fields, **options))[0]
+    return prune_declarations(Definition(fields=fields or own.fields, **options))[0]
 
 
 def _identity(definition: Definition) -> dict[str, Any]:

@@ -18,36 +18,38 @@ from headrace.errors import (
 )
 from headrace.schema.entity.difference import bump_of, differences, rekeys
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.problem import Problem
+from headrace.schema.entity.problem import EntityProblem
 from headrace.schema.entity.semver import distance, parse
-from headrace.schema.entity.update import VERSION_TAKEN, Update, updated
+from headrace.schema.entity.update import VERSION_TAKEN, TypeUpdate, apply_update
 from headrace.schema.plan import Impact, Plan, Refusal
 
 #: What there is before the first version.
 NOTHING = ""
 
 
-def planned_update(
-    base: Schema, update: Update, taken: Collection[str] = (), impact: Iterable[Impact] = ()
+def plan_update(
+    base: Schema, update: TypeUpdate, taken: Collection[str] = (), impact: Iterable[Impact] = ()
 ) -> Plan[Schema]:
     """The plan of an update; one that changes nothing leads to where it starts."""
-    made = updated(base, update, taken)
+    made = apply_update(base, update, taken)
     if isinstance(made, list):
         return _plan(base, base, refusals=_refusals(made))
     return _plan(base, made.schema, reasons=[notice.message for notice in made.notices], impact=impact)
 
 
-def planned_registration(
+def plan_registration(
     active: Schema | None, schema: Schema, taken: Collection[str] = (), impact: Iterable[Impact] = ()
 ) -> Plan[Schema]:
     """The plan of a registration, which repeats no version; its changes are those that activating it would make."""
     if schema.schema_version in taken:
-        problem = Problem(VERSION_TAKEN, "/schema_version", f"{schema.entity_type} {schema.schema_version} exists")
+        problem = EntityProblem(
+            VERSION_TAKEN, "/schema_version", f"{schema.entity_type} {schema.schema_version} exists"
+        )
         return _plan(active, schema, refusals=_refusals([problem]))
     return _plan(active, schema, reasons=_understated(active, schema), impact=impact)
 
 
-def planned_activation(active: Schema | None, schema: Schema, impact: Iterable[Impact] = ()) -> Plan[Schema]:
+def plan_activation(active: Schema | None, schema: Schema, impact: Iterable[Impact] = ()) -> Plan[Schema]:
     """The plan of making a version the active one; of an earlier one, that is a rollback."""
     return _plan(active, schema, impact=impact)
 
@@ -76,7 +78,7 @@ def _plan(
     )
 
 
-def _refusals(problems: Iterable[Problem]) -> tuple[Refusal, ...]:
+def _refusals(problems: Iterable[EntityProblem]) -> tuple[Refusal, ...]:
     return tuple(Refusal(problem.code, problem.path, problem.message) for problem in problems)
 
 
@@ -98,7 +100,7 @@ _CONFLICTS: dict[str, type[HeadraceError]] = {
 _BAD: dict[str, type[HeadraceError]] = {kind.code: kind for kind in (ForbiddenEntityType, PluralEntityType)}
 
 
-def refusal(problems: Sequence[Problem | Refusal]) -> HeadraceError:
+def refusal(problems: Sequence[EntityProblem | Refusal]) -> HeadraceError:
     """The error for what cannot be done: the gravest reason, and all of them as facts."""
     told = [_told(problem) for problem in problems]
     first = next((one for one in told if one["code"] in _CONFLICTS), told[0])
@@ -106,8 +108,8 @@ def refusal(problems: Sequence[Problem | Refusal]) -> HeadraceError:
     return kind(first["message"], field=first["path"] or "body", problems=told)
 
 
-def _told(problem: Problem | Refusal) -> dict[str, Any]:
-    if isinstance(problem, Problem):
+def _told(problem: EntityProblem | Refusal) -> dict[str, Any]:
+    if isinstance(problem, EntityProblem):
         return problem.dump()
     return {"code": problem.code, "path": problem.pointer, "message": problem.message, **problem.facts}
 

@@ -16,7 +16,7 @@ UNKNOWN = "unknown_member"
 DANGLING = "unknown_field"
 
 
-class Problem(NamedTuple):
+class EntityProblem(NamedTuple):
     """One thing that is wrong: a stable code, where as a JSON Pointer into what was given, and a sentence."""
 
     code: str
@@ -46,28 +46,30 @@ class Notice(NamedTuple):
         return told
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a value stands, and where problems with it go."""
 
     path: pointer.Pointer
-    problems: list[Problem]
+    problems: list[EntityProblem]
 
-    def at(self, name: str | int) -> Place:
+    def at(self, name: str | int) -> Location:
         """The place of a member."""
         return self._replace(path=(*self.path, str(name)))
 
     def refuse(self, code: str, message: str) -> None:
         """Note a problem with what stands here."""
-        self.problems.append(Problem(code, pointer.text(self.path), message))
+        self.problems.append(EntityProblem(code, pointer.text(self.path), message))
 
 
 MOST_MEMBERS = 1_000
 LONGEST_TEXT = 10_000
 
-Reader = Callable[[Any, Place], Any]
+Reader = Callable[[Any, Location], Any]
 
 
-def members(given: Any, readers: Mapping[str, Reader], place: Place, required: Collection[str] = ()) -> dict[str, Any]:
+def read_members(
+    given: Any, readers: Mapping[str, Reader], place: Location, required: Collection[str] = ()
+) -> dict[str, Any]:
     """The members that were read; each unknown, missing or unreadable one is noted. A null is as if not given."""
     if not isinstance(given, dict):
         place.refuse(INVALID, "this is an object")
@@ -83,7 +85,7 @@ def members(given: Any, readers: Mapping[str, Reader], place: Place, required: C
     }
 
 
-def text(given: Any, place: Place) -> str:
+def read_text(given: Any, place: Location) -> str:
     """A text that is not blank."""
     if isinstance(given, str) and given.strip() and len(given) <= LONGEST_TEXT:
         return given
@@ -91,14 +93,14 @@ def text(given: Any, place: Place) -> str:
     return ""
 
 
-def flag(given: Any, place: Place) -> bool:
+def read_boolean(given: Any, place: Location) -> bool:
     """True or false."""
     if not isinstance(given, bool):
         place.refuse(INVALID, "this is true or false")
     return given is True
 
 
-def share(given: Any, place: Place) -> float:
+def read_fraction(given: Any, place: Location) -> float:
     """A number from 0 to 1."""
     if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given <= 1:
         return given
@@ -106,10 +108,10 @@ def share(given: Any, place: Place) -> float:
     return 0.0
 
 
-def choice(*words: str) -> Reader:
+def choice_reader(*words: str) -> Reader:
     """One of some words."""
 
-    def read(given: Any, place: Place) -> Any:
+    def read(given: Any, place: Location) -> Any:
         if not (isinstance(given, str) and given in words):
             place.refuse(INVALID, f"this is one of {', '.join(words)}")
         return given
@@ -117,10 +119,10 @@ def choice(*words: str) -> Reader:
     return read
 
 
-def listed(item: Reader) -> Reader:
+def list_reader(item: Reader) -> Reader:
     """A list, of which every element is read alike."""
 
-    def read(given: Any, place: Place) -> tuple[Any, ...]:
+    def read(given: Any, place: Location) -> tuple[Any, ...]:
         if not isinstance(given, list) or len(given) > MOST_MEMBERS:
             place.refuse(INVALID, f"this is a list of at most {MOST_MEMBERS}")
             return ()
@@ -129,9 +131,9 @@ def listed(item: Reader) -> Reader:
     return read
 
 
-def distinct(given: Any, place: Place) -> tuple[str, ...]:
+def read_distinct_texts(given: Any, place: Location) -> tuple[str, ...]:
     """A list of texts, none of them twice."""
-    found: tuple[str, ...] = listed(text)(given, place)
+    found: tuple[str, ...] = list_reader(read_text)(given, place)
     for number, name in enumerate(found):
         if name in found[:number]:
             place.at(number).refuse(INVALID, f"{name!r} is there already")

@@ -15,23 +15,23 @@ from headrace.schema.entity.nodes import Policy, Schema
 from headrace.schema.entity.problem import (
     INVALID,
     MISSING,
+    EntityProblem,
+    Location,
     Notice,
-    Place,
-    Problem,
     Reader,
-    choice,
-    distinct,
-    flag,
-    listed,
-    members,
-    text,
+    choice_reader,
+    list_reader,
+    read_boolean,
+    read_distinct_texts,
+    read_members,
+    read_text,
 )
-from headrace.schema.entity.update import Addition, ConverterAddition, Update
+from headrace.schema.entity.update import Addition, ConverterAddition, TypeUpdate
 
 VERSION_INVALID = "version_invalid"
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class TypeRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """What a registration asks for; whose a user's schema is, only the server knows."""
 
     schema: Schema
@@ -41,11 +41,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-def read_registration(payload: Any, guard: bool = False) -> Registration | list[Problem]:
+def read_registration(payload: Any, guard: bool = False) -> TypeRegistration | list[EntityProblem]:
     """A registration, or all that is wrong with it; ``guard`` refuses odd names unless the payload forces them."""
-    problems: list[Problem] = []
-    place = Place((), problems)
-    found = members(payload, _READERS, place, required=("entity_type", "schema_version"))
+    problems: list[EntityProblem] = []
+    place = Location((), problems)
+    found = read_members(payload, _READERS, place, required=("entity_type", "schema_version"))
     given = payload if isinstance(payload, dict) else {}
     read_as = _documents(given, place)
     noted = _name(found, guard, place)
@@ -53,7 +53,7 @@ def read_registration(payload: Any, guard: bool = False) -> Registration | list[
     if problems or read_as is None:
         return problems
     schema = Schema(
-        entity_type=names.normalised(found["entity_type"]),
+        entity_type=names.normalise_type_name(found["entity_type"]),
         schema_version=found["schema_version"],
         schema_definition=read_as.definition,
         reducer_config=read_as.reducer_config,
@@ -61,16 +61,16 @@ def read_registration(payload: Any, guard: bool = False) -> Registration | list[
         metadata=found.get("metadata", {}),
     )
     flags = {name: found.get(name, False) for name in ("activate", "force", "dry_run")}
-    return Registration(schema=schema, notices=(*noted, *read_as.notices), **flags)
+    return TypeRegistration(schema=schema, notices=(*noted, *read_as.notices), **flags)
 
 
-def _documents(given: dict[str, Any], place: Place) -> definition.Read | None:
+def _documents(given: dict[str, Any], place: Location) -> definition.ParsedDefinition | None:
     """The definition and the configuration; where one is missing, only that is told of it."""
     wanted = ("schema_definition", "reducer_config")
     missing = [name for name in wanted if given.get(name) is None]
     for name in missing:
         place.at(name).refuse(MISSING, f"{name} is missing")
-    aside: list[Problem] = []
+    aside: list[EntityProblem] = []
     defined, configured = (place.at(name)._replace(problems=aside) for name in wanted)
     read_as = definition.read(given.get(wanted[0]), given.get(wanted[1]), defined, configured)
     absent = {f"/{name}" for name in missing}
@@ -78,20 +78,20 @@ def _documents(given: dict[str, Any], place: Place) -> definition.Read | None:
     return read_as
 
 
-def _name(found: dict[str, Any], guard: bool, place: Place) -> list[Notice]:
+def _name(found: dict[str, Any], guard: bool, place: Location) -> list[Notice]:
     """What is worth knowing about the name; what speaks against it is a problem where names are guarded."""
     given = found.get("entity_type", "")
     if not given:
         return []
-    against = names.guarded(names.normalised(given))
+    against = names.check_type_name(names.normalise_type_name(given))
     if guard and not found.get("force", False):
         for notice in against:
             place.at("entity_type").refuse(notice.code, notice.message)
         against = []
-    return [*against, *names.linted(given)]
+    return [*against, *names.lint_type_name(given)]
 
 
-def scope_of(found: dict[str, Any], place: Place) -> Any:
+def scope_of(found: dict[str, Any], place: Location) -> Any:
     """The scope, which can be said in two ways."""
     specific = found.get("user_specific")
     scope = found.get("scope", "user" if specific else "global")
@@ -100,7 +100,7 @@ def scope_of(found: dict[str, Any], place: Place) -> Any:
     return scope
 
 
-def read_version(given: Any, place: Place) -> str:
+def read_version(given: Any, place: Location) -> str:
     """A version in its one spelling."""
     version = semver.parse(given)
     if version is None:
@@ -108,7 +108,7 @@ def read_version(given: Any, place: Place) -> str:
     return str(version)
 
 
-def read_metadata(given: Any, place: Place) -> dict[str, Any]:
+def read_metadata(given: Any, place: Location) -> dict[str, Any]:
     """An object of anything."""
     if not isinstance(given, dict):
         place.refuse(INVALID, "metadata is an object")
@@ -116,21 +116,21 @@ def read_metadata(given: Any, place: Place) -> dict[str, Any]:
     return given
 
 
-def _as_given(given: Any, _: Place) -> Any:
+def _as_given(given: Any, _: Location) -> Any:
     return given
 
 
 _READERS: dict[str, Reader] = {
-    "entity_type": text,
+    "entity_type": read_text,
     "schema_version": read_version,
     "schema_definition": _as_given,
     "reducer_config": _as_given,
-    "scope": choice("global", "user"),
-    "user_specific": flag,
+    "scope": choice_reader("global", "user"),
+    "user_specific": read_boolean,
     "metadata": read_metadata,
-    "activate": flag,
-    "force": flag,
-    "dry_run": flag,
+    "activate": read_boolean,
+    "force": read_boolean,
+    "dry_run": read_boolean,
 }
 
 
@@ -153,7 +153,7 @@ _OPTIONS = ("required", "validator", "preserveCase", "description", "converters"
 class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An update, and what else its sender wants."""
 
-    update: Update
+    update: TypeUpdate
     scope: str = "global"
     activate: bool = True
     migrate_existing: bool = False
@@ -162,30 +162,30 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-def read_change_request(payload: Any) -> ChangeRequest | list[Problem]:
+def read_change_request(payload: Any) -> ChangeRequest | list[EntityProblem]:
     """An update of a type, or all that is wrong with its shape."""
-    problems: list[Problem] = []
-    place = Place((), problems)
-    found = members(payload, _CHANGE_REQUEST_READERS, place)
+    problems: list[EntityProblem] = []
+    place = Location((), problems)
+    found = read_members(payload, _CHANGE_REQUEST_READERS, place)
     scope = scope_of(found, place)
     _once(found.get("fields_to_add", ()), place.at("fields_to_add"))
     if problems:
         return problems
-    update = Update(**{name: found[name] for name in Update.__struct_fields__ if name in found})
+    update = TypeUpdate(**{name: found[name] for name in TypeUpdate.__struct_fields__ if name in found})
     wishes = ("activate", "migrate_existing", "migrate_user_id", "force", "dry_run")
     return ChangeRequest(update=update, scope=scope, **{name: found[name] for name in wishes if name in found})
 
 
-def _once(additions: tuple[Addition | None, ...], place: Place) -> None:
+def _once(additions: tuple[Addition | None, ...], place: Location) -> None:
     names = [None if addition is None else addition.name for addition in additions]
     for number, name in enumerate(names):
         if name is not None and name in names[:number]:
             place.at(number).at("field_name").refuse(INVALID, f"{name!r} is to be added already")
 
 
-def _addition(given: Any, place: Place) -> Addition | None:
+def _addition(given: Any, place: Location) -> Addition | None:
     before = len(place.problems)
-    found = members(given, _ADDITION, place, required=("field_name", "field_type"))
+    found = read_members(given, _ADDITION, place, required=("field_name", "field_type"))
     if len(place.problems) > before:
         return None
     field = read_field(
@@ -195,21 +195,21 @@ def _addition(given: Any, place: Place) -> Addition | None:
     return None if field is None else Addition(found["field_name"], field, policy)
 
 
-def _converter(given: Any, place: Place) -> ConverterAddition | None:
-    readers: dict[str, Reader] = {"field_name": text, "converter": read_converter}
-    found = members(given, readers, place, required=("field_name", "converter"))
+def _converter(given: Any, place: Location) -> ConverterAddition | None:
+    readers: dict[str, Reader] = {"field_name": read_text, "converter": read_converter}
+    found = read_members(given, readers, place, required=("field_name", "converter"))
     if found.get("converter") is None:
         return None
     return ConverterAddition(found.get("field_name", ""), found["converter"])
 
 
-def _change_request_name(given: Any, place: Place) -> str:
+def _change_request_name(given: Any, place: Location) -> str:
     if not is_name(given):
         place.refuse(INVALID, f"{given!r} cannot be the name of a field")
     return str(given)
 
 
-def _later(given: Any, _: Place) -> Any:
+def _later(given: Any, _: Location) -> Any:
     """What is read with the whole field."""
     return given
 
@@ -222,17 +222,17 @@ _ADDITION: dict[str, Reader] = {
     **dict.fromkeys(_OPTIONS, _later),
 }
 _CHANGE_REQUEST_READERS: dict[str, Reader] = {
-    "fields_to_add": listed(_addition),
-    "fields_to_remove": distinct,
-    "converters_to_add": listed(_converter),
+    "fields_to_add": list_reader(_addition),
+    "fields_to_remove": read_distinct_texts,
+    "converters_to_add": list_reader(_converter),
     "canonical_name_fields": read_rules,
     "schema_version": read_version,
     "metadata": read_metadata,
-    "scope": choice("global", "user"),
-    "user_specific": flag,
-    "activate": flag,
-    "migrate_existing": flag,
-    "migrate_user_id": text,
-    "force": flag,
-    "dry_run": flag,
+    "scope": choice_reader("global", "user"),
+    "user_specific": read_boolean,
+    "activate": read_boolean,
+    "migrate_existing": read_boolean,
+    "migrate_user_id": read_text,
+    "force": read_boolean,
+    "dry_run": read_boolean,
 }

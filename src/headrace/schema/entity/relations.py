@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from headrace.schema.entity.identity import entity_id, part
+from headrace.schema.entity.identity import entity_id, name_part
 from headrace.schema.entity.nodes import Definition
 
 #: The relationship of a reference that names none.
@@ -30,7 +30,7 @@ class Link(NamedTuple):
     target_id: str
 
 
-def moments(definition: Definition, fields: Mapping[str, Any]) -> list[Moment]:
+def find_moments(definition: Definition, fields: Mapping[str, Any]) -> list[Moment]:
     """One moment for each dated value, in the order of the declarations."""
     return [
         Moment(declared.field, declared.event_type or declared.field, value)
@@ -40,12 +40,12 @@ def moments(definition: Definition, fields: Mapping[str, Any]) -> list[Moment]:
     ]
 
 
-def links(definition: Definition, fields: Mapping[str, Any], tenant: str) -> list[Link]:
+def find_links(definition: Definition, fields: Mapping[str, Any], tenant: str) -> list[Link]:
     """One link for each value that names an entity; an id stands for itself."""
     found = []
     for declared in definition.reference_fields:
         for value in _each(fields.get(declared.field)):
-            name = part(value)
+            name = name_part(value)
             if name is not None:
                 target = declared.target_entity_type
                 known = isinstance(value, str) and value.startswith("ent_")

@@ -38,7 +38,7 @@ _ENCODE = msgspec.json.Encoder(order="sorted").encode
 _CONTAINERS = frozenset({dict, list, Decimal})
 
 
-class Saying(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ObservationOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is said with entities besides their fields: of all of a request, or of one of them under ``_meta``."""
 
     observed_at: str | None = None
@@ -55,13 +55,13 @@ class Saying(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return None if self.observed_at is None else moment(self.observed_at)
 
 
-class Meta(Saying, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Meta(ObservationOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is said of one entity; ``target_id`` names the one that is meant."""
 
     target_id: Name | None = None
 
 
-class Envelope(Saying, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RequestOptions(ObservationOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is said of a whole request."""
 
     commit: bool = True
@@ -69,14 +69,14 @@ class Envelope(Saying, frozen=True, forbid_unknown_fields=True, kw_only=True):
     user_id: Name | None = None
 
 
-class Asked(msgspec.Struct, frozen=True):
+class StoreRequest(msgspec.Struct, frozen=True):
     """A request as it was read; ``source_id`` is that of its content where none was given.
 
     The content are the entities, except those that name a source of their own.
     """
 
     entities: list[dict[str, Any]]
-    envelope: Envelope
+    envelope: RequestOptions
     user_id: str
     source_id: str
     digest: bytes
@@ -87,17 +87,17 @@ class Asked(msgspec.Struct, frozen=True):
         return list(dict.fromkeys(entity["entity_type"] for entity in self.entities))
 
 
-def read(body: bytes, user_id: str) -> Asked:
+def read(body: bytes, user_id: str) -> StoreRequest:
     """The request that a body holds."""
-    document = document_of(body)
+    document = parse_document(body)
     entities = document.pop("entities", None)
     if not isinstance(entities, list) or not entities:
         raise BadRequest("entities is an array of at least one entity", field="entities")
-    envelope = convert(document, Envelope, "")
-    return asked(entities, envelope, envelope.user_id or user_id)
+    envelope = convert(document, RequestOptions, "")
+    return make_store_request(entities, envelope, envelope.user_id or user_id)
 
 
-def asked(entities: list[Any], envelope: Envelope, user_id: str) -> Asked:
+def make_store_request(entities: list[Any], envelope: RequestOptions, user_id: str) -> StoreRequest:
     """The request to store some entities."""
     if len(entities) > MOST_ENTITIES:
         raise BatchTooLarge(f"a request has at most {MOST_ENTITIES} entities", limit=MOST_ENTITIES)
@@ -114,7 +114,7 @@ def asked(entities: list[Any], envelope: Envelope, user_id: str) -> Asked:
     if len(contents) != len(entities):
         found.update(_ENCODE(entities))
     found.update(_ENCODE(msgspec.structs.replace(envelope, idempotency_key=None, commit=True)))
-    return Asked(entities, envelope, user_id, named or addressed, found.digest())
+    return StoreRequest(entities, envelope, user_id, named or addressed, found.digest())
 
 
 def address(entities: list[Any], user_id: str) -> str:
@@ -150,7 +150,7 @@ def convert(value: Any, kind: type[Document], where: str) -> Document:
         raise BadRequest(f"{where}{message}", field=field or "body") from reason
 
 
-def document_of(body: bytes) -> dict[str, Any]:
+def parse_document(body: bytes) -> dict[str, Any]:
     """The one object that a body holds, with nothing in it lost unseen."""
     check_text(body)
     try:
@@ -174,11 +174,11 @@ def _check(number: int, entity: Any) -> None:
     if type(name) is not str or not name:
         raise BadRequest(f"entity {number} has no entity_type", field="entity_type", item=number)
     for key, value in entity.items():
-        if type(value) in _CONTAINERS and (reason := flaw(value)) is not None:
+        if type(value) in _CONTAINERS and (reason := find_flaw(value)) is not None:
             raise BadRequest(f"entity {number}: {key!r} {reason}", field=key, item=number)
 
 
-def flaw(value: Any) -> str | None:
+def find_flaw(value: Any) -> str | None:
     """Why a value cannot be kept as it is: a number in it that no float holds, or too many levels."""
     level = [value]
     for _ in range(MOST_LEVELS):

@@ -53,7 +53,7 @@ def distance(old: Version, new: Version) -> Bump:
     return Bump.MINOR if new.minor > old.minor else Bump.PATCH
 
 
-def following(base: Version, bump: Bump, taken: Collection[Version] = ()) -> Version:
+def next_free_version(base: Version, bump: Bump, taken: Collection[Version] = ()) -> Version:
     """The first version after a base, by steps of this kind, that nobody has taken."""
     version = base.bumped(bump)
     while version in taken and bump is not Bump.NONE:

@@ -1,6 +1,6 @@
 """What was given for an entity, split into what fits the schema and what does not; nothing is ever lost.
 
-The law: ``rebuilt(fields, fragments)`` is exactly what was given.
+The law: ``rejoin_fragments(fields, fragments)`` is exactly what was given.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from headrace.schema.entity.nodes import Definition, Field, Type
-from headrace.schema.entity.values import PLAIN, UNFIT, VALIDATORS, converted
+from headrace.schema.entity.values import PLAIN, UNFIT, VALIDATORS, convert_value
 
 Reason = Literal["unknown_field", "converted_value_original"]
 
@@ -70,7 +70,7 @@ class Splitter:
 
     def _made(self, key: str, field: Field, value: Any) -> Any:
         """The value as the field holds it, or UNFIT."""
-        made = converted(field, value)
+        made = convert_value(field, value)
         accepts = self._validators.get(key)
         return UNFIT if made is UNFIT or (accepts is not None and not accepts(made)) else made
 
@@ -79,12 +79,12 @@ class Splitter:
         field = self._fields.get(fragment.key)
         if field is None:
             return "UNKNOWN_FIELD", f"there is no field {fragment.key!r}; the value is kept as a fragment"
-        if field.validator is None or converted(field, fragment.value) is UNFIT:
+        if field.validator is None or convert_value(field, fragment.value) is UNFIT:
             return "UNKNOWN_FIELD", f"{fragment.key!r} takes a {field.type}; the value is kept as a fragment"
         wants = VALIDATORS[field.validator].wants
         return "VALIDATOR_FAILED", f"{fragment.key!r} takes {wants}; the value is kept as a fragment"
 
 
-def rebuilt(fields: Mapping[str, Any], fragments: Iterable[Fragment]) -> dict[str, Any]:
+def rejoin_fragments(fields: Mapping[str, Any], fragments: Iterable[Fragment]) -> dict[str, Any]:
     """What was given, from what it was split into."""
     return {**fields, **{fragment.key: fragment.value for fragment in fragments}}

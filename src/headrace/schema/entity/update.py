@@ -13,9 +13,9 @@ import msgspec
 from headrace.schema.entity.difference import Difference, bump_of, differences
 from headrace.schema.entity.fields import CONVERTER_MISMATCH, MOST_FIELDS
 from headrace.schema.entity.nodes import Composite, Converter, Definition, Field, Policy, ReducerConfig, Schema
-from headrace.schema.entity.overlay import identifiable, pruned, pruned_config
-from headrace.schema.entity.problem import DANGLING, INVALID, Notice, Place, Problem
-from headrace.schema.entity.semver import Bump, Version, distance, following, parse
+from headrace.schema.entity.overlay import ensure_identity, prune_config, prune_declarations
+from headrace.schema.entity.problem import DANGLING, INVALID, EntityProblem, Location, Notice
+from headrace.schema.entity.semver import Bump, Version, distance, next_free_version, parse
 
 VERSION_NOT_NEWER = "version_not_newer"
 VERSION_UNDERSTATES = "version_understates"
@@ -37,7 +37,7 @@ class ConverterAddition(NamedTuple):
     converter: Converter
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True):
+class TypeUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What an update asks for; None for the identity rule leaves it, and an empty one takes it away."""
 
     fields_to_add: tuple[Addition, ...] = ()
@@ -48,7 +48,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
 
 
-class Updated(NamedTuple):
+class UpdatedSchema(NamedTuple):
     """The schema after an update, its differences, and what is worth knowing; without differences it is the same."""
 
     schema: Schema
@@ -57,10 +57,10 @@ class Updated(NamedTuple):
     notices: list[Notice]
 
 
-def updated(base: Schema, update: Update, taken: Collection[str] = ()) -> Updated | list[Problem]:
+def apply_update(base: Schema, update: TypeUpdate, taken: Collection[str] = ()) -> UpdatedSchema | list[EntityProblem]:
     """The next version of a schema, or all that is wrong; ``taken`` are the versions that exist."""
-    problems: list[Problem] = []
-    place = Place((), problems)
+    problems: list[EntityProblem] = []
+    place = Location((), problems)
     _check_names(base.schema_definition, update, place)
     if problems:
         return problems
@@ -75,15 +75,15 @@ def updated(base: Schema, update: Update, taken: Collection[str] = ()) -> Update
     found = differences(base, made)
     bump = bump_of(found)
     if bump is Bump.NONE:
-        return Updated(base, [], bump, [*_skipped(base, update), *notices])
+        return UpdatedSchema(base, [], bump, [*_skipped(base, update), *notices])
     version = _version(base, bump, update, taken, place)
     if problems:
         return problems
     made = msgspec.structs.replace(made, schema_version=version)
-    return Updated(made, found, bump, [*_skipped(base, update), *notices])
+    return UpdatedSchema(made, found, bump, [*_skipped(base, update), *notices])
 
 
-def _check_names(base: Definition, update: Update, place: Place) -> None:
+def _check_names(base: Definition, update: TypeUpdate, place: Location) -> None:
     """Note what cannot be done to the fields that there are."""
     added = {addition.name: addition.field for addition in update.fields_to_add}
     for number, name in enumerate(update.fields_to_remove):
@@ -108,7 +108,7 @@ def _check_names(base: Definition, update: Update, place: Place) -> None:
                 place.at("canonical_name_fields").at(number).refuse(DANGLING, f"there is no field {name!r}")
 
 
-def _definition(base: Definition, update: Update) -> tuple[Definition, list[Notice]]:
+def _definition(base: Definition, update: TypeUpdate) -> tuple[Definition, list[Notice]]:
     fields = dict(base.fields)
     for addition in update.fields_to_add:
         fields.setdefault(addition.name, addition.field)
@@ -122,21 +122,21 @@ def _definition(base: Definition, update: Update) -> tuple[Definition, list[Noti
     rules = update.canonical_name_fields
     ruled = base if rules is None else msgspec.structs.replace(base, canonical_name_fields=rules)
     if ruled.alternatives == base.alternatives:
-        return pruned(made)
+        return prune_declarations(made)
     made = msgspec.structs.replace(made, canonical_name_fields=rules, identity_opt_out=None)
-    made, notices = identifiable(made)
-    return pruned(made)[0], notices
+    made, notices = ensure_identity(made)
+    return prune_declarations(made)[0], notices
 
 
-def _config(base: ReducerConfig, definition: Definition, update: Update, before: Definition) -> ReducerConfig:
+def _config(base: ReducerConfig, definition: Definition, update: TypeUpdate, before: Definition) -> ReducerConfig:
     policies = dict(base.merge_policies)
     for addition in update.fields_to_add:
         if addition.name not in before.fields:
             policies[addition.name] = addition.policy
-    return pruned_config(msgspec.structs.replace(base, merge_policies=policies), definition)
+    return prune_config(msgspec.structs.replace(base, merge_policies=policies), definition)
 
 
-def _skipped(base: Schema, update: Update) -> list[Notice]:
+def _skipped(base: Schema, update: TypeUpdate) -> list[Notice]:
     """What was asked for and is so already."""
     fields = base.schema_definition.fields
     there = tuple(addition.name for addition in update.fields_to_add if addition.name in fields)
@@ -149,11 +149,11 @@ def _skipped(base: Schema, update: Update) -> list[Notice]:
     return found
 
 
-def _version(base: Schema, bump: Bump, update: Update, taken: Collection[str], place: Place) -> str:
+def _version(base: Schema, bump: Bump, update: TypeUpdate, taken: Collection[str], place: Location) -> str:
     """The version asked for if it can be that, or the next one of its kind."""
     before, used = _parsed(base.schema_version), {_parsed(text) for text in taken}
     if update.schema_version is None:
-        return str(following(before, bump, used))
+        return str(next_free_version(before, bump, used))
     version, place = _parsed(update.schema_version), place.at("schema_version")
     if version <= before:
         place.refuse(VERSION_NOT_NEWER, f"{version} is not newer than {before}")

@@ -72,7 +72,7 @@ _UUID = "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _PHONE = re.compile(r"\+?[0-9(][0-9 ().-]*[0-9]")
 
 
-class Validator(NamedTuple):
+class FieldValidator(NamedTuple):
     """A validator: the types it can judge, what it accepts, and that in words."""
 
     types: tuple[Type, ...]
@@ -100,24 +100,26 @@ def _phone(value: str) -> bool:
 _LOCAL = _matching(r"[^\s@.\"(),:;<>\[\]\\](?:[^\s@\"(),:;<>\[\]\\]*[^\s@.\"(),:;<>\[\]\\])?")
 _DOMAIN = _matching(rf"{_LABEL}(?:\.{_LABEL})*")
 
-VALIDATORS: dict[str, Validator] = {
-    "email": Validator(("string",), _email, "an address such as name@example.org"),
-    "url": Validator(("string",), _matching(_URL), "an absolute address such as https://example.org/page"),
-    "iso_date": Validator(_TEXT, is_day, "a day such as 2026-01-31"),
-    "iso_datetime": Validator(_TEXT, is_date_time, "a moment with a zone such as 2026-01-31T12:00:00Z"),
-    "phone": Validator(("string",), _phone, "a telephone number of 5 to 15 digits"),
-    "currency": Validator(("string",), _matching("[A-Z]{3}"), "a currency code of three capitals"),
-    "country": Validator(("string",), _matching("[A-Z]{2}"), "a country code of two capitals"),
-    "slug": Validator(("string",), _matching("[a-z0-9]+(?:-[a-z0-9]+)*"), "small letters, digits and single hyphens"),
-    "uuid": Validator(("string",), _matching(_UUID), "a UUID"),
-    "non_empty": Validator(
+VALIDATORS: dict[str, FieldValidator] = {
+    "email": FieldValidator(("string",), _email, "an address such as name@example.org"),
+    "url": FieldValidator(("string",), _matching(_URL), "an absolute address such as https://example.org/page"),
+    "iso_date": FieldValidator(_TEXT, is_day, "a day such as 2026-01-31"),
+    "iso_datetime": FieldValidator(_TEXT, is_date_time, "a moment with a zone such as 2026-01-31T12:00:00Z"),
+    "phone": FieldValidator(("string",), _phone, "a telephone number of 5 to 15 digits"),
+    "currency": FieldValidator(("string",), _matching("[A-Z]{3}"), "a currency code of three capitals"),
+    "country": FieldValidator(("string",), _matching("[A-Z]{2}"), "a country code of two capitals"),
+    "slug": FieldValidator(
+        ("string",), _matching("[a-z0-9]+(?:-[a-z0-9]+)*"), "small letters, digits and single hyphens"
+    ),
+    "uuid": FieldValidator(("string",), _matching(_UUID), "a UUID"),
+    "non_empty": FieldValidator(
         ("string", "date", "array", "object"),
         lambda value: bool(value.strip() if isinstance(value, str) else value),
         "something that is not empty",
     ),
-    "integer": Validator(("number",), lambda value: value == value // 1, "a whole number"),
-    "positive": Validator(("number",), lambda value: value > 0, "a number above zero"),
-    "non_negative": Validator(("number",), lambda value: value >= 0, "a number not below zero"),
+    "integer": FieldValidator(("number",), lambda value: value == value // 1, "a whole number"),
+    "positive": FieldValidator(("number",), lambda value: value > 0, "a number above zero"),
+    "non_negative": FieldValidator(("number",), lambda value: value >= 0, "a number not below zero"),
 }
 
 
@@ -135,7 +137,7 @@ class Violation(NamedTuple):
         return Notice("CONSTRAINT_VIOLATION", self.message, (self.field,), *facts)
 
 
-class Broken(NamedTuple):
+class BrokenConstraint(NamedTuple):
     """A constraint that a value breaks, and why it does."""
 
     constraint: str
@@ -143,7 +145,7 @@ class Broken(NamedTuple):
     reason: str
 
 
-Check = Callable[[Any], Broken | None]
+Check = Callable[[Any], BrokenConstraint | None]
 
 
 class Limits:
@@ -172,18 +174,18 @@ def check(constraints: Constraints) -> Check:
     choices, banned = list(map(_exact, constraints.enum)), list(map(_exact, constraints.banned))
     pattern = None if constraints.pattern is None else document.Validator({"pattern": constraints.pattern})
 
-    def judge(value: Any) -> Broken | None:
+    def judge(value: Any) -> BrokenConstraint | None:
         exact = _exact(value)
         if least is not None and exact < least:
-            return Broken("min", constraints.min, f"is below {constraints.min}")
+            return BrokenConstraint("min", constraints.min, f"is below {constraints.min}")
         if greatest is not None and exact > greatest:
-            return Broken("max", constraints.max, f"is above {constraints.max}")
+            return BrokenConstraint("max", constraints.max, f"is above {constraints.max}")
         if choices and exact not in choices:
-            return Broken("enum", constraints.enum, f"is none of {', '.join(map(repr, constraints.enum))}")
+            return BrokenConstraint("enum", constraints.enum, f"is none of {', '.join(map(repr, constraints.enum))}")
         if exact in banned:
-            return Broken("banned", constraints.banned, "is a value that is banned")
+            return BrokenConstraint("banned", constraints.banned, "is a value that is banned")
         if pattern is not None and not pattern.accepts(value):
-            return Broken("pattern", constraints.pattern, f"does not match {constraints.pattern}")
+            return BrokenConstraint("pattern", constraints.pattern, f"does not match {constraints.pattern}")
         return None
 
     return judge
@@ -199,7 +201,7 @@ def is_pattern(text: str) -> bool:
     return not document.problems({"pattern": text})
 
 
-#: What ``converted`` gives for a value that is not of the type and does not become so.
+#: What ``convert_value`` gives for a value that is not of the type and does not become so.
 UNFIT: Any = object()
 
 #: The start of the year 2100: what lies beyond is no moment in this unit.
@@ -212,7 +214,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][+-]?[
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
-class Function(NamedTuple):
+class ConverterFunction(NamedTuple):
     """A converter: what it takes, what it makes, and how."""
 
     from_type: Type
@@ -220,7 +222,7 @@ class Function(NamedTuple):
     convert: Callable[[Any], Any]
 
 
-def converted(field: Field, value: Any) -> Any:
+def convert_value(field: Field, value: Any) -> Any:
     """The value if it is of the field's type, else what the first converter that can makes of it, else UNFIT."""
     if fits(value, field.type):
         return value
@@ -279,12 +281,12 @@ def _boolean(text: str) -> bool | None:
     return _BOOLEANS.get(text.strip().lower())
 
 
-FUNCTIONS: dict[str, Function] = {
-    "timestamp_nanos_to_iso": Function("number", "date", _moment(1_000_000_000, whole=True)),
-    "timestamp_ms_to_iso": Function("number", "date", _moment(1_000)),
-    "timestamp_s_to_iso": Function("number", "date", _moment(1)),
-    "number_to_string": Function("number", "string", decimal),
-    "string_to_number": Function("string", "number", _number),
-    "boolean_to_string": Function("boolean", "string", _text),
-    "string_to_boolean": Function("string", "boolean", _boolean),
+FUNCTIONS: dict[str, ConverterFunction] = {
+    "timestamp_nanos_to_iso": ConverterFunction("number", "date", _moment(1_000_000_000, whole=True)),
+    "timestamp_ms_to_iso": ConverterFunction("number", "date", _moment(1_000)),
+    "timestamp_s_to_iso": ConverterFunction("number", "date", _moment(1)),
+    "number_to_string": ConverterFunction("number", "string", decimal),
+    "string_to_number": ConverterFunction("string", "number", _number),
+    "boolean_to_string": ConverterFunction("boolean", "string", _text),
+    "string_to_boolean": ConverterFunction("string", "boolean", _boolean),
 }

@@ -7,11 +7,11 @@ f64 it is taken as one. ``%`` has the sign of what is divided. Strings are compa
 the moment (to the microsecond). A cast that cannot give a value gives null.
 """
 
-from headrace.schema.expression.checking import check, faults
 from headrace.schema.expression.closure import compiled
 from headrace.schema.expression.duck import sql
 from headrace.schema.expression.syntax import parse
 from headrace.schema.expression.text import render
 from headrace.schema.expression.tree import Expr, ExpressionError, Fault, fields
+from headrace.schema.expression.type_check import check, faults
 
 __all__ = ["Expr", "ExpressionError", "Fault", "check", "compiled", "faults", "fields", "parse", "render", "sql"]

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from headrace.schema.descriptor.nodes import Type
-from headrace.schema.expression.checking import ARITHMETIC, DEEPEST_ZOOM, TARGETS, type_of_constant
 from headrace.schema.expression.closure import DECIMAL, GREATEST, INTEGER, LEAST, NORTHMOST
 from headrace.schema.expression.tree import (
     Binary,
@@ -25,6 +23,8 @@ from headrace.schema.expression.tree import (
     depth,
     fold,
 )
+from headrace.schema.expression.type_check import ARITHMETIC, DEEPEST_ZOOM, TARGETS, type_of_constant
+from headrace.schema.field_type import Type
 
 #: The time that DuckDB takes to read lambdas grows with the cube of how deep they are nested.
 DEEPEST = 64

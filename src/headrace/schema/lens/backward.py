@@ -13,23 +13,23 @@ import msgspec
 
 from headrace.schema import pointer as pointers
 from headrace.schema.lens import ops
-from headrace.schema.lens.builtins import conversion
+from headrace.schema.lens.builtins import make_conversion
 from headrace.schema.lens.document import admits, default_of, required
 from headrace.schema.lens.forward import (
     Step,
     Steps,
-    converting,
-    heading,
-    inside,
+    convert_step,
+    each_element_step,
+    head_step,
+    inside_step,
     make_objects,
-    over,
-    source_of,
-    target_of,
-    wrapping,
+    source_finder,
+    target_finder,
+    wrap_step,
 )
 from headrace.schema.lens.ops import Op
-from headrace.schema.lens.pullback import Absent, Constant, Either, Source, Stored, existence, traced
-from headrace.schema.lens.values import LensFailure, Slot, encoded, found, opened
+from headrace.schema.lens.pullback import Absent, ConstantSource, Either, Stored, ValueSource, existence, trace_source
+from headrace.schema.lens.values import LensFailure, Slot, encode_value, find_value_slot, open_container
 from headrace.schema.pointer import Pointer
 
 
@@ -48,12 +48,14 @@ class _Before(NamedTuple):
     def untouched(self, names: Pointer) -> bool:
         """Whether no op did anything to a value."""
         pointer = self.base + names
-        return traced(self.scopes, pointer) == Stored(pointer) and self._origin(pointer[:-1]) == Stored(pointer[:-1])
+        return trace_source(self.scopes, pointer) == Stored(pointer) and self._origin(pointer[:-1]) == Stored(
+            pointer[:-1]
+        )
 
-    def _origin(self, pointer: Pointer) -> Source | None:
-        return existence(traced(self.scopes, pointer))
+    def _origin(self, pointer: Pointer) -> ValueSource | None:
+        return existence(trace_source(self.scopes, pointer))
 
-    def _implied(self, source: Source | None) -> list[Pointer]:
+    def _implied(self, source: ValueSource | None) -> list[Pointer]:
         """The pointers in an old document that have values where a source is there."""
         match source:
             case Stored(pointer):
@@ -64,7 +66,7 @@ class _Before(NamedTuple):
                 return self._implied(absent)
         return []
 
-    def _possible(self, source: Source) -> bool:
+    def _possible(self, source: ValueSource) -> bool:
         match source:
             case Stored(pointer):
                 return admits(self.schema, pointer)
@@ -72,14 +74,14 @@ class _Before(NamedTuple):
                 return (admits(self.schema, test) and self._possible(present)) or self._possible(absent)
         return not isinstance(source, Absent)
 
-    def _is_there(self, source: Source | None, known: list[Pointer]) -> bool:
+    def _is_there(self, source: ValueSource | None, known: list[Pointer]) -> bool:
         match source:
             case Stored(pointer):
                 return required(self.schema, pointer, known)
             case Either(test, present, absent):
                 there = self._is_there(present, known)
                 return there and (required(self.schema, test, known) or self._is_there(absent, known))
-        return isinstance(source, Constant)
+        return isinstance(source, ConstantSource)
 
     def within(self, path: Pointer) -> _Before:
         return self._replace(base=self.base + path)
@@ -115,7 +117,7 @@ def _move_back(source: Pointer, target: Pointer, optional: bool, before: _Before
         return _unfold(target, source[len(target) :], optional)
     if before.certain(target):
         return _nothing if optional else _impossible("what was here was overwritten", target)
-    find = source_of(target, optional)
+    find = source_finder(target, optional)
 
     def step(holder: Any, key: Any) -> None:
         place = find(holder, key)
@@ -133,7 +135,7 @@ def _unfold(target: Pointer, names: Pointer, optional: bool) -> Step:
     """Undo what brought a value to the place of an object around it."""
     if any(pointers.index(name) is not None for name in names):
         return _impossible("what was here was overwritten", target)
-    find = source_of(target, optional)
+    find = source_finder(target, optional)
 
     def step(holder: Any, key: Any) -> None:
         place = find(holder, key)
@@ -150,8 +152,8 @@ def _shifted(holder: Any, key: Any, source: Pointer, target: Pointer) -> bool:
     parent = source[:-1]
     if target[: len(parent)] != parent or len(target) == len(parent):
         return False
-    place = found(holder, key, parent)
-    return place is not None and type(opened(*place)) is list
+    place = find_value_slot(holder, key, parent)
+    return place is not None and type(open_container(*place)) is list
 
 
 def _put_back(holder: Any, key: Any, names: Pointer, value: Any) -> None:
@@ -165,12 +167,12 @@ def _put_back(holder: Any, key: Any, names: Pointer, value: Any) -> None:
 
 
 def _gap(holder: Any, key: Any, names: Pointer) -> Slot:
-    host = found(holder, key, names[:-1])
-    array = None if host is None else opened(*host)
+    host = find_value_slot(holder, key, names[:-1])
+    array = None if host is None else open_container(*host)
     index = pointers.index(names[-1])
     if type(array) is list and index == len(array):
         return array, index
-    return target_of(names)(holder, key)
+    return target_finder(names)(holder, key)
 
 
 def _copy_back(source: Pointer, target: Pointer, optional: bool, before: _Before) -> Step:
@@ -179,14 +181,14 @@ def _copy_back(source: Pointer, target: Pointer, optional: bool, before: _Before
         return _unfold(target, source[len(target) :], optional)
     if before.certain(target):
         return _nothing
-    find = source_of(target, optional=False)
+    find = source_finder(target, optional=False)
 
     def step(holder: Any, key: Any) -> None:
-        if found(holder, key, source) is not None:
-            _take_away(found(holder, key, target))
+        if find_value_slot(holder, key, source) is not None:
+            _take_away(find_value_slot(holder, key, target))
         elif not optional:
             place = find(holder, key)
-            value = encoded(place[0][place[1]]) if place else None
+            value = encode_value(place[0][place[1]]) if place else None
             _take_away(place)
             _put_back(holder, key, source, value)
 
@@ -212,7 +214,7 @@ def _add(op: ops.Add, before: _Before) -> Step:
         return _nothing
 
     def step(holder: Any, key: Any) -> None:
-        _take_away(found(holder, key, op.path))
+        _take_away(find_value_slot(holder, key, op.path))
 
     return step
 
@@ -223,13 +225,13 @@ def _remove(op: ops.Remove, before: _Before) -> Step:
     default = default_of(op.schema) if op.default is msgspec.UNSET else op.default
     if default is msgspec.UNSET:
         return _impossible("what was removed here has no default", op.path)
-    value = encoded(default)
+    value = encode_value(default)
 
     def step(holder: Any, key: Any) -> None:
-        host = found(holder, key, op.path[:-1])
-        if op.optional and (host is None or type(opened(*host)) is not dict):
+        host = find_value_slot(holder, key, op.path[:-1])
+        if op.optional and (host is None or type(open_container(*host)) is not dict):
             return
-        place = found(holder, key, op.path)
+        place = find_value_slot(holder, key, op.path)
         if place is None or type(place[0]) is list:
             _put_back(holder, key, op.path, value)
 
@@ -252,7 +254,7 @@ def _plunge(op: ops.Plunge, before: _Before) -> Step:
     made = {host for host in _prefixes(op.host) if op.create_host and not before.certain(host)}
 
     def step(holder: Any, key: Any) -> None:
-        was_there = found(holder, key, (*op.host, op.member)) is not None
+        was_there = find_value_slot(holder, key, (*op.host, op.member)) is not None
         back(holder, key)
         if was_there:
             _prune(holder, key, op.host, made)
@@ -267,7 +269,7 @@ def _prefixes(names: Pointer) -> list[Pointer]:
 def _prune(holder: Any, key: Any, host: Pointer, made: set[Pointer]) -> None:
     """Delete the outermost object on the way to a host that may have been made and now leads to nothing else."""
     for names in _prefixes(host):
-        place = found(holder, key, names)
+        place = find_value_slot(holder, key, names)
         if names in made and place is not None and _hollow(place[0][place[1]], host[len(names) :]):
             _take_away(place)
             return
@@ -280,16 +282,16 @@ def _hollow(value: Any, names: Pointer) -> bool:
 
 
 def _convert(op: ops.Convert, before: _Before) -> Step:
-    return converting(op.path, op.optional, conversion(op.to_type, op.from_type, op.backward))
+    return convert_step(op.path, op.optional, make_conversion(op.to_type, op.from_type, op.backward))
 
 
 def _in(op: ops.In, before: _Before) -> Step:
     # Steps on the whole object may have made something else of it.
-    return inside(op.path, op.optional, _backward(op.ops, before.within(op.path)), lambda place, path: None)
+    return inside_step(op.path, op.optional, _backward(op.ops, before.within(op.path)), lambda place, path: None)
 
 
 def _map(op: ops.Map, before: _Before) -> Step:
-    return over(op.path, op.optional, _backward(op.ops, before.within((*op.path, "0"))))
+    return each_element_step(op.path, op.optional, _backward(op.ops, before.within((*op.path, "0"))))
 
 
 _COMPILE: dict[type[Op], Callable[[Any, _Before], Step]] = {
@@ -299,8 +301,8 @@ _COMPILE: dict[type[Op], Callable[[Any, _Before], Step]] = {
     ops.Remove: _remove,
     ops.Hoist: _hoist,
     ops.Plunge: _plunge,
-    ops.Wrap: lambda op, before: heading(op.path, op.optional),
-    ops.Head: lambda op, before: wrapping(op.path, op.optional),
+    ops.Wrap: lambda op, before: head_step(op.path, op.optional),
+    ops.Head: lambda op, before: wrap_step(op.path, op.optional),
     ops.Convert: _convert,
     ops.In: _in,
     ops.Map: _map,

@@ -12,7 +12,7 @@ import msgspec
 from headrace.errors import BadRequest
 from headrace.schema.entries import exactly
 from headrace.schema.lens.ops import Scalar, Transform
-from headrace.schema.lens.values import LensFailure, Raw, Value, encoded, kind
+from headrace.schema.lens.values import LensFailure, Raw, Value, encode_value, kind
 from headrace.types import parse_timestamp_us, rfc3339
 
 TYPES = ("string", "number", "integer", "boolean", "null", "object", "array")
@@ -147,7 +147,7 @@ BUILTINS: dict[str, Builtin] = {
 }
 
 
-def conversion(from_type: str, to_type: str, transform: Transform) -> Conversion:
+def make_conversion(from_type: str, to_type: str, transform: Transform) -> Conversion:
     """A transform, ready to run: a value in, its bytes out, or LensFailure."""
     if transform.table is not None:
         return _by_table(from_type, to_type, transform.table, transform.default)
@@ -164,7 +164,7 @@ def conversion(from_type: str, to_type: str, transform: Transform) -> Conversion
 
 
 def _by_table(from_type: str, to_type: str, table: dict[str, Scalar], default: Any) -> Conversion:
-    answers = {text: encoded(value) for text, value in table.items() if is_type(value, to_type)}
+    answers = {text: encode_value(value) for text, value in table.items() if is_type(value, to_type)}
 
     def convert(value: Value) -> Raw:
         given = _read(value, from_type)
@@ -198,4 +198,4 @@ def _read(value: Value, from_type: str) -> Any:
 def _checked(result: Scalar, to_type: str) -> Raw:
     if not is_type(result, to_type):
         raise LensFailure(f"the result is not of type {to_type}")
-    return encoded(result)
+    return encode_value(result)

@@ -16,14 +16,14 @@ import msgspec
 
 from headrace.deadline import check_deadline
 from headrace.schema import pointer as pointers
-from headrace.schema.entries import decoded
+from headrace.schema.entries import decode_exact
 from headrace.schema.lens import ops
-from headrace.schema.lens.builtins import conversion
-from headrace.schema.lens.document import filled
-from headrace.schema.lens.image import converted, finite
+from headrace.schema.lens.builtins import make_conversion
+from headrace.schema.lens.document import fill_defaults
+from headrace.schema.lens.image import convert_shape, list_finite_values
 from headrace.schema.lens.ops import Convert, Lens, Op
-from headrace.schema.lens.values import LensFailure, Raw, encoded
-from headrace.schema.lens.walk import Place as Position
+from headrace.schema.lens.values import LensFailure, Raw, encode_value
+from headrace.schema.lens.walk import OpLocation as Position
 from headrace.schema.lens.walk import Walk
 from headrace.schema.pointer import Pointer
 from headrace.schema.shape.edit import split, value_at
@@ -52,16 +52,16 @@ class Reader(msgspec.Struct, frozen=True):
 
     def keeps(self, op: Convert, one: Alternative) -> bool:
         """Whether the same is read of values and of what they are converted to; raises LensFailure like the op."""
-        known = finite(one)
+        known = list_finite_values(one)
         if known is None:
             return self.keeps_all(op, one)
-        convert = conversion(op.from_type, op.to_type, op.forward)
-        texts = [Raw(str(value).encode()) if isinstance(value, Decimal) else encoded(value) for value in known]
-        return all(self.values(decoded(text)) == self.values(decoded(convert(text))) for text in texts)
+        convert = make_conversion(op.from_type, op.to_type, op.forward)
+        texts = [Raw(str(value).encode()) if isinstance(value, Decimal) else encode_value(value) for value in known]
+        return all(self.values(decode_exact(text)) == self.values(decode_exact(convert(text))) for text in texts)
 
     def keeps_all(self, op: Convert, one: Alternative) -> bool:
         """The same for values that are too many to list."""
-        return not self.reads(one) and not any(map(self.reads, converted(op, Shape((one,))).shape.alternatives))
+        return not self.reads(one) and not any(map(self.reads, convert_shape(op, Shape((one,))).shape.alternatives))
 
 
 class KeyReader(Reader, frozen=True):
@@ -94,7 +94,7 @@ class WholeReader(Reader, frozen=True):
 
 
 #: More places than this are not followed.
-MAX_PLACES = 16
+MAX_LOCATIONS = 16
 #: More shapes than this are not looked through for a value.
 MAX_SHAPES = 10_000
 
@@ -139,7 +139,7 @@ class Crossing:
 
     def __init__(self, old_schema: Any, new_schema: Any, lens: Lens) -> None:
         self._old_schema = old_schema
-        self.ops = filled(lens, new_schema).ops
+        self.ops = fill_defaults(lens, new_schema).ops
         self._known: dict[tuple[Pointer, Reader], list[_Place]] = {}
 
     @cached_property
@@ -251,7 +251,7 @@ def _after(op: Op, shape: Shape, places: list[_Place], reader: Reader, here: str
             key = new.pointer, new.gone
             if key not in found or (new.exact and not found[key].exact):
                 found[key] = new
-    return sorted(found.values(), key=lambda place: (not place.exact, place.gone))[:MAX_PLACES]
+    return sorted(found.values(), key=lambda place: (not place.exact, place.gone))[:MAX_LOCATIONS]
 
 
 class _Step(NamedTuple):

@@ -11,7 +11,7 @@ from headrace.errors import CorruptData
 from headrace.schema.lens import document as lens_document
 from headrace.schema.lens.backward import backward
 from headrace.schema.lens.carry import Crossing
-from headrace.schema.lens.document import filled
+from headrace.schema.lens.document import fill_defaults
 from headrace.schema.lens.forward import Step, Steps, forward
 from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.values import LensFailure, Raw, entries
@@ -24,7 +24,7 @@ _DOCUMENTS = msgspec.json.Decoder(list[dict[str, Raw]])
 _ENCODER = msgspec.json.Encoder()
 
 
-class Chain:
+class LensChain:
     """Lenses by the version they lead on from, and schemas by version; compiled when a way is first taken."""
 
     def __init__(self, lenses: Mapping[int, Lens], schemas: Mapping[int, Any]) -> None:
@@ -61,7 +61,7 @@ class Chain:
             failure.version = version
             raise failure
         if ahead:
-            return forward(filled(lens, self._schemas.get(lens.target, True)).ops)
+            return forward(fill_defaults(lens, self._schemas.get(lens.target, True)).ops)
         return backward(lens.ops, self._schemas.get(version, True))
 
 

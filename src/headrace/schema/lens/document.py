@@ -278,7 +278,7 @@ def _misfit(transform: Transform, from_type: str, to_type: str, key: str) -> Ite
             )
 
 
-def filled(lens: Lens, schema: Any) -> Lens:
+def fill_defaults(lens: Lens, schema: Any) -> Lens:
     """The lens with the defaults its adds left to the new schema; those that nothing gives stay unset."""
     return msgspec.structs.replace(lens, ops=_filled(lens.ops, schema, ()))
 

@@ -13,9 +13,9 @@ import msgspec
 
 from headrace.schema import pointer as pointers
 from headrace.schema.lens import ops
-from headrace.schema.lens.builtins import Conversion, conversion
+from headrace.schema.lens.builtins import Conversion, make_conversion
 from headrace.schema.lens.ops import Op
-from headrace.schema.lens.values import LensFailure, Slot, encoded, found, opened, slot
+from headrace.schema.lens.values import LensFailure, Slot, encode_value, find_slot, find_value_slot, open_container
 from headrace.schema.pointer import Pointer
 
 Step = Callable[[Any, Any], None]
@@ -39,7 +39,7 @@ def run(steps: Steps, holder: Any, key: Any) -> None:
             raise
 
 
-def source_of(names: Pointer, optional: bool) -> Callable[[Any, Any], Slot | None]:
+def source_finder(names: Pointer, optional: bool) -> Callable[[Any, Any], Slot | None]:
     """Finds where a step's source is; it is None where it is absent and may be."""
     last = names[-1] if len(names) == 1 else None
 
@@ -47,7 +47,7 @@ def source_of(names: Pointer, optional: bool) -> Callable[[Any, Any], Slot | Non
         container = holder[key]
         if type(container) is dict and last in container:  # most pointers name a member of the event
             return container, last
-        place = found(holder, key, names)
+        place = find_value_slot(holder, key, names)
         if place is None and not optional:
             raise LensFailure("there is no value", names)
         return place
@@ -55,7 +55,7 @@ def source_of(names: Pointer, optional: bool) -> Callable[[Any, Any], Slot | Non
     return find
 
 
-def target_of(names: Pointer) -> Callable[[Any, Any], Slot]:
+def target_finder(names: Pointer) -> Callable[[Any, Any], Slot]:
     """Finds where a step's target is to be; its parents must exist."""
     last = names[-1] if len(names) == 1 else None
 
@@ -63,7 +63,7 @@ def target_of(names: Pointer) -> Callable[[Any, Any], Slot]:
         container = holder[key]
         if type(container) is dict and last is not None:
             return container, last
-        place = slot(holder, key, names)
+        place = find_slot(holder, key, names)
         if place is None:
             raise LensFailure("there is nothing to put a value into", names)
         return place
@@ -73,14 +73,14 @@ def target_of(names: Pointer) -> Callable[[Any, Any], Slot]:
 
 def _carry(source: Pointer, optional: bool, moves: bool, find_target: Callable[[Any, Any], Slot]) -> Step:
     """Put the value at the source to the target as well, and take it away from the source where it moves."""
-    find = source_of(source, optional)
+    find = source_finder(source, optional)
 
     def step(holder: Any, key: Any) -> None:
         place = find(holder, key)
         if place is None:
             return
         at, name = place
-        value = at[name] if moves else encoded(at[name])
+        value = at[name] if moves else encode_value(at[name])
         to, member = find_target(holder, key)
         to[member] = value
         if moves:
@@ -90,7 +90,7 @@ def _carry(source: Pointer, optional: bool, moves: bool, find_target: Callable[[
 
 
 def _rename(op: ops.Rename) -> Step:
-    carry = _carry(op.source, op.optional, True, target_of(op.target))
+    carry = _carry(op.source, op.optional, True, target_finder(op.target))
     if len(op.source) != 1 or len(op.target) != 1:
         return carry
     (source,), (target,) = op.source, op.target
@@ -107,12 +107,12 @@ def _rename(op: ops.Rename) -> Step:
 
 
 def _copy(op: ops.Copy) -> Step:
-    return _carry(op.source, op.optional, False, target_of(op.target))
+    return _carry(op.source, op.optional, False, target_finder(op.target))
 
 
 def _hoist(op: ops.Hoist) -> Step:
-    find = source_of(op.host, op.optional)
-    carry = _carry((*op.host, op.member), op.optional, op.remove_from_host, target_of(op.target))
+    find = source_finder(op.host, op.optional)
+    carry = _carry((*op.host, op.member), op.optional, op.remove_from_host, target_finder(op.target))
 
     def step(holder: Any, key: Any) -> None:
         host = find(holder, key)
@@ -124,7 +124,7 @@ def _hoist(op: ops.Hoist) -> Step:
 
 
 def _plunge(op: ops.Plunge) -> Step:
-    find_host = source_of(op.host, False)
+    find_host = source_finder(op.host, False)
 
     def find_target(holder: Any, key: Any) -> Slot:
         if op.create_host:
@@ -139,14 +139,14 @@ def _plunge(op: ops.Plunge) -> Step:
 def make_objects(holder: Any, key: Any, names: Pointer) -> None:
     """Make the objects on the way to a pointer, and at it, where nothing is."""
     for end in range(1, len(names) + 1):
-        at, name = target_of(names[:end])(holder, key)
+        at, name = target_finder(names[:end])(holder, key)
         if type(at) is dict and name not in at:
             at[name] = {}
 
 
 def object_at(place: Slot, names: Pointer) -> dict[str, Any]:
     """The object in a slot, opened; anything else is a failure."""
-    container = opened(*place)
+    container = open_container(*place)
     if type(container) is not dict:
         raise LensFailure("the value is no object", names)
     return container
@@ -154,7 +154,7 @@ def object_at(place: Slot, names: Pointer) -> dict[str, Any]:
 
 def array_at(place: Slot, names: Pointer) -> list[Any]:
     """The array in a slot, opened; anything else is a failure."""
-    container = opened(*place)
+    container = open_container(*place)
     if type(container) is not list:
         raise LensFailure("the value is no array", names)
     return container
@@ -163,12 +163,12 @@ def array_at(place: Slot, names: Pointer) -> list[Any]:
 def _add(op: ops.Add) -> Step:
     if op.default is msgspec.UNSET:
         raise ValueError(f"add {pointers.text(op.path)} has no default")
-    default = encoded(op.default)
-    find = target_of(op.path)
+    default = encode_value(op.default)
+    find = target_finder(op.path)
     optional, overwrite = op.optional, op.overwrite
 
     def step(holder: Any, key: Any) -> None:
-        if optional and found(holder, key, op.path[:-1]) is None:
+        if optional and find_value_slot(holder, key, op.path[:-1]) is None:
             return
         at, name = find(holder, key)
         if not overwrite and (type(at) is list or name in at):
@@ -179,7 +179,7 @@ def _add(op: ops.Add) -> Step:
 
 
 def _remove(op: ops.Remove) -> Step:
-    find = source_of(op.path, op.optional)
+    find = source_finder(op.path, op.optional)
 
     def step(holder: Any, key: Any) -> None:
         place = find(holder, key)
@@ -190,9 +190,9 @@ def _remove(op: ops.Remove) -> Step:
     return step
 
 
-def wrapping(path: Pointer, optional: bool) -> Step:
+def wrap_step(path: Pointer, optional: bool) -> Step:
     """x becomes [x]."""
-    find = source_of(path, optional)
+    find = source_finder(path, optional)
 
     def step(holder: Any, key: Any) -> None:
         place = find(holder, key)
@@ -203,9 +203,9 @@ def wrapping(path: Pointer, optional: bool) -> Step:
     return step
 
 
-def heading(path: Pointer, optional: bool) -> Step:
+def head_step(path: Pointer, optional: bool) -> Step:
     """[x, …] becomes x."""
-    find = source_of(path, optional)
+    find = source_finder(path, optional)
 
     def step(holder: Any, key: Any) -> None:
         place = find(holder, key)
@@ -219,9 +219,9 @@ def heading(path: Pointer, optional: bool) -> Step:
     return step
 
 
-def converting(path: Pointer, optional: bool, convert: Conversion) -> Step:
+def convert_step(path: Pointer, optional: bool, convert: Conversion) -> Step:
     """x becomes what a conversion makes of it."""
-    find = source_of(path, optional)
+    find = source_finder(path, optional)
 
     def step(holder: Any, key: Any) -> None:
         place = find(holder, key)
@@ -237,9 +237,9 @@ def converting(path: Pointer, optional: bool, convert: Conversion) -> Step:
     return step
 
 
-def inside(path: Pointer, optional: bool, steps: Steps, check: Callable[[Slot, Pointer], object]) -> Step:
+def inside_step(path: Pointer, optional: bool, steps: Steps, check: Callable[[Slot, Pointer], object]) -> Step:
     """Run steps inside an object, after a check."""
-    find = source_of(path, optional)
+    find = source_finder(path, optional)
 
     def step(holder: Any, key: Any) -> None:
         place = find(holder, key)
@@ -255,9 +255,9 @@ def inside(path: Pointer, optional: bool, steps: Steps, check: Callable[[Slot, P
     return step
 
 
-def over(path: Pointer, optional: bool, steps: Steps) -> Step:
+def each_element_step(path: Pointer, optional: bool, steps: Steps) -> Step:
     """Run steps inside each element of an array."""
-    find = source_of(path, optional)
+    find = source_finder(path, optional)
 
     def step(holder: Any, key: Any) -> None:
         place = find(holder, key)
@@ -276,7 +276,7 @@ def over(path: Pointer, optional: bool, steps: Steps) -> Step:
 
 
 def _convert(op: ops.Convert) -> Step:
-    return converting(op.path, op.optional, conversion(op.from_type, op.to_type, op.forward))
+    return convert_step(op.path, op.optional, make_conversion(op.from_type, op.to_type, op.forward))
 
 
 _COMPILE: dict[type[Op], Callable[[Any], Step]] = {
@@ -286,9 +286,9 @@ _COMPILE: dict[type[Op], Callable[[Any], Step]] = {
     ops.Remove: _remove,
     ops.Hoist: _hoist,
     ops.Plunge: _plunge,
-    ops.Wrap: lambda op: wrapping(op.path, op.optional),
-    ops.Head: lambda op: heading(op.path, op.optional),
+    ops.Wrap: lambda op: wrap_step(op.path, op.optional),
+    ops.Head: lambda op: head_step(op.path, op.optional),
     ops.Convert: _convert,
-    ops.In: lambda op: inside(op.path, op.optional, forward(op.ops), object_at),
-    ops.Map: lambda op: over(op.path, op.optional, forward(op.ops)),
+    ops.In: lambda op: inside_step(op.path, op.optional, forward(op.ops), object_at),
+    ops.Map: lambda op: each_element_step(op.path, op.optional, forward(op.ops)),
 }

@@ -8,11 +8,11 @@ import msgspec
 
 from headrace.deadline import check_deadline
 from headrace.schema.canonical import number_of
-from headrace.schema.containment.check import described, some, spelled
+from headrace.schema.containment.check import describe_alternative, format_json, join_first
 from headrace.schema.containment.scalars import highest, lowest, texts
 from headrace.schema.lens.builtins import BUILTINS, FIRST_MILLIS, LAST_MILLIS, is_type, text_of
 from headrace.schema.lens.ops import Convert
-from headrace.schema.shape.exact import given, whole
+from headrace.schema.shape.exact import is_whole, shape_of_values
 from headrace.schema.shape.join import union
 from headrace.schema.shape.model import (
     SPELLED,
@@ -51,7 +51,7 @@ class Image(NamedTuple):
     complaints: tuple[Complaint, ...] = ()
 
 
-def converted(op: Convert, shape: Shape) -> Image:
+def convert_shape(op: Convert, shape: Shape) -> Image:
     """What a conversion makes of the values of a shape."""
     images = [_converted(op, one) for one in shape.alternatives]
     complaints = dict.fromkeys(complaint for image in images for complaint in image.complaints)
@@ -61,7 +61,9 @@ def converted(op: Convert, shape: Shape) -> Image:
 def _converted(op: Convert, one: Alternative) -> Image:
     check_deadline()
     if not _is_of(one, op.from_type):
-        return _failed(op, "type_mismatch", f"it may be {described(one)}; the op converts {op.from_type} only")
+        return _failed(
+            op, "type_mismatch", f"it may be {describe_alternative(one)}; the op converts {op.from_type} only"
+        )
     if op.forward.table is not None:
         return _looked_up(op, one, op.forward.table)
     if op.forward.builtin not in BUILTINS:
@@ -71,17 +73,17 @@ def _converted(op: Convert, one: Alternative) -> Image:
 
 def _failed(op: Convert, rule: str, reason: str, outputs: list[Any] | None = None) -> Image:
     """What still comes out, of which nothing may be known but its type."""
-    rest = shape_of(Root({"type": op.to_type}).source) if outputs is None else given(outputs)
+    rest = shape_of(Root({"type": op.to_type}).source) if outputs is None else shape_of_values(outputs)
     return Image(rest, (Complaint(rule, reason),))
 
 
 def _is_of(one: Alternative, name: str) -> bool:
     if isinstance(one, Number) and name == "integer":
-        return one.integer >= WHOLE or (one.values is not None and all(map(whole, one.values)))
+        return one.integer >= WHOLE or (one.values is not None and all(map(is_whole, one.values)))
     return one.kind == name
 
 
-def finite(one: Alternative) -> list[Any] | None:
+def list_finite_values(one: Alternative) -> list[Any] | None:
     """The values of an alternative one by one, where they can be listed; numbers exactly."""
     match one:
         case Null():
@@ -98,29 +100,29 @@ def finite(one: Alternative) -> list[Any] | None:
 
 def _looked_up(op: Convert, one: Alternative, table: dict[str, Any]) -> Image:
     default = op.forward.default
-    values = finite(one)
+    values = list_finite_values(one)
     if values is None:
         if default is msgspec.UNSET:
-            reason = f"it may be {described(one)}; the table has no default for what it does not list"
+            reason = f"it may be {describe_alternative(one)}; the table has no default for what it does not list"
             return _failed(op, "not_total", reason, [*table.values()])
         outputs = [default] if one.kind in ("object", "array") else [*table.values(), default]
         return _typed(op, outputs)
-    unknown = [spelled(value) for value in values if text_of(value) not in table]
+    unknown = [format_json(value) for value in values if text_of(value) not in table]
     if unknown and default is msgspec.UNSET:
         outputs = [table[text_of(value)] for value in values if text_of(value) in table]
-        return _failed(op, "not_total", f"the table has no entry for {some(unknown)}, and no default", outputs)
+        return _failed(op, "not_total", f"the table has no entry for {join_first(unknown)}, and no default", outputs)
     return _typed(op, [table.get(text_of(value), default) for value in values])
 
 
 def _typed(op: Convert, outputs: list[Any]) -> Image:
-    wrong = [spelled(output) for output in outputs if not is_type(output, op.to_type)]
+    wrong = [format_json(output) for output in outputs if not is_type(output, op.to_type)]
     if wrong:
-        return _failed(op, "result_type", f"it becomes {some(wrong)}; the op says {op.to_type}")
-    return Image(given(outputs))
+        return _failed(op, "result_type", f"it becomes {join_first(wrong)}; the op says {op.to_type}")
+    return Image(shape_of_values(outputs))
 
 
 def _computed(op: Convert, one: Alternative, name: str) -> Image:
-    values = finite(one)
+    values = list_finite_values(one)
     if values is not None:
         return _each(op, values, name)
     match name, one:
@@ -134,7 +136,7 @@ def _computed(op: Convert, one: Alternative, name: str) -> Image:
             return Image(Shape((_MILLIS,)))
         case "unix_millis_to_rfc3339", Number() if _in_calendar(one):
             return Image(Shape((_spelled_time(one),)))
-    return _failed(op, "not_total", f"{name} cannot take every value: it may be {described(one)}")
+    return _failed(op, "not_total", f"{name} cannot take every value: it may be {describe_alternative(one)}")
 
 
 _MILLIS = Number(integer=SPELLED, low=Bound(FIRST_MILLIS - _DAY_MS), high=Bound(LAST_MILLIS + _DAY_MS + 1))
@@ -148,7 +150,7 @@ def _each(op: Convert, values: list[Any], name: str) -> Image:
         try:
             outputs.append(BUILTINS[name].function(value))
         except (ValueError, OverflowError) as reason:
-            return _failed(op, "not_total", f"{name} cannot take {spelled(value)}: {reason}")
+            return _failed(op, "not_total", f"{name} cannot take {format_json(value)}: {reason}")
     return _typed(op, outputs)
 
 

@@ -11,16 +11,16 @@ import msgspec
 
 from headrace.deadline import check_deadline
 from headrace.schema.canonical import json_number, value_text
-from headrace.schema.containment import gaps
+from headrace.schema.containment import find_gaps
 from headrace.schema.containment.check import Oracle
 from headrace.schema.containment.scalars import highest, lowest
 from headrace.schema.lens import ops as kinds
-from headrace.schema.lens.document import filled
+from headrace.schema.lens.document import fill_defaults
 from headrace.schema.lens.forward import Steps, forward, run
-from headrace.schema.lens.image import finite
+from headrace.schema.lens.image import list_finite_values
 from headrace.schema.lens.ops import Lens, Op
 from headrace.schema.lens.values import LensFailure, Raw
-from headrace.schema.lens.walk import Place, Unproven, Walk
+from headrace.schema.lens.walk import OpLocation, Unproven, Walk
 from headrace.schema.shape.join import element, member, unnamed, vacant
 from headrace.schema.shape.model import WHOLE, Alternative, Array, Number, Object, Shape, Text
 from headrace.schema.shape.read import shape_of
@@ -50,7 +50,7 @@ _TIMES = (
 )
 
 
-def documents(shape: Shape, names: list[str]) -> Iterator[Any]:
+def sample_documents(shape: Shape, names: list[str]) -> Iterator[Any]:
     """Values of a shape, plain ones first; open objects also hold the given names."""
     for one in shape.alternatives:
         yield from _values(one, names, _DEPTH)
@@ -75,7 +75,7 @@ def _samples(shape: Shape, names: list[str], depth: int) -> list[Any]:
 
 def _values(one: Alternative, names: list[str], depth: int) -> Iterator[Any]:
     check_deadline()
-    known = finite(one)
+    known = list_finite_values(one)
     if known is not None:
         yield from (float(value) if isinstance(value, Decimal) else value for value in known)
     elif isinstance(one, Number):
@@ -156,7 +156,7 @@ def counter_example(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle) -> 
     before, after = oracle(old), oracle(new)
     names = [*sorted({*_op_names(ops), *_member_names(new)}), "other"]
     left = TRIED_BYTES
-    for event in islice(documents(shape_of(Root(old).source), names), TRIED):
+    for event in islice(sample_documents(shape_of(Root(old).source), names), TRIED):
         check_deadline()
         spelled = msgspec.json.encode(event)
         if before(event) and not _carried(steps, spelled, after):
@@ -215,7 +215,7 @@ def prove(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle | None = None)
     Both schemas, and those inside ops, are taken to be well formed. The oracle, which compiles a schema to a validator,
     decides about single texts and confirms counter-examples; without one fewer lenses are proven, never more.
     """
-    ops = filled(Lens(schema="", source=0, target=1, ops=ops), new).ops
+    ops = fill_defaults(Lens(schema="", source=0, target=1, ops=ops), new).ops
     try:
         problems = _problems(Root(old), Root(new), ops, oracle)
     except RecursionError:
@@ -229,17 +229,17 @@ def prove(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle | None = None)
 _SENSELESS = ("default_missing", "target_inside_source")
 
 
-def runnable(new: Any, ops: tuple[Op, ...]) -> bool:
+def is_runnable(new: Any, ops: tuple[Op, ...]) -> bool:
     """Whether the ops, proven or not, can be run on an event at all."""
     walk = Walk(None)
-    walk.inspect(filled(Lens(schema="", source=0, target=1, ops=ops), new).ops, Place())
+    walk.inspect(fill_defaults(Lens(schema="", source=0, target=1, ops=ops), new).ops, OpLocation())
     return not any(problem.rule in _SENSELESS for problem in walk.problems)
 
 
 def _problems(old: Root, new: Root, ops: tuple[Op, ...], oracle: Oracle | None) -> list[Unproven]:
     walk = Walk(oracle)
-    walk.inspect(ops, Place())
-    after = walk.through(ops, shape_of(old.source), Place())
-    for gap in gaps(after, new.source, oracle):
-        walk.note(Place(), gap.pointer, "not_contained", gap.reason)
+    walk.inspect(ops, OpLocation())
+    after = walk.through(ops, shape_of(old.source), OpLocation())
+    for gap in find_gaps(after, new.source, oracle):
+        walk.note(OpLocation(), gap.pointer, "not_contained", gap.reason)
     return walk.problems

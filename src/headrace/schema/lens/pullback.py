@@ -15,7 +15,7 @@ from headrace.schema import pointer as pointers
 from headrace.schema.lens import ops
 from headrace.schema.lens.forward import forward, run
 from headrace.schema.lens.ops import Lens, Op
-from headrace.schema.lens.values import LensFailure, Raw, Value, encoded, found
+from headrace.schema.lens.values import LensFailure, Raw, Value, encode_value, find_value_slot
 from headrace.schema.pointer import Pointer
 
 #: What happens to a value on its way; the path of each is empty.
@@ -25,7 +25,7 @@ Conversion = ops.Convert | ops.Wrap | ops.Head
 LARGEST = 16
 
 
-class Source(msgspec.Struct, frozen=True):
+class ValueSource(msgspec.Struct, frozen=True):
     """Where a value comes from in a stored document."""
 
     def evaluate(self, document: bytes) -> bytes | None:
@@ -33,7 +33,7 @@ class Source(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
 
-class Stored(Source, frozen=True):
+class Stored(ValueSource, frozen=True):
     """The value at a pointer, after conversions."""
 
     pointer: Pointer
@@ -45,17 +45,17 @@ class Stored(Source, frozen=True):
         return None if value is None else _converted_value(value, self.conversions)
 
 
-class Constant(Source, frozen=True):
+class ConstantSource(ValueSource, frozen=True):
     """A value that a lens adds."""
 
     value: Any
 
     def evaluate(self, document: bytes) -> bytes | None:
         """Always the same."""
-        return bytes(encoded(self.value))
+        return bytes(encode_value(self.value))
 
 
-class Absent(Source, frozen=True):
+class Absent(ValueSource, frozen=True):
     """No document has a value there."""
 
     def evaluate(self, document: bytes) -> bytes | None:
@@ -63,12 +63,12 @@ class Absent(Source, frozen=True):
         return None
 
 
-class Either(Source, frozen=True):
+class Either(ValueSource, frozen=True):
     """One source where the document has a value at a pointer, another where it has none."""
 
     test: Pointer
-    present: Source
-    absent: Source
+    present: ValueSource
+    absent: ValueSource
 
     def evaluate(self, document: bytes) -> bytes | None:
         """What the source that applies says."""
@@ -76,7 +76,7 @@ class Either(Source, frozen=True):
         return (self.present if there else self.absent).evaluate(document)
 
 
-class Rebuild(Source, frozen=True):
+class Rebuild(ValueSource, frozen=True):
     """The value is put together from several places: promote the document, then point."""
 
     lenses: tuple[Lens, ...]
@@ -88,19 +88,19 @@ class Rebuild(Source, frozen=True):
         for lens in self.lenses:
             run(forward(lens.ops), holder, 0)
         value = _point(holder[0], self.pointer)
-        return None if value is None else bytes(encoded(value))
+        return None if value is None else bytes(encode_value(value))
 
 
-class _Changed(Source, frozen=True):
+class _Changed(ValueSource, frozen=True):
     """A container that an op changes inside; it is there where its origin is, if that can be said."""
 
-    origin: Source | None = None
+    origin: ValueSource | None = None
 
 
-def pull_back(lenses: Mapping[int, Lens], pointer: Pointer, version: int) -> dict[int, Source]:
+def pull_back(lenses: Mapping[int, Lens], pointer: Pointer, version: int) -> dict[int, ValueSource]:
     """The source of a pointer in documents of its version and of every older one that lenses lead from."""
-    sources: dict[int, Source] = {version: Stored(pointer)}
-    source: Source = Stored(pointer)
+    sources: dict[int, ValueSource] = {version: Stored(pointer)}
+    source: ValueSource = Stored(pointer)
     way: tuple[Lens, ...] = ()
     while (lens := lenses.get(version - 1)) is not None:
         version -= 1
@@ -110,15 +110,15 @@ def pull_back(lenses: Mapping[int, Lens], pointer: Pointer, version: int) -> dic
     return sources
 
 
-def traced(scopes: Iterable[tuple[Pointer, tuple[Op, ...]]], pointer: Pointer) -> Source:
+def trace_source(scopes: Iterable[tuple[Pointer, tuple[Op, ...]]], pointer: Pointer) -> ValueSource:
     """The source of a pointer before ops that each run at a base."""
-    source: Source = Stored(pointer)
+    source: ValueSource = Stored(pointer)
     for base, given in reversed(list(scopes)):
         source = _before_all(source, given, base)
     return source
 
 
-def existence(source: Source) -> Source | None:
+def existence(source: ValueSource) -> ValueSource | None:
     """A source that is there where the value is, if that can be said."""
     match source:
         case Stored(pointer):
@@ -136,17 +136,17 @@ def _closed(document: bytes) -> Raw:
 
 
 def _point(value: Value, names: Pointer) -> Value | None:
-    place = found([value], 0, names)
+    place = find_value_slot([value], 0, names)
     return None if place is None else place[0][place[1]]
 
 
 def _converted_value(value: Value, conversions: tuple[Op, ...]) -> bytes:
     holder = [value]
     run(forward(conversions), holder, 0)
-    return bytes(encoded(holder[0]))
+    return bytes(encode_value(holder[0]))
 
 
-def _plain(source: Source) -> bool:
+def _plain(source: ValueSource) -> bool:
     """Whether a source says where the value is."""
     match source:
         case Either(_, present, absent):
@@ -154,14 +154,14 @@ def _plain(source: Source) -> bool:
     return not isinstance(source, _Changed)
 
 
-def _size(source: Source) -> int:
+def _size(source: ValueSource) -> int:
     match source:
         case Either(_, present, absent):
             return _size(present) + _size(absent)
     return 1
 
 
-def _before_all(source: Source, given: tuple[Op, ...], base: Pointer) -> Source:
+def _before_all(source: ValueSource, given: tuple[Op, ...], base: Pointer) -> ValueSource:
     for op in reversed(given):
         source = _before(source, op, base)
         if _size(source) > LARGEST:
@@ -169,7 +169,7 @@ def _before_all(source: Source, given: tuple[Op, ...], base: Pointer) -> Source:
     return source
 
 
-def _before(source: Source, op: Op, base: Pointer) -> Source:
+def _before(source: ValueSource, op: Op, base: Pointer) -> ValueSource:
     """A source in documents after an op, as one in documents before it."""
     match source:
         case Stored(pointer, conversions):
@@ -181,43 +181,43 @@ def _before(source: Source, op: Op, base: Pointer) -> Source:
     return source
 
 
-def _converted(source: Source, conversions: tuple[Conversion, ...]) -> Source:
+def _converted(source: ValueSource, conversions: tuple[Conversion, ...]) -> ValueSource:
     match source:
         case Stored(pointer, earlier):
             return Stored(pointer, earlier + conversions)
         case Either(test, present, absent):
             return _either(test, _converted(present, conversions), _converted(absent, conversions))
-        case Constant(value) if conversions:
+        case ConstantSource(value) if conversions:
             try:
-                return Constant(msgspec.json.decode(_converted_value(encoded(value), conversions)))
+                return ConstantSource(msgspec.json.decode(_converted_value(encode_value(value), conversions)))
             except LensFailure:
                 return _Changed()
     return source
 
 
-def _chosen(test: Source | None, present: Source, absent: Source) -> Source:
+def _chosen(test: ValueSource | None, present: ValueSource, absent: ValueSource) -> ValueSource:
     """One source or the other, by whether a third is there."""
     match test:
         case Stored(pointer):
             return _either(pointer, present, absent)
         case Either(pointer, one, other):
             return _either(pointer, _chosen(one, present, absent), _chosen(other, present, absent))
-        case Constant():
+        case ConstantSource():
             return present
         case Absent():
             return absent
     return _Changed()
 
 
-def _either(test: Pointer, present: Source, absent: Source) -> Source:
+def _either(test: Pointer, present: ValueSource, absent: ValueSource) -> ValueSource:
     return _joined(test, _given(present, test, True), _given(absent, test, False))
 
 
-def _joined(test: Pointer, present: Source, absent: Source) -> Source:
+def _joined(test: Pointer, present: ValueSource, absent: ValueSource) -> ValueSource:
     return present if present == absent else Either(test, present, absent)
 
 
-def _given(source: Source, test: Pointer, there: bool) -> Source:
+def _given(source: ValueSource, test: Pointer, there: bool) -> ValueSource:
     """A source where it is known whether a value is there."""
     match source:
         case Either(other, present, absent) if there and _within(test, other):
@@ -228,12 +228,12 @@ def _given(source: Source, test: Pointer, there: bool) -> Source:
             return _joined(other, _given(present, test, there), _given(absent, test, there))
         case Stored(pointer) if not there and _within(pointer, test):
             return Absent()
-        case _Changed(Source() as origin):
+        case _Changed(ValueSource() as origin):
             return _Changed(_given(origin, test, there))
     return source
 
 
-def _trace(op: Op, base: Pointer, pointer: Pointer) -> Source:
+def _trace(op: Op, base: Pointer, pointer: Pointer) -> ValueSource:
     """Where the value at a pointer was before one op."""
     match op:
         case ops.Rename(source=source, target=target):
@@ -259,39 +259,39 @@ def _trace(op: Op, base: Pointer, pointer: Pointer) -> Source:
 
 def _carried(
     op: Op, source: Pointer, target: Pointer, pointer: Pointer, moves: bool = True, shifts: bool = True
-) -> Source:
+) -> ValueSource:
     if moves and shifts and _may_shift(source, pointer):
         return _Changed()
     if _within(pointer, target):
-        came: Source = Stored(source + pointer[len(target) :])
+        came: ValueSource = Stored(source + pointer[len(target) :])
         return _chosen(Stored(source), came, Stored(pointer)) if op.optional else came
     if _within(target, pointer):
         if _within(source, pointer) or not (isinstance(op, ops.Plunge) and op.create_host):
             return _Changed(Stored(pointer))
-        made = Constant({})
+        made = ConstantSource({})
         return _Changed(_chosen(Stored(source), made, Stored(pointer)) if op.optional else made)
     return _taken(source, pointer) if moves else Stored(pointer)
 
 
-def _taken(source: Pointer, pointer: Pointer) -> Source:
+def _taken(source: Pointer, pointer: Pointer) -> ValueSource:
     if _within(pointer, source):
         return Absent()
     return _Changed(Stored(pointer)) if _within(source, pointer) else Stored(pointer)
 
 
-def _removed(path: Pointer, pointer: Pointer) -> Source:
+def _removed(path: Pointer, pointer: Pointer) -> ValueSource:
     return _Changed() if _may_shift(path, pointer) else _taken(path, pointer)
 
 
-def _added(op: ops.Add, path: Pointer, pointer: Pointer) -> Source:
+def _added(op: ops.Add, path: Pointer, pointer: Pointer) -> ValueSource:
     if not _within(pointer, path):
         return _Changed(Stored(pointer)) if _within(path, pointer) else Stored(pointer)
-    value = _point(encoded(op.default), pointer[len(path) :])
-    added = Absent() if value is None else Constant(msgspec.json.decode(encoded(value)))
+    value = _point(encode_value(op.default), pointer[len(path) :])
+    added = Absent() if value is None else ConstantSource(msgspec.json.decode(encode_value(value)))
     return _guarded(path[:-1], added) if op.optional else added
 
 
-def _reshaped(op: ops.Wrap | ops.Head | ops.Convert, path: Pointer, pointer: Pointer) -> Source:
+def _reshaped(op: ops.Wrap | ops.Head | ops.Convert, path: Pointer, pointer: Pointer) -> ValueSource:
     if not _within(pointer, path):
         return _Changed(Stored(pointer)) if _within(path, pointer) else Stored(pointer)
     inside = pointer[len(path) :]
@@ -302,24 +302,24 @@ def _reshaped(op: ops.Wrap | ops.Head | ops.Convert, path: Pointer, pointer: Poi
     return Stored(path + inside[1:]) if isinstance(op, ops.Wrap) and inside[0] == "0" else Absent()
 
 
-def _inside(given: tuple[Op, ...], path: Pointer, pointer: Pointer, optional: bool) -> Source:
+def _inside(given: tuple[Op, ...], path: Pointer, pointer: Pointer, optional: bool) -> ValueSource:
     source = _before_all(Stored(pointer), given, path)
     return _guarded(path, source) if optional else source
 
 
-def _mapped(given: tuple[Op, ...], path: Pointer, pointer: Pointer) -> Source:
+def _mapped(given: tuple[Op, ...], path: Pointer, pointer: Pointer) -> ValueSource:
     if len(pointer) > len(path) and _within(pointer, path):
         element = pointer[: len(path) + 1]
         return _guarded(element, _before_all(Stored(pointer), given, element))
     return _Changed(Stored(pointer)) if given and _within(path, pointer) else Stored(pointer)
 
 
-def _guarded(test: Pointer, source: Source) -> Source:
+def _guarded(test: Pointer, source: ValueSource) -> ValueSource:
     """A source inside a value that may be absent: what is stored there is absent with it, a constant is not."""
     match source:
-        case Constant() | Either():
+        case ConstantSource() | Either():
             return _chosen(Stored(test), source, Absent())
-        case _Changed(Constant() | Either() as origin):
+        case _Changed(ConstantSource() | Either() as origin):
             return _Changed(_chosen(Stored(test), origin, Absent()))
     return source
 

@@ -54,7 +54,7 @@ class LensFailure(Exception):
         return pointers.text(self.pointer)
 
 
-def encoded(value: Any) -> Raw:
+def encode_value(value: Any) -> Raw:
     """The value closed again; it shares nothing with what it was."""
     return value if type(value) is Raw else Raw(_ENCODER.encode(value))
 
@@ -78,10 +78,10 @@ _KINDS = {
 }
 
 
-def slot(holder: Any, key: Any, names: Pointer) -> Slot | None:
+def find_slot(holder: Any, key: Any, names: Pointer) -> Slot | None:
     """Where a pointer leads from a slot, its containers opened on the way; None where there is no such place."""
     for name in names:
-        container = opened(holder, key)
+        container = open_container(holder, key)
         if container is None:
             return None
         if type(container) is dict:
@@ -94,13 +94,13 @@ def slot(holder: Any, key: Any, names: Pointer) -> Slot | None:
     return holder, key
 
 
-def found(holder: Any, key: Any, names: Pointer) -> Slot | None:
+def find_value_slot(holder: Any, key: Any, names: Pointer) -> Slot | None:
     """The same, where there is a value; null is one."""
-    place = slot(holder, key, names)
+    place = find_slot(holder, key, names)
     return place if place is not None and (type(place[0]) is list or place[1] in place[0]) else None
 
 
-def opened(holder: Any, key: Any) -> Any:
+def open_container(holder: Any, key: Any) -> Any:
     """The container in a slot, opened in place, or None where there is none."""
     value = holder.get(key) if type(holder) is dict else holder[key]
     if type(value) is Raw:

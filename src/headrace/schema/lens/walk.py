@@ -13,16 +13,16 @@ import msgspec
 
 from headrace.deadline import check_deadline
 from headrace.schema import pointer
-from headrace.schema.containment import gaps
-from headrace.schema.containment.check import Oracle, described, spelled
+from headrace.schema.containment import find_gaps
+from headrace.schema.containment.check import Oracle, describe_alternative, format_json
 from headrace.schema.lens import ops
-from headrace.schema.lens.image import converted
+from headrace.schema.lens.image import convert_shape
 from headrace.schema.lens.ops import Op
 from headrace.schema.pointer import Pointer
 from headrace.schema.shape.edit import drop, edit, put, split, value_at
-from headrace.schema.shape.exact import given
+from headrace.schema.shape.exact import shape_of_values
 from headrace.schema.shape.join import child, element, empty, member, merge, union, vacant
-from headrace.schema.shape.model import NOTHING, Alternative, Array, Object, Shape, changed
+from headrace.schema.shape.model import NOTHING, Alternative, Array, Object, Shape, replace_values
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
 
@@ -40,7 +40,7 @@ class Unproven(NamedTuple):
     reason: str
 
 
-class Place(NamedTuple):
+class OpLocation(NamedTuple):
     """Where the walk stands: the numbers of the ops, and the pointer their own pointers begin at."""
 
     numbers: tuple[int, ...] = ()
@@ -48,13 +48,13 @@ class Place(NamedTuple):
     before: Shape = NOTHING
     """What comes to the op, all alternatives together."""
 
-    def at(self, number: int, before: Shape = NOTHING) -> Place:
+    def at(self, number: int, before: Shape = NOTHING) -> OpLocation:
         """At an op."""
-        return Place((*self.numbers, number), self.base, before)
+        return OpLocation((*self.numbers, number), self.base, before)
 
-    def inside(self, names: Pointer) -> Place:
+    def inside(self, names: Pointer) -> OpLocation:
         """Among the ops of an op."""
-        return Place(self.numbers, self.base + names)
+        return OpLocation(self.numbers, self.base + names)
 
 
 class Walk:
@@ -64,19 +64,19 @@ class Walk:
         self.problems: list[Unproven] = []
         self._oracle = oracle
 
-    def through(self, steps: Iterable[Op], shape: Shape, place: Place) -> Shape:
+    def through(self, steps: Iterable[Op], shape: Shape, place: OpLocation) -> Shape:
         """What is left of a shape after all ops."""
         for number, op in enumerate(steps):
             shape = self._op(op, shape, place.at(number, shape))
         return shape
 
-    def _op(self, op: Op, shape: Shape, place: Place) -> Shape:
+    def _op(self, op: Op, shape: Shape, place: OpLocation) -> Shape:
         """Alternatives go through one by one: what is known of a value together stays together."""
         check_deadline()
         step = _STEPS[type(op)]
         return union(*(step(self, op, Shape((one,)), place) for one in shape.alternatives if not empty(one)))
 
-    def note(self, place: Place, names: Pointer, rule: str, reason: str) -> None:
+    def note(self, place: OpLocation, names: Pointer, rule: str, reason: str) -> None:
         """Something that could not be shown."""
         check_deadline()
         where = "".join(f"/ops/{number}" for number in place.numbers)
@@ -84,7 +84,7 @@ class Walk:
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def where_present(self, op: Op, shape: Shape, names: Pointer, place: Place, change: Change) -> Shape:
+    def where_present(self, op: Op, shape: Shape, names: Pointer, place: OpLocation, change: Change) -> Shape:
         """Change the values that hold something at a pointer; all of them must, unless the op is optional."""
         present, absent = split(shape, names)
         if vacant(present):
@@ -98,13 +98,13 @@ class Walk:
         self._note_missing(place, names)
         return change(present)
 
-    def _note_missing(self, place: Place, names: Pointer) -> None:
+    def _note_missing(self, place: OpLocation, names: Pointer) -> None:
         if vacant(split(place.before, names)[0]):
             self.note(place, names, "source_absent", "there is never a value; the op needs one")
         else:
             self.note(place, names, "source_optional", "it may be missing; the op needs it, or must be optional")
 
-    def put(self, shape: Shape, names: Pointer, value: Shape, place: Place) -> Shape:
+    def put(self, shape: Shape, names: Pointer, value: Shape, place: OpLocation) -> Shape:
         """Put a value at a pointer; all containers on the way must be there."""
         if not names:
             return value
@@ -116,24 +116,24 @@ class Walk:
             return shape
         for one in value_at(present, parent).alternatives:
             if not _can_hold(one, names[-1]) and not empty(one):
-                reason = f"it may be {described(one)}, which has no place for {spelled(names[-1])}"
+                reason = f"it may be {describe_alternative(one)}, which has no place for {format_json(names[-1])}"
                 self.note(place, parent, "target_parent_kind", reason)
         return put(present, names, value)
 
-    def only(self, kind: type[Alternative], shape: Shape, names: Pointer, place: Place, rule: str) -> Shape:
+    def only(self, kind: type[Alternative], shape: Shape, names: Pointer, place: OpLocation, rule: str) -> Shape:
         """The alternatives of a kind; there must be no others."""
         for one in shape.alternatives:
             if not isinstance(one, kind) and not empty(one):
-                self.note(place, names, rule, f"it may be {described(one)}; the op needs an {kind.kind}")
+                self.note(place, names, rule, f"it may be {describe_alternative(one)}; the op needs an {kind.kind}")
         return Shape(tuple(one for one in shape.alternatives if isinstance(one, kind)))
 
-    def carry(self, shape: Shape, source: Pointer, target: Pointer, place: Place, *, moves: bool) -> Shape:
+    def carry(self, shape: Shape, source: Pointer, target: Pointer, place: OpLocation, *, moves: bool) -> Shape:
         """Put what stands at the source to the target as well, and take it away from the source where it moves."""
         moved = self.put(shape, target, value_at(shape, source), place)
         # A value that takes the place of something around it leaves nothing behind.
         return moved if not moves or source[: len(target)] == target else drop(moved, source)
 
-    def inspect(self, steps: Iterable[Op], place: Place) -> None:
+    def inspect(self, steps: Iterable[Op], place: OpLocation) -> None:
         """What must hold whatever comes along: defaults fit, and no value moves into itself."""
         for number, op in enumerate(steps):
             here = place.at(number)
@@ -149,20 +149,20 @@ class Walk:
                 case ops.In() | ops.Map():
                     self.inspect(op.ops, here.inside(_inner_path(op)))
 
-    def _inspect_default(self, op: ops.Add, place: Place) -> None:
+    def _inspect_default(self, op: ops.Add, place: OpLocation) -> None:
         if op.default is msgspec.UNSET:
             self.note(place, op.path, "default_missing", "no default is given, and none follows from the schemas")
             return
-        for gap in gaps(given([op.default]), Root(op.schema).source, self._oracle):
+        for gap in find_gaps(shape_of_values([op.default]), Root(op.schema).source, self._oracle):
             self.note(place, op.path + gap.pointer, "default_invalid", f"the default does not fit: {gap.reason}")
 
-    def _inspect_move(self, source: Pointer, target: Pointer, place: Place, moves: bool) -> None:
+    def _inspect_move(self, source: Pointer, target: Pointer, place: OpLocation, moves: bool) -> None:
         if source == target or (moves and target[: len(source)] == source):
             self.note(place, target, "target_inside_source", "the value is there already, or would move into itself")
 
     def added(self, op: ops.Add) -> Shape:
         """The shape of what an op adds."""
-        return shape_of(Root(op.schema).source) if op.default is msgspec.UNSET else given([op.default])
+        return shape_of(Root(op.schema).source) if op.default is msgspec.UNSET else shape_of_values([op.default])
 
 
 def _inner_path(op: ops.In | ops.Map) -> Pointer:
@@ -173,7 +173,7 @@ def _can_hold(one: Alternative, name: str) -> bool:
     return isinstance(one, Object) or child(one, name).required
 
 
-def _rename(walk: Walk, op: ops.Rename, shape: Shape, place: Place) -> Shape:
+def _rename(walk: Walk, op: ops.Rename, shape: Shape, place: OpLocation) -> Shape:
 
     def change(present: Shape) -> Shape:
         return walk.carry(present, op.source, op.target, place, moves=True)
@@ -181,7 +181,7 @@ def _rename(walk: Walk, op: ops.Rename, shape: Shape, place: Place) -> Shape:
     return walk.where_present(op, shape, op.source, place, change)
 
 
-def _copy(walk: Walk, op: ops.Copy, shape: Shape, place: Place) -> Shape:
+def _copy(walk: Walk, op: ops.Copy, shape: Shape, place: OpLocation) -> Shape:
 
     def change(present: Shape) -> Shape:
         return walk.carry(present, op.source, op.target, place, moves=False)
@@ -189,7 +189,7 @@ def _copy(walk: Walk, op: ops.Copy, shape: Shape, place: Place) -> Shape:
     return walk.where_present(op, shape, op.source, place, change)
 
 
-def _add(walk: Walk, op: ops.Add, shape: Shape, place: Place) -> Shape:
+def _add(walk: Walk, op: ops.Add, shape: Shape, place: OpLocation) -> Shape:
     value = walk.added(op)
 
     def change(present: Shape) -> Shape:
@@ -204,11 +204,11 @@ def _add(walk: Walk, op: ops.Add, shape: Shape, place: Place) -> Shape:
     return walk.where_present(op, shape, op.path[:-1], place, change)
 
 
-def _remove(walk: Walk, op: ops.Remove, shape: Shape, place: Place) -> Shape:
+def _remove(walk: Walk, op: ops.Remove, shape: Shape, place: OpLocation) -> Shape:
     return walk.where_present(op, shape, op.path, place, lambda present: drop(present, op.path))
 
 
-def _hoist(walk: Walk, op: ops.Hoist, shape: Shape, place: Place) -> Shape:
+def _hoist(walk: Walk, op: ops.Hoist, shape: Shape, place: OpLocation) -> Shape:
     source = (*op.host, op.member)
     walk.only(Object, value_at(split(shape, op.host)[0], op.host), op.host, place, "host_kind")
 
@@ -218,7 +218,7 @@ def _hoist(walk: Walk, op: ops.Hoist, shape: Shape, place: Place) -> Shape:
     return walk.where_present(op, shape, source, place, change)
 
 
-def _plunge(walk: Walk, op: ops.Plunge, shape: Shape, place: Place) -> Shape:
+def _plunge(walk: Walk, op: ops.Plunge, shape: Shape, place: OpLocation) -> Shape:
     target = (*op.host, op.member)
 
     def change(present: Shape) -> Shape:
@@ -229,7 +229,7 @@ def _plunge(walk: Walk, op: ops.Plunge, shape: Shape, place: Place) -> Shape:
     return walk.where_present(op, shape, op.source, place, change)
 
 
-def _made(walk: Walk, shape: Shape, names: Pointer, place: Place, above: Pointer) -> Shape:
+def _made(walk: Walk, shape: Shape, names: Pointer, place: OpLocation, above: Pointer) -> Shape:
     """The values with objects on the way to a pointer, and at it, where nothing is."""
     if not names:
         return shape
@@ -241,7 +241,7 @@ def _made(walk: Walk, shape: Shape, names: Pointer, place: Place, above: Pointer
     def made(one: Alternative) -> Alternative:
         if not isinstance(one, Object):
             if not _can_hold(one, name):
-                reason = f"it may be {described(one)}, which has no place for {spelled(name)}"
+                reason = f"it may be {describe_alternative(one)}, which has no place for {format_json(name)}"
                 walk.note(place, above, "target_parent_kind", reason)
                 return one
             return edit(Shape((one,)), (name,), inner).alternatives[0]
@@ -253,14 +253,14 @@ def _made(walk: Walk, shape: Shape, names: Pointer, place: Place, above: Pointer
     return Shape(tuple(map(made, shape.alternatives)))
 
 
-def _wrap(walk: Walk, op: ops.Wrap, shape: Shape, place: Place) -> Shape:
+def _wrap(walk: Walk, op: ops.Wrap, shape: Shape, place: OpLocation) -> Shape:
     def wrapped(value: Shape) -> Shape:
         return Shape((Array(prefix=(value,), rest=NOTHING, low=1, high=1, unique=True),))
 
     return walk.where_present(op, shape, op.path, place, lambda present: edit(present, op.path, wrapped))
 
 
-def _head(walk: Walk, op: ops.Head, shape: Shape, place: Place) -> Shape:
+def _head(walk: Walk, op: ops.Head, shape: Shape, place: OpLocation) -> Shape:
     def first(value: Shape) -> Shape:
         arrays = walk.only(Array, value, op.path, place, "type_mismatch")
         if not all(element(one, 0).required for one in arrays.alternatives if isinstance(one, Array)):
@@ -270,9 +270,9 @@ def _head(walk: Walk, op: ops.Head, shape: Shape, place: Place) -> Shape:
     return walk.where_present(op, shape, op.path, place, lambda present: edit(present, op.path, first))
 
 
-def _convert(walk: Walk, op: ops.Convert, shape: Shape, place: Place) -> Shape:
+def _convert(walk: Walk, op: ops.Convert, shape: Shape, place: OpLocation) -> Shape:
     def image(value: Shape) -> Shape:
-        found = converted(op, value)
+        found = convert_shape(op, value)
         for complaint in found.complaints:
             walk.note(place, op.path, complaint.rule, complaint.reason)
         return found.shape
@@ -280,7 +280,7 @@ def _convert(walk: Walk, op: ops.Convert, shape: Shape, place: Place) -> Shape:
     return walk.where_present(op, shape, op.path, place, lambda present: edit(present, op.path, image))
 
 
-def _in(walk: Walk, op: ops.In, shape: Shape, place: Place) -> Shape:
+def _in(walk: Walk, op: ops.In, shape: Shape, place: OpLocation) -> Shape:
     def within(value: Shape) -> Shape:
         return walk.through(
             op.ops, walk.only(Object, value, op.path, place, "type_mismatch"), place.inside(_inner_path(op))
@@ -289,7 +289,7 @@ def _in(walk: Walk, op: ops.In, shape: Shape, place: Place) -> Shape:
     return walk.where_present(op, shape, op.path, place, lambda present: edit(present, op.path, within))
 
 
-def _map(walk: Walk, op: ops.Map, shape: Shape, place: Place) -> Shape:
+def _map(walk: Walk, op: ops.Map, shape: Shape, place: OpLocation) -> Shape:
     inside = place.inside(_inner_path(op))
 
     def mapped(value: Shape) -> Shape:
@@ -299,12 +299,12 @@ def _map(walk: Walk, op: ops.Map, shape: Shape, place: Place) -> Shape:
     def each(one: Array) -> Array:
         elements = [element(one, position).shape for position in range(len(one.prefix) + 1)]
         *prefix, rest = [walk.through(op.ops, shape, inside) for shape in elements]
-        return changed(one, prefix=tuple(prefix), rest=rest, unique=False)
+        return replace_values(one, prefix=tuple(prefix), rest=rest, unique=False)
 
     return walk.where_present(op, shape, op.path, place, lambda present: edit(present, op.path, mapped))
 
 
-_STEPS: dict[type[Op], Callable[[Walk, Any, Shape, Place], Shape]] = {
+_STEPS: dict[type[Op], Callable[[Walk, Any, Shape, OpLocation], Shape]] = {
     ops.Rename: _rename,
     ops.Copy: _copy,
     ops.Add: _add,

@@ -9,7 +9,7 @@ from headrace.deadline import check_deadline
 from headrace.schema.pointer import Pointer, index
 from headrace.schema.shape.join import child, member, union, vacant
 from headrace.schema.shape.meet import narrowest
-from headrace.schema.shape.model import NOTHING, Alternative, Array, Member, Object, Shape, changed, narrowed
+from headrace.schema.shape.model import NOTHING, Alternative, Array, Member, Object, Shape, narrow, replace_values
 
 #: Elements of an array behind this one are not told from each other, unless a schema speaks of each.
 LAST_ELEMENT = 100
@@ -43,20 +43,20 @@ def _split(one: Alternative, names: Pointer) -> tuple[Alternative | None, Altern
 def _with(one: Alternative, name: str, known: Member) -> Alternative:
     """The values that hold what is known under a name, or nothing there unless it is required."""
     if isinstance(one, Object):
-        return narrowed(one, members={**one.members, name: known})
+        return narrow(one, members={**one.members, name: known})
     assert isinstance(one, Array)
     position = int(name)
     low = max(one.low, position + 1) if known.required else one.low
     if _is_like_others(one, position) and (known.shape is one.rest or position > LAST_ELEMENT):
-        return narrowed(one, low=low)
-    return narrowed(one, prefix=_replaced(one, position, known.shape), low=low)
+        return narrow(one, low=low)
+    return narrow(one, prefix=_replaced(one, position, known.shape), low=low)
 
 
 def _without(one: Alternative, name: str) -> Alternative:
     if isinstance(one, Object):
-        return narrowed(one, members={**one.members, name: Member(NOTHING)})
+        return narrow(one, members={**one.members, name: Member(NOTHING)})
     assert isinstance(one, Array)
-    return narrowed(one, high=narrowest(one.high, int(name)))
+    return narrow(one, high=narrowest(one.high, int(name)))
 
 
 def _is_like_others(array: Array, position: int) -> bool:
@@ -90,13 +90,13 @@ def _edited(one: Alternative, name: str, change: Callable[[Shape], Shape]) -> Al
     check_deadline()
     if isinstance(one, Object):
         known = member(one, name)
-        return changed(one, members={**one.members, name: Member(change(known.shape), True)})
+        return replace_values(one, members={**one.members, name: Member(change(known.shape), True)})
     position = index(name)
     if isinstance(one, Array) and position is not None:
         shape = change(child(one, name).shape)
         if _is_like_others(one, position) and position > LAST_ELEMENT:
-            return changed(one, rest=union(one.rest, shape), unique=False)
-        return changed(one, prefix=_replaced(one, position, shape), unique=False)
+            return replace_values(one, rest=union(one.rest, shape), unique=False)
+        return replace_values(one, prefix=_replaced(one, position, shape), unique=False)
     return one
 
 
@@ -119,7 +119,7 @@ def _put(one: Alternative, name: str, value: Shape) -> Alternative:
     if not known.required:
         counts["low"] = one.low + vacant(known.shape)
         counts["high"] = None if one.high is None else one.high + 1
-    return changed(one, members={**one.members, name: Member(value, True)}, **counts)
+    return replace_values(one, members={**one.members, name: Member(value, True)}, **counts)
 
 
 def drop(shape: Shape, names: Pointer) -> Shape:
@@ -136,9 +136,9 @@ def _drop(one: Alternative, name: str) -> Alternative:
     if isinstance(one, Object | Array):
         counts = {"low": max(one.low - 1, 0), "high": None if one.high is None else max(one.high - 1, 0)}
     if isinstance(one, Object):
-        return changed(one, members={**one.members, name: Member(NOTHING)}, **counts)
+        return replace_values(one, members={**one.members, name: Member(NOTHING)}, **counts)
     position = index(name)
     if isinstance(one, Array) and position is not None:
         prefix = one.prefix if _is_like_others(one, position) else _replaced(one, position)
-        return changed(one, prefix=prefix, **counts)
+        return replace_values(one, prefix=prefix, **counts)
     return one

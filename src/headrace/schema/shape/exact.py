@@ -24,28 +24,34 @@ from headrace.schema.shape.model import (
 )
 
 
-def listed(values: Iterable[Any]) -> tuple[Alternative, ...]:
+def alternatives_of_values(values: Iterable[Any]) -> tuple[Alternative, ...]:
     """The values that equal one of these: one alternative for each kind of scalar, one for each container."""
     found = list(values)
     numbers = {value_text(value) for value in found if _is_number(value)}
     return (
         *_scalars(found),
-        *_numbers({text for text in numbers if not whole(text)}, ANY_NUMBER),
-        *_numbers({text for text in numbers if whole(text)}, WHOLE),
-        *(_container(value, lambda item: Shape(listed([item]))) for value in found if isinstance(value, dict | list)),
+        *_numbers({text for text in numbers if not is_whole(text)}, ANY_NUMBER),
+        *_numbers({text for text in numbers if is_whole(text)}, WHOLE),
+        *(
+            _container(value, lambda item: Shape(alternatives_of_values([item])))
+            for value in found
+            if isinstance(value, dict | list)
+        ),
     )
 
 
-def given(values: Iterable[Any]) -> Shape:
+def shape_of_values(values: Iterable[Any]) -> Shape:
     """The shape of values as a lens writes them: an integer is spelled as one."""
     found = list(values)
     integers = [value for value in found if _is_number(value) and isinstance(value, int)]
     others = [value for value in found if isinstance(value, str | bool | float | Decimal | None)]
-    containers = (_container(value, lambda item: given([item])) for value in found if isinstance(value, dict | list))
-    return Shape((*_numbers(set(map(value_text, integers)), SPELLED), *listed(others), *containers))
+    containers = (
+        _container(value, lambda item: shape_of_values([item])) for value in found if isinstance(value, dict | list)
+    )
+    return Shape((*_numbers(set(map(value_text, integers)), SPELLED), *alternatives_of_values(others), *containers))
 
 
-def whole(text: str) -> bool:
+def is_whole(text: str) -> bool:
     """Whether the text of a number stands for an integer."""
     return isinstance(number_of(text), int)
 

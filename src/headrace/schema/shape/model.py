@@ -156,16 +156,16 @@ ANYTHING: Shape = Shape.later(
 A = TypeVar("A", bound=Alternative)
 
 
-def knowing(alternative: A, facts: Facts) -> A:
+def with_facts(alternative: A, facts: Facts) -> A:
     """The same values, known to be valid under more schemas."""
     return msgspec.structs.replace(alternative, facts=alternative.facts | facts)
 
 
-def changed(alternative: A, **fields: Any) -> A:
+def replace_values(alternative: A, **fields: Any) -> A:
     """Other values made of these: what was known of the old ones is forgotten."""
     return msgspec.structs.replace(alternative, facts=frozenset(), **fields)
 
 
-def narrowed(alternative: A, **fields: Any) -> A:
+def narrow(alternative: A, **fields: Any) -> A:
     """Some of the values: what is known of all of them stays."""
     return msgspec.structs.replace(alternative, **fields)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from headrace.deadline import check_deadline
 from headrace.schema.canonical import exactly, value_text
-from headrace.schema.shape.exact import listed
+from headrace.schema.shape.exact import alternatives_of_values
 from headrace.schema.shape.join import member
 from headrace.schema.shape.meet import Alternatives, meet_all
 from headrace.schema.shape.model import (
@@ -27,8 +27,8 @@ from headrace.schema.shape.model import (
     Object,
     Shape,
     Text,
-    knowing,
-    narrowed,
+    narrow,
+    with_facts,
 )
 from headrace.schema.shape.source import Dialect, Source
 
@@ -156,13 +156,13 @@ def _object(source: Source, shape_of: Reader) -> Object:
             patterns = dict.fromkeys(sorted(spoken.patterns), ANYTHING) | patterns
     low, high = int(keywords.get("minProperties", 0)), _limit(keywords, "maxProperties")
     known = Object(members=members, patterns=patterns, rest=rest, low=low, high=high)
-    return requiring(known, keywords.get("required", ()))
+    return require_members(known, keywords.get("required", ()))
 
 
-def requiring(alternative: Object, names: Iterable[str]) -> Object:
+def require_members(alternative: Object, names: Iterable[str]) -> Object:
     """The objects that hold all of the names."""
     required = {name: Member(member(alternative, name).shape, True) for name in names}
-    return narrowed(alternative, members={**alternative.members, **required})
+    return narrow(alternative, members={**alternative.members, **required})
 
 
 class Elements(NamedTuple):
@@ -251,16 +251,16 @@ def read(source: Source, above: Facts = frozenset()) -> Alternatives:
 
 
 def _known(alternatives: Alternatives, facts: Facts) -> Alternatives:
-    return tuple(knowing(one, facts) for one in alternatives)
+    return tuple(with_facts(one, facts) for one in alternatives)
 
 
 def _further(source: Source, above: Facts) -> Iterator[Alternatives]:
     """What each of the keywords that speak of values of every kind admits."""
     keywords = source.keywords()
     if "enum" in keywords:
-        yield listed(keywords["enum"])
+        yield alternatives_of_values(keywords["enum"])
     if "const" in keywords:
-        yield listed([keywords["const"]])
+        yield alternatives_of_values([keywords["const"]])
     if "$ref" in keywords and (target := source.root.resolve(keywords["$ref"])):
         yield read(target, above)
     for schema in keywords.get("allOf", ()):
@@ -285,7 +285,7 @@ def _further(source: Source, above: Facts) -> Iterator[Alternatives]:
 
 def _dependent(trigger: str, needed: list[str]) -> Alternatives:
     """Objects without the trigger, or with it and all that it needs."""
-    return _objects([_lacking(trigger), requiring(Object(rest=ANYTHING), [trigger, *needed])])
+    return _objects([_lacking(trigger), require_members(Object(rest=ANYTHING), [trigger, *needed])])
 
 
 def _lacking(name: str) -> Object:

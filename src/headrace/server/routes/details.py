@@ -9,7 +9,7 @@ from headrace.engine.holdings import Holdings, companion_cache_bytes, holdings
 from headrace.engine.log.stream import Stream
 from headrace.engine.registry.schemas import Schemas as Registries
 from headrace.engine.search.index_status import Status
-from headrace.format.manifest import name_hash
+from headrace.format.object_names import name_hash
 from headrace.profiles import table
 from headrace.server.routes import index_status
 from headrace.server.routes.watched import WatchableDocument

@@ -10,7 +10,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import NotReady
 from headrace.engine.entities.read.snapshots import Asked, Shown
 from headrace.errors import BadRequest, EntityNotFound
-from headrace.schema.entity.relations import links, moments
+from headrace.schema.entity.relations import find_links, find_moments
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.parameters import refuse_unknown_parameters
@@ -116,9 +116,9 @@ def snapshot(shown: Shown) -> dict[str, Any]:
         document["truncated_fields"] = list(entity.truncated)
     definition = None if view.schema is None else view.schema.schema_definition
     if definition is not None and definition.temporal_fields:
-        document["events"] = [event._asdict() for event in moments(definition, entity.snapshot)]
+        document["events"] = [event._asdict() for event in find_moments(definition, entity.snapshot)]
     if definition is not None and definition.reference_fields:
-        document["links"] = [link._asdict() for link in links(definition, entity.snapshot, row.user_id)]
+        document["links"] = [link._asdict() for link in find_links(definition, entity.snapshot, row.user_id)]
     return document
 
 

@@ -20,7 +20,7 @@ from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, OffsetGone
 from headrace.format import offset as offsets
 from headrace.reduce.duplicates import LEAST, Pair, find_duplicates
-from headrace.schema.entity.identity import part
+from headrace.schema.entity.identity import name_part
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.http.starlette_json import json_response
@@ -237,7 +237,7 @@ def _text(snapshot: dict[str, Any], fields: tuple[str, ...]) -> str:
     """What an entity is compared by: some of its fields, else its name without the type."""
     if not fields:
         return str(snapshot["canonical_name"]).partition(":")[2]
-    return " ".join(text for name in fields if (text := part(snapshot["snapshot"].get(name))) is not None)
+    return " ".join(text for name in fields if (text := name_part(snapshot["snapshot"].get(name))) is not None)
 
 
 def _pair(pair: Pair, named: dict[str, dict[str, Any]], texts: dict[str, str]) -> dict[str, Any]:

@@ -16,8 +16,16 @@ from headrace.engine.entities.types.verbs import Outcome
 from headrace.errors import BadRequest
 from headrace.schema.entity import registration
 from headrace.schema.entity.plan import refusal, unknown
-from headrace.schema.entity.problem import INVALID, Place, Problem, Reader, choice, flag, members
-from headrace.schema.entity.registration import ChangeRequest, Registration, read_version, scope_of
+from headrace.schema.entity.problem import (
+    INVALID,
+    EntityProblem,
+    Location,
+    Reader,
+    choice_reader,
+    read_boolean,
+    read_members,
+)
+from headrace.schema.entity.registration import ChangeRequest, TypeRegistration, read_version, scope_of
 from headrace.server.http import parameters
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.parameters import refuse_unknown_parameters
@@ -30,9 +38,9 @@ _BODY_BYTES = 4 * 1024 * 1024
 _PAGE, MOST = 100, 1000
 _NAMED: dict[str, Reader] = {
     "schema_version": read_version,
-    "scope": choice("global", "user"),
-    "user_specific": flag,
-    "dry_run": flag,
+    "scope": choice_reader("global", "user"),
+    "user_specific": read_boolean,
+    "dry_run": read_boolean,
 }
 
 
@@ -98,8 +106,8 @@ class EntityTypeRoutes:
         """A version by its name, or the active one of a scope."""
         if scope not in (None, "global", "user"):
             raise BadRequest("scope is global or user", field="scope")
-        problems: list[Problem] = []
-        named = None if version is None else read_version(version, Place(("schema_version",), problems))
+        problems: list[EntityProblem] = []
+        named = None if version is None else read_version(version, Location(("schema_version",), problems))
         if problems:
             raise refusal(problems)
         owners = (user, EVERYBODY) if scope is None else (user if scope == "user" else EVERYBODY,)
@@ -145,7 +153,7 @@ class EntityTypeRoutes:
         payload, user = await self._payload(request)
         principal: Principal = request.state.principal
         new_type = registration.read_registration(payload, guard=principal is not LOCAL)
-        if not isinstance(new_type, Registration):
+        if not isinstance(new_type, TypeRegistration):
             raise refusal(new_type)
         owner = _owner(request, new_type.schema.scope, user, new_type.schema.entity_type)
         outcome = await self._types.register(new_type, owner, principal.user_id)
@@ -175,9 +183,9 @@ class EntityTypeRoutes:
     async def _switch(self, request: Request, verb: Any) -> Response:
         payload, user = await self._payload(request)
         entity_type = self._named(request, user)
-        problems: list[Problem] = []
-        fields = members(payload, _NAMED, Place((), problems), required=("schema_version",))
-        scope = scope_of(fields, Place((), problems))
+        problems: list[EntityProblem] = []
+        fields = read_members(payload, _NAMED, Location((), problems), required=("schema_version",))
+        scope = scope_of(fields, Location((), problems))
         if problems:
             raise refusal(problems)
         owner, dry_run = _owner(request, scope, user, entity_type), fields.get("dry_run", False)
@@ -202,7 +210,7 @@ class EntityTypeRoutes:
             return payload, principal.user_id
         user = payload.pop("user_id", principal.user_id)
         if not isinstance(user, str) or not user:
-            raise refusal([Problem(INVALID, "/user_id", "user_id is the name of a user")])
+            raise refusal([EntityProblem(INVALID, "/user_id", "user_id is the name of a user")])
         if query.get("dry_run", "false") not in ("true", "false"):
             raise BadRequest("dry_run is true or false", field="dry_run")
         if query.get("dry_run") == "true":

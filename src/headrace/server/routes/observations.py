@@ -23,7 +23,7 @@ from headrace.engine.entities.write.stores import TRIES, Found
 from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, UnsupportedMedia
 from headrace.schema.entity import request as entity_request
-from headrace.schema.entity.request import Asked, Name
+from headrace.schema.entity.request import Name, StoreRequest
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import JSON_TYPE, Reply
@@ -43,7 +43,7 @@ class _Stored(msgspec.Struct):
     """A request on its way, to be accepted again if need be."""
 
     request: Request
-    store_request: Asked
+    store_request: StoreRequest
     tries: int
 
 
@@ -77,7 +77,7 @@ class ObservationRoute:
         store_request = await self._computing.run(len(request.body), entity_request.read, request.body, user_id)
         await self._store_in_background(request, store_request)
 
-    async def _store_in_background(self, request: Request, store_request: Asked, tries: int = 1) -> None:
+    async def _store_in_background(self, request: Request, store_request: StoreRequest, tries: int = 1) -> None:
         lookup = self._look_up(request.principal, store_request)
         write = self._stores.storing(store_request, lookup)
         if lookup.unknown and store_request.envelope.commit:
@@ -87,7 +87,7 @@ class ObservationRoute:
             prepared = await self._computing.run(len(request.body), write.prepare, lookup.typed)
             self._stores.submit(write, prepared, self._when_settled, _Stored(request, store_request, tries))
 
-    def _look_up(self, principal: Principal, store_request: Asked) -> Found:
+    def _look_up(self, principal: Principal, store_request: StoreRequest) -> Found:
         principal.acting_for(store_request.user_id)
         lookup = self._stores.look(store_request)
         if principal is not LOCAL:
@@ -160,7 +160,7 @@ class ObservationDecisionRoutes:
         body = await _read(request, CorrectionBody)
         corrections = body.corrections()
         for name, value in corrections.items():
-            if (reason := entity_request.flaw(value)) is not None:
+            if (reason := entity_request.find_flaw(value)) is not None:
                 raise BadRequest(f"{name!r} {reason}", field=name)
         return await self._decide(request, "correction", body, corrections)
 
@@ -205,7 +205,7 @@ async def _read(request: HttpRequest, kind: Any) -> Any:
     if not body and kind is EntityDecisionBody:
         return EntityDecisionBody()
     require_json(request)
-    return entity_request.convert(entity_request.document_of(body), kind, "")
+    return entity_request.convert(entity_request.parse_document(body), kind, "")
 
 
 class SourceRoute:

@@ -21,7 +21,7 @@ from headrace.schema.descriptor import wire
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.document import read as read_registration
 from headrace.schema.descriptor.nodes import Event, Node, Table
-from headrace.schema.descriptor.problem import Envelope, Problem
+from headrace.schema.descriptor.problem import DescriptorProblem, RegistrationResponse
 from headrace.server.http import parameters
 from headrace.server.http.auth import Principal
 from headrace.server.http.parameters import refuse_unknown_parameters
@@ -103,13 +103,13 @@ class RegistrationRoutes:
             and registration.app not in current.apps.values()
         ):
             message = f"there is nothing to register, and the app {registration.app!r} has nothing to remove"
-            registration = [Problem("schema_invalid", "descriptors", message)]
+            registration = [DescriptorProblem("schema_invalid", "descriptors", message)]
         if not isinstance(registration, Registration):
-            return _answer(Envelope("invalid", current.version, errors=registration, refused=True))
+            return _answer(RegistrationResponse("invalid", current.version, errors=registration, refused=True))
         change = Change.of(registration)
         _require(request.state.principal, current, change)
         if taken := self._hidden_conflicts(request.state.principal, current, change):
-            return _answer(Envelope("conflict", current.version, errors=taken, refused=not change.dry_run))
+            return _answer(RegistrationResponse("conflict", current.version, errors=taken, refused=not change.dry_run))
         return await self._carry_out(request, lambda who: self._features.register(change, who))
 
     async def rollback(self, request: Request) -> Response:
@@ -133,10 +133,10 @@ class RegistrationRoutes:
         )
         return await self._carry_out(request, lambda who: self._features.rollback(body.version, change, who))
 
-    def _hidden_conflicts(self, principal: Principal, current: Current, change: Change) -> list[Problem]:
+    def _hidden_conflicts(self, principal: Principal, current: Current, change: Change) -> list[DescriptorProblem]:
         """Problems with names in use outside the prefix of the key; nothing else of their owners is disclosed."""
         return [
-            Problem("owned_by", f"descriptors[{index}].name", f"the name {name!r} is taken: choose another")
+            DescriptorProblem("owned_by", f"descriptors[{index}].name", f"the name {name!r} is taken: choose another")
             for index, name in enumerate(change.nodes)
             if self._is_hidden_conflict(principal, current, change, name)
         ]
@@ -148,7 +148,7 @@ class RegistrationRoutes:
         has_stream = not isinstance(change.nodes[name], Table)
         return has_stream and not principal.covers(EVENTS + name) and self._catalog.find(EVENTS + name) is not None
 
-    async def _carry_out(self, request: Request, make: Callable[[str], Awaitable[Envelope]]) -> Response:
+    async def _carry_out(self, request: Request, make: Callable[[str], Awaitable[RegistrationResponse]]) -> Response:
         try:
             return _answer(await make(request.state.principal.user_id))
         except Conflict as reason:
@@ -157,8 +157,8 @@ class RegistrationRoutes:
             return self._invalid(reason)
 
     def _invalid(self, reason: BadRequest) -> Response:
-        problem = Problem("schema_invalid", str(reason.facts.get("field", "")), reason.message)
-        return _answer(Envelope("invalid", self._features.current.version, errors=[problem], refused=True))
+        problem = DescriptorProblem("schema_invalid", str(reason.facts.get("field", "")), reason.message)
+        return _answer(RegistrationResponse("invalid", self._features.current.version, errors=[problem], refused=True))
 
     async def registry(self, request: Request) -> Response:
         """GET ``/v1/registry``: every node, as it could be registered again."""
@@ -218,7 +218,7 @@ def _version(row: FeatureRegistryRow) -> dict[str, Any]:
     }
 
 
-def _answer(envelope: Envelope) -> Response:
+def _answer(envelope: RegistrationResponse) -> Response:
     return json_response(envelope.body(), status=envelope.http_status)
 
 

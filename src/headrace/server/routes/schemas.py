@@ -14,7 +14,7 @@ from headrace.engine.verification.verify_job import Progress
 from headrace.errors import BadRequest
 from headrace.schema import entries
 from headrace.schema.plan import Refusal
-from headrace.schema.update import Update, parse_update
+from headrace.schema.update import SchemaUpdate, parse_update
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
 from headrace.server.http.parameters import refuse_unknown_parameters
@@ -70,11 +70,11 @@ class SchemaRoutes:
         answer = self._verify if on_data else self._plan if dry_run else self._apply
         self._background.begin(request.exchange, answer(request, stream, update))
 
-    async def _plan(self, request: Request, stream: Stream, update: Update) -> None:
+    async def _plan(self, request: Request, stream: Stream, update: SchemaUpdate) -> None:
         planned = await self._engine.schemas.plan(stream, update)
         request.exchange.reply(Reply.json(200, planned.dump()))
 
-    async def _verify(self, request: Request, stream: Stream, update: Update) -> None:
+    async def _verify(self, request: Request, stream: Stream, update: SchemaUpdate) -> None:
         planned, proposal = await self._engine.schemas.propose(stream, update)
         if proposal is None:
             request.exchange.reply(Reply.json(200, {**planned.dump(), "verification": None}))
@@ -82,7 +82,7 @@ class SchemaRoutes:
         row = await self._engine.verifier.begin(stream, proposal)
         request.exchange.reply(Reply.json(202, {**planned.dump(), "verification": _verified(stream, row)}))
 
-    async def _apply(self, request: Request, stream: Stream, update: Update) -> None:
+    async def _apply(self, request: Request, stream: Stream, update: SchemaUpdate) -> None:
         planned, registry = await self._engine.schemas.apply(stream, update, request.principal.user_id)
         plan = planned.dump()
         del plan["registry"]
@@ -123,7 +123,7 @@ def _verified(stream: Stream, row: VerificationRow) -> dict[str, Any]:
     }
 
 
-def _update(body: bytes) -> Update:
+def _update(body: bytes) -> SchemaUpdate:
     if len(body) > 1024 * 1024:
         raise BadRequest("an update has at most 1 MiB", field="body")
     try:

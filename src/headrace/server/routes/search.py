@@ -18,7 +18,7 @@ from headrace.query import request as requests
 from headrace.query.request import MAX_TIMEOUT_MS, SearchRequest
 from headrace.query.search import Search
 from headrace.query.snippet import snippets
-from headrace.schema.entries import decoded
+from headrace.schema.entries import decode_exact
 from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequests, in_thread, partial_answer_s
 from headrace.server.http.exchange import Headers, Reply
 from headrace.server.http.parameters import refuse_unknown_parameters
@@ -40,7 +40,7 @@ def read_document(request: Request, what: str) -> Any:
     if len(request.body) > _MAX_BODY:
         raise BadRequest(f"{what} has at most 1 MiB", field="body")
     try:
-        return decoded(request.body)
+        return decode_exact(request.body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as reason:
         raise BadRequest(f"the body is not JSON: {json_fault(reason, request.body)}", field="body") from reason
 
@@ -257,9 +257,9 @@ def _aggregate_rendered(stream: Stream, request: AggregateRequest, aggregated: A
 
     return {
         "stream": stream.name,
-        "rollup": request.asked.rollup.name,
-        "from": iso(request.asked.start),
-        "to": iso(request.asked.end),
+        "rollup": request.aggregate.rollup.name,
+        "from": iso(request.aggregate.start),
+        "to": iso(request.aggregate.end),
         "interval": request.interval,
         "coverage": _aggregate_coverage(stream, aggregated),
         "buckets": aggregated.buckets,

@@ -16,8 +16,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 
 from headrace.config import ConfigError
 from headrace.errors import ObjectMissing, StoreUnavailable
-from headrace.format.manifest import MANIFESTS, SEGMENTS
-from headrace.format.object_names import COMPANIONS
+from headrace.format.object_names import COMPANIONS, MANIFESTS, SEGMENTS
 from headrace.storage.objects.backend import PAGE, Backend, ObjectInfo
 from headrace.storage.objects.directory import Directory
 from headrace.storage.objects.remote import Remote

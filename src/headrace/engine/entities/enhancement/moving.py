@@ -17,7 +17,7 @@ from headrace.engine.entities.write.accepting import Draft, Prepared, Typed, bod
 from headrace.engine.log.stream import Stream
 from headrace.extract.erasure_mask import load
 from headrace.reduce.states.fold import runs_of_batch
-from headrace.schema.entity.answer import Told, Warnings
+from headrace.schema.entity.answer import EntityOutcome, Warnings
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, of_scope
 from headrace.schema.entity.split import Splitter
@@ -195,5 +195,5 @@ class Moving:
         )
         identity = Identity(value.entity_id, origin.canonical_name or "", "target_id", "")
         named = value.entity_id, origin.entity_type, "", identifier, version
-        told = Told(*named, identity.canonical_name, identity.basis, "", [], [])
+        told = EntityOutcome(*named, identity.canonical_name, identity.basis, "", [], [])
         return Draft(typed, observation, identity, dedupe_key(identifier, origin.source_id), told, 0, False)

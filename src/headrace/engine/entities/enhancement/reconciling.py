@@ -14,7 +14,7 @@ from headrace.errors import NoSchemaForEntityType
 from headrace.reduce.fragments.agreement import Adoption, Agreement, agreements
 from headrace.schema.entity.plan import unknown
 from headrace.schema.entity.registration import ChangeRequest
-from headrace.schema.entity.update import Update
+from headrace.schema.entity.update import TypeUpdate
 from headrace.storage.database import Connection
 from headrace.storage.enhancements import Enhancements
 from headrace.storage.entities import Entities
@@ -45,7 +45,7 @@ class Reconciling:
         adoptions = await asyncio.to_thread(self._adoptions, stream.id, kind)
         held = settings.load(self._enhancements, entity_type, EVERYBODY)
         found = agreements(adoptions, schema_of(common), held.common.banned)
-        update = Update(fields_to_add=tuple(one.addition for one in found if one.promotable))
+        update = TypeUpdate(fields_to_add=tuple(one.addition for one in found if one.promotable))
         request = ChangeRequest(update=update, dry_run=dry_run)
         outcome = await self._types.change(entity_type, EVERYBODY, proposing.update(request), who, dry_run)
         return Reconciled(found, outcome)

@@ -13,7 +13,8 @@ from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.entities.erasure.planning import Plan
 from headrace.engine.log.batch import Batch
 from headrace.extract.erasure_mask import load
-from headrace.format.manifest import SEGMENTS, Segment, name_hash, range_name, segment_key, segment_place
+from headrace.format.manifest import Segment
+from headrace.format.object_names import SEGMENTS, name_hash, parse_segment_key, range_name, segment_key
 from headrace.reduce.work_units import Source, Unit
 from headrace.storage.database import Connection
 from headrace.storage.erasures import OFFERED, ErasureRow, Erasures
@@ -40,7 +41,7 @@ class EraseJob(Job[Segment]):
         """Why a segment is not the one of a unit."""
         wanted, made = (unit.first_seq, unit.count), (output.first_seq, output.count)
         key = segment_key(unit.stream, unit.incarnation, output.name)
-        is_named_so = output.name.startswith(unit.name_begins) and segment_place(key) is not None
+        is_named_so = output.name.startswith(unit.name_begins) and parse_segment_key(key) is not None
         if unit.job == "erase" and wanted == made and is_named_so:
             return None
         return f"{output.name!r} is not what {unit.unit!r} asks for"

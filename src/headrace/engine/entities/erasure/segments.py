@@ -13,7 +13,8 @@ from headrace.engine.history.snapshot import Snapshot
 from headrace.errors import CorruptData
 from headrace.extract.erasure import holds, rewrite
 from headrace.extract.erasure_mask import Targets, load
-from headrace.format.manifest import Segment, listed, segment_key, segment_name
+from headrace.format.manifest import Segment, segment_entry
+from headrace.format.object_names import segment_key, segment_name
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.database import Connection
 from headrace.storage.erasures import OFFERED, Erasures
@@ -75,7 +76,7 @@ class SegmentEraser:
         with open(path, "wb", opener=open_private) as file:
             sealed = rewrite(reader, targets, file)
         name = segment_name(segment.first_seq, segment.count, secrets.token_hex(4))
-        return Built(path, listed(sealed, name, segment.before_bytes, segment.total_bytes))
+        return Built(path, segment_entry(sealed, name, segment.before_bytes, segment.total_bytes))
 
 
 def _is_like(reader: SegmentReader, segment: Segment) -> bool:

@@ -13,7 +13,7 @@ from headrace.errors import NotFound, TooLarge
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entity.request import ADDRESSED, address
-from headrace.schema.entity.split import rebuilt
+from headrace.schema.entity.split import rejoin_fragments
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.entities import SourceRange, Sources
@@ -127,7 +127,10 @@ def _given(observations: list[Observation]) -> dict[int, list[dict[str, Any]]]:
     found: dict[int, list[dict[str, Any]]] = {}
     for one in observations:
         details = one.details
-        entity = {"entity_type": details.get("given_type", one.entity_type), **rebuilt(one.fields, one.fragments)}
+        entity = {
+            "entity_type": details.get("given_type", one.entity_type),
+            **rejoin_fragments(one.fields, one.fragments),
+        }
         if "meta" in details:
             entity["_meta"] = details["meta"]
         for number in (details.get("item", 0), *details.get("again", ())):

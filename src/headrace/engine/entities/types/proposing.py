@@ -13,12 +13,12 @@ from headrace.engine.entities.types.journal import NONE, Action, Document
 from headrace.engine.entities.types.resolving import Base, next_version, parsed
 from headrace.errors import NoSchemaForEntityType
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.overlay import overlaid
-from headrace.schema.entity.plan import planned_activation, planned_registration, planned_update
+from headrace.schema.entity.overlay import overlay_schema
+from headrace.schema.entity.plan import plan_activation, plan_registration, plan_update
 from headrace.schema.entity.problem import Notice
-from headrace.schema.entity.registration import ChangeRequest, Registration
+from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
 from headrace.schema.entity.semver import Bump
-from headrace.schema.entity.update import updated
+from headrace.schema.entity.update import apply_update
 from headrace.schema.plan import Effect, Impact, Plan, Refusal
 from headrace.storage.entity_types import EVERYBODY, SchemaRow
 
@@ -67,14 +67,14 @@ class Proposal(NamedTuple):
 Make = Callable[[Base, Counts, int], Proposal]
 
 
-def register(registration: Registration) -> Make:
+def register(registration: TypeRegistration) -> Make:
     """A version as it is given; a user's takes in what is global."""
 
     def make(base: Base, counts: Counts, now_us: int) -> Proposal:
         schema, notices = _owned(base, registration.schema)
         active = base.active(base.owner)
         found = impact(base, active, schema, counts)
-        plan = planned_registration(active, schema, base.versions(base.owner), found)
+        plan = plan_registration(active, schema, base.versions(base.owner), found)
         notices = (*registration.notices, *notices)
         return _proposal(base, plan, "register", now_us, activates=registration.activate, notices=notices)
 
@@ -90,10 +90,10 @@ def update(request: ChangeRequest) -> Make:
             message = f"no schema of {base.entity_type} holds here that could be updated: register or activate one"
             raise NoSchemaForEntityType(message, entity_type=base.entity_type)
         taken = base.versions(base.owner)
-        made = updated(found, request.update, taken)
+        made = apply_update(found, request.update, taken)
         if isinstance(made, list):
-            return Proposal(base, planned_update(found, request.update, taken))
-        plan = planned_update(found, request.update, taken, impact(base, found, made.schema, counts))
+            return Proposal(base, plan_update(found, request.update, taken))
+        plan = plan_update(found, request.update, taken, impact(base, found, made.schema, counts))
         notices = tuple(made.notices)
         proposal = _proposal(base, plan, "update", now_us, activates=request.activate, notices=notices)
         old, new = found.schema_definition.fields, made.schema.schema_definition.fields
@@ -108,7 +108,7 @@ def activate(row: SchemaRow) -> Make:
 
     def make(base: Base, counts: Counts, now_us: int) -> Proposal:
         schema, active = schema_of(row), base.active(base.owner)
-        plan = planned_activation(active, schema, impact(base, active, schema, counts))
+        plan = plan_activation(active, schema, impact(base, active, schema, counts))
         current = base.rows.get(base.owner)
         if current is not None and current.id == row.id:
             return Proposal(base, plan, row=current)
@@ -146,7 +146,7 @@ def infer(schema: Schema) -> Make:
         if version in taken:
             version = next_version(str(max(map(parsed, taken))), Bump.MAJOR, taken)
         own = msgspec.structs.replace(schema, scope="user", user_id=base.owner, schema_version=version)
-        return _proposal(base, planned_registration(None, own, taken), "infer", now_us, activates=True)
+        return _proposal(base, plan_registration(None, own, taken), "infer", now_us, activates=True)
 
     return make
 
@@ -158,7 +158,7 @@ def _owned(base: Base, schema: Schema) -> tuple[Schema, tuple[Notice, ...]]:
     own, common = msgspec.structs.replace(schema, user_id=base.owner), base.common
     if common is None:
         return own, ()
-    made = msgspec.structs.replace(overlaid(own, None, common), base_version=common.schema_version)
+    made = msgspec.structs.replace(overlay_schema(own, None, common), base_version=common.schema_version)
     given = own.schema_definition.fields
     inherited = tuple(name for name in made.schema_definition.fields if name not in given)
     message = "these fields come from the global schema"
@@ -176,7 +176,7 @@ def _basis(base: Base) -> Schema | None:
             return None
         own = msgspec.structs.replace(common, scope="user", user_id=base.owner)
     elif common is not None:
-        own = overlaid(own, base.made_from(own), common)
+        own = overlay_schema(own, base.made_from(own), common)
     return own if common is None else msgspec.structs.replace(own, base_version=common.schema_version)
 
 

@@ -10,8 +10,8 @@ import msgspec
 from headrace.engine.entities.entity_hook import EntityHook, schema_of
 from headrace.schema.entity.difference import bump_of, differences
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.overlay import overlaid
-from headrace.schema.entity.semver import Bump, Version, following, parse
+from headrace.schema.entity.overlay import overlay_schema
+from headrace.schema.entity.semver import Bump, Version, next_free_version, parse
 from headrace.schema.plan import Refusal
 from headrace.storage.entity_types import EVERYBODY, SchemaRegistry, SchemaRow
 
@@ -75,7 +75,7 @@ def followers(base: Base, common: Schema | None) -> Iterator[Schema]:
         found = known.get(alike)
         if found is None:
             own = schema_of(row)
-            made = overlaid(own, base.made_from(own), common)
+            made = overlay_schema(own, base.made_from(own), common)
             found = known[alike] = made, bump_of(differences(own, made))
         made, bump = found
         if bump is not Bump.NONE:
@@ -86,7 +86,7 @@ def followers(base: Base, common: Schema | None) -> Iterator[Schema]:
 
 def next_version(version: str, bump: Bump, taken: Collection[str]) -> str:
     """The first version after one, by steps of this kind, that an owner does not have."""
-    return str(following(parsed(version), bump, {parsed(text) for text in taken}))
+    return str(next_free_version(parsed(version), bump, {parsed(text) for text in taken}))
 
 
 def parsed(version: str) -> Version:

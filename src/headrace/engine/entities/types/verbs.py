@@ -26,7 +26,7 @@ from headrace.errors import BadRequest, Conflict, UnknownEntityType
 from headrace.schema.entity import names
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.plan import NAME_TAKEN, refusal, unknown
-from headrace.schema.entity.registration import ChangeRequest, Registration
+from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
 from headrace.schema.plan import Plan, Refusal
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities
@@ -108,7 +108,7 @@ class EntityTypes:
 
     def resolve(self, name: str, user_id: str) -> str:
         """The type that a user means: one that holds for them, else one that is called so, else the name itself."""
-        entity_type = names.normalised(name)
+        entity_type = names.normalise_type_name(name)
         if self.effective(entity_type, user_id) is not None:
             return entity_type
         return self._registry.aliased(entity_type, user_id) or entity_type
@@ -152,7 +152,7 @@ class EntityTypes:
 
     # -- change
 
-    async def register(self, registration: Registration, owner: str, who: str) -> Outcome:
+    async def register(self, registration: TypeRegistration, owner: str, who: str) -> Outcome:
         """Store a version, and make it the active one where that is asked for."""
         make = proposing.register(registration)
         return await self.change(registration.schema.entity_type, owner, make, who, registration.dry_run)

@@ -14,9 +14,9 @@ import msgspec
 from headrace.engine.entities.entity_hook import Effective, dedupe_key
 from headrace.schema.entity import identity as identities
 from headrace.schema.entity.accept import Accepted, Refused
-from headrace.schema.entity.answer import Answer, Issue, Told, Warnings, issues_of, refusal
+from headrace.schema.entity.answer import Answer, EntityOutcome, Issue, Warnings, issues_of, refusal
 from headrace.schema.entity.answer import encode as encode_answer
-from headrace.schema.entity.fields import inferred
+from headrace.schema.entity.fields import infer_schema
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.nodes import OPT_OUT, Definition, ReducerConfig, Schema
 from headrace.schema.entity.observation import (
@@ -28,8 +28,8 @@ from headrace.schema.entity.observation import (
     observation_id,
     of_scope,
 )
-from headrace.schema.entity.problem import Notice, Problem
-from headrace.schema.entity.request import Asked, Meta, Saying, check_source, convert
+from headrace.schema.entity.problem import EntityProblem, Notice
+from headrace.schema.entity.request import Meta, ObservationOptions, StoreRequest, check_source, convert
 from headrace.storage.dedupe import stored_key
 
 if TYPE_CHECKING:
@@ -55,16 +55,16 @@ class Draft(msgspec.Struct):
     observation: Observation
     identity: Identity
     key: str
-    told: Told
+    told: EntityOutcome
     item: int
     strict: bool
 
-    def collision(self) -> Problem | Notice | None:
+    def collision(self) -> EntityProblem | Notice | None:
         """What is to be said if an entity of this name exists already."""
         definition = self.typed.effective.schema.schema_definition
         if self.is_targeted or (not self.strict and definition.name_collision_policy == "merge"):
             return None
-        return identities.collision(definition, self.identity, self.strict)
+        return identities.check_name_collision(definition, self.identity, self.strict)
 
     @property
     def is_targeted(self) -> bool:
@@ -76,7 +76,7 @@ class Prepared(NamedTuple):
     """A request that is accepted: what is to be stored by type, and what is told of each entity in order."""
 
     drafts: dict[str, list[Draft]]
-    told: list[Told]
+    told: list[EntityOutcome]
     warnings: Warnings
     #: Keys that single entities came with, and the observations that they stand for.
     keys: list[tuple[str, Draft]]
@@ -89,7 +89,7 @@ class Storing:
 
     erasures: int | None = None
 
-    def __init__(self, asked: Asked, names: Mapping[str, str], now_us: int) -> None:
+    def __init__(self, asked: StoreRequest, names: Mapping[str, str], now_us: int) -> None:
         """``names`` are those of the types by how they were spelled."""
         self._asked, self._names, self._now_us = asked, names, now_us
         self.user_id, self.digest = asked.user_id, asked.digest
@@ -118,12 +118,12 @@ class Storing:
 class _Accepting:
     """One request on its way."""
 
-    def __init__(self, asked: Asked, typed: Mapping[str, Typed], now_us: int) -> None:
+    def __init__(self, asked: StoreRequest, typed: Mapping[str, Typed], now_us: int) -> None:
         self.asked, self.typed, self.now_us = asked, typed, now_us
         self.common = _Common(asked.envelope, asked.envelope, asked.source_id)
         self.drafts: dict[str, list[Draft]] = {}
         self.seen: dict[str, Draft] = {}
-        self.told: list[Told] = []
+        self.told: list[EntityOutcome] = []
         self.issues: list[Issue] = []
         self.warnings = Warnings()
         self.keys: list[tuple[str, Draft]] = []
@@ -196,7 +196,7 @@ class _Accepting:
             idempotency_key=None if common.key is None else stored_key(user, common.key),
             details=details,
         )
-        told = Told(
+        told = EntityOutcome(
             identity.entity_id,
             typed.entity_type,
             "",
@@ -229,7 +229,7 @@ class _Common:
         "escalates", "key", "kind", "observed_at_us", "prioritised", "priority", "score", "source_id", "strict",
     )  # fmt: skip
 
-    def __init__(self, own: Saying, all_of: Saying, source_id: str) -> None:
+    def __init__(self, own: ObservationOptions, all_of: ObservationOptions, source_id: str) -> None:
         self.observed_at_us = own.observed_at_us if own.observed_at is not None else all_of.observed_at_us
         self.source_id = own.source_id or source_id
         priority = all_of.source_priority if own.source_priority is None else own.source_priority
@@ -251,7 +251,7 @@ class _Common:
 
 def first_schema(entity_type: str, rows: Iterable[Mapping[str, Any]]) -> Schema:
     """The schema that a type gets which has none: of the fields that entities have, where these can be fields."""
-    found = inferred(entity_type, rows)
+    found = infer_schema(entity_type, rows)
     if found is not None:
         return found
     definition = Definition(fields={}, identity_opt_out=OPT_OUT)

@@ -13,10 +13,10 @@ from headrace.engine.entities.write.accepting import Draft, Storing, Typed
 from headrace.engine.entities.write.deciding import Share, source_of
 from headrace.errors import BadRequest, NoSchemaForEntityType
 from headrace.schema.entity import names
-from headrace.schema.entity.answer import Told, refusal
+from headrace.schema.entity.answer import EntityOutcome, refusal
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import Observation, encode
-from headrace.schema.entity.request import Envelope, asked
+from headrace.schema.entity.request import RequestOptions, make_store_request
 from headrace.schema.entries import read
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities, SourceRange, Sources
@@ -43,7 +43,7 @@ def normalised(kind: EntityHook, joined: bytes, terms: Terms) -> bytes:
             f"entity {first.index}: {first.pointer or 'it'} {first.reason}", field="body", item=first.index
         )
     entities = [_of_type(number, value, kind.entity_type) for number, value in enumerate(values)]
-    request = asked(entities, Envelope(), terms.user)
+    request = make_store_request(entities, RequestOptions(), terms.user)
     now_us = time.time_ns() // 1_000 if terms.timestamp_us is None else terms.timestamp_us
     storing = Storing(request, dict.fromkeys(request.types, kind.entity_type), now_us)
     prepared = storing.prepare({kind.entity_type: Typed(kind.entity_type, effective)})
@@ -56,7 +56,7 @@ def _of_type(number: int, value: Any, entity_type: str) -> Any:
     if not isinstance(value, dict):
         return value
     spelled = value.setdefault("entity_type", entity_type)
-    if isinstance(spelled, str) and names.normalised(spelled) != entity_type:
+    if isinstance(spelled, str) and names.normalise_type_name(spelled) != entity_type:
         raise BadRequest(f"entity {number} is no {entity_type}", field="entity_type", item=number)
     return value
 
@@ -77,7 +77,7 @@ def check(kind: EntityHook, batch: Batch, stream: Stream, joined: bytes) -> None
 def _draft(typed: Typed, number: int, one: Observation) -> Draft:
     basis: Any = one.identity_basis
     identity = Identity(one.entity_id, one.canonical_name or "", basis, one.identity_rule or "")
-    told = Told(
+    told = EntityOutcome(
         one.entity_id, one.entity_type, "", one.id, one.schema_version, identity.canonical_name, basis, "", [], []
     )
     return Draft(typed, one, identity, dedupe_key(one.id, one.source_id), told, number, False)

@@ -11,7 +11,7 @@ import msgspec
 from headrace.engine.entities.entity_hook import dedupe_key
 from headrace.engine.entities.write.accepting import Draft, Prepared, Typed, bodies
 from headrace.schema.entity.accept import Refused
-from headrace.schema.entity.answer import Told, Warnings, issues_of, refusal
+from headrace.schema.entity.answer import EntityOutcome, Warnings, issues_of, refusal
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.nodes import Definition, Field
 from headrace.schema.entity.observation import (
@@ -24,7 +24,7 @@ from headrace.schema.entity.observation import (
 )
 from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.split import Fragment
-from headrace.schema.entity.values import UNFIT, VALIDATORS, Limits, Violation, converted
+from headrace.schema.entity.values import UNFIT, VALIDATORS, Limits, Violation, convert_value
 from headrace.storage.dedupe import stored_key
 
 Deed = Literal["correction", "deletion", "restoration"]
@@ -114,7 +114,7 @@ class _Made:
             self._convert(field, name, value)
 
     def _convert(self, field: Field, name: str, value: Any) -> None:
-        self.fields[name] = made = converted(field, value)
+        self.fields[name] = made = convert_value(field, value)
         if made is UNFIT:
             message = f"{name!r} takes a {field.type}: give one, or null to clear the field"
             self._unfit.append(Violation(name, message, "type", field.type))
@@ -171,7 +171,7 @@ def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
         else stored_key(decision.user_id, decision.idempotency_key),
         details=of_scope(schema.scope),
     )
-    told = Told(
+    told = EntityOutcome(
         decision.entity_id,
         typed.entity_type,
         "",

@@ -11,7 +11,7 @@ from headrace.engine.log.deduplication import find_remembered
 from headrace.errors import EntityNotFound
 from headrace.schema.entity.answer import Issue
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.problem import Notice, Problem
+from headrace.schema.entity.problem import EntityProblem, Notice
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.entities import Entities, SourceRange, Sources
 
@@ -51,7 +51,7 @@ class Share:
         elif entity_id in there or entity_id in self._created:
             draft.told.action = "updated"
             found = draft.collision()
-            if isinstance(found, Problem):
+            if isinstance(found, EntityProblem):
                 self._refuse(draft, found.code, found.message, "strict" if draft.strict else "schema_policy")
             elif found is not None:
                 self.notices.append((draft, found))

@@ -9,7 +9,7 @@ from headrace.engine.entities.read.observed import Observed
 from headrace.engine.entities.read.snapshots import View
 from headrace.engine.entities.write.relating import Moved
 from headrace.errors import BadRequest
-from headrace.schema.entity.identity import entity_id, part
+from headrace.schema.entity.identity import entity_id, name_part
 from headrace.storage.entities import EntityRow
 
 _ASIDE = ("merge", "split", "undo")
@@ -52,7 +52,7 @@ def moved(view: View, predicate: Predicate, found: Collection[Observed]) -> list
 
 def target(view: View, name: str) -> EntityRow:
     """The entity of a name, as it will be if there is none yet; what is observed under the name later is about it."""
-    row, spelled = view.group.row, part(name)
+    row, spelled = view.group.row, name_part(name)
     if spelled is None:
         raise BadRequest("the name is empty", field="to_canonical_name")
     prefix = view.entity_type + ":"

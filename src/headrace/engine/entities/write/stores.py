@@ -15,7 +15,7 @@ from headrace.engine.log.lifecycle import settling
 from headrace.engine.log.log import Log
 from headrace.engine.log.writer import Writer
 from headrace.errors import EntityNotFound, NoSchemaForEntityType
-from headrace.schema.entity.request import Asked
+from headrace.schema.entity.request import StoreRequest
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities, EntityRow
 from headrace.storage.streams import Streams
@@ -55,7 +55,7 @@ class Stores:
         self._writer, self._log, self._types, self._clock = writer, log, types, clock
         self._entities, self._streams = Entities(reader), Streams(reader)
 
-    def look(self, asked: Asked) -> Found:
+    def look(self, asked: StoreRequest) -> Found:
         """The types that a request is about; one that nobody has registered is inferred."""
         names = {spelled: self._types.resolve(spelled, asked.user_id) for spelled in asked.types}
         typed = {name: self.typed(name, asked.user_id) or _inferred(asked, names, name) for name in names.values()}
@@ -69,7 +69,7 @@ class Stores:
         effective = kind.effective(user_id) if isinstance(kind, EntityHook) else None
         return None if effective is None else Typed(name, effective, stream, registry)
 
-    def storing(self, asked: Asked, found: Found) -> Storing:
+    def storing(self, asked: StoreRequest, found: Found) -> Storing:
         """The wish to store the entities of a request."""
         return Storing(asked, found.names, self._clock.now_us())
 
@@ -88,7 +88,7 @@ class Stores:
             raise NoSchemaForEntityType(f"{entity_type} has no schema that holds", entity_type=entity_type)
         return {entity_type: typed}
 
-    async def ensure(self, asked: Asked, found: Found) -> None:
+    async def ensure(self, asked: StoreRequest, found: Found) -> None:
         """Give a schema to the types of a request that have none, unless it would be refused or is a replay."""
         if await self._is_replay(asked, found):
             return
@@ -97,7 +97,7 @@ class Stores:
             for name, rows in given.items():
                 await make(name, rows, asked.user_id)
 
-    async def _is_replay(self, asked: Asked, found: Found) -> bool:
+    async def _is_replay(self, asked: StoreRequest, found: Found) -> bool:
         """Whether a request was answered before; raises what would refuse it, and writes nothing."""
         wish = self.storing(asked, found)
         wish.commit = False
@@ -131,11 +131,11 @@ class Stores:
         return await settled
 
 
-def _inferred(asked: Asked, names: Mapping[str, str], name: str) -> Typed:
+def _inferred(asked: StoreRequest, names: Mapping[str, str], name: str) -> Typed:
     return Typed(name, compiled(first_schema(name, _rows(asked, names, name))))
 
 
-def _rows(asked: Asked, names: Mapping[str, str], name: str) -> list[dict[str, Any]]:
+def _rows(asked: StoreRequest, names: Mapping[str, str], name: str) -> list[dict[str, Any]]:
     """The entities of a type, without what is said besides their fields."""
     return [
         {key: value for key, value in entity.items() if key not in ("entity_type", "_meta")}

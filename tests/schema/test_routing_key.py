@@ -9,7 +9,7 @@ import pytest
 
 from headrace.schema.entries import Failure
 from headrace.schema.pointer import parse
-from headrace.schema.routing import RoutingKey
+from headrace.schema.routing_key import RoutingKey
 
 
 def keys(pointer: str, joined: bytes, *, required: bool = False) -> tuple[list[str | None], list[Failure]]:

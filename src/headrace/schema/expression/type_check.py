@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from headrace.schema.descriptor.nodes import Type
 from headrace.schema.expression.text import render
 from headrace.schema.expression.tree import (
     Binary,
@@ -21,9 +20,10 @@ from headrace.schema.expression.tree import (
     Unary,
     fold,
 )
+from headrace.schema.field_type import Type
 
 #: A type, None where there is only null, or ``unknown`` where a fault was found further in.
-Found: TypeAlias = Type | Literal["unknown"] | None
+InferredType: TypeAlias = Type | Literal["unknown"] | None
 
 ARITHMETIC = ("+", "-", "*", "/", "%")
 ORDER = ("<", "<=", ">", ">=")
@@ -35,7 +35,7 @@ _LONGEST = 60
 
 def check(expr: Expr, types: Mapping[str, Type]) -> Type | None:
     """The type of an expression, None where it is always null; raises ExpressionError with the first fault."""
-    found, problems = judged(expr, types)
+    found, problems = infer_type(expr, types)
     if problems:
         raise ExpressionError(-1, problems[0].message, problems[0].code)
     return None if found == "unknown" else found
@@ -43,10 +43,10 @@ def check(expr: Expr, types: Mapping[str, Type]) -> Type | None:
 
 def faults(expr: Expr, types: Mapping[str, Type]) -> list[Fault]:
     """Everything that is wrong with an expression over these fields."""
-    return judged(expr, types)[1]
+    return infer_type(expr, types)[1]
 
 
-def judged(expr: Expr, types: Mapping[str, Type]) -> tuple[Found, list[Fault]]:
+def infer_type(expr: Expr, types: Mapping[str, Type]) -> tuple[InferredType, list[Fault]]:
     """The type of an expression, as far as it has one, and what is wrong with it."""
     checking = _Checking(types)
     return fold(expr, checking.type_of), list(dict.fromkeys(checking.faults))
@@ -78,7 +78,7 @@ class _Checking:
         self.faults: list[Fault] = []
         self._types = types
 
-    def type_of(self, expr: Expr, inner: tuple[Found, ...]) -> Found:
+    def type_of(self, expr: Expr, inner: tuple[InferredType, ...]) -> InferredType:
         """The type of an expression whose parts have these types."""
         match expr:
             case FieldReference(name=name):
@@ -101,33 +101,35 @@ class _Checking:
                 return self._need(expr, inner, ("bool",), "bool")
         return self._compared(expr, *inner)
 
-    def _note(self, code: str, expr: Expr, reason: str) -> Found:
+    def _note(self, code: str, expr: Expr, reason: str) -> InferredType:
         text = render(expr)
         shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
         self.faults.append(Fault(code, f"{shown}: {reason}"))  # type: ignore[arg-type]
         return "unknown"
 
-    def _field(self, name: str) -> Found:
+    def _field(self, name: str) -> InferredType:
         if name in self._types:
             return self._types[name]
         known = ", ".join(sorted(self._types)[:20]) or "none"
         self.faults.append(Fault("unknown_field_reference", f"there is no field {name!r} here; there are: {known}"))
         return "unknown"
 
-    def _need(self, expr: Expr, inner: tuple[Found, ...], wanted: tuple[str, ...], result: Found) -> Found:
+    def _need(
+        self, expr: Expr, inner: tuple[InferredType, ...], wanted: tuple[str, ...], result: InferredType
+    ) -> InferredType:
         for found in inner:
             if found not in (*wanted, None, "unknown"):
                 return self._note("schema_mismatch", expr, f"takes {' or '.join(wanted)}, not {found}")
         return "unknown" if "unknown" in inner and wanted == NUMBERS else result
 
-    def _cast(self, expr: Expr, source: Found, target: str) -> Found:
+    def _cast(self, expr: Expr, source: InferredType, target: str) -> InferredType:
         if target not in TARGETS:
             return self._note("invalid_cast_target", expr, f"there is no cast to {target}, only {', '.join(TARGETS)}")
         if source != "unknown" and not castable(source, target):
             self._note("invalid_cast_target", expr, f"{source} cannot be taken as {target}")
         return TARGETS[target]
 
-    def _quadkey(self, expr: Quadkey, inner: tuple[Found, ...]) -> Found:
+    def _quadkey(self, expr: Quadkey, inner: tuple[InferredType, ...]) -> InferredType:
         zoom = expr.zoom.value if isinstance(expr.zoom, Constant) else 1
         self._need(expr, inner[:2], NUMBERS, "str")
         self._need(expr, inner[2:], ("i64",), "str")
@@ -135,7 +137,7 @@ class _Checking:
             self._note("invalid_expression", expr, f"zoom is between 1 and {DEEPEST_ZOOM}")
         return "str"
 
-    def _compared(self, expr: Expr, left: Found, right: Found) -> Found:
+    def _compared(self, expr: Expr, left: InferredType, right: InferredType) -> InferredType:
         if left in (None, "unknown") or right in (None, "unknown"):
             known = left if right in (None, "unknown") else right
         elif left == right:
@@ -154,7 +156,7 @@ class _Checking:
 DEEPEST_ZOOM = 23
 
 
-def _arithmetic(sign: str, left: Found, right: Found) -> Found:
+def _arithmetic(sign: str, left: InferredType, right: InferredType) -> InferredType:
     if sign == "/":
         return "f64"
     if left is None or right is None:
