@@ -18,9 +18,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "headrace"
 
 #: How many findings of a rule are tolerated. Lower a number when it can be lowered, and never raise one.
 CEILINGS = {
-    "repeated class name": 32,
-    "gerund as module name": 39,
-    "vague name": 2175,
+    "repeated class name": 21,
+    "gerund as module name": 38,
+    "vague name": 1455,
     "local import": 51,
     "local import without a reason": 49,
     "small module": 25,
@@ -30,7 +30,6 @@ GERUNDS = {
     "headrace.decoding": "an ordinary noun for what it does, as in the standard library's encodings",
     "headrace.testing": "where Python packages keep what tests of their users need",
     "headrace.engine.subscriptions.keyring": "a keyring is a thing",
-    "headrace.schema.routing": "the ordinary noun for choosing a way by a key",
 }
 #: Names of variables and parameters that do not say what they hold.
 VAGUE = frozenset({

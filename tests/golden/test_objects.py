@@ -15,7 +15,7 @@ import pytest
 
 from golden.write_directory import CONTACT, ORDER, PARTS, STREAM, USERS
 from headrace.config import StorageConfig
-from headrace.format import entity_registry, feature_registry, manifest
+from headrace.format import entity_registry, feature_registry, manifest, object_names
 from headrace.format.companion import layout as companion_layout
 from headrace.format.companion.reader import FileCompanion, sources_of
 from headrace.format.manifest import Manifest
@@ -70,8 +70,8 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def newest_manifests(store: Objects) -> list[Manifest]:
-    generations = manifest.generations(entry.key for entry in store.list(manifest.MANIFESTS))
-    names = [manifest.generation_key(stream, numbers[0]) for stream, numbers in generations.items()]
+    generations = object_names.generations(entry.key for entry in store.list(object_names.MANIFESTS))
+    names = [object_names.generation_key(stream, numbers[0]) for stream, numbers in generations.items()]
     return [manifest.decode(store.get(key), key) for key in names]
 
 
@@ -85,7 +85,7 @@ def test_every_manifest_and_its_segments_hold_what_was_stored(store: Objects) ->
     for contents in newest_manifests(store):
         bodies = []
         for segment in contents.segments:
-            key = manifest.segment_key(contents.stream, contents.incarnation, segment.name)
+            key = object_names.segment_key(contents.stream, contents.incarnation, segment.name)
             reader = SegmentReader(
                 local_path(store, key), name=key, decoded=DecodedCache(CACHE_BYTES), sha256=segment.sha256
             )
@@ -157,7 +157,7 @@ def test_every_registry_of_entity_types_holds_what_was_registered(store: Objects
 
 
 def test_every_lease_names_its_holder(store: Objects) -> None:
-    if not any(store.list(manifest.MANIFESTS)):
+    if not any(store.list(object_names.MANIFESTS)):
         return  # no store: leases came with it
     assert {len(str(holder_of(store, number))) for number in (0, 1)} == {16}
     assert holder_of(store, 2) is None
