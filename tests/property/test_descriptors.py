@@ -49,6 +49,8 @@ def test_every_additive_change_has_a_lens_that_is_proven_and_runs() -> None:
                 for name, field in new.schema.items()
             )
         )
+        # The proof compares whole numbers as the nearest double too, and cannot show that these are below 2**63.
+        assume(not any(isinstance(f.default, int) and float(f.default) >= 2**63 for f in new.schema.values()))
         before = {"Txn": old}
         lost = {loss.message.split(" ", 1)[1] for loss in diff(before, {"Txn": new}).losses}
         assert document is not None, (old, new)
@@ -97,7 +99,7 @@ def test_order_and_spelling_change_nothing(sent: list[Descriptor], random: Any) 
     assert fingerprint(again) == fingerprint(known)
     found = diff(known, again)
     assert (found.added, found.removed, found.changed, found.losses, found.dropped) == ([], [], [], [], {})
-    assert {fate for fates in found.lives.values() for fate in fates.values()} <= {"kept"}
+    assert {fate for fates in found.fates.values() for fate in fates.values()} <= {"kept"}
     places = {name: at for at, name in enumerate(sort_nodes(again))}
     assert all(places[node.upstream] < places[name] for name, node in again.items() if not isinstance(node, Event))
 
@@ -120,9 +122,9 @@ def test_a_diff_tells_all_there_is() -> None:
         assert set(found.removed) == old.keys() - new.keys()
         assert found.destructive or not (found.removed or found.dropped)
         tables = {name: set(node.features) for name, node in new.items() if isinstance(node, Table)}
-        assert {name: set(fates) for name, fates in found.lives.items()} == tables
+        assert {name: set(fates) for name, fates in found.fates.items()} == tables
         told = {change["name"]: change for change in found.changed}
-        for name, fates in found.lives.items():
+        for name, fates in found.fates.items():
             for feature, fate in fates.items():
                 _is_told(told.get(name, {}), feature, fate, is_new=name in found.added)
                 seen[fate] += 1
@@ -169,14 +171,14 @@ EVENTS = st.lists(
 def test_a_feature_that_is_kept_would_have_come_to_the_same() -> None:
     seen = Counter[str]()
 
-    @settings(max_examples=250)
+    @settings(max_examples=400)
     @given(pipelines().flatmap(lambda sent: st.tuples(st.just(sent), variations(sent))), EVENTS)
     def holds(pair: tuple[list[Descriptor], list[Descriptor]], events: list[dict[str, Any]]) -> None:
         old, new = map(nodes_of, pair)
         assume(old is not None and new is not None)
         assert old is not None
         assert new is not None
-        for table, fates in diff(old, new).lives.items():
+        for table, fates in diff(old, new).fates.items():
             kept = [name for name, fate in fates.items() if fate == "kept"]
             if not kept:
                 continue

@@ -1,4 +1,4 @@
-"""What is seen to fit at first glance, what is not, and what that costs."""
+"""Which entries the fast validator accepts, which it leaves to the library, and what that costs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ VALUE = {
 }
 
 
-def glance_of(schema: Any) -> FastValidator:
-    found = Validator(schema).glance
+def fast_validator_of(schema: Any) -> FastValidator:
+    found = Validator(schema).fast_validator
     assert found is not None
     return found
 
@@ -72,15 +72,15 @@ def backwards(value: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_entries_are_seen_to_fit(schema: Any, joined: bytes) -> None:
-    assert glance_of(schema).fits(joined)
+    assert fast_validator_of(schema).fits(joined)
 
 
 @pytest.mark.parametrize(
     ("body", "count"), [(b"[]", 0), (b"[ ]", 0), (b"[{}]", None), (b"", None), (b"[", None), (b"[] []", None)]
 )
 def test_entries_of_an_array_are_counted_where_they_are_seen_to_fit(body: bytes, count: int | None) -> None:
-    assert glance_of(EVENT).count(body) == count
-    assert glance_of(EVENT).count(b"[" + compact(*[VALUE] * 3) + b"]") == 3
+    assert fast_validator_of(EVENT).count(body) == count
+    assert fast_validator_of(EVENT).count(b"[" + compact(*[VALUE] * 3) + b"]") == 3
 
 
 @pytest.mark.parametrize("schema", [EVENT, WHOLE])
@@ -103,27 +103,27 @@ def test_entries_of_an_array_are_counted_where_they_are_seen_to_fit(body: bytes,
 )
 def test_what_does_not_fit_is_never_seen_to(schema: Any, joined: bytes) -> None:
     assert Validator(schema).failures(joined)
-    assert not glance_of(schema).fits(joined)
+    assert not fast_validator_of(schema).fits(joined)
 
 
 @pytest.mark.parametrize(
     "number", ["-0.00000000000000000000001", "-1e-400", "0." + "1" * 1_000, "12.50", "1e2", "9007199254740993.0"]
 )
 def test_a_number_that_loses_digits_needs_a_judgement(number: str) -> None:
-    assert glance_of(EVENT).fits(changed('"ms":12', '"ms":12.5'))
-    assert not glance_of(EVENT).fits(changed('"ms":12', f'"ms":{number}'))
+    assert fast_validator_of(EVENT).fits(changed('"ms":12', '"ms":12.5'))
+    assert not fast_validator_of(EVENT).fits(changed('"ms":12', f'"ms":{number}'))
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [('"count":3', '"count":3.0'), ('"count":3', '"more":3'), ('"city"', '"more":1,"city"')]
 )
 def test_what_is_missed_is_judged(old: str, new: str) -> None:
-    assert not glance_of(EVENT).fits(changed(old, new))
+    assert not fast_validator_of(EVENT).fits(changed(old, new))
     assert Validator(EVENT).failures(changed(old, new)) == []
 
 
 def test_without_fractions_neither_order_nor_escapes_matter() -> None:
-    look = glance_of(WHOLE)
+    look = fast_validator_of(WHOLE)
     assert look.fits(compact(backwards(VALUE), VALUE, backwards(VALUE)))
     assert look.fits(json.dumps(VALUE, ensure_ascii=True).encode())
     assert look.fits(changed("Odda", r"\/Odd\u0061<"))
@@ -132,18 +132,18 @@ def test_without_fractions_neither_order_nor_escapes_matter() -> None:
 def test_the_order_of_members_is_learnt_from_what_fits() -> None:
     validator = Validator(EVENT)
     body = compact(backwards({**VALUE, "place": {}}), backwards(VALUE))
-    assert validator.glance is not None
-    assert not validator.glance.fits(body)
+    assert validator.fast_validator is not None
+    assert not validator.fast_validator.fits(body)
     assert validator.failures(body) == []
     assert validator.failures(body) == []
-    assert validator.glance.fits(body)
-    assert not validator.glance.fits(compact(VALUE))
+    assert validator.fast_validator.fits(body)
+    assert not validator.fast_validator.fits(compact(VALUE))
 
 
 def test_open_members_are_judged_by_the_draft_of_the_schema() -> None:
     open_ = {"type": "integer", "minimum": 3, "exclusiveMinimum": True}
     more = {name: {"type": "string"} for name in "bcd"}
-    look = glance_of({"$schema": DRAFT_4, "type": "object", "properties": {"a": open_, **more}})
+    look = fast_validator_of({"$schema": DRAFT_4, "type": "object", "properties": {"a": open_, **more}})
     assert look.fits(b'{"a":4},{},{"b":""}')
     assert not look.fits(b'{"a":4},{"a":3}')
 
@@ -158,27 +158,27 @@ def test_open_members_are_judged_by_the_draft_of_the_schema() -> None:
         {"type": "object", "properties": {name: {"pattern": "a"} for name in "abcd"}},
     ],
 )
-def test_a_schema_that_structures_cannot_say_has_no_glance(schema: Any) -> None:
-    assert Validator(schema).glance is None
+def test_a_schema_that_types_cannot_express_has_no_fast_validator(schema: Any) -> None:
+    assert Validator(schema).fast_validator is None
     assert Validator(schema).failures(b'{"a":{}}') == Validator(schema).failures(b'{"a": {}}')
 
 
 def test_one_part_in_some_may_be_open() -> None:
     texts = {f"t{number}": {"type": "string"} for number in range(OPEN_IN - 2)}
-    assert Validator({"type": "object", "properties": {"a": True, **texts}}).glance is not None
-    assert Validator({"type": "object", "properties": {"a": True, "b": True, **texts}}).glance is None
+    assert Validator({"type": "object", "properties": {"a": True, **texts}}).fast_validator is not None
+    assert Validator({"type": "object", "properties": {"a": True, "b": True, **texts}}).fast_validator is None
 
 
 def test_a_deeply_nested_entry_is_judged_and_no_accident() -> None:
     texts = {f"t{number}": {"type": "string"} for number in range(OPEN_IN)}
     validator = Validator({"type": "object", "properties": {"a": True, **texts}})
-    assert validator.glance is not None
+    assert validator.fast_validator is not None
     (failure,) = validator.failures(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
     assert failure.reason == "is nested too deeply"
 
 
 def test_after_misses_in_a_row_it_looks_less_often_and_after_a_hit_always() -> None:
-    look = glance_of(EVENT)
+    look = fast_validator_of(EVENT)
     for _ in range(10 * MAX_PAUSE):
         assert not look.fits(b"{}")
     seen = [look.fits(compact(VALUE)) for _ in range(10 * MAX_PAUSE)]

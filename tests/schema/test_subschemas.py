@@ -69,9 +69,9 @@ def test_unfolding_ends_where_a_schema_comes_back_to_itself() -> None:
 
 
 def test_a_loop_is_one_only_where_no_step_goes_further_into_the_value() -> None:
-    assert Subschemas({"items": {"$ref": "#"}}).loop() is None
-    assert Subschemas({"then": {"$ref": "#/$defs/a"}, "$defs": {"a": {"not": {"$ref": "#"}}}}).loop() is not None
-    assert Subschemas({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}).loop() is not None
+    assert Subschemas({"items": {"$ref": "#"}}).find_loop() is None
+    assert Subschemas({"then": {"$ref": "#/$defs/a"}, "$defs": {"a": {"not": {"$ref": "#"}}}}).find_loop() is not None
+    assert Subschemas({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}).find_loop() is not None
 
 
 def test_finding_goes_through_members_and_elements() -> None:

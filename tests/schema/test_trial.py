@@ -21,7 +21,7 @@ def registry(*versions: Any) -> Registry:
 
 
 def look(trial: Trial, *events: Any, version: int = 1, first: int = 0) -> Findings:
-    return trial.look(first, version, b",".join(map(msgspec.json.encode, events)), len(events))
+    return trial.check(first, version, b",".join(map(msgspec.json.encode, events)), len(events))
 
 
 RENAMED = registry(shape(a=WHOLE), [rename("a", "b")], shape(b=WHOLE), [], shape(b={"type": "integer", "maximum": 9}))
@@ -51,7 +51,7 @@ def test_events_take_the_lenses_from_their_own_version_on() -> None:
 def test_events_from_before_the_first_schema_are_taken_as_they_are() -> None:
     trial = Trial(registry(shape(a=WHOLE)))
     assert look(trial, {"a": 1}, {"a": "x"}, version=0).schema == 1
-    found = trial.look(0, 0, b'{"a": 1, "a": 2}', 1)
+    found = trial.check(0, 0, b'{"a": 1, "a": 2}', 1)
     assert [(misfit.pointer, misfit.reason) for misfit in found.misfits] == [("/a", "is a repeated key")]
 
 
@@ -65,7 +65,7 @@ def test_all_are_counted_and_the_first_are_named() -> None:
 def test_an_event_that_is_too_deep_to_be_judged_is_named() -> None:
     deep = b"[" * 20_000 + b"]" * 20_000
     trial = Trial(registry(True, [{"op": "wrap", "path": "/a", "mode": "singleton"}], shape(a={"type": "array"})))
-    found = trial.look(0, 1, b'{"a":1},{"a":' + deep + b"}", 2)
+    found = trial.check(0, 1, b'{"a":1},{"a":' + deep + b"}", 2)
     assert (found.failing, found.misfits[0].seq, found.misfits[0].reason) == (1, 1, TOO_DEEP)
 
 

@@ -1,1 +1,1 @@
-"""What data may look like, and how it may change. Pure: no files, no clocks, no network."""
+"""Schemas, lenses, descriptors and entity types, and how they change. Pure: no files, no clocks, no network."""

@@ -1,7 +1,7 @@
-"""What an update would make of a registry: a plan, with every refusal at once.
+"""Plan an update of a registry, with every refusal at once.
 
-The plan is made for a moment of the stream. Whoever carries it out, later, takes the registry it leads to and moves
-the boundary to where the stream then ends (``Registry.bounded``).
+The plan is made for one head of the stream. Whoever applies it later takes the registry of the plan and moves the
+boundary to where the stream ends then (``Registry.bounded``).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CarrySearch = Callable[[Registry, Any, Registry, Crossings], CarriedSearch]
 
 
 class SearchRules(NamedTuple):
-    """What is known of search configurations where they are read; they are checked beside the one that was."""
+    """How search configurations are checked, beside the previous one, and carried to the next version."""
 
     check: CheckSearch
     carry: CarrySearch
@@ -59,27 +59,29 @@ def apply(
     """The plan of an update for a stream whose next event gets the number ``next_seq``."""
     version = registry.current_version
     plan = Plan(subject=registry.schema, from_version=version, to_version=version, registry=registry)
-    if update.schema is not UNSET and not _repeats(registry, update):
-        plan = _installed(plan, update, is_empty) if version == 0 else _evolved(plan, update, next_seq)
+    if update.schema is not UNSET and not _repeats_schema(registry, update):
+        plan = (
+            _plan_first_version(plan, update, is_empty) if version == 0 else _plan_next_version(plan, update, next_seq)
+        )
     crossings = Crossings(plan.registry)
     if plan.lens is not None and not plan.refusals:
         plan = replace(plan, changes=tuple(_explained_changes(plan.changes, crossings[version])))
-    plan = _searchable(_keyed(plan, update, crossings), registry, update, search_rules, crossings)
+    plan = _apply_search(_apply_routing_key(plan, update, crossings), registry, update, search_rules, crossings)
     if not plan.refusals:
         return plan
-    return replace(plan, registry=registry, lens=None, reasons=(), impact=(), refusals=_bounded(plan.refusals))
+    return replace(plan, registry=registry, lens=None, reasons=(), impact=(), refusals=_limit_refusals(plan.refusals))
 
 
-#: Refusals of what cannot be read: then there is nothing to try.
+#: Codes of refusals of input that cannot be read, so that no registry can be proposed.
 _UNREADABLE = ("schema_invalid", "lens_invalid", "conflict")
 
 
 def propose_registry(
     registry: Registry, update: SchemaUpdate, plan: Plan[Registry], *, next_seq: int
 ) -> Registry | None:
-    """The registry with the version that an update asks for, whether or not the plan of it is refused.
+    """The registry with the version of an update, whether or not the plan of it is refused.
 
-    None where the update makes no version, or one that no event could be held against.
+    None where the update makes no version, or one that no event can be checked against.
     """
     if plan.to_version == plan.from_version or any(map(_is_unreadable, plan.refusals)):
         return None
@@ -96,7 +98,7 @@ def _is_unreadable(refusal: Refusal) -> bool:
     return refusal.code in _UNREADABLE or refusal.pointer == "/lens/schema"
 
 
-def _bounded(refusals: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
+def _limit_refusals(refusals: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
     """The first refusals, and how many more there are."""
     if len(refusals) <= MAX_REFUSALS:
         return refusals
@@ -104,12 +106,12 @@ def _bounded(refusals: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
     return (*refusals[:MAX_REFUSALS], Refusal(refusals[0].code, "", f"and {more} more reasons"))
 
 
-def _repeats(registry: Registry, update: SchemaUpdate) -> bool:
+def _repeats_schema(registry: Registry, update: SchemaUpdate) -> bool:
     """Whether the update sends the current schema again."""
     return registry.current_version > 0 and update.lens is UNSET and same(registry.current_schema, update.schema)
 
 
-def _installed(plan: Plan[Registry], update: SchemaUpdate, is_empty: bool) -> Plan[Registry]:
+def _plan_first_version(plan: Plan[Registry], update: SchemaUpdate, is_empty: bool) -> Plan[Registry]:
     """The first version; a lens that leads to it has nothing to carry."""
     refusals = _refusals("schema_invalid", "/schema", document.problems(update.schema))
     if not is_empty:
@@ -127,14 +129,18 @@ def _installed(plan: Plan[Registry], update: SchemaUpdate, is_empty: bool) -> Pl
     )
 
 
-def _evolved(plan: Plan[Registry], update: SchemaUpdate, next_seq: int) -> Plan[Registry]:
-    """The next version, and the lens that leads to it: the one that was sent, or one that does nothing."""
+def _plan_next_version(plan: Plan[Registry], update: SchemaUpdate, next_seq: int) -> Plan[Registry]:
+    """The next version, and the lens that leads to it: the one that was sent, or an empty one."""
     registry, written = plan.registry, update.lens is UNSET
     refusals = _refusals("schema_invalid", "/schema", document.problems(update.schema))
     changes = () if refusals else diff(registry.current_schema, update.schema)
     if next_seq > MAX_BOUNDARY:
         refusals.append(Refusal("bad_request", "/schema", f"a version cannot begin beyond event {MAX_BOUNDARY}"))
-    refusals += _lens_needs(changes) if written else _carriage(registry, update, provable=not refusals)
+    refusals += (
+        _lens_required_refusals(changes)
+        if written
+        else _unproven_lens_refusals(registry, update, provable=not refusals)
+    )
     lens = _empty_lens(registry) if written else update.lens
     return replace(
         plan,
@@ -156,7 +162,7 @@ def _empty_lens(registry: Registry) -> dict[str, Any]:
     return lens_document.dump(Lens(schema=registry.schema, source=version, target=version + 1, ops=()))
 
 
-def _lens_needs(changes: Iterable[Change]) -> list[Refusal]:
+def _lens_required_refusals(changes: Iterable[Change]) -> list[Refusal]:
     return [
         Refusal("lens_required", f"/schema{change.schema_pointer}", f"lens required: {change.reason}")
         for change in changes
@@ -164,7 +170,7 @@ def _lens_needs(changes: Iterable[Change]) -> list[Refusal]:
     ]
 
 
-def _carriage(registry: Registry, update: SchemaUpdate, *, provable: bool) -> list[Refusal]:
+def _unproven_lens_refusals(registry: Registry, update: SchemaUpdate, *, provable: bool) -> list[Refusal]:
     """Why a lens that was sent does not lead from the current schema to the next; the first reason has an example."""
     lens = lens_document.parse(update.lens)
     refusals = _lens_refusals(registry, lens)
@@ -184,7 +190,7 @@ def _carriage(registry: Registry, update: SchemaUpdate, *, provable: bool) -> li
 
 
 def _lens_refusals(registry: Registry, lens: Lens | list[Problem]) -> list[Refusal]:
-    """What is wrong with a lens before anything is proven: its form, its versions, its name."""
+    """Refusals of a lens before any proof: its structure, its versions, its name."""
     if not isinstance(lens, Lens):
         return _refusals("lens_invalid", "/lens", lens)
     refusals = _refusals("lens_invalid", "/lens", _op_problems(lens.ops, ""))
@@ -198,9 +204,9 @@ def _lens_refusals(registry: Registry, lens: Lens | list[Problem]) -> list[Refus
     return refusals
 
 
-def _op_problems(given: Iterable[Op], base: str) -> Iterator[Problem]:
-    """What is wrong with the schemas that operations carry."""
-    for number, op in enumerate(given):
+def _op_problems(ops: Iterable[Op], base: str) -> Iterator[Problem]:
+    """Problems of the schemas in operations."""
+    for number, op in enumerate(ops):
         check_deadline()
         here = f"{base}/ops/{number}"
         if isinstance(op, Add | Remove):
@@ -211,7 +217,7 @@ def _op_problems(given: Iterable[Op], base: str) -> Iterator[Problem]:
 
 
 def _explained_changes(changes: Iterable[Change], crossing: Crossing) -> Iterator[Change]:
-    """The changes; where the lens takes care of older events, the reason says how instead of what could be done."""
+    """The changes; where the lens handles older events, the reason says how, instead of suggesting a remedy."""
     for change in changes:
         check_deadline()
         where = f"{change.pointer}: "
@@ -231,8 +237,8 @@ def _explained_changes(changes: Iterable[Change], crossing: Crossing) -> Iterato
             yield change
 
 
-def _keyed(plan: Plan[Registry], update: SchemaUpdate, crossings: Crossings) -> Plan[Registry]:
-    """The routing key the update asks for; the one that was, where it asks for none."""
+def _apply_routing_key(plan: Plan[Registry], update: SchemaUpdate, crossings: Crossings) -> Plan[Registry]:
+    """The plan with the routing key of the update, or with the current one carried through the lens."""
     wanted, current = update.routing_key, plan.registry.routing_key
     if wanted is not UNSET:
         changes = (*plan.changes, *routing_key_changes(current, wanted))
@@ -253,10 +259,10 @@ def _keyed(plan: Plan[Registry], update: SchemaUpdate, crossings: Crossings) -> 
     return replace(plan, changes=changes, impact=impact, registry=replace(plan.registry, routing_key=moved))
 
 
-def _searchable(
+def _apply_search(
     plan: Plan[Registry], registry: Registry, update: SchemaUpdate, rules: SearchRules, crossings: Crossings
 ) -> Plan[Registry]:
-    """The search configuration the update asks for, or the one that was; checked where it or the version is new."""
+    """The plan with the search configuration of the update, or the current one; checked if it or the version is new."""
     current = plan.registry.search
     wanted = current if update.search is UNSET else update.search
     version = plan.registry.current_version

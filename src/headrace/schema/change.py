@@ -1,4 +1,4 @@
-"""A change, and how much it may break: the words that every registry uses for what becomes different."""
+"""Changes and their classification, shared by all registries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Classification(StrEnum):
     """How much a change may break, from nothing to everything."""
 
     IDENTICAL = "identical"
-    """Nothing that counts is different."""
+    """No change in meaning."""
     ADDITIVE = "additive"
     """Something is new; what exists stays as it is."""
     WIDENING = "widening"
@@ -33,7 +33,7 @@ _SEVERITY = {classification: rank for rank, classification in enumerate(Classifi
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One thing that becomes different: where in the data, what, how bad, and why.
+    """One difference: where in the data, what, its classification, and why.
 
     In ``pointer`` the name ``*`` stands for every element of an array, or every other member of an object.
     ``schema_pointer`` leads to the keyword, in the new schema or, where it is gone, in the old one.
@@ -53,5 +53,5 @@ class Change(msgspec.Struct, frozen=True):
 
 def worst(changes: Iterable[Change]) -> Classification:
     """The classification of all changes together."""
-    found = (change.classification for change in changes)
-    return max(found, key=_SEVERITY.__getitem__, default=Classification.IDENTICAL)
+    classifications = (change.classification for change in changes)
+    return max(classifications, key=_SEVERITY.__getitem__, default=Classification.IDENTICAL)

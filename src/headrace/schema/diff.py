@@ -1,6 +1,6 @@
 """The changes between two JSON Schemas, each classified.
 
-Rules say what each change means; containment has the last word. Where it proves that every event that was valid stays
+Rules classify each change; containment overrules them. Where it proves that every event that was valid stays
 valid, no change is breaking; where it does not, at least one is. Where all changes are identical, both schemas are
 proven to admit the same events.
 """
@@ -38,7 +38,7 @@ _RULED = {
     *("type", "enum", "const", *keyword_changes.LOWER, *keyword_changes.UPPER, *keyword_changes.CONSTRAINTS),
     *("properties", "required", "additionalProperties", "patternProperties", "prefixItems", "items", "anyOf", "allOf"),
 }
-#: They assert nothing themselves, and yet what other keywords mean depends on them.
+#: Keywords that assert nothing themselves but change the meaning of others.
 _NAMING = {"$schema", "$id", "id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"}
 #: Compared where they are used.
 _DEFINITIONS = {"$defs", "definitions"}
@@ -48,30 +48,30 @@ def diff(old: Any, new: Any) -> tuple[Change, ...]:
     """Every change from one valid schema to another; none where they are the same JSON value."""
     if same(old, new):
         return ()
-    unproven = _gaps(old, new)
-    changes = tuple(_Walk(old, new).changes(proven=not unproven))
+    unproven = _find_gaps(old, new)
+    changes = tuple(_SchemaComparison(old, new).changes(proven=not unproven))
     if unproven and not worst(changes).breaking:
         changes += tuple(
             SchemaLocation(gap.pointer, gap.keyword).change("not_contained", Classification.DESTRUCTIVE, gap.reason)
             for gap in unproven
         )
     elif worst(changes) is Classification.IDENTICAL:
-        changes = changes or (_rewritten(),)
-        if _gaps(new, old):
+        changes = changes or (_rewritten_change(),)
+        if _find_gaps(new, old):
             changes += (SchemaLocation().change("more_allowed", Classification.WIDENING, "may be more than before"),)
-    return _bounded(changes)
+    return _limit_changes(changes)
 
 
-def _gaps(old: Any, new: Any) -> list[Gap]:
+def _find_gaps(old: Any, new: Any) -> list[Gap]:
     """Why an event that is valid under one schema might not be under the other."""
     return find_gaps(shape_of(Root(old).source), Root(new).source, judge)
 
 
-def _rewritten() -> Change:
+def _rewritten_change() -> Change:
     return SchemaLocation().change("annotation_changed", Classification.IDENTICAL, "the schema is written differently")
 
 
-def _bounded(changes: tuple[Change, ...]) -> tuple[Change, ...]:
+def _limit_changes(changes: tuple[Change, ...]) -> tuple[Change, ...]:
     """All changes or, where they are very many, the worst of them and how many more there are."""
     if len(changes) <= MAX_CHANGES:
         return changes
@@ -81,14 +81,14 @@ def _bounded(changes: tuple[Change, ...]) -> tuple[Change, ...]:
 
 
 def judge(schema: Any) -> Callable[[Any], bool]:
-    """What decides about single values where schemas alone do not say enough."""
+    """An oracle for single values: a validator of the schema."""
     return Validator(schema).accepts
 
 
-class _Walk:
-    """Compares two schema documents by the rules, place by place.
+class _SchemaComparison:
+    """Compares two schema documents by the rules, location by location.
 
-    A definition that is used in several places is compared where it is met first.
+    A definition that is used several times is compared where it is met first.
     """
 
     def __init__(self, old: Any, new: Any) -> None:
@@ -104,7 +104,7 @@ class _Walk:
             pending.extend(reversed([finding for finding in findings if isinstance(finding, SchemaPair)]))
 
     def _findings(self, pair: SchemaPair) -> Iterator[Finding]:
-        """What is found at one place, without looking further inside."""
+        """The findings at one location, without descending."""
         old, new = self._old.keywords(pair.old), self._new.keywords(pair.new)
         targets = self._targets(pair, old.pop("$ref", None), new.pop("$ref", None))
         if targets is not None:
@@ -112,24 +112,24 @@ class _Walk:
             if targets.old is pair.old or targets.new is pair.new:
                 return
         if pair.old is False or pair.new is False:
-            yield from _closing(*pair)
+            yield from _compare_false_schemas(*pair)
             return
         for rule in _RULES:
-            yield from rule(old, new, pair.place)
+            yield from rule(old, new, pair.location)
         for keyword in {**new, **old}:
             if keyword not in _RULED and not _agree(keyword, old, new):
-                yield pair.place.changed(keyword, old, new)
+                yield pair.location.changed(keyword, old, new)
         yield from self._annotations(pair)
 
     def _targets(self, pair: SchemaPair, before: Any, after: Any) -> SchemaPair | None:
-        """What is compared instead where a side refers to a schema elsewhere in its document."""
+        """The schemas to compare instead where a side is a reference."""
         old = self._old.resolve(before)
         new = self._new.resolve(after)
         if old is None and new is None:
             return None
         steps = pointer.parse(unquote(after[1:])) if new is not None else None
-        place = pair.place if steps is None else pair.place._replace(schema=steps)
-        return SchemaPair(_schema(old, pair.old), _schema(new, pair.new), place)
+        location = pair.location if steps is None else pair.location._replace(schema=steps)
+        return SchemaPair(_schema(old, pair.old), _schema(new, pair.new), location)
 
     def _once(self, targets: SchemaPair) -> Iterator[SchemaPair]:
         key = id(targets.old), id(targets.new)
@@ -145,10 +145,10 @@ class _Walk:
             if keyword in asserting or _agree(keyword, old, new):
                 continue
             if keyword in _NAMING:
-                yield pair.place.changed(keyword, old, new)
+                yield pair.location.changed(keyword, old, new)
             else:
                 reason = f"{describe_change(keyword, old, new)}, which no event is held to"
-                yield pair.place.change("annotation_changed", Classification.IDENTICAL, reason, keyword)
+                yield pair.location.change("annotation_changed", Classification.IDENTICAL, reason, keyword)
 
 
 def _schema(source: Source | None, otherwise: Any) -> Any:
@@ -159,8 +159,8 @@ def _agree(keyword: str, old: Node, new: Node) -> bool:
     return keyword in old and keyword in new and same(old[keyword], new[keyword])
 
 
-def _closing(old: Any, new: Any, place: SchemaLocation) -> Iterator[Change]:
+def _compare_false_schemas(old: Any, new: Any, location: SchemaLocation) -> Iterator[Change]:
     if old is False and new is not False:
-        yield place.change("schema_opened", Classification.WIDENING, "nothing was allowed here, now something is")
+        yield location.change("schema_opened", Classification.WIDENING, "nothing was allowed here, now something is")
     elif new is False and old is not False:
-        yield place.change("schema_closed", Classification.DESTRUCTIVE, "nothing is allowed here any more")
+        yield location.change("schema_closed", Classification.DESTRUCTIVE, "nothing is allowed here any more")

@@ -1,6 +1,6 @@
-"""A JSON Schema as a document that can be used, and as the judge of entries.
+"""Checking JSON Schemas, and validating entries against them.
 
-jsonschema-rs judges what a first glance does not settle. A schema that could hold it up is refused: patterns run in
+jsonschema-rs validates what the fast validator does not accept. A schema that could be slow is refused: patterns run in
 linear time or not at all, and what references unfold to is bounded. Whole numbers of any size and decimals below 2^53
 are compared by all their digits; beyond 2^53, a number with a fraction, or spelled with an exponent, is compared as
 the nearest double.
@@ -36,13 +36,13 @@ MAX_PROBLEMS = 100
 #: Branches of a choice, and values of an enum that are no plain strings or whole numbers.
 MAX_CHOICES = 1_000
 
-#: How many entries of an append are named, and how much is said of each.
+#: How many failing entries of an append are reported, with how many reasons each.
 MAX_ENTRIES = 20
 MAX_REASONS = 4
 MAX_TEXT = 300
 #: How deep an entry may be nested under a schema that refers to itself.
 MAX_DEPTH = 100
-#: Beyond so many values, levels, or ways through a schema that refers to itself, less is said.
+#: Beyond so many values, levels, or paths through a recursive schema, fewer details are reported.
 MAX_VALUES = 1_000
 MAX_SHOWN = 200
 MAX_RETRACED = 10_000
@@ -59,49 +59,54 @@ DRAFTS = (
 
 
 def problems(schema: Any) -> list[Problem]:
-    """Why a value cannot be used as a JSON Schema; nothing, where it can."""
+    """Every problem of a JSON Schema; an empty list if it can be used."""
     if not isinstance(schema, dict | bool):
         return [Problem("", "a schema is an object or a boolean")]
-    found = _oversize(schema) or _unknown_draft(schema)
-    if found:
-        return found
+    schema_problems = _size_problems(schema) or _draft_problems(schema)
+    if schema_problems:
+        return schema_problems
     inside = Subschemas(schema)
-    found = [*_malformed(schema), *_misleading(inside), *_unfit_patterns(inside), *_costly(inside)][:MAX_PROBLEMS]
-    return found or _endless(inside) or _refused(schema)
+    schema_problems = [
+        *_meta_schema_problems(schema),
+        *_reference_problems(inside),
+        *_pattern_problems(inside),
+        *_choice_problems(inside),
+    ][:MAX_PROBLEMS]
+    return schema_problems or _unfolding_problems(inside) or _compile_problems(schema)
 
 
 class Validator:
-    """A schema without problems, compiled once to judge many entries."""
+    """A schema without problems, compiled once to validate many entries."""
 
     def __init__(self, schema: Any) -> None:
         self._inside = inside = Subschemas(schema)
-        self._prepared = _prepared(inside)
+        self._prepared = _prepare(inside)
         self._compiled = _compile(self._prepared)
         self._returns = inside.unfolded.returns
         self._chooses = any(not _CHOICES.isdisjoint(part) for part in inside.at.values() if isinstance(part, dict))
         self._is_valid = self._judge_bounded if self._returns else self._compiled.is_valid
 
     @cached_property
-    def glance(self) -> FastValidator | None:
-        """What sees quickly that entries fit, if the schema lends itself to that."""
+    def fast_validator(self) -> FastValidator | None:
+        """The fast validator of the schema, if it can have one."""
         return make_fast_validator(self._inside, self._prepared, lambda schema: _compile(schema).is_valid)
 
     def count(self, body: bytes) -> int | None:
-        """How many entries a JSON array holds, where it is seen at a glance that all fit."""
-        return None if self.glance is None else self.glance.count(body)
+        """How many entries a JSON array holds, if the fast validator accepts all of them."""
+        return None if self.fast_validator is None else self.fast_validator.count(body)
 
     def accepts(self, value: Any) -> bool:
         """Whether a decoded document is valid."""
         return self._is_valid(value)
 
     def failures(self, joined: bytes) -> list[Failure]:
-        """What is wrong with entries joined by commas: nothing, or the first of those that fail, each with reasons."""
-        if self.glance is not None and self.glance.fits(joined):
+        """The first failures of entries joined by commas, with reasons; an empty list if all are valid."""
+        if self.fast_validator is not None and self.fast_validator.fits(joined):
             return []
         values, lost = entries.read(joined)
         if not lost and all(self._is_valid(value) for value in values):
-            if self.glance is not None and self.glance.curious:
-                self.glance.learn(values)
+            if self.fast_validator is not None and self.fast_validator.wants_examples:
+                self.fast_validator.learn(values)
             return []
         failing = {failure.index: [failure] for failure in reversed(lost)}
         unfit = (index for index, value in enumerate(values) if index not in failing and not self._is_valid(value))
@@ -115,16 +120,16 @@ class Validator:
         return named
 
     def _judge_bounded(self, value: Any) -> bool:
-        return _extent(value)[0] <= MAX_DEPTH and self._compiled.is_valid(value)
+        return _measure(value)[0] <= MAX_DEPTH and self._compiled.is_valid(value)
 
     def _reasons(self, index: int, value: Any) -> list[Failure]:
-        """Why an entry fails; only that it does, where finding out could take too long."""
-        depth, size = _extent(value)
+        """Why an entry fails; without details where finding them could take too long."""
+        depth, size = _measure(value)
         if self._returns and depth > MAX_DEPTH:
             return [Failure(index, "", f"is nested more than {MAX_DEPTH} deep")]
         if self._returns**depth > MAX_RETRACED or depth > MAX_SHOWN or (self._chooses and size > MAX_VALUES):
             return [Failure(index, "", "does not fit the schema, and is too large to say where")]
-        return [Failure(index, *_explained(error)) for error in self._errors(value, size)]
+        return [Failure(index, *_explain(error)) for error in self._errors(value, size)]
 
     def _errors(self, value: Any, size: int) -> Iterator[Error]:
         """Some of what the library finds; it finds all at once, so of a large value only the first."""
@@ -138,7 +143,7 @@ class Validator:
 
 
 def _compile(schema: Any) -> jsonschema_rs.Validator:
-    """A judge that fetches nothing, runs patterns in linear time and asserts no format."""
+    """A validator that fetches nothing, runs patterns in linear time and asserts no format."""
     return jsonschema_rs.validator_for(
         schema,
         validate_formats=False,
@@ -148,15 +153,15 @@ def _compile(schema: Any) -> jsonschema_rs.Validator:
     )
 
 
-def _prepared(inside: Subschemas) -> Any:
-    """The same schema, said so that the library judges by it quickly and exactly.
+def _prepare(inside: Subschemas) -> Any:
+    """An equivalent schema that the library validates quickly and exactly.
 
     ``date-time`` is asserted by a pattern, which costs a tenth of a Python function.
     """
     schema = _with_whole_numbers(inside.root)
-    for place, subschema in inside.at.items():
+    for path, subschema in inside.at.items():
         if isinstance(subschema, dict) and subschema.get("format") == "date-time":
-            mine = resolve_pointer(schema, place)[1]
+            mine = resolve_pointer(schema, path)[1]
             if "pattern" in mine:
                 mine["allOf"] = [*mine.get("allOf", ()), {"pattern": date_time.PATTERN}]
             else:
@@ -165,7 +170,7 @@ def _prepared(inside: Subschemas) -> Any:
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """A copy with 1 for 1.0: to that the library compares long decimals exactly."""
+    """A copy with 1 for 1.0, which the library compares with long decimals exactly."""
     if isinstance(value, dict):
         return {name: _with_whole_numbers(member) for name, member in value.items()}
     if isinstance(value, list):
@@ -173,8 +178,8 @@ def _with_whole_numbers(value: Any) -> Any:
     return int(Decimal(repr(value))) if isinstance(value, float) and value.is_integer() else value
 
 
-def _extent(value: Any) -> tuple[int, int]:
-    """How deep a value is nested, and how many values it holds; counting ends below what we care for."""
+def _measure(value: Any) -> tuple[int, int]:
+    """How deep a value is nested, and how many values it holds; counting stops below ``MAX_SHOWN`` levels."""
     level, depth, size = [value], 0, 1
     while depth <= MAX_SHOWN:
         containers = [item for item in level if isinstance(item, dict | list)]
@@ -186,35 +191,35 @@ def _extent(value: Any) -> tuple[int, int]:
     return depth, size
 
 
-def _explained(error: Error) -> tuple[str, str]:
-    """Where a value fails, and what the library says; a choice that fails deeper down in one option fails there."""
+def _explain(error: Error) -> tuple[str, str]:
+    """The pointer and reason of an error; a choice with one option that fails deeper is reported there."""
     if isinstance(error.kind, Kind.AnyOf | Kind.OneOfNotValid):
         options = [option[0] for option in error.kind.context if option]
         deeper = [option for option in options if len(option.instance_path) > len(error.instance_path)]
         if len(deeper) == 1:
-            return _explained(deeper[0])
-        reasons = dict.fromkeys(_explained(option)[1] for option in options)
+            return _explain(deeper[0])
+        reasons = dict.fromkeys(_explain(option)[1] for option in options)
         reason = f"value fits none of the choices: {'; '.join(reasons)}"
     elif isinstance(error.kind, Kind.Pattern) and error.kind.pattern == date_time.PATTERN:
         reason = "value is not a date-time such as 2026-05-04T10:11:12.123Z"
     else:
         reason = error.message
-    return _short(pointer.text(tuple(map(str, error.instance_path)))), _short(reason)
+    return _shorten(pointer.text(tuple(map(str, error.instance_path)))), _shorten(reason)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
 
 
-def _oversize(schema: Any) -> list[Problem]:
-    if _extent(schema)[0] > MAX_NESTING:
+def _size_problems(schema: Any) -> list[Problem]:
+    if _measure(schema)[0] > MAX_NESTING:
         return [Problem("", f"the schema is nested more than {MAX_NESTING} deep")]
     if len(msgspec.json.encode(schema)) > MAX_BYTES:
         return [Problem("", f"the schema has more than {MAX_BYTES} bytes")]
     return []
 
 
-def _unknown_draft(schema: Any) -> list[Problem]:
+def _draft_problems(schema: Any) -> list[Problem]:
     if _draft(schema) in DRAFTS:
         return []
     return [Problem("/$schema", "names none of the drafts 4, 6, 7, 2019-09 and 2020-12")]
@@ -234,82 +239,82 @@ def _meta_schema(draft: str) -> jsonschema_rs.Validator:
     )
 
 
-def _malformed(schema: Any) -> Iterator[Problem]:
-    """What the draft's own schema says against a schema."""
+def _meta_schema_problems(schema: Any) -> Iterator[Problem]:
+    """Violations of the meta-schema of the draft."""
     errors = _meta_schema(_draft(schema)).iter_errors(schema)
-    yield from dict.fromkeys(Problem(*_explained(error)) for error in errors)
+    yield from dict.fromkeys(Problem(*_explain(error)) for error in errors)
 
 
-def _misleading(inside: Subschemas) -> Iterator[Problem]:
+def _reference_problems(inside: Subschemas) -> Iterator[Problem]:
     """References that lead out of the document or nowhere, and schemas of another draft."""
-    for place, keyword, text, target, reason in inside.references:
+    for path, keyword, text, target, reason in inside.references:
         if target is None:
-            yield Problem(pointer.text((*place, keyword)), _short(f"{text!r} {reason}"))
-    for place, schema in inside.at.items():
+            yield Problem(pointer.text((*path, keyword)), _shorten(f"{text!r} {reason}"))
+    for path, schema in inside.at.items():
         check_deadline()
         if isinstance(schema, dict) and schema.get("$schema", inside.draft) != inside.draft:
-            yield Problem(pointer.text((*place, "$schema")), "is not the draft that the whole schema names")
+            yield Problem(pointer.text((*path, "$schema")), "is not the draft that the whole schema names")
 
 
-def _unfit_patterns(inside: Subschemas) -> Iterator[Problem]:
-    """Patterns that could take forever, or be too large; all of them, where there are too many."""
-    patterns = [found for place, schema in inside.at.items() for found in _patterns(place, schema)]
+def _pattern_problems(inside: Subschemas) -> Iterator[Problem]:
+    """Patterns that are not linear or too large; only their number where there are too many."""
+    patterns = [pattern for path, schema in inside.at.items() for pattern in _patterns(path, schema)]
     if len(patterns) > MAX_PATTERNS:
         yield Problem("", f"the schema has {len(patterns)} patterns, more than {MAX_PATTERNS}")
         return
-    for place, text in patterns:
+    for path, text in patterns:
         check_deadline()
         try:
             _compile({"pattern": text})
         except Error:
             yield Problem(
-                pointer.text(place),
+                pointer.text(path),
                 "is not a pattern that surely takes linear time: look-around and back-references are refused, "
                 f"and what compiles to more than {MAX_PATTERN_BYTES} bytes",
             )
 
 
-def _patterns(place: Pointer, schema: Any) -> Iterator[tuple[Pointer, str]]:
+def _patterns(path: Pointer, schema: Any) -> Iterator[tuple[Pointer, str]]:
     if not isinstance(schema, dict):
         return
     if isinstance(text := schema.get("pattern"), str):
-        yield (*place, "pattern"), text
+        yield (*path, "pattern"), text
     if isinstance(named := schema.get("patternProperties"), dict):
         for text in named:
-            yield (*place, "patternProperties", text), text
+            yield (*path, "patternProperties", text), text
 
 
-def _endless(inside: Subschemas) -> list[Problem]:
-    """What unfolds too far, or never ends."""
+def _unfolding_problems(inside: Subschemas) -> list[Problem]:
+    """Schemas that unfold too far, or endlessly."""
     if inside.unfolded.height > MAX_HEIGHT:
         return [Problem("", f"the schema is nested more than {MAX_HEIGHT} deep where its references are followed")]
     if inside.unfolded.size > MAX_UNFOLDED:
         return [Problem("", f"the schema has more than {MAX_UNFOLDED} parts where its references are followed")]
-    if (place := inside.loop()) is not None:
-        return [Problem(pointer.text(place), "the schema refers to itself without end")]
+    if (path := inside.find_loop()) is not None:
+        return [Problem(pointer.text(path), "the schema refers to itself without end")]
     return []
 
 
-def _costly(inside: Subschemas) -> Iterator[Problem]:
-    """Choices so many that judging one event against them would take long."""
-    for place, part in inside.at.items():
+def _choice_problems(inside: Subschemas) -> Iterator[Problem]:
+    """Choices with so many options that validating an event would take long."""
+    for path, part in inside.at.items():
         check_deadline()
         if not isinstance(part, dict):
             continue
         for name in ("anyOf", "oneOf", "allOf"):
             if isinstance(part.get(name), list) and len(part[name]) > MAX_CHOICES:
-                yield Problem(pointer.text((*place, name)), f"has more than {MAX_CHOICES} branches")
+                yield Problem(pointer.text((*path, name)), f"has more than {MAX_CHOICES} branches")
         values = part.get("enum")
         if isinstance(values, list) and len(values) > MAX_CHOICES and len({type(value) for value in values}) > 1:
-            yield Problem(pointer.text((*place, "enum")), f"has more than {MAX_CHOICES} values of several types")
+            yield Problem(pointer.text((*path, "enum")), f"has more than {MAX_CHOICES} values of several types")
         elif isinstance(values, list) and len(values) > MAX_CHOICES and not isinstance(values[0], str | int):
-            yield Problem(pointer.text((*place, "enum")), f"has more than {MAX_CHOICES} values that are no plain ones")
+            yield Problem(pointer.text((*path, "enum")), f"has more than {MAX_CHOICES} values that are no plain ones")
 
 
-def _refused(schema: Any) -> list[Problem]:
-    """What else the library holds against a schema."""
+def _compile_problems(schema: Any) -> list[Problem]:
+    """Other errors of the library when it compiles the schema."""
     try:
         Validator(schema)
     except (Error, jsonschema_rs.ReferencingError, ValueError) as reason:
-        return [Problem("", _short(str(getattr(reason, "message", reason))))]
+        return [Problem("", _shorten(str(getattr(reason, "message", reason))))]
     return []

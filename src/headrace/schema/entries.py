@@ -1,4 +1,4 @@
-"""The entries of an append as values, with nothing lost unseen: no repeated key, no digit of a number.
+"""Decode the entries of an append without losing anything silently: no repeated key, no digit of a number.
 
 Most bodies are spelled just as we would spell them, blanks apart (in strings too: they separate no tokens there), and
 then decoding lost nothing. Otherwise numbers are decoded exactly, and colons are counted: each member has one, so a
@@ -22,7 +22,7 @@ from headrace.types import Piece, json_fault
 
 #: How long a number with a fraction or an exponent may be; a whole one is bounded by Python, to 4,300 digits.
 MAX_DIGITS = 1_000
-#: From here on a double may stand for several whole numbers, up to those that 64 bits hold.
+#: From here on a double may represent several whole numbers, up to those that 64 bits hold.
 _LEAST_INEXACT, _GREATEST = 2**53, 2**63
 TOO_DEEP = "is nested too deeply"
 TOO_LONG = f"holds a number that is too long: whole ones have 4300 digits at most, others {MAX_DIGITS}"
@@ -37,7 +37,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def read(joined: bytes) -> tuple[list[Any], list[Failure]]:
-    """The values of entries joined by commas, and what cannot be taken from them as it is spelled.
+    """The values of entries joined by commas, and failures of entries that cannot be decoded without loss.
 
     Numbers are ``int`` or ``float`` where that is exact, else ``Decimal``. An entry that failed has no usable value.
     """
@@ -50,9 +50,9 @@ def read(joined: bytes) -> tuple[list[Any], list[Failure]]:
         values = _EXACT.decode(body)
         if spelled.count(b":") == body.count(b":") and b"\\u003" not in body:  # \u003a is a colon in disguise
             return values, []
-        return values, _repeats(body)
+        return values, _find_repeated_keys(body)
     except (msgspec.DecodeError, InvalidOperation, RecursionError):
-        return _one_by_one(joined)
+        return _decode_each(joined)
 
 
 def decode_exact(text: bytes | str) -> Any:
@@ -144,7 +144,7 @@ _SPELL = msgspec.json.Encoder().encode
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]')
 
 
-def _one_by_one(joined: bytes) -> tuple[list[Any], list[Failure]]:
+def _decode_each(joined: bytes) -> tuple[list[Any], list[Failure]]:
     """The same for a body that cannot be decoded as a whole: each entry on its own, to name those that fail."""
     values: list[Any] = []
     failures: list[Failure] = []
@@ -152,7 +152,10 @@ def _one_by_one(joined: bytes) -> tuple[list[Any], list[Failure]]:
         value = None
         try:
             value = _EXACT.decode(entry)
-            failures += (msgspec.structs.replace(found, index=index) for found in _repeats(b"[" + bytes(entry) + b"]"))
+            failures += (
+                msgspec.structs.replace(failure, index=index)
+                for failure in _find_repeated_keys(b"[" + bytes(entry) + b"]")
+            )
         except RecursionError:
             failures.append(Failure(index, "", TOO_DEEP))
         except (msgspec.DecodeError, InvalidOperation):
@@ -161,15 +164,15 @@ def _one_by_one(joined: bytes) -> tuple[list[Any], list[Failure]]:
     return values, failures
 
 
-def _repeats(body: bytes) -> list[Failure]:
+def _find_repeated_keys(body: bytes) -> list[Failure]:
     """The first repeated key of each element of a JSON array, found by building objects as lists of members."""
     tree = json.loads(body, object_pairs_hook=_Members, parse_int=len, parse_float=len)
-    found = ((index, _repeated(entry)) for index, entry in enumerate(tree))
-    return [Failure(index, pointer.text(where), "is a repeated key") for index, where in found if where]
+    locations = ((index, _first_repeated_key(entry)) for index, entry in enumerate(tree))
+    return [Failure(index, pointer.text(where), "is a repeated key") for index, where in locations if where]
 
 
-def _repeated(entry: Any) -> pointer.Pointer | None:
-    """Where a member is that has the name of one before it."""
+def _first_repeated_key(entry: Any) -> pointer.Pointer | None:
+    """The pointer of the first member with the name of an earlier one."""
     waiting: list[tuple[pointer.Pointer, Any]] = [((), entry)] if isinstance(entry, list) else []
     while waiting:
         where, value = waiting.pop()
@@ -217,7 +220,7 @@ def slice_json(joined: bytes, start: int, stop: int) -> bytes:
 
 
 def check_text(body: bytes) -> None:
-    """Refuse what is not UTF-8: decoders do not look into all strings."""
+    """Refuse text that is not UTF-8: decoders do not check all strings."""
     try:
         if not body.isascii():
             body.decode()

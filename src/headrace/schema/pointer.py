@@ -23,5 +23,5 @@ def text(pointer: Pointer) -> str:
 
 
 def index(name: str) -> int | None:
-    """The array index a name stands for, if it is one."""
+    """The array index of a name, if it is one."""
     return int(name) if _INDEX.fullmatch(name) else None

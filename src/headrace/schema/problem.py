@@ -1,4 +1,4 @@
-"""What is wrong with a document, said so that someone can mend it."""
+"""Problems of documents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong: where, as a JSON Pointer into what was given, and why."""
+    """One error in a document: a JSON Pointer into it, and the reason."""
 
     pointer: str
     reason: str

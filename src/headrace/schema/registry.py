@@ -34,10 +34,10 @@ class Boundary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Registry(msgspec.Struct, frozen=True, kw_only=True):
-    """What the events of a stream look like, now and at any time before; never changed, only replaced.
+    """All schema versions of a stream and the lenses between them; immutable.
 
     ``schema`` is the name of the stream. ``lenses[n]`` leads from version n to n + 1; ``breaks`` holds the versions
-    after which the chain of lenses is cut. The documents are kept as they were given.
+    after which the chain of lenses is cut. The documents are kept as they were sent.
     """
 
     schema: str

@@ -1,7 +1,7 @@
 """The routing key of each entry, by a pointer into it.
 
-Only the way to the key is decoded, as nested structures of one member each. What does not fit them, an array on the way
-or a key that is no string, is walked step by step.
+Only the path to the key is decoded, as nested structs of one member each. Entries that do not fit them, with an array
+on the path or a key that is no string, are walked step by step.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ _NOTHING = msgspec.Raw()
 class RoutingKey:
     """Where the routing key of an entry is, and whether there must be one; compiled once."""
 
-    def __init__(self, place: Pointer, required: bool) -> None:
-        self.place = place
+    def __init__(self, path: Pointer, required: bool) -> None:
+        self.path = path
         self.required = required
-        self._text = pointer.text(place)
-        self._decoder = _decoder(place)
+        self._text = pointer.text(path)
+        self._decoder = _decoder(path)
 
     def keys(self, joined: bytes) -> tuple[list[str | None], list[Failure]]:
-        """The key of each entry, of entries joined by commas; and what is wrong with the first keys that are none.
+        """The key of each entry, of entries joined by commas; and failures of the first entries with invalid keys.
 
         Without the key an entry has None. A key is a string of 1 to 512 bytes: neither null nor an empty string is one.
         """
-        keys = self._glanced(b"[" + joined + b"]")
-        return self._walked(joined) if keys is None else (keys, [])
+        keys = self._decode_keys(b"[" + joined + b"]")
+        return self._walk_keys(joined) if keys is None else (keys, [])
 
-    def _glanced(self, body: bytes) -> list[str | None] | None:
-        """The keys, where nothing is wrong with any of them and nothing unusual on the way."""
+    def _decode_keys(self, body: bytes) -> list[str | None] | None:
+        """The keys, if all entries have the usual form and all keys are valid; else None."""
         try:
-            found = self._decoder.decode(body)
+            keys = self._decoder.decode(body)
         except (msgspec.ValidationError, RecursionError):
             return None
-        for _ in self.place:
-            found = [step if step is UNSET else step.member for step in found]
-        if UNSET in found:
-            return None if self.required else [None if key is UNSET else key for key in found]
-        return found  # type: ignore[no-any-return]
+        for _ in self.path:
+            keys = [step if step is UNSET else step.member for step in keys]
+        if UNSET in keys:
+            return None if self.required else [None if key is UNSET else key for key in keys]
+        return keys  # type: ignore[no-any-return]
 
-    def _walked(self, joined: bytes) -> tuple[list[str | None], list[Failure]]:
+    def _walk_keys(self, joined: bytes) -> tuple[list[str | None], list[Failure]]:
         """The same, step by step and with reasons."""
         keys: list[str | None] = []
         failures = []
@@ -70,7 +70,7 @@ class RoutingKey:
 
     def _key_of(self, value: bytes | msgspec.Raw) -> tuple[str | None, str]:
         try:
-            for name in self.place:
+            for name in self.path:
                 value = _step(value, name)
         except RecursionError:
             return None, TOO_DEEP
@@ -85,10 +85,10 @@ class RoutingKey:
         return key, ""
 
 
-def _decoder(place: Pointer) -> msgspec.json.Decoder[Any]:
-    """A decoder of entries that sees nothing but the way to the key, and refuses any that needs a closer look."""
+def _decoder(path: Pointer) -> msgspec.json.Decoder[Any]:
+    """A decoder of entries that decodes only the path to the key, and fails on any unusual entry."""
     way: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_BYTES // 4)]
-    for name in reversed(place):
+    for name in reversed(path):
         try:
             way = msgspec.defstruct("Step", [("member", way | UnsetType, UNSET)], rename={"member": name}, gc=False)
         except ValueError:  # a name that the library cannot look for
@@ -97,7 +97,7 @@ def _decoder(place: Pointer) -> msgspec.json.Decoder[Any]:
 
 
 def _step(value: bytes | msgspec.Raw, name: str) -> msgspec.Raw:
-    """The member or element of a value; nothing, where it has none."""
+    """The member or element of a value; empty where it has none."""
     spelled = bytes(value)
     if spelled[:1] == b"{":
         return _MEMBERS.decode(spelled).get(name, _NOTHING)

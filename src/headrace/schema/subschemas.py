@@ -1,4 +1,4 @@
-"""The schemas inside a JSON Schema, what refers to what, and how far all of it unfolds."""
+"""The schemas inside a JSON Schema, the references between them, and how large it is with references followed."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _ONES = frozenset(
     {"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not"}
 )
 _ONES |= {"propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"}
-#: Keywords whose subschemas look at the very value that the schema looks at.
+#: Keywords whose subschemas apply to the same value as the schema itself.
 _SAME_VALUE = frozenset({"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _REMEMBERING = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 
 
 class Reference(NamedTuple):
-    """A reference: where it stands, what it says, and where it leads, or why it leads nowhere."""
+    """A reference: its path, keyword and text, and its target, or why it has none."""
 
-    place: Pointer
+    path: Pointer
     keyword: str
     text: str
     target: Pointer | None
@@ -40,7 +40,7 @@ class Reference(NamedTuple):
 
 
 class Unfolded(NamedTuple):
-    """A schema with its references followed: subschemas, nesting, and how often it comes back to itself."""
+    """The size of a schema with references followed: subschemas, nesting, and how often it refers to itself."""
 
     size: int
     height: int
@@ -48,7 +48,7 @@ class Unfolded(NamedTuple):
 
 
 class Subschemas:
-    """Every schema within a schema, by its pointer; those too that only a reference makes one."""
+    """Every schema within a schema, by its pointer; including those reached only by a reference."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
@@ -64,121 +64,121 @@ class Subschemas:
         self._walk((), root, "")
         self._follow()
 
-    def loop(self) -> Pointer | None:
-        """A schema that needs itself to judge a value, if there is one."""
-        graph = {place: set(self._edges(place, same_value=True)) for place in self.at}
+    def find_loop(self) -> Pointer | None:
+        """A schema that needs itself to validate the same value, if there is one."""
+        graph = {path: set(self._edges(path, same_value=True)) for path in self.at}
         try:
             TopologicalSorter(graph).prepare()
-        except CycleError as found:
-            looping: list[Pointer] = found.args[1]
+        except CycleError as error:
+            looping: list[Pointer] = error.args[1]
             return looping[0]
         return None
 
     @cached_property
     def unfolded(self) -> Unfolded:
-        """How much there is to a judgement."""
+        """The size of the whole schema with references followed."""
         return self._unfold((), set())
 
-    def _walk(self, place: Pointer, schema: Any, base: str) -> None:
+    def _walk(self, path: Pointer, schema: Any, base: str) -> None:
         check_deadline()
-        self.at[place] = schema
-        base = self._bases[place] = self._identify(place, schema, base)
-        for _, child, subschema in _children(place, schema):
+        self.at[path] = schema
+        base = self._bases[path] = self._identify(path, schema, base)
+        for _, child, subschema in _children(path, schema):
             if child not in self.at:
                 self._walk(child, subschema, base)
 
-    def _identify(self, place: Pointer, schema: Any, base: str) -> str:
-        """Note what a schema is called; the base of the references in it."""
+    def _identify(self, path: Pointer, schema: Any, base: str) -> str:
+        """Register the ids and anchors of a schema; returns the base URI of the references in it."""
         if not isinstance(schema, dict):
             return base
         if isinstance(name := schema.get(self._naming), str):
-            uri, fragment = _joined(base, name)
+            uri, fragment = _resolve_uri(base, name)
             if fragment:
-                self._anchors[uri, fragment] = place
+                self._anchors[uri, fragment] = path
             else:
                 base = uri
-                self._resources[base] = place
+                self._resources[base] = path
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(name := schema.get(keyword), str):
-                self._anchors[base, name] = place
+                self._anchors[base, name] = path
         if isinstance(name := schema.get("$dynamicAnchor"), str):
-            self._dynamic.setdefault(name, []).append(place)
+            self._dynamic.setdefault(name, []).append(path)
         return base
 
     def _follow(self) -> None:
         """Resolve every reference, in what they lead to as well."""
-        places = list(self.at)
-        for place in places:
-            schema = self.at[place]
+        paths = list(self.at)
+        for path in paths:
+            schema = self.at[path]
             for keyword in _REFERENCES if isinstance(schema, dict) else ():
                 if isinstance(text := schema.get(keyword), str):
-                    reference = self._resolved(place, keyword, text)
+                    reference = self._resolve(path, keyword, text)
                     self.references.append(reference)
                     target = reference.target
                     if target is not None and target not in self.at:
-                        known = len(self.at)
+                        count = len(self.at)
                         self._walk(target, resolve_pointer(self.root, target)[1], self._base_of(target))
-                        places += list(self.at)[known:]
+                        paths += list(self.at)[count:]
 
-    def _base_of(self, place: Pointer) -> str:
-        return next(self._bases[place[:n]] for n in range(len(place), -1, -1) if place[:n] in self._bases)
+    def _base_of(self, path: Pointer) -> str:
+        return next(self._bases[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self._bases)
 
-    def _resolved(self, place: Pointer, keyword: str, text: str) -> Reference:
+    def _resolve(self, path: Pointer, keyword: str, text: str) -> Reference:
         check_deadline()
-        uri, fragment = _joined(self._bases[place], text)
+        uri, fragment = _resolve_uri(self._bases[path], text)
         if uri not in self._resources:
-            return Reference(place, keyword, text, None, "lies outside this document; references must stay within it")
+            return Reference(path, keyword, text, None, "lies outside this document; references must stay within it")
         target: Pointer | None = self._anchors.get((uri, fragment))
         if not fragment or fragment.startswith("/"):
             names = pointer.parse(fragment)
             target = None if names is None else self._resources[uri] + names
         exists, schema = (False, None) if target is None else resolve_pointer(self.root, target)
         if not exists or not isinstance(schema, dict | bool):
-            return Reference(place, keyword, text, None, "leads to no schema")
-        return Reference(place, keyword, text, target)
+            return Reference(path, keyword, text, None, "leads to no schema")
+        return Reference(path, keyword, text, target)
 
-    def _edges(self, place: Pointer, *, same_value: bool) -> Iterator[Pointer]:
-        """The schemas that a schema needs for its judgement."""
+    def _edges(self, path: Pointer, *, same_value: bool) -> Iterator[Pointer]:
+        """The schemas that a schema needs to validate a value."""
         check_deadline()
-        schema = self.at[place]
-        for keyword, child, _ in _children(place, schema):
+        schema = self.at[path]
+        for keyword, child, _ in _children(path, schema):
             if keyword in _SAME_VALUE or not (same_value or keyword in _APART):
                 yield child
-        yield from self._targets.get(place, ())
+        yield from self._targets.get(path, ())
 
     @cached_property
     def _targets(self) -> dict[Pointer, list[Pointer]]:
         targets: dict[Pointer, list[Pointer]] = {}
         for reference in self.references:
             if reference.target is not None:
-                targets.setdefault(reference.place, []).append(reference.target)
+                targets.setdefault(reference.path, []).append(reference.target)
                 if reference.keyword == "$dynamicRef":
-                    targets[reference.place] += self._dynamic.get(reference.text.rpartition("#")[2], [])
+                    targets[reference.path] += self._dynamic.get(reference.text.rpartition("#")[2], [])
         return targets
 
-    def _unfold(self, place: Pointer, within: set[Pointer]) -> Unfolded:
-        if place in self._unfolded:
-            return self._unfolded[place]
-        if place in within:
+    def _unfold(self, path: Pointer, within: set[Pointer]) -> Unfolded:
+        if path in self._unfolded:
+            return self._unfolded[path]
+        if path in within:
             return Unfolded(1, 0, 1)
         if len(within) > MAX_HEIGHT:
             return Unfolded(1, 1, 0)
         check_deadline()
-        within.add(place)
-        parts = [self._unfold(target, within) for target in self._edges(place, same_value=False)]
-        within.remove(place)
+        within.add(path)
+        parts = [self._unfold(target, within) for target in self._edges(path, same_value=False)]
+        within.remove(path)
         # The library looks three times at what is inside a schema that must know what the others looked at.
-        weight = 3 if parts and not _REMEMBERING.isdisjoint(self.at[place]) else 1
+        weight = 3 if parts and not _REMEMBERING.isdisjoint(self.at[path]) else 1
         size = 1 + weight * sum(part.size for part in parts)
         returns = weight * sum(part.returns for part in parts)
         height = 1 + max((part.height for part in parts), default=0)
-        self._unfolded[place] = Unfolded(min(size, MAX_UNFOLDED + 1), height, min(returns, MAX_UNFOLDED))
-        return self._unfolded[place]
+        self._unfolded[path] = Unfolded(min(size, MAX_UNFOLDED + 1), height, min(returns, MAX_UNFOLDED))
+        return self._unfolded[path]
 
 
-def resolve_pointer(document: Any, place: Pointer) -> tuple[bool, Any]:
-    """Whether a pointer leads somewhere, and what is there."""
-    for name in place:
+def resolve_pointer(document: Any, path: Pointer) -> tuple[bool, Any]:
+    """Whether a pointer leads to a value, and that value."""
+    for name in path:
         if isinstance(document, dict) and name in document:
             document = document[name]
         elif isinstance(document, list) and (index := pointer.index(name)) is not None and index < len(document):
@@ -188,8 +188,8 @@ def resolve_pointer(document: Any, place: Pointer) -> tuple[bool, Any]:
     return True, document
 
 
-def _joined(base: str, reference: str) -> tuple[str, str]:
-    """A reference from a base: the document and the fragment."""
+def _resolve_uri(base: str, reference: str) -> tuple[str, str]:
+    """A reference resolved against a base: the document and the fragment."""
     if reference.startswith("#"):
         return base, unquote(reference[1:])
     try:
@@ -199,18 +199,18 @@ def _joined(base: str, reference: str) -> tuple[str, str]:
     return uri, unquote(fragment)
 
 
-def _children(place: Pointer, schema: Any) -> Iterator[tuple[str, Pointer, Any]]:
+def _children(path: Pointer, schema: Any) -> Iterator[tuple[str, Pointer, Any]]:
     """The schemas directly inside a schema: by which keyword, where, and what."""
     if not isinstance(schema, dict):
         return
     for keyword, value in schema.items():
         inside: Iterator[tuple[Any, Any]] = iter(())
         if keyword in _ONES and isinstance(value, dict | bool):
-            yield keyword, (*place, keyword), value
+            yield keyword, (*path, keyword), value
         elif keyword in _MAPS and isinstance(value, dict):
             inside = iter(value.items())
         elif keyword in _LISTS | {"items"} and isinstance(value, list):
             inside = enumerate(value)
         for name, subschema in inside:
             if isinstance(subschema, dict | bool):
-                yield keyword, (*place, keyword, str(name)), subschema
+                yield keyword, (*path, keyword, str(name)), subschema

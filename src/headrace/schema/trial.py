@@ -1,4 +1,4 @@
-"""A trial: a proposed registry held against stored events, whatever the proof says of it."""
+"""A trial: stored events are checked against a proposed registry, whatever its proof says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.schema.registry import Registry
 MOST_NAMED = 100
 MOST_TEXT = 300
 
-#: What an event fails at: a lens on its way, or the proposed schema in the end.
+#: What an event fails at: a lens, or the proposed schema.
 Cause = Literal["lens", "schema"]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -42,7 +42,7 @@ class Misfit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Findings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many events were looked at, how many of them would fail at what, and the first of those."""
+    """How many events were checked, how many would fail at what, and the first of those."""
 
     events: Count = 0
     lens: Count = 0
@@ -68,18 +68,18 @@ def _seq(misfit: Misfit) -> int:
 
 
 class Trial:
-    """A registry whose newest version is proposed, compiled once to look at many events."""
+    """A registry whose newest version is proposed, compiled once to check many events."""
 
     def __init__(self, registry: Registry) -> None:
         self._target = registry.current_version
         self._chain = LensChain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
         self._validator = Validator(registry.current_schema)
 
-    def look(self, first_seq: int, version: int, joined: bytes, count: int) -> Findings:
-        """What becomes of so many consecutive events of one version, joined by commas."""
+    def check(self, first_seq: int, version: int, joined: bytes, count: int) -> Findings:
+        """Check consecutive events of one version, joined by commas."""
         try:
-            turned = self._turned(joined, version)
-            if not self._validator.failures(turned):
+            carried = self._carry(joined, version)
+            if not self._validator.failures(carried):
                 return Findings(count)
         except (LensFailure, RecursionError):
             pass
@@ -87,30 +87,30 @@ class Trial:
         lens = sum(misfit.cause == "lens" for misfit in misfits)
         return Findings(count, lens, len(misfits) - lens, tuple(misfits[:MOST_NAMED]))
 
-    def _turned(self, joined: bytes, version: int) -> bytes:
+    def _carry(self, joined: bytes, version: int) -> bytes:
         # Events that came before the first schema are taken as they are.
         return self._chain.promote(joined, version or self._target, self._target)
 
     def _misfits(self, first_seq: int, version: int, joined: bytes) -> Iterator[Misfit]:
-        """The events that would fail; only of the first ones it is found out why they do not fit the schema."""
+        """The events that would fail; only the first ones have the reason of a schema failure."""
         named = 0
         for seq, entry in enumerate(entries_of(joined), start=first_seq):
-            misfit = self._judged(seq, version, bytes(entry), explains=named < MOST_NAMED)
+            misfit = self._judge(seq, version, bytes(entry), explains=named < MOST_NAMED)
             if misfit is not None:
                 named += 1
                 yield misfit
 
-    def _judged(self, seq: int, version: int, entry: bytes, *, explains: bool) -> Misfit | None:
+    def _judge(self, seq: int, version: int, entry: bytes, *, explains: bool) -> Misfit | None:
         try:
-            turned = self._turned(entry, version)
+            carried = self._carry(entry, version)
         except LensFailure as failure:
             return _misfit(seq, "lens", failure.where, failure.reason)
         except RecursionError:
             return _misfit(seq, "lens", "", entries.TOO_DEEP)
         if explains:
-            failures = self._validator.failures(turned)
+            failures = self._validator.failures(carried)
             return _misfit(seq, "schema", failures[0].pointer, failures[0].reason) if failures else None
-        values, lost = entries.read(turned)
+        values, lost = entries.read(carried)
         return None if not lost and self._validator.accepts(values[0]) else _misfit(seq, "schema", "", "")
 
 

@@ -1,4 +1,4 @@
-"""What a request asks of a registry: the next schema, another routing key, another search configuration."""
+"""Requests to change a registry: the next schema, another routing key, another search configuration."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ def routing_key_changes(old: KeySetting | None, new: KeySetting | None) -> Itera
     if old == new:
         return
     what = "routing_key_set" if old is None else "routing_key_cleared" if new is None else "routing_key_changed"
-    reason = f"events from here on are keyed by {_shown(new)}, were by {_shown(old)}; stored events keep their keys"
+    before, after = _describe_key(old), _describe_key(new)
+    reason = f"events from here on are keyed by {after}, were by {before}; stored events keep their keys"
     yield Change("/routingKey", what, Classification.ADDITIVE, reason)
 
 
 def routing_key_carried(old: KeySetting, new: KeySetting, *, lost: bool) -> Iterator[Change]:
     """How a routing key follows its data through a lens, and whether it is lost there."""
     if old != new:
-        reason = f"events from here on are keyed by {_shown(new)}: the routing key follows its data from {_shown(old)}"
+        before, after = _describe_key(old), _describe_key(new)
+        reason = f"events from here on are keyed by {after}: the routing key follows its data from {before}"
         yield Change("/routingKey", "routing_key_moved", Classification.ADDITIVE, reason)
     if lost:
-        reason = f"no event has a routing key at {_shown(new)} any more; stored events keep their keys"
+        reason = f"no event has a routing key at {_describe_key(new)} any more; stored events keep their keys"
         yield Change("/routingKey", "routing_key_lost", Classification.DESTRUCTIVE, reason)
 
 
-def _shown(key: KeySetting | None) -> str:
+def _describe_key(key: KeySetting | None) -> str:
     if key is None:
         return "Stream-Key"
     return f"{key.pointer or 'the whole event'} ({'required' if key.required else 'optional'})"
@@ -55,19 +57,19 @@ def search_changes(old: Any, new: Any) -> Iterator[Change]:
         yield Change("/search", "search_cleared", Classification.DESTRUCTIVE, reason)
     else:
         for name in {**new, **old}:
-            yield from _part(name, old.get(name), new.get(name))
+            yield from _compare_part(name, old.get(name), new.get(name))
 
 
-def _part(name: str, old: Any, new: Any) -> Iterator[Change]:
+def _compare_part(name: str, old: Any, new: Any) -> Iterator[Change]:
     if name not in _GROUPS:
-        yield from _member(("search", name), old, new)
+        yield from _compare_member(("search", name), old, new)
         return
     before, after = old or {}, new or {}
     for inner in {**after, **before}:
-        yield from _member(("search", name, inner), before.get(inner), after.get(inner))
+        yield from _compare_member(("search", name, inner), before.get(inner), after.get(inner))
 
 
-def _member(path: pointer.Pointer, old: Any, new: Any) -> Iterator[Change]:
+def _compare_member(path: pointer.Pointer, old: Any, new: Any) -> Iterator[Change]:
     where = ".".join(path)
     if same(old, new):
         return
@@ -76,17 +78,17 @@ def _member(path: pointer.Pointer, old: Any, new: Any) -> Iterator[Change]:
     elif new is None:
         reason = f"{where} is gone, and queries that need it are refused"
         yield Change(pointer.text(path), "search_removed", Classification.DESTRUCTIVE, reason)
-    elif _gains(old, new):
+    elif _only_gains(old, new):
         yield Change(pointer.text(path), "search_extended", Classification.WIDENING, f"{where} can do more than before")
     else:
         reason = f"{where} changes, and queries that need what it was may be refused or answered otherwise"
         yield Change(pointer.text(path), "search_changed", Classification.DESTRUCTIVE, reason)
 
 
-def _gains(old: Any, new: Any) -> bool:
-    """Whether everything that was said is still said."""
+def _only_gains(old: Any, new: Any) -> bool:
+    """Whether the new value keeps every member and element of the old one."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return all(name in new and _gains(old[name], new[name]) for name in old)
+        return all(name in new and _only_gains(old[name], new[name]) for name in old)
     if isinstance(old, list) and isinstance(new, list):
         return all(any(same(item, other) for other in new) for item in old)
     return same(old, new) or (old is False and new is True)
@@ -119,24 +121,29 @@ class SchemaUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_update(body: Any) -> SchemaUpdate | list[Problem]:
-    """Read a request body, or say everything that is wrong with it."""
+    """Read a request body, or return every problem with it."""
     if not isinstance(body, dict):
         return [Problem("", "a schema update is an object with `schema`, `routingKey` or `search`")]
-    if _nested(body, MAX_NESTING):
+    if _is_nested_deeper(body, MAX_NESTING):
         return [Problem("", f"a schema update is nested at most {MAX_NESTING} deep")]
-    problems = [*_keys(body), *_kinds(body), *_routing_key(body.get("routingKey")), *_combination(body)]
+    problems = [
+        *_key_problems(body),
+        *_type_problems(body),
+        *_routing_key_problems(body.get("routingKey")),
+        *_combination_problems(body),
+    ]
     if not problems and not body.keys() & {"schema", "routingKey", "search"}:
         problems.append(Problem("", "a schema update must include `schema`, `routingKey` or `search`"))
     return problems or SchemaUpdate(
         schema=body.get("schema", UNSET),
         lens=body.get("lens", UNSET),
-        routing_key=_key(body["routingKey"]) if "routingKey" in body else UNSET,
+        routing_key=_read_key(body["routingKey"]) if "routingKey" in body else UNSET,
         search=body.get("search", UNSET),
     )
 
 
-def _nested(value: Any, depth: int) -> bool:
-    """Whether containers are nested deeper than so."""
+def _is_nested_deeper(value: Any, depth: int) -> bool:
+    """Whether containers are nested deeper than ``depth``."""
     level = [value]
     for _ in range(depth):
         containers = [item for item in level if isinstance(item, dict | list)]
@@ -144,14 +151,14 @@ def _nested(value: Any, depth: int) -> bool:
     return any(isinstance(item, dict | list) for item in level)
 
 
-def _keys(body: dict[str, Any]) -> Iterator[Problem]:
+def _key_problems(body: dict[str, Any]) -> Iterator[Problem]:
     for name in body:
         if name not in _ACCEPTED:
             reason = _REFUSED.get(name, f"a schema update holds {', '.join(_ACCEPTED)} and nothing else")
             yield Problem(pointer.text((name,)), f"{name} is not supported: {reason}")
 
 
-def _kinds(body: dict[str, Any]) -> Iterator[Problem]:
+def _type_problems(body: dict[str, Any]) -> Iterator[Problem]:
     if body.get("apiVersion", API_VERSION) != API_VERSION:
         yield Problem("/apiVersion", f"apiVersion must be {API_VERSION}")
     if "schema" in body and not isinstance(body["schema"], dict | bool):
@@ -162,7 +169,7 @@ def _kinds(body: dict[str, Any]) -> Iterator[Problem]:
         yield Problem("/search", "search must be an object, or null to clear it")
 
 
-def _routing_key(setting: Any) -> Iterator[Problem]:
+def _routing_key_problems(setting: Any) -> Iterator[Problem]:
     if setting is None:
         return
     if not isinstance(setting, dict):
@@ -180,7 +187,7 @@ def _routing_key(setting: Any) -> Iterator[Problem]:
         yield Problem("/routingKey/required", "routingKey.required must be true or false")
 
 
-def _combination(body: dict[str, Any]) -> Iterator[Problem]:
+def _combination_problems(body: dict[str, Any]) -> Iterator[Problem]:
     if "schema" in body:
         if "routingKey" in body and body["routingKey"] is None:
             yield Problem("/routingKey", "a routing key is cleared in an update of its own, without `schema`")
@@ -191,5 +198,5 @@ def _combination(body: dict[str, Any]) -> Iterator[Problem]:
         yield Problem("", "missing schema: `routingKey` and `search` are set together only with a `schema`")
 
 
-def _key(setting: Any) -> KeySetting | None:
+def _read_key(setting: Any) -> KeySetting | None:
     return None if setting is None else decoding.convert(setting, KeySetting)

@@ -19,7 +19,7 @@ def test_a_change_is_classed_and_told_as_its_row_says(row: Row) -> None:
     found = diff(nodes(*row.before), nodes(*row.after))
     assert found.destructive is row.destructive
     assert (found.added, found.removed, found.changed) == (row.added, row.removed, row.told)
-    assert found.lives == row.lives
+    assert found.fates == row.lives
     assert found.dropped == row.dropped
 
 
@@ -41,7 +41,7 @@ def test_state_is_kept_where_a_step_moves_from_a_derivation_into_its_table() -> 
     step = filtered("amount > 10")
     moved = nodes(E, derivation("Big", "Txn"), changed(UB, ops=[step]))
     found = diff(nodes(E, derivation("Big", "Txn", step), UB), moved)
-    assert (found.destructive, found.lives) == (True, {"User": KEPT})
+    assert (found.destructive, found.fates) == (True, {"User": KEPT})
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_dependence_is_traced_field_by_field_through_steps(steps: list[Descripto
         return nodes(source, table(ops=steps, n_events=op("count"), y=op("sum", field="y")))
 
     found = diff(known("f64"), known("i64"))
-    assert {name for name, fate in found.lives["User"].items() if fate == "zeroed"} == zeroed
+    assert {name for name, fate in found.fates["User"].items() if fate == "zeroed"} == zeroed
 
 
 def test_widening_keeps_what_follows_from_the_field() -> None:
@@ -77,7 +77,7 @@ def test_widening_keeps_what_follows_from_the_field() -> None:
         return nodes(fields(n=kind), table(ops=steps, d=op("sum", field="double"), w=op("count", where="double > 3")))
 
     found = diff(known("i64"), known("f64"))
-    assert (found.destructive, found.lives) == (False, {"User": {"d": "kept", "w": "kept"}})
+    assert (found.destructive, found.fates) == (False, {"User": {"d": "kept", "w": "kept"}})
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_removed_nodes_of_others_are_cascaded() -> None:
 def test_a_feature_removed_and_added_again_is_new() -> None:
     with_it, without = nodes(E, U), nodes(E, features(total=None))
     assert diff(with_it, without).dropped == {"User": ["total"]}
-    assert diff(without, with_it).lives == {"User": {**KEPT, "total": "additive"}}
+    assert diff(without, with_it).fates == {"User": {**KEPT, "total": "additive"}}
 
 
 def test_all_kinds_of_changes_of_one_node_are_told_together_in_one_order() -> None:

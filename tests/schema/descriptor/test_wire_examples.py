@@ -63,4 +63,4 @@ def test_the_conflict_is_what_the_forced_request_does_to_the_first() -> None:
 def test_the_dry_run_previews_additive_changes() -> None:
     found = diff(request("register-fraud-team").nodes, request("register-dry-run").nodes)
     assert (found.destructive, found.removed, bool(found.changed)) == (False, [], True)
-    assert {fate for fates in found.lives.values() for fate in fates.values()} == {"kept", "additive"}
+    assert {fate for fates in found.fates.values() for fate in fates.values()} == {"kept", "additive"}

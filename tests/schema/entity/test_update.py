@@ -218,7 +218,7 @@ def test_the_shape_of_a_request_is_judged_at_once() -> None:
 
 def test_a_request_activates_and_is_global_unless_it_says_otherwise() -> None:
     assert registration.read_change_request({}) == ChangeRequest(
-        update=registration.Update(), activate=True, scope="global"
+        update=registration.TypeUpdate(), activate=True, scope="global"
     )
     found = registration.read_change_request(
         {"user_specific": True, "activate": False, "migrate_existing": True, "dry_run": True}

@@ -49,7 +49,7 @@ def decide(
         place = reach(root_of(nodes, table))
         lives[table] = {}
         for feature in node.features:
-            known, fate = base.lives.get(table, {}).get(feature), diff.lives.get(table, {}).get(feature, "kept")
+            known, fate = base.lives.get(table, {}).get(feature), diff.fates.get(table, {}).get(feature, "kept")
             if known is not None and fate == "kept":
                 lives[table][feature] = known
                 continue

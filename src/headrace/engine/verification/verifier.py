@@ -250,7 +250,7 @@ class VerifyThread(BackgroundThread):
             for batch in events.batches(events.first_chunk(*where)):
                 for stretch in body_runs(batch, SLICE_BYTES):
                     begun = monotonic()
-                    found += trial.look(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
+                    found += trial.check(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
                     at = stretch.first_seq + stretch.entries
                     if self.stopping.is_set():
                         return at, found

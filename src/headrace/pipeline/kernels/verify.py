@@ -24,7 +24,7 @@ def perform(unit: Unit, here: Place) -> dict[str, Any]:
     trial, found = _trial(msgspec.json.encode(unit.registry, order="sorted")), Findings()
     for batch in batches(unit, here):
         for stretch in body_runs(batch, SLICE_BYTES):
-            found += trial.look(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
+            found += trial.check(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
     if found.events != unit.count:
         raise CorruptData(f"the segments of {unit.unit} hold {found.events} entries, not {unit.count}")
     return {"findings": found}

@@ -28,7 +28,7 @@ def containment_problems(old: Any, new: Any, oracle: Oracle | None = None) -> li
 
     The pointers lead into the new schema. Both schemas are taken to be well formed.
     """
-    found = find_gaps(shape_of(Root(old).source), Root(new).source, oracle)
+    gaps = find_gaps(shape_of(Root(old).source), Root(new).source, oracle)
     return [
-        Problem(pointer.text(gap.keyword), f"{pointer.text(gap.pointer) or 'the event'}: {gap.reason}") for gap in found
+        Problem(pointer.text(gap.keyword), f"{pointer.text(gap.pointer) or 'the event'}: {gap.reason}") for gap in gaps
     ]

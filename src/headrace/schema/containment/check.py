@@ -42,7 +42,7 @@ _NAMES = {
     "array": "an array",
 }
 EVERYTHING = frozenset(_NAMES.values())
-"""What a value may be of which nothing is known."""
+"""The descriptions of a value of which nothing is known."""
 
 
 def format_json(value: Any) -> str:
@@ -61,7 +61,7 @@ Oracle = Callable[[Any], Callable[[Any], bool]]
 """Compiles a schema to a function that says whether a value is valid."""
 
 STEPS = 20_000
-"""How much work one question may take."""
+"""How many steps one check may take."""
 
 _NOTHING = 1_000_000
 _REPEATED = 2
@@ -69,20 +69,20 @@ _GROUP = {names[0]: names for names in GROUPS}
 
 
 class Gap(NamedTuple):
-    """What could not be shown: of which value, by which keyword of the schema, and why."""
+    """Something that could not be proven: of which value, by which keyword of the schema, and why."""
 
     pointer: Pointer
     keyword: Pointer
     wanted: str
-    found: tuple[str, ...] = ()
+    descriptions: tuple[str, ...] = ()
 
     @property
     def reason(self) -> str:
         """The gap in a sentence."""
-        if not self.found:
+        if not self.descriptions:
             return self.wanted
-        found = "anything" if {*self.found} >= EVERYTHING else " or ".join(self.found)
-        return f"it may be {found}; {self.wanted}"
+        kinds = "anything" if {*self.descriptions} >= EVERYTHING else " or ".join(self.descriptions)
+        return f"it may be {kinds}; {self.wanted}"
 
     def moved(self, before: ProofLocation, after: ProofLocation) -> Gap:
         """The same gap where the same schemas meet again."""
@@ -90,7 +90,7 @@ class Gap(NamedTuple):
 
 
 class ProofLocation(NamedTuple):
-    """Where a check stands, in the value and in the schema."""
+    """The location of a check, in the value and in the schema."""
 
     value: Pointer = ()
     schema: Pointer = ()
@@ -105,16 +105,16 @@ class ProofLocation(NamedTuple):
 
     def followed(self, source: Source) -> tuple[Source, ProofLocation]:
         """Where a schema that is nothing but a reference leads."""
-        target, place = source.followed()
-        return target, self if place is None else ProofLocation(self.value, place)
+        target, location = source.followed()
+        return target, self if location is None else ProofLocation(self.value, location)
 
-    def gap(self, wanted: str, *found: str) -> Gap:
+    def gap(self, wanted: str, *descriptions: str) -> Gap:
         """Something that could not be shown here."""
-        return Gap(self.value, self.schema, wanted, found)
+        return Gap(self.value, self.schema, wanted, descriptions)
 
 
 class Exhausted(Exception):
-    """The question took more work than it may."""
+    """The check needs more than ``STEPS`` steps."""
 
 
 Question = tuple[Facts, str]
@@ -123,7 +123,7 @@ Rule = Callable[["Check", Alternative, Any, Source, ProofLocation], Iterator[Gap
 
 
 class Check:
-    """One question, and the oracle that may be asked about single texts."""
+    """One containment check, with the oracle that decides about single texts."""
 
     def __init__(self, rules: dict[str, Rule], oracle: Oracle | None) -> None:
         self._rules = rules
@@ -147,33 +147,33 @@ class Check:
         """Whether a name is known to match a pattern."""
         return self.accepts({"pattern": pattern}, name)
 
-    def shape(self, shape: Shape, source: Source, place: ProofLocation) -> list[Gap]:
+    def shape(self, shape: Shape, source: Source, location: ProofLocation) -> list[Gap]:
         """What cannot be shown of the values of a shape."""
         check_deadline()
-        source, place = place.followed(source)
+        source, location = location.followed(source)
         if source.root.plain and source.schema is not False and not source.keywords():
             return []
         if shape.key is None:
-            return self._alternatives(shape, source, place)
+            return self._alternatives(shape, source, location)
         question = (shape.key, source.fact)
         if source.fact in shape.key or question in self._shown:
             return []
         if question in self._assumed:
-            return self._by_induction(question, place)
+            return self._by_induction(question, location)
         if question not in self._refuted:
-            return self._asked(question, place, lambda: self._alternatives(shape, source, place))
+            return self._ask(question, location, lambda: self._alternatives(shape, source, location))
         before, gaps = self._refuted[question]
-        return [gap.moved(before, place) for gap in gaps[:_REPEATED]]
+        return [gap.moved(before, location) for gap in gaps[:_REPEATED]]
 
-    def _by_induction(self, question: Question, place: ProofLocation) -> list[Gap]:
+    def _by_induction(self, question: Question, location: ProofLocation) -> list[Gap]:
         level = self._assumed[question]
-        assert level < len(place.value), "shapes are asked about one level at a time"
+        assert level < len(location.value), "shapes are asked about one level at a time"
         self._leant_on = min(self._leant_on, level)
         return []
 
-    def _asked(self, question: Question, place: ProofLocation, answer: Callable[[], list[Gap]]) -> list[Gap]:
-        """The answer; a good one stands for good where it leans on nothing that is still open."""
-        level = len(place.value)
+    def _ask(self, question: Question, location: ProofLocation, answer: Callable[[], list[Gap]]) -> list[Gap]:
+        """The answer, cached; an empty one only where it depends on no question that is still open."""
+        level = len(location.value)
         outer, self._leant_on = self._leant_on, level
         self._assumed[question] = level
         try:
@@ -181,41 +181,44 @@ class Check:
         finally:
             del self._assumed[question]
         if gaps:
-            self._refuted[question] = place, gaps
+            self._refuted[question] = location, gaps
         elif self._leant_on >= level:
             self._shown.add(question)
         self._leant_on = outer if self._leant_on >= level else min(outer, self._leant_on)
         return gaps
 
-    def _alternatives(self, shape: Shape, source: Source, place: ProofLocation) -> list[Gap]:
+    def _alternatives(self, shape: Shape, source: Source, location: ProofLocation) -> list[Gap]:
         gaps: dict[tuple[Any, ...], Gap] = {}
         for alternative in shape.alternatives:
-            for gap in () if empty(alternative) else self.alternative(alternative, source, place):
+            for gap in () if empty(alternative) else self.alternative(alternative, source, location):
                 same = gaps.get(gap[:3], gap)
-                found = (*same.found, *(one for one in gap.found if one not in same.found))
-                gaps[gap[:3]] = gap._replace(found=found)
+                descriptions = (
+                    *same.descriptions,
+                    *(description for description in gap.descriptions if description not in same.descriptions),
+                )
+                gaps[gap[:3]] = gap._replace(descriptions=descriptions)
         return list(gaps.values())
 
-    def alternative(self, alternative: Alternative, source: Source, place: ProofLocation) -> list[Gap]:
+    def alternative(self, alternative: Alternative, source: Source, location: ProofLocation) -> list[Gap]:
         """What cannot be shown of the values of an alternative."""
         check_deadline()
         self._left -= 1
         if self._left < 0:
             raise Exhausted
-        source, place = place.followed(source)
+        source, location = location.followed(source)
         if source.fact in alternative.facts:
             return []
         if source.schema is False:
-            return [place.gap("the new schema admits nothing here")]
+            return [location.gap("the new schema admits nothing here")]
         if not source.root.plain:
-            return [place.gap("the new schema uses names that are not followed; only an equal schema is proven")]
+            return [location.gap("the new schema uses names that are not followed; only an equal schema is proven")]
         gaps: list[Gap] = []
         for keyword, value in source.keywords().items():
             names = _GROUP.get(keyword)
             if keyword in self._rules and not (names and group(source, names) in alternative.facts):
-                gaps.extend(self._rules[keyword](self, alternative, value, source, place.under(keyword)))
+                gaps.extend(self._rules[keyword](self, alternative, value, source, location.under(keyword)))
         return gaps
 
-    def holds(self, alternative: Alternative, source: Source, place: ProofLocation) -> bool:
+    def holds(self, alternative: Alternative, source: Source, location: ProofLocation) -> bool:
         """Whether all values of an alternative are shown to be valid."""
-        return not self.alternative(alternative, source, place)
+        return not self.alternative(alternative, source, location)

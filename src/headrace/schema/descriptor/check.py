@@ -1,4 +1,4 @@
-"""Descriptors of the right shape made into nodes: names, types, keys, settings, steps; each problem with its path."""
+"""Build nodes from parsed descriptors: names, types, keys, settings, steps; each problem is noted with its path."""
 
 from __future__ import annotations
 
@@ -21,58 +21,58 @@ _ABSENT: Any = object()
 
 
 def canonical_text(text: str, source: str) -> str:
-    """The one spelling of an expression; one that cannot be read stays as it is, to be refused when it is checked."""
+    """The canonical spelling of an expression; one that cannot be parsed is returned as it is and refused later."""
     try:
         return render(parse(text, source))
     except ExpressionError:
         return text
 
 
-def build_feature(given: dict[str, Any], source: str, place: DescriptorLocation) -> Feature:
-    """The feature; one with problems may be anything."""
-    name = ALIASES.get(given["op"], given["op"])
+def build_feature(raw: dict[str, Any], source: str, location: DescriptorLocation) -> Feature:
+    """The feature; not to be used if problems were noted."""
+    name = ALIASES.get(raw["op"], raw["op"])
     operator = OPERATORS.get(name)
     if operator is None:
-        place.at("op").refuse("unknown_op", f"there is no operator {given['op']!r}")
+        location.at("op").refuse("unknown_op", f"there is no operator {raw['op']!r}")
         return Feature(name)
-    raw = _named(given.get("params", {}), operator, place.at("params"))
+    raw_params = _normalise_params(raw.get("params", {}), operator, location.at("params"))
     params = {}
     for key, parameter in operator.params.items():
-        value = _value(raw.pop(key, _ABSENT), key, parameter, source, place.at("params"))
+        value = _read_param(raw_params.pop(key, _ABSENT), key, parameter, source, location.at("params"))
         if value is not None:
             params[key] = value
-    for key in raw:
-        _refuse_unknown(key, raw[key], operator, place.at("params").at(key))
-    _check_sub_window(params, place.at("params"))
+    for key in raw_params:
+        _refuse_unknown(key, raw_params[key], operator, location.at("params").at(key))
+    _check_sub_window(params, location.at("params"))
     return Feature(name, params)
 
 
-def _named(given: dict[str, Any], operator: Operator, place: DescriptorLocation) -> dict[str, Any]:
-    """The parameters under their own names, durations as text; null is as good as nothing."""
+def _normalise_params(raw: dict[str, Any], operator: Operator, location: DescriptorLocation) -> dict[str, Any]:
+    """The parameters under their canonical names, durations as text; null counts as missing."""
     others = {alias: key for key, parameter in operator.params.items() for alias in parameter.aliases}
-    found: dict[str, Any] = {}
-    for key, value in given.items():
+    params: dict[str, Any] = {}
+    for key, value in raw.items():
         if value is None:
             continue
         plain = key.removesuffix("_ms")
         name = others.get(plain if plain in others else key, plain if plain in (*operator.params, "window") else key)
-        if name in found:
-            place.at(key).refuse(INVALID, f"{name} is there already")
-        found[name] = f"{value}ms" if plain != key and is_integer(value) else value
-    return found
+        if name in params:
+            location.at(key).refuse(INVALID, f"{name} is there already")
+        params[name] = f"{value}ms" if plain != key and is_integer(value) else value
+    return params
 
 
-def _refuse_unknown(key: str, value: Any, operator: Operator, place: DescriptorLocation) -> None:
+def _refuse_unknown(key: str, value: Any, operator: Operator, location: DescriptorLocation) -> None:
     if key != "window":
-        place.refuse(INVALID, f"{operator.name} has no {key!r}, only {', '.join(operator.params)}")
+        location.refuse(INVALID, f"{operator.name} has no {key!r}, only {', '.join(operator.params)}")
     elif value != FOREVER:
-        place.refuse("window_not_supported", f"{operator.name} has no window; it looks at the whole life of a key")
+        location.refuse("window_not_supported", f"{operator.name} has no window; it looks at the whole life of a key")
 
 
-def _value(given: Any, key: str, parameter: Parameter, source: str, place: DescriptorLocation) -> Any:
+def _read_param(raw: Any, key: str, parameter: Parameter, source: str, location: DescriptorLocation) -> Any:
     """The value of a parameter; None where there is none."""
-    here = place.at(key)
-    if given is _ABSENT or (key == "window" and given == FOREVER):
+    here = location.at(key)
+    if raw is _ABSENT or (key == "window" and raw == FOREVER):
         if parameter.default is REQUIRED:
             finite = " of finite length" if key == "window" else ""
             here.refuse(parameter.code, f"{key} must be given{finite}")
@@ -80,65 +80,65 @@ def _value(given: Any, key: str, parameter: Parameter, source: str, place: Descr
         return parameter.default
     match parameter.kind:
         case "field":
-            return _text(given, "the name of a field", here)
+            return _read_text(raw, "the name of a field", here)
         case "where":
-            text = _text(given, "an expression", here)
+            text = _read_text(raw, "an expression", here)
             return None if text is None else canonical_text(text, source)
         case "duration":
-            return _duration(given, parameter, here)
+            return _read_duration(raw, parameter, here)
         case "integer" | "number":
-            return _number(given, parameter, here)
+            return _read_number(raw, parameter, here)
         case "edges":
-            return _edges(given, here)
-    return _categories(given, here)
+            return _read_edges(raw, here)
+    return _read_categories(raw, here)
 
 
-def _text(given: Any, what: str, place: DescriptorLocation) -> str | None:
-    if isinstance(given, str):
-        return given
-    place.refuse(INVALID, f"must be {what}")
+def _read_text(raw: Any, what: str, location: DescriptorLocation) -> str | None:
+    if isinstance(raw, str):
+        return raw
+    location.refuse(INVALID, f"must be {what}")
     return None
 
 
-def _duration(given: Any, parameter: Parameter, place: DescriptorLocation) -> int | None:
-    found = parse_duration_ms(given)
-    if found is None:
-        place.refuse(parameter.code, "must be a duration such as 500ms, 15s, 30m, 24h or 7d")
-    return found
+def _read_duration(raw: Any, parameter: Parameter, location: DescriptorLocation) -> int | None:
+    duration_ms = parse_duration_ms(raw)
+    if duration_ms is None:
+        location.refuse(parameter.code, "must be a duration such as 500ms, 15s, 30m, 24h or 7d")
+    return duration_ms
 
 
-def _number(given: Any, parameter: Parameter, place: DescriptorLocation) -> int | float | None:
+def _read_number(raw: Any, parameter: Parameter, location: DescriptorLocation) -> int | float | None:
     whole = parameter.kind == "integer"
-    fits = is_integer(given) or (isinstance(given, float) and math.isfinite(given))
-    if not fits or (whole and given != int(given)) or not parameter.admits(given):
-        place.refuse(parameter.code, f"must be {'a whole number' if whole else 'a number'} {parameter.bounds()}")
+    fits = is_integer(raw) or (isinstance(raw, float) and math.isfinite(raw))
+    if not fits or (whole and raw != int(raw)) or not parameter.admits(raw):
+        location.refuse(parameter.code, f"must be {'a whole number' if whole else 'a number'} {parameter.bounds()}")
         return None
-    return int(given) if whole else float(given)
+    return int(raw) if whole else float(raw)
 
 
-def _edges(given: Any, place: DescriptorLocation) -> list[float] | None:
-    numbers = given if isinstance(given, list) else []
+def _read_edges(raw: Any, location: DescriptorLocation) -> list[float] | None:
+    numbers = raw if isinstance(raw, list) else []
     fits = all(is_integer(edge) or isinstance(edge, float) for edge in numbers)
     rising = fits and all(low < high for low, high in pairwise(numbers))
     if not rising or not 1 <= len(numbers) <= MOST_EDGES:
-        place.refuse(INVALID, f"buckets are 1 to {MOST_EDGES} numbers, each greater than the one before")
+        location.refuse(INVALID, f"buckets are 1 to {MOST_EDGES} numbers, each greater than the one before")
         return None
     return [float(edge) for edge in numbers]
 
 
-def _categories(given: Any, place: DescriptorLocation) -> list[Any] | None:
-    values = given if isinstance(given, list) else []
+def _read_categories(raw: Any, location: DescriptorLocation) -> list[Any] | None:
+    values = raw if isinstance(raw, list) else []
     fits = all(map(is_scalar, values))
     if not values or not fits or len({(type(value), value) for value in values}) < len(values):
-        place.refuse(INVALID, "categories are one or more texts, numbers or booleans, no two alike")
+        location.refuse(INVALID, "categories are one or more texts, numbers or booleans, no two alike")
         return None
     return list(values)
 
 
-def _check_sub_window(params: dict[str, Any], place: DescriptorLocation) -> None:
+def _check_sub_window(params: dict[str, Any], location: DescriptorLocation) -> None:
     window, part = params.get("window"), params.get("sub_window")
     if window is not None and part is not None and part > window:
-        place.at("sub_window").refuse("aggregation_invalid_sub_window", "the sub_window is longer than the window")
+        location.at("sub_window").refuse("aggregation_invalid_sub_window", "the sub_window is longer than the window")
 
 
 MOST_KEYS = 16
@@ -158,29 +158,31 @@ _TARGETS = {"i64": "int", "f64": "float"}
 INVALID_NODE = "validation_failed"
 
 
-def build_node(given: ParsedDescriptor, place: DescriptorLocation) -> Node:
-    """The node of a descriptor; one with problems may be anything."""
-    check_name(given.name, place.at("name"))
-    if given.name.startswith(_RESERVED):
-        place.at("name").refuse(INVALID_NODE, f"names that begin with {given.name.split('_')[1]!r} are reserved")
-    if given.kind == "event":
-        return _event(given, place)
-    upstream: str = given.members["upstream"]
+def build_node(descriptor: ParsedDescriptor, location: DescriptorLocation) -> Node:
+    """The node of a descriptor; not to be used if problems were noted."""
+    check_name(descriptor.name, location.at("name"))
+    if descriptor.name.startswith(_RESERVED):
+        location.at("name").refuse(
+            INVALID_NODE, f"names that begin with {descriptor.name.split('_')[1]!r} are reserved"
+        )
+    if descriptor.kind == "event":
+        return _build_event(descriptor, location)
+    upstream: str = descriptor.members["upstream"]
     ops = tuple(
-        _op(op, upstream, place.at("ops").at(number))
-        for number, op in enumerate(given.members["ops"])
-        if _is_step(op, place.at("ops").at(number))
+        _build_op(op, upstream, location.at("ops").at(number))
+        for number, op in enumerate(descriptor.members["ops"])
+        if _is_step(op, location.at("ops").at(number))
     )
-    if given.kind == "derivation":
-        return Derivation(given.name, upstream, ops)
-    return _table(given, upstream, ops, place)
+    if descriptor.kind == "derivation":
+        return Derivation(descriptor.name, upstream, ops)
+    return _build_table(descriptor, upstream, ops, location)
 
 
-def check_name(name: str, place: DescriptorLocation) -> None:
-    """Note a name that is none."""
+def check_name(name: str, location: DescriptorLocation) -> None:
+    """Note a problem if a text is no valid name."""
     if _NAME.fullmatch(name) is None:
         reason = f"{name[:140]!r} is no name: a letter or _, then letters, digits and _, at most 128 in all"
-        place.refuse(INVALID_NODE, reason)
+        location.refuse(INVALID_NODE, reason)
 
 
 def is_name(text: str) -> bool:
@@ -188,109 +190,119 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def _event(given: ParsedDescriptor, place: DescriptorLocation) -> Event:
-    members = given.members
-    schema = {name: _field(name, field, place.at("schema").at(name)) for name, field in members["schema"].items()}
+def _build_event(descriptor: ParsedDescriptor, location: DescriptorLocation) -> Event:
+    members = descriptor.members
+    schema = {
+        name: _build_field(name, field, location.at("schema").at(name)) for name, field in members["schema"].items()
+    }
     if not schema:
-        place.at("schema").refuse(INVALID_NODE, "an event has at least one field")
+        location.at("schema").refuse(INVALID_NODE, "an event has at least one field")
     if sum(field.type == "bytes" for field in schema.values()) > MOST_BYTES:
-        place.at("schema").refuse(INVALID_NODE, f"an event has at most {MOST_BYTES} fields of type bytes")
-    window = _dedupe_window(members, schema, place)
+        location.at("schema").refuse(INVALID_NODE, f"an event has at most {MOST_BYTES} fields of type bytes")
+    window = _read_dedupe_window(members, schema, location)
     return Event(
-        given.name,
+        descriptor.name,
         schema,
-        keep_events_for_ms=_check_duration(members["keep_events_for"], place.at("keep_events_for"), may_last=True),
-        cold_after_ms=_cold_after(members["cold_after"], place.at("cold_after")),
+        keep_events_for_ms=_read_setting_duration(
+            members["keep_events_for"], location.at("keep_events_for"), may_last=True
+        ),
+        cold_after_ms=_read_cold_after(members["cold_after"], location.at("cold_after")),
         dedupe_key=members["dedupe_key"],
         dedupe_window_ms=window,
     )
 
 
-def _field(name: str, given: dict[str, Any], place: DescriptorLocation) -> EventField:
-    check_name(name, place)
+def _build_field(name: str, raw: dict[str, Any], location: DescriptorLocation) -> EventField:
+    check_name(name, location)
     if name in _TIMES:
-        place.refuse("unknown_field_event_time_v0", "time is the time of the append; there is no other")
-    kind = given["type"]
+        location.refuse("unknown_field_event_time_v0", "time is the time of the append; there is no other")
+    kind = raw["type"]
     if kind not in TYPES:
-        place.refuse("unknown_field_type", f"there is no type {kind!r}, only {', '.join(TYPES)}")
+        location.refuse("unknown_field_type", f"there is no type {kind!r}, only {', '.join(TYPES)}")
         return EventField("str")
-    default = given.get("default")
+    default = raw.get("default")
     if default is not None:
         default = coerce_value(default, kind)
         if default is UNFIT:
-            place.at("default").refuse("schema_mismatch", f"the default is no {kind}")
-    return EventField(kind, given.get("required", True), default)
+            location.at("default").refuse("schema_mismatch", f"the default is no {kind}")
+    return EventField(kind, raw.get("required", True), default)
 
 
-def _check_duration(given: str | None, place: DescriptorLocation, *, may_last: bool = False) -> int | None:
-    if given is None or (may_last and given == FOREVER):
+def _read_setting_duration(raw: str | None, location: DescriptorLocation, *, may_last: bool = False) -> int | None:
+    if raw is None or (may_last and raw == FOREVER):
         return None
-    found = parse_duration_ms(given)
-    if found is None:
+    duration_ms = parse_duration_ms(raw)
+    if duration_ms is None:
         also = f", or {FOREVER!r}" if may_last else ""
-        place.refuse(INVALID_NODE, f"{given!r} is no duration such as 500ms, 15s, 30m, 24h or 7d{also}")
-    return found
+        location.refuse(INVALID_NODE, f"{raw!r} is no duration such as 500ms, 15s, 30m, 24h or 7d{also}")
+    return duration_ms
 
 
-def _cold_after(given: str | None, place: DescriptorLocation) -> int | None:
-    found = _check_duration(given, place)
+def _read_cold_after(raw: str | None, location: DescriptorLocation) -> int | None:
+    duration_ms = _read_setting_duration(raw, location)
     least, most = COLD_AFTER_MS
-    if found is not None and not least <= found <= most:
-        place.refuse(INVALID_NODE, "cold_after lies between 1s and 365d")
-    return found
+    if duration_ms is not None and not least <= duration_ms <= most:
+        location.refuse(INVALID_NODE, "cold_after lies between 1s and 365d")
+    return duration_ms
 
 
-def _dedupe_window(members: dict[str, Any], schema: dict[str, EventField], place: DescriptorLocation) -> int | None:
+def _read_dedupe_window(
+    members: dict[str, Any], schema: dict[str, EventField], location: DescriptorLocation
+) -> int | None:
     key, window = members["dedupe_key"], members["dedupe_window"]
-    found = _check_duration(window, place.at("dedupe_window"))
+    window_ms = _read_setting_duration(window, location.at("dedupe_window"))
     if key is None:
         if window is not None:
-            place.at("dedupe_window").refuse(INVALID_NODE, "a dedupe_window needs a dedupe_key")
+            location.at("dedupe_window").refuse(INVALID_NODE, "a dedupe_window needs a dedupe_key")
         return None
     if key not in schema:
-        place.at("dedupe_key").refuse("unknown_field_reference", f"{key!r} is no field of this event")
-    return DEDUPE_WINDOW_MS if window is None else found
+        location.at("dedupe_key").refuse("unknown_field_reference", f"{key!r} is no field of this event")
+    return DEDUPE_WINDOW_MS if window is None else window_ms
 
 
-def _is_step(given: dict[str, Any], place: DescriptorLocation) -> bool:
-    if given["op"] in STEPS:
+def _is_step(raw: dict[str, Any], location: DescriptorLocation) -> bool:
+    if raw["op"] in STEPS:
         return True
-    place.at("op").refuse("unknown_op", f"there is no step {given['op']!r}, only {', '.join(STEPS)}")
+    location.at("op").refuse("unknown_op", f"there is no step {raw['op']!r}, only {', '.join(STEPS)}")
     return False
 
 
-def _op(given: dict[str, Any], upstream: str, place: DescriptorLocation) -> RowOp:
-    match given["op"]:
+def _build_op(raw: dict[str, Any], upstream: str, location: DescriptorLocation) -> RowOp:
+    match raw["op"]:
         case "filter":
-            return RowOp("filter", expr=canonical_text(given["expr"], upstream))
+            return RowOp("filter", expr=canonical_text(raw["expr"], upstream))
         case "select" | "drop" as name:
-            return RowOp(name, fields=tuple(sorted(set(given["fields"]))))
+            return RowOp(name, fields=tuple(sorted(set(raw["fields"]))))
         case "rename":
-            for old, new in given["mapping"].items():
-                check_name(new, place.at("mapping").at(old))
-            return RowOp("rename", mapping=dict(given["mapping"]))
+            for old, new in raw["mapping"].items():
+                check_name(new, location.at("mapping").at(old))
+            return RowOp("rename", mapping=dict(raw["mapping"]))
         case "with_columns" | "map":
-            for name in given["exprs"]:
-                check_name(name, place.at("exprs").at(name))
-            exprs = {name: canonical_text(text, upstream) for name, text in given["exprs"].items()}
+            for name in raw["exprs"]:
+                check_name(name, location.at("exprs").at(name))
+            exprs = {name: canonical_text(text, upstream) for name, text in raw["exprs"].items()}
             return RowOp("with_columns", exprs=exprs)
         case "cast":
-            return RowOp("cast", type_map={name: _TARGETS.get(to, to) for name, to in given["type_map"].items()})
-    return RowOp("fillna", defaults=dict(given["defaults"]))
+            return RowOp("cast", type_map={name: _TARGETS.get(to, to) for name, to in raw["type_map"].items()})
+    return RowOp("fillna", defaults=dict(raw["defaults"]))
 
 
-def _table(given: ParsedDescriptor, upstream: str, ops: tuple[RowOp, ...], place: DescriptorLocation) -> Table:
-    key: list[str] = given.members["key"]
-    key_at, agg_at = place._replace(path=given.key), place._replace(path=given.agg)
+def _build_table(
+    descriptor: ParsedDescriptor, upstream: str, ops: tuple[RowOp, ...], location: DescriptorLocation
+) -> Table:
+    key: list[str] = descriptor.members["key"]
+    key_location, agg_location = location._replace(path=descriptor.key), location._replace(path=descriptor.agg)
     if len(key) > MOST_KEYS:
-        key_at.refuse("table_key_invalid", f"a key has at most {MOST_KEYS} fields")
+        key_location.refuse("table_key_invalid", f"a key has at most {MOST_KEYS} fields")
     for number, name in enumerate(key):
         if name in key[:number]:
-            key_at.at(number).refuse("table_key_invalid", f"{name!r} is in the key already")
+            key_location.at(number).refuse("table_key_invalid", f"{name!r} is in the key already")
     features = {}
-    for name, feature in given.members["agg"].items():
-        check_name(name, agg_at.at(name))
+    for name, feature in descriptor.members["agg"].items():
+        check_name(name, agg_location.at(name))
         if name in key:
-            agg_at.at(name).refuse("table_key_invalid", f"{name!r} is a field of the key and the name of a feature")
-        features[name] = build_feature(feature, upstream, agg_at.at(name))
-    return Table(given.name, upstream, tuple(key), features, ops)
+            agg_location.at(name).refuse(
+                "table_key_invalid", f"{name!r} is a field of the key and the name of a feature"
+            )
+        features[name] = build_feature(feature, upstream, agg_location.at(name))
+    return Table(descriptor.name, upstream, tuple(key), features, ops)

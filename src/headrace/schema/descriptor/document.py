@@ -1,7 +1,7 @@
-"""A registration as it is sent, read stage by stage: the first look, then the shape.
+"""Read a registration stage by stage: removed features first, then the structure.
 
-What is wrong with a single descriptor of the right shape is noted here, where its path is known, and said by
-``validate`` in its turn: until then an ``InvalidNode`` stands in the place of its node.
+Problems of a single well-formed descriptor are collected here, where its path is known, and reported by
+``validate`` later: until then an ``InvalidNode`` stands in for its node.
 """
 
 from __future__ import annotations
@@ -30,56 +30,56 @@ _DELAY = ("unknown_field_tolerate_delay_v0", "time is the time of the append; no
 _LEGACY = {"event_time_field": _EVENT_TIME, "tolerate_delay_ms": _DELAY, "tolerate_delay": _DELAY}
 
 
-def check_removed_features(descriptors: list[Any], place: DescriptorLocation) -> None:
-    """Note what is refused whatever else a payload says."""
+def check_removed_features(descriptors: list[Any], location: DescriptorLocation) -> None:
+    """Note the use of features that were removed or never existed, whatever else a payload holds."""
     for number, descriptor in enumerate(descriptors):
         if isinstance(descriptor, dict):
-            _descriptor(descriptor, place.at(number))
+            _check_descriptor(descriptor, location.at(number))
 
 
-def _descriptor(given: dict[str, Any], place: DescriptorLocation) -> None:
+def _check_descriptor(raw: dict[str, Any], location: DescriptorLocation) -> None:
     for key, refusal in _LEGACY.items():
-        if key in given:
-            place.at(key).refuse(*refusal)
-    kind = given.get("kind")
+        if key in raw:
+            location.at(key).refuse(*refusal)
+    kind = raw.get("kind")
     if isinstance(kind, str) and kind in _REMOVED:
-        place.at("kind").refuse(*_REMOVED[kind])
+        location.at("kind").refuse(*_REMOVED[kind])
     elif isinstance(kind, str) and kind not in KINDS:
         reason = f"there are no nodes of kind {kind!r}, only {', '.join(KINDS)}"
-        place.at("kind").refuse("unsupported_node_kind", reason)
-    ops = given.get("ops")
+        location.at("kind").refuse("unsupported_node_kind", reason)
+    ops = raw.get("ops")
     for number, op in enumerate(ops if isinstance(ops, list) else []):
         name = op.get("op") if isinstance(op, dict) else None
         if isinstance(name, str) and name in _REMOVED:
-            place.at("ops").at(number).refuse(*_REMOVED[name])
-    for feature, at in find_features(given, place):
-        _feature(feature, at)
+            location.at("ops").at(number).refuse(*_REMOVED[name])
+    for feature, at in find_features(raw, location):
+        _check_feature(feature, at)
 
 
 def find_features(
-    given: dict[str, Any], place: DescriptorLocation
+    raw: dict[str, Any], location: DescriptorLocation
 ) -> Iterator[tuple[dict[str, Any], DescriptorLocation]]:
-    """The features of a descriptor, in whichever of its shapes."""
-    found = [(given.get("agg"), place.at("agg"))]
-    ops = given.get("ops")
+    """The features of a descriptor, in either of its forms."""
+    agg_locations = [(raw.get("agg"), location.at("agg"))]
+    ops = raw.get("ops")
     for number, op in enumerate(ops if isinstance(ops, list) else []):
         if isinstance(op, dict) and op.get("op") == "group_by":
-            found.append((op.get("agg"), place.at("ops").at(number).at("agg")))
-    for agg, at in found:
+            agg_locations.append((op.get("agg"), location.at("ops").at(number).at("agg")))
+    for agg, at in agg_locations:
         for name, feature in agg.items() if isinstance(agg, dict) else ():
             if isinstance(feature, dict):
                 yield feature, at.at(name)
 
 
-def _feature(given: dict[str, Any], place: DescriptorLocation) -> None:
-    params = given.get("params", {})
-    name = given.get("op")
+def _check_feature(raw: dict[str, Any], location: DescriptorLocation) -> None:
+    params = raw.get("params", {})
+    name = raw.get("op")
     if not isinstance(params, dict) or not isinstance(name, str):
         return
     window = params.get("window", params.get("window_ms"))
     if isinstance(window, dict) or any(key.startswith("session") for key in params):
         reason = "there are no session windows; a window is a duration"
-        place.at("params").refuse("session_windows_not_supported_in_v0", reason)
+        location.at("params").refuse("session_windows_not_supported_in_v0", reason)
         return
     operator = OPERATORS.get(ALIASES.get(name, name))
     if operator is None or not operator.bound or window not in (None, FOREVER):
@@ -87,7 +87,7 @@ def _feature(given: dict[str, Any], place: DescriptorLocation) -> None:
     bound = operator.params[operator.bound]
     if bound.default is REQUIRED and params.get(operator.bound) is None:
         reason = f"{name} keeps as much as it is told; say how much with {operator.bound}"
-        place.at("params").refuse("unbounded_op_in_lifetime_mode", reason)
+        location.at("params").refuse("unbounded_op_in_lifetime_mode", reason)
 
 
 MOST_DESCRIPTORS = 1_000
@@ -97,7 +97,7 @@ _APP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a registration asks for; its nodes are in the order of the payload."""
+    """A parsed registration; its nodes are in the order of the payload."""
 
     nodes: dict[str, Node]
     force: bool = False
@@ -113,55 +113,57 @@ def read(payload: Any) -> Registration | list[DescriptorProblem]:
     if not isinstance(payload, dict):
         return [DescriptorProblem(INVALID, "", "a registration is an object with descriptors")]
     problems: list[DescriptorProblem] = []
-    listed = "nodes" if "nodes" in payload and "descriptors" not in payload else "descriptors"
-    descriptors = payload.get(listed)
+    member = "nodes" if "nodes" in payload and "descriptors" not in payload else "descriptors"
+    descriptors = payload.get(member)
     if isinstance(descriptors, list):
         check_removed_features(descriptors, DescriptorLocation("descriptors", problems))
     if problems:
         return problems
-    shapes = _shapes(payload, listed, DescriptorLocation("", problems))
-    return problems or _built(payload, shapes)
+    shapes = _parse_descriptors(payload, member, DescriptorLocation("", problems))
+    return problems or _build_registration(payload, shapes)
 
 
-def _shapes(payload: dict[str, Any], listed: str, place: DescriptorLocation) -> list[ParsedDescriptor | None]:
-    check_keys(payload, _KEYS, place)
-    if "nodes" in payload and listed != "nodes":
-        place.at("nodes").refuse(INVALID, "nodes is another name of descriptors; give one of them")
+def _parse_descriptors(
+    payload: dict[str, Any], member: str, location: DescriptorLocation
+) -> list[ParsedDescriptor | None]:
+    check_keys(payload, _KEYS, location)
+    if "nodes" in payload and member != "nodes":
+        location.at("nodes").refuse(INVALID, "nodes is another name of descriptors; give one of them")
     for flag in ("force", "dry_run", "cascade"):
         if not isinstance(payload.get(flag, False), bool):
-            place.at(flag).refuse(INVALID, f"{flag} is true or false")
+            location.at(flag).refuse(INVALID, f"{flag} is true or false")
     if not isinstance(payload.get("backfill"), bool | None):
-        place.at("backfill").refuse(INVALID, "backfill is true, false or null")
+        location.at("backfill").refuse(INVALID, "backfill is true, false or null")
     app = payload.get("app", "default")
     if not isinstance(app, str) or _APP.fullmatch(app) is None:
-        place.at("app").refuse(INVALID, "app is a name of letters, digits, _, . and -")
+        location.at("app").refuse(INVALID, "app is a name of letters, digits, _, . and -")
     version = payload.get("expected_version")
     if version is not None and not (is_integer(version) and version >= 0):
-        place.at("expected_version").refuse(INVALID, "expected_version is a version of the registry")
-    descriptors = payload.get(listed)
+        location.at("expected_version").refuse(INVALID, "expected_version is a version of the registry")
+    descriptors = payload.get(member)
     if not isinstance(descriptors, list) or len(descriptors) > MOST_DESCRIPTORS:
-        place.at("descriptors").refuse(INVALID, f"there is a list of up to {MOST_DESCRIPTORS} descriptors")
+        location.at("descriptors").refuse(INVALID, f"there is a list of up to {MOST_DESCRIPTORS} descriptors")
         return []
     return [
-        parse_descriptor(descriptor, place.at("descriptors").at(number))
+        parse_descriptor(descriptor, location.at("descriptors").at(number))
         for number, descriptor in enumerate(descriptors)
     ]
 
 
-def _built(payload: dict[str, Any], shapes: list[ParsedDescriptor | None]) -> Registration:
+def _build_registration(payload: dict[str, Any], shapes: list[ParsedDescriptor | None]) -> Registration:
     nodes: dict[str, Node] = {}
     for number, shape in enumerate(shapes):
         assert shape is not None, "a descriptor without problems has a shape"
-        place = DescriptorLocation("descriptors", []).at(number)
+        location = DescriptorLocation("descriptors", []).at(number)
         if shape.name in nodes:
             first = list(nodes).index(shape.name)
-            place.at("name").refuse("duplicate_name", f"{shape.name!r} is the name of descriptors[{first}] already")
-            # No name has a blank, so this one takes nobody's place.
+            location.at("name").refuse("duplicate_name", f"{shape.name!r} is the name of descriptors[{first}] already")
+            # No name has a blank, so this key cannot clash.
             nodes[f"{shape.name} {number}"] = InvalidNode(
-                shape.name, shape.name, of="event", problems=tuple(place.problems)
+                shape.name, shape.name, of="event", problems=tuple(location.problems)
             )
             continue
-        node = build_node(shape, place)
-        nodes[shape.name] = node if not place.problems else make_invalid_node(shape, tuple(place.problems))
+        node = build_node(shape, location)
+        nodes[shape.name] = node if not location.problems else make_invalid_node(shape, tuple(location.problems))
     flags = {name: payload[name] for name in _KEYS[2:] if payload.get(name) is not None}
     return Registration(nodes=nodes, **flags)

@@ -28,7 +28,7 @@ _SCHEMAS: dict[Type, dict[str, Any]] = {
     "datetime": {"type": "string", "format": "date-time"},
 }
 
-_ASKED: dict[Type, dict[str, Any]] = {
+_SEARCH_OPTIONS: dict[Type, dict[str, Any]] = {
     "str": {"kind": "keyword", "exact": True, "prefix": True, "sortable": True},
     "f64": {"kind": "float", "exact": True, "column": True, "sortable": True, "aggregatable": True},
     "i64": {"kind": "integer", "exact": True, "column": True, "sortable": True, "aggregatable": True},
@@ -36,34 +36,34 @@ _ASKED: dict[Type, dict[str, Any]] = {
     "datetime": {"kind": "date", "exact": True, "column": True, "sortable": True},
 }
 #: Names that a query can spell.
-_ASKABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,63}")
+_SEARCHABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,63}")
 #: No event has a field of this name, so a source without moments is searched in the order of its offsets.
 _NO_MOMENT = "event_time"
 
 
 def json_schema(event: Event) -> dict[str, Any]:
-    """What events of a source look like; nothing else is in them."""
+    """The JSON Schema of the events of a source, without other members."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
-        "properties": {name: _property(field) for name, field in event.schema.items()},
+        "properties": {name: _property_schema(field) for name, field in event.schema.items()},
         "required": [name for name, field in event.schema.items() if field.required],
         "additionalProperties": False,
     }
 
 
-def _property(field: EventField) -> dict[str, Any]:
+def _property_schema(field: EventField) -> dict[str, Any]:
     schema = _SCHEMAS[field.type]
-    found = schema if field.required else {**schema, "type": [schema["type"], "null"]}
-    return found if field.default is None else {**found, "default": field.default}
+    property_schema = schema if field.required else {**schema, "type": [schema["type"], "null"]}
+    return property_schema if field.default is None else {**property_schema, "default": field.default}
 
 
 def make_search_config(event: Event, version: int) -> dict[str, Any]:
-    """What may be asked of events as of a version of their schema: of every field whatever its type allows."""
+    """The search configuration of a source from a schema version on: every field with all that its type allows."""
     types = {
         name: field.type
         for name, field in event.schema.items()
-        if field.type in _ASKED and _ASKABLE.fullmatch(name) is not None
+        if field.type in _SEARCH_OPTIONS and _SEARCHABLE_NAME.fullmatch(name) is not None
     }
     moment = next((name for name, type in types.items() if type == "datetime"), _NO_MOMENT)
     types.setdefault(moment, "datetime")
@@ -71,7 +71,9 @@ def make_search_config(event: Event, version: int) -> dict[str, Any]:
     return {
         "primaryTimestampField": moment,
         "defaultFields": [{"field": name} for name, type in types.items() if type == "str"],
-        "fields": {name: {**_ASKED[type], "exists": True, "bindings": bound[name]} for name, type in types.items()},
+        "fields": {
+            name: {**_SEARCH_OPTIONS[type], "exists": True, "bindings": bound[name]} for name, type in types.items()
+        },
     }
 
 
@@ -82,16 +84,16 @@ def make_lens(old: Event, new: Event) -> dict[str, Any] | None:
     """
     names = find_renamed_fields(old.schema, new.schema)
     gone = [name for name in old.schema if name not in new.schema and name not in names]
-    if not all(_holds(field, new.schema[name]) for name, field in old.schema.items() if name in new.schema):
+    if not all(_still_fits(field, new.schema[name]) for name, field in old.schema.items() if name in new.schema):
         return None
     added = {name: field for name, field in new.schema.items() if name not in {*old.schema, *names.values()}}
     if any(field.required and field.default is None for field in added.values()):
         return None
     ops = (
         *(Rename(source=(name,), target=(to,), optional=not old.schema[name].required) for name, to in names.items()),
-        *(_removed(name, old.schema[name]) for name in gone),
+        *(_remove_op(name, old.schema[name]) for name in gone),
         *(
-            Add(path=(name,), schema=_property(field), default=field.default)
+            Add(path=(name,), schema=_property_schema(field), default=field.default)
             for name, field in added.items()
             if field.default is not None
         ),
@@ -99,22 +101,22 @@ def make_lens(old: Event, new: Event) -> dict[str, Any] | None:
     return document.dump(Lens(schema=f"events/{new.name}", source=1, target=2, ops=ops))
 
 
-def _removed(name: str, field: EventField) -> Remove:
+def _remove_op(name: str, field: EventField) -> Remove:
     default = UNSET if field.default is None else field.default
-    return Remove(path=(name,), schema=_property(field), default=default, optional=not field.required)
+    return Remove(path=(name,), schema=_property_schema(field), default=default, optional=not field.required)
 
 
 def find_renamed_fields(old: Mapping[str, EventField], new: Mapping[str, EventField]) -> dict[str, str]:
-    """Fields that have another name now: the only one gone, and the only one new, with one type."""
-    found = {}
+    """Fields that were renamed: of each type, where exactly one is gone and exactly one is new."""
+    renamed = {}
     for kind in sorted({(field.type, field.required) for field in old.values()}):
         gone, fresh = (
             [name for name, field in some.items() if name not in other and (field.type, field.required) == kind]
             for some, other in ((old, new), (new, old))
         )
         if len(gone) == len(fresh) == 1:
-            found[gone[0]] = fresh[0]
-    return found
+            renamed[gone[0]] = fresh[0]
+    return renamed
 
 
 def widens(old: Type, new: Type) -> bool:
@@ -122,6 +124,6 @@ def widens(old: Type, new: Type) -> bool:
     return old == new or (old, new) == ("i64", "f64")
 
 
-def _holds(old: EventField, new: EventField) -> bool:
-    """Whether whatever a field could hold, or leave out, it still can."""
+def _still_fits(old: EventField, new: EventField) -> bool:
+    """Whether every value, or absence, that the old field allowed is still allowed."""
     return widens(old.type, new.type) and (old.required or not new.required)

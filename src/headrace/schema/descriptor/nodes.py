@@ -12,7 +12,7 @@ Type: TypeAlias = field_type.Type
 
 
 class EventField(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A field of an event; one that is required may have a default, which is taken where it is left out."""
+    """A field of an event; a required one may have a default, which is used where it is left out."""
 
     type: Type
     required: bool = True

@@ -1,4 +1,4 @@
-"""The operators of tables as data: what each is told, over which fields, in which windows, and what it gives.
+"""The operators of tables as data: their parameters, fields, windows and result types.
 
 A parameter has a kind, bounds and a default. Memory is bounded in every case: an operator keeps a constant, a sketch,
 or as much as one parameter says; without window that parameter must be given or have a default.
@@ -23,7 +23,7 @@ REQUIRED: Any = object()
 
 
 class Parameter(NamedTuple):
-    """What an operator is told; ``above`` and ``below`` are bounds that are not reached."""
+    """A parameter of an operator; ``above`` and ``below`` are exclusive bounds."""
 
     kind: Kind
     default: Any = REQUIRED
@@ -71,13 +71,13 @@ _PLACE = {name: Parameter("field", types=NUMBERS, aliases=(name[:3],)) for name 
 _MAX_CATEGORIES = Parameter("integer", 256, least=1, most=4096)
 
 
-def _table() -> dict[str, Operator]:
-    found: dict[str, Operator] = {}
+def _build_operators() -> dict[str, Operator]:
+    operators: dict[str, Operator] = {}
 
     def add(names: str, window: Windows, result: Result, bound: str = "", **params: Parameter) -> None:
         windows = {} if window == "none" else {"window": _WINDOW if window == "optional" else _REQUIRED_WINDOW}
         for name in names.split():
-            found[name] = Operator(name, {**params, **windows, "where": _WHERE}, window, result, bound)
+            operators[name] = Operator(name, {**params, **windows, "where": _WHERE}, window, result, bound)
 
     add("count", "optional", "i64")
     add("sum mean var std", "optional", "f64", field=_NUMBER)
@@ -120,7 +120,7 @@ def _table() -> dict[str, Operator]:
     add("lag", "none", "field", "n", field=_VALUE, n=_N._replace(default=1))
     add("geo_velocity geo_distance geo_spread", "none", "f64", "", **_PLACE)
     add("distance_from_home", "none", "f64", "samples", **_PLACE, samples=_N._replace(default=100))
-    return found
+    return operators
 
 
 _REQUIRED_WINDOW = _WINDOW._replace(default=REQUIRED)
@@ -130,7 +130,7 @@ _K = Parameter("integer", 10, least=1, most=1024, code="invalid_top_k_k")
 _EXPECTED = Parameter("integer", 1024, least=1, most=1_000_000, aliases=("capacity",))
 _FPR = Parameter("number", 0.01, above=0, below=1, code="invalid_bloom_fpr", aliases=("target_fpr",))
 
-OPERATORS: Mapping[str, Operator] = _table()
+OPERATORS: Mapping[str, Operator] = _build_operators()
 
 #: Other names of operators.
 ALIASES: Mapping[str, str] = {
@@ -144,14 +144,14 @@ ALIASES: Mapping[str, str] = {
 
 
 def result_type(feature: Feature, types: Mapping[str, Type]) -> Result:
-    """The type of what a feature gives; ``json`` for lists and maps."""
+    """The result type of a feature; ``json`` for lists and maps."""
     result = OPERATORS[feature.op].result
     return types[feature.params["field"]] if result == "field" else result
 
 
 def inputs(feature: Feature) -> tuple[str, ...]:
     """The fields a feature takes values from, apart from its ``where``."""
-    known = OPERATORS[feature.op].params
+    parameters = OPERATORS[feature.op].params
     return tuple(
-        feature.params[name] for name, param in known.items() if param.kind == "field" and name in feature.params
+        feature.params[name] for name, param in parameters.items() if param.kind == "field" and name in feature.params
     )

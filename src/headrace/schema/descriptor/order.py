@@ -1,4 +1,4 @@
-"""The order in which nodes follow from each other: upstreams first, whatever the order of the payload."""
+"""Topological order of nodes: upstreams first, whatever the order of the payload."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.schema.descriptor.structure import ParsedDescriptor
 
 
 class InvalidNode(Derivation, frozen=True, tag="unfit", tag_field="kind"):
-    """A descriptor that cannot be a node; one of an event names itself as its upstream."""
+    """Stands in for a node whose descriptor has problems; one of an event names itself as its upstream."""
 
     of: Literal["event", "derivation", "table"] = "event"
     problems: tuple[DescriptorProblem, ...] = ()
 
 
 def make_invalid_node(shape: ParsedDescriptor, problems: tuple[DescriptorProblem, ...]) -> InvalidNode:
-    """The stand-in for a descriptor."""
+    """The stand-in for the node of a descriptor with problems."""
     kind: Literal["event", "derivation", "table"] = shape.kind  # type: ignore[assignment]
     return InvalidNode(shape.name, shape.members.get("upstream", shape.name), of=kind, problems=problems)
 
@@ -32,41 +32,43 @@ def upstream(node: Node) -> str | None:
 
 
 def sort_nodes(nodes: Mapping[str, Node]) -> list[str]:
-    """All names, upstreams first, for nodes that ``find_order_problems`` finds nothing wrong with."""
-    found: dict[str, None] = {}
+    """All names, upstreams first, if ``find_order_problems`` finds no problem."""
+    sorted_names: dict[str, None] = {}
     for name in nodes:
         check_deadline()
-        found |= dict.fromkeys(reversed(_way(nodes, name, found)))
-    return list(found)
+        sorted_names |= dict.fromkeys(reversed(_path_to_source(nodes, name, sorted_names)))
+    return list(sorted_names)
 
 
 def find_order_problems(nodes: Mapping[str, Node]) -> list[NodeProblem]:
-    """Upstreams that there are not, and circles, each where the payload first comes upon it."""
-    found = [
+    """Missing upstreams and cycles, each at the first node of the payload that leads to it."""
+    problems = [
         NodeProblem(name, "missing_upstream", "upstreams", f"there is no node {before!r}")
         for name, node in nodes.items()
         if (before := upstream(node)) is not None and before not in nodes
     ]
     seen: set[str] = set()
     for name in nodes:
-        way = _way(nodes, name, seen)
-        before = upstream(nodes[way[-1]]) if way else None
-        if before in way:
-            circle = " from ".join(map(repr, [*way[way.index(before) :], before]))
-            found.append(NodeProblem(before, "registration_cycle", "upstreams", f"this follows from itself: {circle}"))
-        seen.update(way)
-    return found
+        path = _path_to_source(nodes, name, seen)
+        before = upstream(nodes[path[-1]]) if path else None
+        if before in path:
+            circle = " from ".join(map(repr, [*path[path.index(before) :], before]))
+            problems.append(
+                NodeProblem(before, "registration_cycle", "upstreams", f"this follows from itself: {circle}")
+            )
+        seen.update(path)
+    return problems
 
 
-def _way(nodes: Mapping[str, Node], name: str, seen: Collection[str]) -> list[str]:
-    """From a node to its source, as far as there are nodes that were not seen; a circle is gone round once."""
-    way: list[str] = []
+def _path_to_source(nodes: Mapping[str, Node], name: str, seen: Collection[str]) -> list[str]:
+    """The nodes from one to its source, up to a missing or seen one; a cycle is walked once."""
+    path: list[str] = []
     here: str | None = name
-    while here is not None and here in nodes and here not in seen and here not in way:
+    while here is not None and here in nodes and here not in seen and here not in path:
         check_deadline()
-        way.append(here)
+        path.append(here)
         here = upstream(nodes[here])
-    return way
+    return path
 
 
 def downstream(nodes: Mapping[str, Node], names: Collection[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is wrong with a registration: a stable code, the place in the payload, and a sentence."""
+"""Problems of a registration: a stable code, the path in the payload, and a sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class DescriptorProblem(NamedTuple):
-    """One thing that is wrong; the path is like ``descriptors[0].agg.total.params.window``."""
+    """One error in a registration; the path is like ``descriptors[0].agg.total.params.window``."""
 
     code: str
     path: str
@@ -16,7 +16,7 @@ class DescriptorProblem(NamedTuple):
 
 
 class NodeProblem(NamedTuple):
-    """A problem of a node, before it is known where the payload has the node."""
+    """A problem of a node, before the path of the node in the payload is known."""
 
     node: str
     code: str
@@ -25,17 +25,17 @@ class NodeProblem(NamedTuple):
 
 
 class DescriptorLocation(NamedTuple):
-    """Where a value stands, and where problems with it go."""
+    """The path of a value in a payload, and the list that its problems are added to."""
 
     path: str
     problems: list[DescriptorProblem]
 
     def at(self, name: str | int) -> DescriptorLocation:
-        """The place of a member."""
+        """The location of a member."""
         return self._replace(path=join_path(self.path, name))
 
     def refuse(self, code: str, message: str) -> None:
-        """Note a problem with what stands here."""
+        """Note a problem with the value here."""
         self.problems.append(DescriptorProblem(code, self.path, message))
 
 
@@ -50,17 +50,17 @@ Status = Literal["ok", "conflict", "invalid"]
 
 
 class RegistrationResponse(msgspec.Struct, frozen=True):
-    """The answer to a change, made or not."""
+    """The answer to a registration, applied or refused."""
 
     status: Status
     registry_version: int
     added: list[str] = []
     removed: list[str] = []
     changed: list[dict[str, Any]] = []
-    #: What becomes of features and streams: the rest of the diff.
+    #: What happens to features and streams: the rest of the diff.
     features: list[dict[str, Any]] = []
     streams: list[dict[str, Any]] = []
-    #: Why it is refused, or would be.
+    #: Why it is refused, or would be without force.
     errors: list[DescriptorProblem] = []
     refused: bool = False
 
@@ -79,7 +79,7 @@ class RegistrationResponse(msgspec.Struct, frozen=True):
             "changed": self.changed,
             "plan": {"features": self.features, "streams": self.streams},
         }
-        errors = [one._asdict() for one in self.errors]
+        errors = [problem._asdict() for problem in self.errors]
         if errors and self.refused:
             first = self.errors[0]
             more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

@@ -1,6 +1,6 @@
-"""The shape of a payload, judged strictly: every unknown key and every value of the wrong kind, with its path.
+"""Parse the structure of descriptors strictly: unknown keys and values of a wrong type are noted with their paths.
 
-Descriptors come in two dialects, of the documentation and of its server. What passes is brought into one: a table is
+Descriptors come in two forms, of the documentation and of its server. Both are parsed into one: a table is
 ``{name, upstream, key, agg, ops}``, a derivation ``{name, upstream, ops}``, and the schema of an event
 ``{field: {type, required, default}}``.
 """
@@ -25,7 +25,7 @@ _DERIVATION = (*_TABLE, "output_kind", "schema")
 
 
 class ParsedDescriptor(NamedTuple):
-    """A descriptor of the right shape, and the paths of its parts where the dialects differ."""
+    """A well-formed descriptor, and the paths of its parts where the two forms differ."""
 
     kind: str
     name: str
@@ -34,50 +34,50 @@ class ParsedDescriptor(NamedTuple):
     key: str = ""
 
 
-def parse_descriptor(given: Any, place: DescriptorLocation) -> ParsedDescriptor | None:
-    """A descriptor in the one shape, or None where problems were noted."""
-    before = len(place.problems)
-    if not isinstance(given, dict):
-        place.refuse(INVALID, "a descriptor is an object")
+def parse_descriptor(raw: Any, location: DescriptorLocation) -> ParsedDescriptor | None:
+    """A descriptor in the common form, or None where problems were noted."""
+    before = len(location.problems)
+    if not isinstance(raw, dict):
+        location.refuse(INVALID, "a descriptor is an object")
         return None
-    kind = given.get("kind")
+    kind = raw.get("kind")
     if not isinstance(kind, str):
-        place.at("kind").refuse(INVALID, "a descriptor has a kind: event, derivation or table")
+        location.at("kind").refuse(INVALID, "a descriptor has a kind: event, derivation or table")
         return None
-    if not isinstance(given.get("name"), str):
-        place.at("name").refuse(INVALID, "a descriptor has a name")
-    found = {"event": _event, "derivation": _derivation, "table": _table}[kind](given, place)
-    return found if len(place.problems) == before else None
+    if not isinstance(raw.get("name"), str):
+        location.at("name").refuse(INVALID, "a descriptor has a name")
+    parsed = {"event": _parse_event, "derivation": _parse_derivation, "table": _parse_table}[kind](raw, location)
+    return parsed if len(location.problems) == before else None
 
 
-def check_keys(given: dict[str, Any], keys: tuple[str, ...], place: DescriptorLocation) -> None:
-    """Note the keys that have no meaning."""
-    for key in given:
+def check_keys(raw: dict[str, Any], keys: tuple[str, ...], location: DescriptorLocation) -> None:
+    """Note unknown keys."""
+    for key in raw:
         if key not in keys:
-            place.at(key).refuse(INVALID, f"there is no {key!r} here, only {', '.join(keys)}")
+            location.at(key).refuse(INVALID, f"there is no {key!r} here, only {', '.join(keys)}")
 
 
-def _event(given: dict[str, Any], place: DescriptorLocation) -> ParsedDescriptor:
-    check_keys(given, _EVENT, place)
-    members: dict[str, Any] = {"schema": _schema(given.get("schema"), place.at("schema"))}
+def _parse_event(raw: dict[str, Any], location: DescriptorLocation) -> ParsedDescriptor:
+    check_keys(raw, _EVENT, location)
+    members: dict[str, Any] = {"schema": _parse_schema(raw.get("schema"), location.at("schema"))}
     for name in _DURATIONS:
-        members[name] = _duration(given, name, place)
-    key = given.get("dedupe_key")
+        members[name] = _parse_duration(raw, name, location)
+    key = raw.get("dedupe_key")
     if key is not None and not isinstance(key, str):
-        place.at("dedupe_key").refuse(INVALID, "dedupe_key is the name of a field")
-    return ParsedDescriptor("event", given.get("name", ""), {**members, "dedupe_key": key})
+        location.at("dedupe_key").refuse(INVALID, "dedupe_key is the name of a field")
+    return ParsedDescriptor("event", raw.get("name", ""), {**members, "dedupe_key": key})
 
 
-def _duration(given: dict[str, Any], name: str, place: DescriptorLocation) -> str | None:
+def _parse_duration(raw: dict[str, Any], name: str, location: DescriptorLocation) -> str | None:
     """The text of a duration, which may be given in milliseconds."""
     key = f"{name}_ms"
-    value, exact = given.get(name), given.get(key)
+    value, exact = raw.get(name), raw.get(key)
     if value is not None and exact is not None:
-        place.at(key).refuse(INVALID, f"{name} is there already")
+        location.at(key).refuse(INVALID, f"{name} is there already")
     if value is not None and not isinstance(value, str):
-        place.at(name).refuse(INVALID, f'{name} is a duration such as "30d"')
+        location.at(name).refuse(INVALID, f'{name} is a duration such as "30d"')
     if exact is not None and not is_integer(exact):
-        place.at(key).refuse(INVALID, f"{key} is a number of milliseconds")
+        location.at(key).refuse(INVALID, f"{key} is a number of milliseconds")
     return f"{exact}ms" if exact is not None else value
 
 
@@ -86,173 +86,173 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
-def _schema(given: Any, place: DescriptorLocation) -> dict[str, dict[str, Any]]:
-    if not isinstance(given, dict):
-        place.refuse(INVALID, "an event has a schema: an object of fields")
+def _parse_schema(raw: Any, location: DescriptorLocation) -> dict[str, dict[str, Any]]:
+    if not isinstance(raw, dict):
+        location.refuse(INVALID, "an event has a schema: an object of fields")
         return {}
     optional: list[Any] = []
-    if _is_listed(given):
-        optional, given = given.get("optional_fields", []), given["fields"]
-        place = place.at("fields")
-    if len(given) > MOST_FIELDS:
-        place.refuse(INVALID, f"an event has at most {MOST_FIELDS} fields")
-    found = {name: _field(field, place.at(name)) for name, field in given.items()}
+    if _has_field_list(raw):
+        optional, raw = raw.get("optional_fields", []), raw["fields"]
+        location = location.at("fields")
+    if len(raw) > MOST_FIELDS:
+        location.refuse(INVALID, f"an event has at most {MOST_FIELDS} fields")
+    fields = {name: _parse_field(field, location.at(name)) for name, field in raw.items()}
     for name in optional:
-        if not isinstance(name, str) or name not in found:
-            place.refuse(INVALID, f"optional_fields names {name!r}, which is no field")
+        if not isinstance(name, str) or name not in fields:
+            location.refuse(INVALID, f"optional_fields names {name!r}, which is no field")
         else:
-            found[name]["required"] = False
-    return found
+            fields[name]["required"] = False
+    return fields
 
 
-def _is_listed(given: dict[str, Any]) -> bool:
+def _has_field_list(raw: dict[str, Any]) -> bool:
     """Whether fields are listed as ``{fields: {…}, optional_fields: […]}``."""
-    fields = given.get("fields")
-    if not isinstance(fields, dict) or not given.keys() <= {"fields", "optional_fields"}:
+    fields = raw.get("fields")
+    if not isinstance(fields, dict) or not raw.keys() <= {"fields", "optional_fields"}:
         return False
-    return isinstance(given.get("optional_fields"), list) or ("optional_fields" not in given and "type" not in fields)
+    return isinstance(raw.get("optional_fields"), list) or ("optional_fields" not in raw and "type" not in fields)
 
 
-def _field(given: Any, place: DescriptorLocation) -> dict[str, Any]:
-    if isinstance(given, str):
-        return {"type": given}
-    if not isinstance(given, dict):
-        place.refuse(INVALID, "a field is the name of a type, or {type, required, default}")
+def _parse_field(raw: Any, location: DescriptorLocation) -> dict[str, Any]:
+    if isinstance(raw, str):
+        return {"type": raw}
+    if not isinstance(raw, dict):
+        location.refuse(INVALID, "a field is the name of a type, or {type, required, default}")
         return {}
-    check_keys(given, ("type", "required", "default"), place)
-    if not isinstance(given.get("type"), str):
-        place.at("type").refuse(INVALID, "a field has a type")
-    if not isinstance(given.get("required", True), bool):
-        place.at("required").refuse(INVALID, "required is true or false")
-    return dict(given)
+    check_keys(raw, ("type", "required", "default"), location)
+    if not isinstance(raw.get("type"), str):
+        location.at("type").refuse(INVALID, "a field has a type")
+    if not isinstance(raw.get("required", True), bool):
+        location.at("required").refuse(INVALID, "required is true or false")
+    return dict(raw)
 
 
-def _derivation(given: dict[str, Any], place: DescriptorLocation) -> ParsedDescriptor:
-    check_keys(given, _DERIVATION, place)
-    output = given.get("output_kind", "event")
+def _parse_derivation(raw: dict[str, Any], location: DescriptorLocation) -> ParsedDescriptor:
+    check_keys(raw, _DERIVATION, location)
+    output = raw.get("output_kind", "event")
     if output not in ("event", "table"):
-        place.at("output_kind").refuse(INVALID, "output_kind is event or table")
-    if not isinstance(given.get("schema", {}), dict):
-        place.at("schema").refuse(INVALID, "schema is an object; it may be left out, as it follows from the ops")
+        location.at("output_kind").refuse(INVALID, "output_kind is event or table")
+    if not isinstance(raw.get("schema", {}), dict):
+        location.at("schema").refuse(INVALID, "schema is an object; it may be left out, as it follows from the ops")
     if output == "table":
-        return _aggregation(given, place)
+        return _parse_aggregation(raw, location)
     for key in ("key", "table_primary_key", "agg"):
-        if given.get(key) is not None:
-            place.at(key).refuse(INVALID, f"{key} belongs to a table")
-    ops = _ops(given.get("ops"), place.at("ops"))
-    return ParsedDescriptor("derivation", given.get("name", ""), {"upstream": _upstream(given, place), "ops": ops})
+        if raw.get(key) is not None:
+            location.at(key).refuse(INVALID, f"{key} belongs to a table")
+    ops = _parse_ops(raw.get("ops"), location.at("ops"))
+    return ParsedDescriptor("derivation", raw.get("name", ""), {"upstream": _parse_upstream(raw, location), "ops": ops})
 
 
-def _table(given: dict[str, Any], place: DescriptorLocation) -> ParsedDescriptor:
-    check_keys(given, _TABLE, place)
-    return _aggregation(given, place)
+def _parse_table(raw: dict[str, Any], location: DescriptorLocation) -> ParsedDescriptor:
+    check_keys(raw, _TABLE, location)
+    return _parse_aggregation(raw, location)
 
 
-def _aggregation(given: dict[str, Any], place: DescriptorLocation) -> ParsedDescriptor:
-    """A table, whose features may stand in a last step ``group_by``."""
-    raw = given.get("ops")
-    last = raw[-1] if isinstance(raw, list) and raw else None
+def _parse_aggregation(raw: dict[str, Any], location: DescriptorLocation) -> ParsedDescriptor:
+    """A table, whose features may be in a last step ``group_by``."""
+    raw_ops = raw.get("ops")
+    last = raw_ops[-1] if isinstance(raw_ops, list) and raw_ops else None
     grouped = isinstance(last, dict) and last.get("op") == "group_by"
-    key_at = place.at("table_primary_key" if "table_primary_key" in given else "key")
-    key, agg, agg_at = given.get("key", given.get("table_primary_key")), given.get("agg"), place.at("agg")
-    if "key" in given and "table_primary_key" in given:
-        place.at("table_primary_key").refuse(INVALID, "key is there already")
-    if grouped and isinstance(raw, list) and isinstance(last, dict):
-        here = place.at("ops").at(len(raw) - 1)
+    key_location = location.at("table_primary_key" if "table_primary_key" in raw else "key")
+    key, agg, agg_location = raw.get("key", raw.get("table_primary_key")), raw.get("agg"), location.at("agg")
+    if "key" in raw and "table_primary_key" in raw:
+        location.at("table_primary_key").refuse(INVALID, "key is there already")
+    if grouped and isinstance(raw_ops, list) and isinstance(last, dict):
+        here = location.at("ops").at(len(raw_ops) - 1)
         check_keys(last, ("op", "keys", "agg"), here)
         if agg is not None:
             here.at("agg").refuse(INVALID, "agg is there already")
         keys = last.get("keys", key)
-        if key is not None and _listed(keys) != _listed(key):
+        if key is not None and _as_list(keys) != _as_list(key):
             here.at("keys").refuse(INVALID, "the keys of group_by are not those of the table")
-        key, agg, agg_at, raw = keys, last.get("agg"), here.at("agg"), raw[:-1]
+        key, agg, agg_location, raw_ops = keys, last.get("agg"), here.at("agg"), raw_ops[:-1]
     members = {
-        "upstream": _upstream(given, place),
-        "key": _key(key, key_at),
-        "agg": _agg(agg, agg_at),
-        "ops": _ops(raw, place.at("ops")),
+        "upstream": _parse_upstream(raw, location),
+        "key": _parse_key(key, key_location),
+        "agg": _parse_agg(agg, agg_location),
+        "ops": _parse_ops(raw_ops, location.at("ops")),
     }
-    return ParsedDescriptor("table", given.get("name", ""), members, agg_at.path, key_at.path)
+    return ParsedDescriptor("table", raw.get("name", ""), members, agg_location.path, key_location.path)
 
 
-def _listed(key: Any) -> Any:
+def _as_list(key: Any) -> Any:
     return [key] if isinstance(key, str) else key
 
 
-def _key(given: Any, place: DescriptorLocation) -> list[str]:
-    key = _listed(given)
+def _parse_key(raw: Any, location: DescriptorLocation) -> list[str]:
+    key = _as_list(raw)
     if not isinstance(key, list) or not all(isinstance(name, str) for name in key):
-        place.refuse(INVALID, "a table has a key: a list of fields, empty for one row in all")
+        location.refuse(INVALID, "a table has a key: a list of fields, empty for one row in all")
         return []
     return key
 
 
-def _agg(given: Any, place: DescriptorLocation) -> dict[str, dict[str, Any]]:
-    if not isinstance(given, dict) or not given:
-        place.refuse(INVALID, "a table has an agg: an object with at least one feature")
+def _parse_agg(raw: Any, location: DescriptorLocation) -> dict[str, dict[str, Any]]:
+    if not isinstance(raw, dict) or not raw:
+        location.refuse(INVALID, "a table has an agg: an object with at least one feature")
         return {}
-    if len(given) > MOST_FEATURES:
-        place.refuse(INVALID, f"a table has at most {MOST_FEATURES} features")
-    return {name: _feature(feature, place.at(name)) for name, feature in given.items()}
+    if len(raw) > MOST_FEATURES:
+        location.refuse(INVALID, f"a table has at most {MOST_FEATURES} features")
+    return {name: _parse_feature(feature, location.at(name)) for name, feature in raw.items()}
 
 
-def _feature(given: Any, place: DescriptorLocation) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        place.refuse(INVALID, "a feature is {op, params}")
+def _parse_feature(raw: Any, location: DescriptorLocation) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        location.refuse(INVALID, "a feature is {op, params}")
         return {}
-    check_keys(given, ("op", "params"), place)
-    if not isinstance(given.get("op"), str):
-        place.at("op").refuse(INVALID, "a feature has an op")
-    if not isinstance(given.get("params", {}), dict):
-        place.at("params").refuse(INVALID, "params is an object")
-    return given
+    check_keys(raw, ("op", "params"), location)
+    if not isinstance(raw.get("op"), str):
+        location.at("op").refuse(INVALID, "a feature has an op")
+    if not isinstance(raw.get("params", {}), dict):
+        location.at("params").refuse(INVALID, "params is an object")
+    return raw
 
 
-def _upstream(given: dict[str, Any], place: DescriptorLocation) -> str:
-    one, several = given.get("upstream"), given.get("upstreams")
-    if one is not None and several is not None:
-        place.at("upstream").refuse(INVALID, "upstreams is there already")
-    if several is None and isinstance(one, str):
-        return one
-    if isinstance(several, list) and len(several) == 1 and isinstance(several[0], str):
-        return str(several[0])
-    place.at("upstream" if several is None else "upstreams").refuse(INVALID, "there is one upstream, by its name")
+def _parse_upstream(raw: dict[str, Any], location: DescriptorLocation) -> str:
+    upstream, upstreams = raw.get("upstream"), raw.get("upstreams")
+    if upstream is not None and upstreams is not None:
+        location.at("upstream").refuse(INVALID, "upstreams is there already")
+    if upstreams is None and isinstance(upstream, str):
+        return upstream
+    if isinstance(upstreams, list) and len(upstreams) == 1 and isinstance(upstreams[0], str):
+        return str(upstreams[0])
+    location.at("upstream" if upstreams is None else "upstreams").refuse(INVALID, "there is one upstream, by its name")
     return ""
 
 
-def _ops(given: Any, place: DescriptorLocation) -> list[dict[str, Any]]:
-    if given is None:
+def _parse_ops(raw: Any, location: DescriptorLocation) -> list[dict[str, Any]]:
+    if raw is None:
         return []
-    if not isinstance(given, list) or len(given) > MOST_OPS:
-        place.refuse(INVALID, f"ops is a list of at most {MOST_OPS} steps")
+    if not isinstance(raw, list) or len(raw) > MOST_OPS:
+        location.refuse(INVALID, f"ops is a list of at most {MOST_OPS} steps")
         return []
-    return [_op(op, place.at(number)) for number, op in enumerate(given)]
+    return [_parse_op(op, location.at(number)) for number, op in enumerate(raw)]
 
 
-def _op(given: Any, place: DescriptorLocation) -> dict[str, Any]:
-    if not isinstance(given, dict) or not isinstance(given.get("op"), str):
-        place.refuse(INVALID, "a step is an object with an op")
+def _parse_op(raw: Any, location: DescriptorLocation) -> dict[str, Any]:
+    if not isinstance(raw, dict) or not isinstance(raw.get("op"), str):
+        location.refuse(INVALID, "a step is an object with an op")
         return {}
-    if given["op"] == "group_by":
-        place.refuse(INVALID, "group_by is the last step, of a table, and no step follows it")
-    elif given["op"] in _STEPS:
-        member, fits, what = _STEPS[given["op"]]
-        check_keys(given, ("op", member), place)
-        if not fits(given.get(member)):
-            place.at(member).refuse(INVALID, f"{given['op']} has {member}: {what}")
-    return given
+    if raw["op"] == "group_by":
+        location.refuse(INVALID, "group_by is the last step, of a table, and no step follows it")
+    elif raw["op"] in _STEPS:
+        member, fits, what = _STEPS[raw["op"]]
+        check_keys(raw, ("op", member), location)
+        if not fits(raw.get(member)):
+            location.at(member).refuse(INVALID, f"{raw['op']} has {member}: {what}")
+    return raw
 
 
-def _names(given: Any) -> bool:
-    return isinstance(given, list) and bool(given) and all(isinstance(name, str) for name in given)
+def _are_names(raw: Any) -> bool:
+    return isinstance(raw, list) and bool(raw) and all(isinstance(name, str) for name in raw)
 
 
-def _texts(given: Any) -> bool:
-    return isinstance(given, dict) and bool(given) and all(isinstance(text, str) for text in given.values())
+def _are_texts(raw: Any) -> bool:
+    return isinstance(raw, dict) and bool(raw) and all(isinstance(text, str) for text in raw.values())
 
 
-def _scalars(given: Any) -> bool:
-    return isinstance(given, dict) and bool(given) and all(map(is_scalar, given.values()))
+def _are_scalars(raw: Any) -> bool:
+    return isinstance(raw, dict) and bool(raw) and all(map(is_scalar, raw.values()))
 
 
 def is_scalar(value: Any) -> bool:
@@ -260,14 +260,14 @@ def is_scalar(value: Any) -> bool:
     return isinstance(value, str | bool | float) or is_integer(value)
 
 
-_EXPRS = ("exprs", _texts, "an object of expressions")
+_EXPRS = ("exprs", _are_texts, "an object of expressions")
 _STEPS: dict[str, tuple[str, Callable[[Any], bool], str]] = {
-    "filter": ("expr", lambda given: isinstance(given, str), "an expression"),
-    "select": ("fields", _names, "a list of fields"),
-    "drop": ("fields", _names, "a list of fields"),
-    "rename": ("mapping", _texts, "an object from old names to new"),
+    "filter": ("expr", lambda raw: isinstance(raw, str), "an expression"),
+    "select": ("fields", _are_names, "a list of fields"),
+    "drop": ("fields", _are_names, "a list of fields"),
+    "rename": ("mapping", _are_texts, "an object from old names to new"),
     "with_columns": _EXPRS,
     "map": _EXPRS,
-    "cast": ("type_map", _texts, "an object from fields to str, int, float or bool"),
-    "fillna": ("defaults", _scalars, "an object of values, none of them null"),
+    "cast": ("type_map", _are_texts, "an object from fields to str, int, float or bool"),
+    "fillna": ("defaults", _are_scalars, "an object of values, none of them null"),
 }

@@ -1,4 +1,4 @@
-"""The stages that need all nodes: order, then each descriptor, then types; the first that finds anything says all."""
+"""The stages that need all nodes: order, then each descriptor, then types; only the first failing one reports."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FARTHEST = 64
 
 
 def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
-    """All that does not fit, node by node, upstreams first; what follows from fields in doubt is not judged."""
-    found: list[NodeProblem] = []
-    known: dict[str, Types | None] = {}
+    """All type problems, node by node, upstreams first; what depends on unknown fields is not checked."""
+    node_problems: list[NodeProblem] = []
+    types_by_node: dict[str, Types | None] = {}
     distance: dict[str, int] = {}
     for name in sort_nodes(nodes):
         check_deadline()
@@ -34,169 +34,175 @@ def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
         if distance[name] == FARTHEST + 1:
             reason = f"this is more than {FARTHEST} nodes away from its source"
             DescriptorLocation("upstreams", problems).refuse("schema_propagation_failure", reason)
-        known[name] = None if distance[name] > FARTHEST else _node(node, known, DescriptorLocation("", problems))
-        found += [NodeProblem(name, problem.code, problem.path, problem.message) for problem in problems]
-    return found
+        types_by_node[name] = (
+            None if distance[name] > FARTHEST else _node_types(node, types_by_node, DescriptorLocation("", problems))
+        )
+        node_problems += [NodeProblem(name, problem.code, problem.path, problem.message) for problem in problems]
+    return node_problems
 
 
 def types_after(ops: Iterable[RowOp], types: Mapping[str, Type]) -> Types:
-    """The fields after steps that fit."""
+    """The fields after valid steps; ValueError for others."""
     problems: list[DescriptorProblem] = []
-    found = _through(ops, dict(types), DescriptorLocation("", problems))
-    if found is None:
+    final_types = _apply_ops(ops, dict(types), DescriptorLocation("", problems))
+    if final_types is None:
         raise ValueError(problems[0].message)
-    return found
+    return final_types
 
 
-def _node(node: Node, known: Mapping[str, Types | None], place: DescriptorLocation) -> Types | None:
+def _node_types(node: Node, types_by_node: Mapping[str, Types | None], location: DescriptorLocation) -> Types | None:
     if isinstance(node, Event):
         return {name: field.type for name, field in node.schema.items()}
-    before = known[node.upstream]
+    before = types_by_node[node.upstream]
     if before is None:
         return None
-    types = _through(node.ops, dict(before), place.at("ops"))
+    types = _apply_ops(node.ops, dict(before), location.at("ops"))
     if isinstance(node, Table) and types is not None:
-        _table(node, types, place)
+        _check_table(node, types, location)
     return types
 
 
-def _through(ops: Iterable[RowOp], types: Types, place: DescriptorLocation) -> Types | None:
-    """The fields after steps; None where it is in doubt which they are."""
+def _apply_ops(ops: Iterable[RowOp], types: Types, location: DescriptorLocation) -> Types | None:
+    """The fields after steps; None where problems leave them unknown."""
     for number, op in enumerate(ops):
         check_deadline()
-        here = place.at(number)
-        before = len(place.problems)
+        here = location.at(number)
+        before = len(location.problems)
         types = _STEPS[op.op](op, types, here)
         if not types:
             here.refuse("schema_propagation_failure", f"{op.op} leaves no field")
-        if len(place.problems) > before and op.op != "filter":
+        if len(location.problems) > before and op.op != "filter":
             return None
     return types
 
 
-def _expression(text: str, types: Mapping[str, Type], place: DescriptorLocation, *, wanted: str = "") -> Type | None:
+def _expression_type(
+    text: str, types: Mapping[str, Type], location: DescriptorLocation, *, wanted: str = ""
+) -> Type | None:
     """The type of an expression; problems are noted."""
     check_deadline()
     try:
         expr = parse(text)
     except ExpressionError as error:
         at = f" (at character {error.position})" if error.position >= 0 else ""
-        place.refuse("invalid_expression", f"{error.message}{at}")
+        location.refuse("invalid_expression", f"{error.message}{at}")
         return None
-    found, faults = infer_type(expr, types)
+    inferred, faults = infer_type(expr, types)
     for fault in faults:
-        place.refuse(fault.code, fault.message)
-    if not faults and wanted and found not in (wanted, None):
-        place.refuse("schema_mismatch", f"this is {found}, and must be {wanted}")
-    return None if found == "unknown" else found
+        location.refuse(fault.code, fault.message)
+    if not faults and wanted and inferred not in (wanted, None):
+        location.refuse("schema_mismatch", f"this is {inferred}, and must be {wanted}")
+    return None if inferred == "unknown" else inferred
 
 
-def _filter(op: RowOp, types: Types, place: DescriptorLocation) -> Types:
-    _expression(op.expr or "", types, place.at("expr"), wanted="bool")
+def _apply_filter(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+    _expression_type(op.expr or "", types, location.at("expr"), wanted="bool")
     return types
 
 
-def _select(op: RowOp, types: Types, place: DescriptorLocation) -> Types:
-    _exist(op.fields, types, place.at("fields"))
+def _apply_select(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+    _check_fields_exist(op.fields, types, location.at("fields"))
     return {name: types[name] for name in op.fields if name in types}
 
 
-def _exist(names: Iterable[str], types: Types, place: DescriptorLocation) -> None:
+def _check_fields_exist(names: Iterable[str], types: Types, location: DescriptorLocation) -> None:
     for name in names:
         check_deadline()
         if name not in types:
-            place.refuse("unknown_field_reference", f"there is no field {name!r} here; there are: {', '.join(types)}")
+            location.refuse(
+                "unknown_field_reference", f"there is no field {name!r} here; there are: {', '.join(types)}"
+            )
 
 
-def _drop(op: RowOp, types: Types, place: DescriptorLocation) -> Types:
+def _apply_drop(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
     return {name: kind for name, kind in types.items() if name not in op.fields}
 
 
-def _rename(op: RowOp, types: Types, place: DescriptorLocation) -> Types:
-    _exist(op.mapping, types, place.at("mapping"))
+def _apply_rename(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+    _check_fields_exist(op.mapping, types, location.at("mapping"))
     staying = types.keys() - op.mapping.keys()
     for number, (name, new) in enumerate(op.mapping.items()):
         check_deadline()
         if new in staying or new in list(op.mapping.values())[:number]:
-            place.at("mapping").at(name).refuse("schema_propagation_failure", f"there is a field {new!r} already")
+            location.at("mapping").at(name).refuse("schema_propagation_failure", f"there is a field {new!r} already")
     return {op.mapping.get(name, name): kind for name, kind in types.items()}
 
 
-def _with_columns(op: RowOp, types: Types, place: DescriptorLocation) -> Types:
+def _apply_with_columns(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
     """Columns are made in the order of their names, each from the row with those before it."""
-    known = dict(types)
+    column_types = dict(types)
     for name in sorted(op.exprs):
-        known[name] = _expression(op.exprs[name], known, place.at("exprs").at(name)) or "str"
-    return known
+        column_types[name] = _expression_type(op.exprs[name], column_types, location.at("exprs").at(name)) or "str"
+    return column_types
 
 
-def _cast(op: RowOp, types: Types, place: DescriptorLocation) -> Types:
-    known = dict(types)
+def _apply_cast(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+    column_types = dict(types)
     for name, target in op.type_map.items():
-        here = place.at("type_map").at(name)
+        here = location.at("type_map").at(name)
         if name not in types:
-            _exist([name], types, here)
+            _check_fields_exist([name], types, here)
         elif not castable(types[name], target):
             here.refuse("invalid_cast_target", f"{types[name]} cannot be taken as {target}")
         else:
-            known[name] = TARGETS[target]
-    return known
+            column_types[name] = TARGETS[target]
+    return column_types
 
 
-def _fillna(op: RowOp, types: Types, place: DescriptorLocation) -> Types:
+def _apply_fillna(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
     for name, value in op.defaults.items():
-        here = place.at("defaults").at(name)
+        here = location.at("defaults").at(name)
         if name not in types:
-            _exist([name], types, here)
+            _check_fields_exist([name], types, here)
         elif coerce_value(value, types[name]) is UNFIT:
             here.refuse("schema_mismatch", f"{value!r} is no {types[name]}")
     return types
 
 
 _STEPS = {
-    "filter": _filter,
-    "select": _select,
-    "drop": _drop,
-    "rename": _rename,
-    "with_columns": _with_columns,
-    "cast": _cast,
-    "fillna": _fillna,
+    "filter": _apply_filter,
+    "select": _apply_select,
+    "drop": _apply_drop,
+    "rename": _apply_rename,
+    "with_columns": _apply_with_columns,
+    "cast": _apply_cast,
+    "fillna": _apply_fillna,
 }
 
 
-def _table(node: Table, types: Types, place: DescriptorLocation) -> None:
+def _check_table(node: Table, types: Types, location: DescriptorLocation) -> None:
     for number, name in enumerate(node.key):
-        here = place.at("key").at(number)
+        here = location.at("key").at(number)
         if name not in types:
             here.refuse("table_key_invalid", f"there is no field {name!r} here; there are: {', '.join(types)}")
         elif types[name] == "f64":
             here.refuse("table_key_invalid", f"{name!r} is f64; numbers with fractions make no key")
     for name, feature in node.features.items():
-        _feature(feature, types, place.at("agg").at(name).at("params"))
+        _check_feature(feature, types, location.at("agg").at(name).at("params"))
 
 
-def _feature(feature: Feature, types: Types, place: DescriptorLocation) -> None:
+def _check_feature(feature: Feature, types: Types, location: DescriptorLocation) -> None:
     for key, parameter in OPERATORS[feature.op].params.items():
         if key not in feature.params:
             continue
-        value, here = feature.params[key], place.at(key)
+        value, here = feature.params[key], location.at(key)
         if parameter.kind == "where":
-            _expression(value, types, here, wanted="bool")
+            _expression_type(value, types, here, wanted="bool")
         elif parameter.kind == "field" and not is_name(value):
             here.refuse("schema_mismatch", f"{value!r} is no field; make a column of it with with_columns first")
         elif parameter.kind == "field" and value not in types:
-            _exist([value], types, here)
+            _check_fields_exist([value], types, here)
         elif parameter.kind == "field" and types[value] not in parameter.types:
             wanted = " or ".join(parameter.types)
             here.refuse("schema_mismatch", f"{feature.op} takes {wanted}, and {value!r} is {types[value]}")
         elif parameter.kind == "categories" and feature.params.get("field") in types:
-            _categories(value, types[feature.params["field"]], here)
+            _check_categories(value, types[feature.params["field"]], here)
 
 
-def _categories(values: list[Any], kind: Type, place: DescriptorLocation) -> None:
+def _check_categories(values: list[Any], kind: Type, location: DescriptorLocation) -> None:
     for number, value in enumerate(values):
         if coerce_value(value, kind) is UNFIT:
-            place.at(number).refuse("schema_mismatch", f"{value!r} is no {kind}")
+            location.at(number).refuse("schema_mismatch", f"{value!r} is no {kind}")
 
 
 class NodeChain(NamedTuple):
@@ -240,31 +246,31 @@ def resolve_table(nodes: Mapping[str, Node], table: str) -> ResolvedTable:
 _FIRST = "duplicate_name"
 
 
-def validate(nodes: Mapping[str, Node], given: Mapping[str, Node]) -> list[DescriptorProblem]:
-    """All problems of the first stage that finds any; ``given`` are the nodes of the payload, in its order.
+def validate(nodes: Mapping[str, Node], payload_nodes: Mapping[str, Node]) -> list[DescriptorProblem]:
+    """All problems of the first stage that finds any; ``payload_nodes`` are in the order of the payload.
 
-    A node that is not given is named ``registry.<name>`` in paths.
+    A node that is not in the payload is named ``registry.<name>`` in paths.
     """
-    repeated = [problem for problem in _noted(given) if problem.code == _FIRST]
-    problems = [*repeated, *_placed(find_order_problems(nodes), given)]
+    repeated = [problem for problem in _collect_problems(payload_nodes) if problem.code == _FIRST]
+    problems = [*repeated, *_locate_problems(find_order_problems(nodes), payload_nodes)]
     if not problems:
-        problems = [*_noted(given), *_placed(_on_tables(nodes), given)]
-    return problems or _placed(check_types(nodes), given)
+        problems = [*_collect_problems(payload_nodes), *_locate_problems(_find_table_upstreams(nodes), payload_nodes)]
+    return problems or _locate_problems(check_types(nodes), payload_nodes)
 
 
-def _noted(given: Mapping[str, Node]) -> list[DescriptorProblem]:
-    return [problem for node in given.values() if isinstance(node, InvalidNode) for problem in node.problems]
+def _collect_problems(payload_nodes: Mapping[str, Node]) -> list[DescriptorProblem]:
+    return [problem for node in payload_nodes.values() if isinstance(node, InvalidNode) for problem in node.problems]
 
 
-def _placed(findings: Iterable[NodeProblem], given: Mapping[str, Node]) -> list[DescriptorProblem]:
-    places = {name: f"descriptors[{number}]" for number, name in enumerate(given)}
+def _locate_problems(findings: Iterable[NodeProblem], payload_nodes: Mapping[str, Node]) -> list[DescriptorProblem]:
+    paths = {name: f"descriptors[{number}]" for number, name in enumerate(payload_nodes)}
     return [
-        DescriptorProblem(code, join_path(places.get(name, f"registry.{name}"), rest), message)
+        DescriptorProblem(code, join_path(paths.get(name, f"registry.{name}"), rest), message)
         for name, code, rest, message in findings
     ]
 
 
-def _on_tables(nodes: Mapping[str, Node]) -> Iterable[NodeProblem]:
+def _find_table_upstreams(nodes: Mapping[str, Node]) -> Iterable[NodeProblem]:
     """Nodes that follow from a table."""
     for name, node in nodes.items():
         before = nodes.get(upstream(node) or "")

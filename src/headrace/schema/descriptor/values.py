@@ -1,4 +1,4 @@
-"""Values of the types of fields, as JSON has them: strict, and nothing is parsed from text."""
+"""JSON values as the field types: strict, nothing is parsed from text."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ LONGEST_MS = 100 * 366 * 86_400_000
 _DURATION = re.compile(r"[1-9][0-9]{0,14}(?:ms|s|m|h|d)", re.ASCII)
 
 
-def parse_duration_ms(given: Any) -> int | None:
-    """The milliseconds of a duration; None where it is none."""
-    if not isinstance(given, str) or _DURATION.fullmatch(given) is None or len(given) > 14:
+def parse_duration_ms(text: Any) -> int | None:
+    """The milliseconds of a duration such as ``30m``; None for anything else."""
+    if not isinstance(text, str) or _DURATION.fullmatch(text) is None or len(text) > 14:
         return None
-    found = parse_duration_us(given, "duration") // 1000
-    return found if found <= LONGEST_MS else None
+    duration_ms = parse_duration_us(text, "duration") // 1000
+    return duration_ms if duration_ms <= LONGEST_MS else None
 
 
-def format_duration_ms(found: int | None) -> str:
+def format_duration_ms(duration_ms: int | None) -> str:
     """A duration in its largest whole unit; None is for ever."""
-    return FOREVER if found is None else format_duration(found * 1000)
+    return FOREVER if duration_ms is None else format_duration(duration_ms * 1000)
 
 
-#: What ``coerce_value`` gives for a value that is not of the type.
 UNFIT: Any = object()
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
@@ -45,7 +44,7 @@ def coerce_value(value: Any, kind: Type) -> Any:
     if isinstance(value, bool) or kind == "bool":
         return value if isinstance(value, bool) and kind == "bool" else UNFIT
     if kind in ("i64", "f64"):
-        return _number(value, kind)
+        return _coerce_number(value, kind)
     if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
         return UNFIT
     if kind == "bytes":
@@ -53,15 +52,15 @@ def coerce_value(value: Any, kind: Type) -> Any:
     return value if kind == "str" or is_date_time(value) else UNFIT
 
 
-def _number(value: Any, kind: Type) -> Any:
+def _coerce_number(value: Any, kind: Type) -> Any:
     if not isinstance(value, int | float):
         return UNFIT
     if kind == "f64":
         try:
-            found = float(value)
+            number = float(value)
         except OverflowError:
             return UNFIT
-        return found if math.isfinite(found) else UNFIT
+        return number if math.isfinite(number) else UNFIT
     if isinstance(value, float) and not value.is_integer():
         return UNFIT
     return int(value) if LEAST <= value <= GREATEST else UNFIT

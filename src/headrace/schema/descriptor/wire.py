@@ -1,4 +1,4 @@
-"""Nodes written as they are sent, in the one dialect that is documented; what says nothing new is left out."""
+"""Write nodes as descriptors, in the documented form; defaults are left out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MEMBERS = {
 def write(node: Node) -> dict[str, Any]:
     """The descriptor of a node."""
     if isinstance(node, Event):
-        return _event(node)
+        return _write_event(node)
     derived: dict[str, Any] = {"kind": "derivation", "name": node.name, "upstreams": [node.upstream]}
     if isinstance(node, Derivation):
         return {**derived, "output_kind": "event", "ops": [write_op(op) for op in node.ops]}
@@ -35,20 +35,20 @@ def write(node: Node) -> dict[str, Any]:
     }
 
 
-def _event(node: Event) -> dict[str, Any]:
-    written: dict[str, Any] = {"kind": "event", "name": node.name}
-    written["schema"] = {name: write_field(field) for name, field in node.schema.items()}
+def _write_event(node: Event) -> dict[str, Any]:
+    document: dict[str, Any] = {"kind": "event", "name": node.name}
+    document["schema"] = {name: write_field(field) for name, field in node.schema.items()}
     for name in ("keep_events_for", "cold_after", "dedupe_window"):
         millis = getattr(node, f"{name}_ms")
         if millis is not None:
-            written[name] = values.format_duration_ms(millis)
+            document[name] = values.format_duration_ms(millis)
     if node.dedupe_key is not None:
-        written["dedupe_key"] = node.dedupe_key
-    return written
+        document["dedupe_key"] = node.dedupe_key
+    return document
 
 
 def write_field(field: EventField) -> str | dict[str, Any]:
-    """The name of its type, or all that is said of it."""
+    """The name of its type, or an object where it has more than a type."""
     if field.required and field.default is None:
         return field.type
     default = {} if field.default is None else {"default": field.default}
@@ -64,10 +64,10 @@ def write_op(op: RowOp) -> dict[str, Any]:
 
 def write_feature(feature: Feature) -> dict[str, Any]:
     """An operator, and the parameters that are not its defaults."""
-    known = OPERATORS[feature.op].params
+    parameters = OPERATORS[feature.op].params
     params = {
-        name: values.format_duration_ms(value) if known[name].kind == "duration" else value
+        name: values.format_duration_ms(value) if parameters[name].kind == "duration" else value
         for name, value in feature.params.items()
-        if value != known[name].default
+        if value != parameters[name].default
     }
     return {"op": feature.op, "params": params}

@@ -1,7 +1,7 @@
-"""What is given for an entity, accepted: split, judged and named in one go.
+"""Accept an entity: split its members into fields and fragments, check constraints, and find its identity.
 
-Nothing is refused for members that are unknown or missing; those are told. What is refused breaks a constraint that
-rejects, or could be about any entity.
+Unknown and missing members only give notices. An entity is refused if it breaks a constraint whose policy is to
+reject, or if its identity cannot be resolved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.schema.entity.values import Limits, Violation
 
 
 class Accepted(NamedTuple):
-    """What an observation holds, which entity it is about, and what is worth telling."""
+    """The fields, fragments and identity of an accepted entity, and notices about it."""
 
     fields: dict[str, Any]
     fragments: tuple[Fragment, ...]
@@ -26,12 +26,12 @@ class Accepted(NamedTuple):
 
     @property
     def unknown_fields(self) -> list[str]:
-        """The members that found no place."""
+        """The members that fit no field."""
         return [fragment.key for fragment in self.fragments if fragment.reason == "unknown_field"]
 
 
 class Refused(NamedTuple):
-    """Why nothing was accepted."""
+    """Why an entity was refused."""
 
     violations: list[Violation]
     unresolved: Unresolved | None
@@ -49,40 +49,40 @@ class Acceptor:
         self._wants = bool(self._required or self._definition.content_field or self._definition.store_warnings)
 
     def accept(
-        self, given: Mapping[str, Any], tenant: str, target_id: str | None = None, prioritised: bool = False
+        self, members: Mapping[str, Any], tenant: str, target_id: str | None = None, prioritised: bool = False
     ) -> Accepted | Refused:
-        """What is given, if nothing speaks against it; ``prioritised`` says that a priority was given with it."""
-        fields, fragments = self._splitter.split(given)
+        """Accept or refuse an entity; ``prioritised`` says that it came with a source priority."""
+        fields, fragments = self._splitter.split(members)
         violations = self._limits.violations(fields)
         identity: Identity | Unresolved
         if target_id is not None:
             identity = Identity(target_id, "", "target_id", "")
         else:
-            identity = self._resolver.resolve(fields, given, tenant)
+            identity = self._resolver.resolve(fields, members, tenant)
         if (violations and self._limits.rejects) or isinstance(identity, Unresolved):
             return Refused(
                 violations if self._limits.rejects else [], identity if isinstance(identity, Unresolved) else None
             )
-        notices = list(self._misplaced(fragments)) if fragments else []
+        notices = list(self._unknown_field_notices(fragments)) if fragments else []
         if self._wants or identity.basis.startswith("heuristic"):
-            notices += self._lacking(fields, identity)
+            notices += self._missing_field_notices(fields, identity)
         notices += [violation.notice() for violation in violations]
         if prioritised:
-            notices += self._ignored(fields)
+            notices += self._ignored_priority_notices(fields)
         return Accepted(fields, fragments, identity, notices)
 
     def required_missing(self, fields: Mapping[str, Any]) -> list[str]:
         """The required fields that have no value."""
         return [name for name in self._required if fields.get(name) is None]
 
-    def _misplaced(self, fragments: tuple[Fragment, ...]) -> Iterator[Notice]:
+    def _unknown_field_notices(self, fragments: tuple[Fragment, ...]) -> Iterator[Notice]:
         for fragment in fragments:
             if fragment.reason == "unknown_field":
                 code, message = self._splitter.complaint(fragment)
                 yield Notice(code, message, (fragment.key,))
 
-    def _lacking(self, fields: Mapping[str, Any], identity: Identity) -> Iterator[Notice]:
-        """What would have been good to have."""
+    def _missing_field_notices(self, fields: Mapping[str, Any], identity: Identity) -> Iterator[Notice]:
+        """Notices about fields that should have a value."""
         definition = self._definition
         if lacking := self.required_missing(fields):
             yield Notice("MISSING_REQUIRED_FIELD", "required fields have no value", tuple(lacking))
@@ -94,7 +94,7 @@ class Acceptor:
             if all(fields.get(name) is None for name in warning.fields):
                 yield Notice(warning.code, warning.message, warning.fields)
 
-    def _ignored(self, fields: Mapping[str, Any]) -> Iterator[Notice]:
+    def _ignored_priority_notices(self, fields: Mapping[str, Any]) -> Iterator[Notice]:
         names = tuple(name for name in fields if self._config.policy(name).strategy == "last_write")
         if names:
             yield Notice("SOURCE_PRIORITY_IGNORED", "the latest value wins whatever its priority", names)

@@ -1,4 +1,4 @@
-"""What is answered to a request about entities: what became of each, what is worth knowing, or why nothing was done."""
+"""Answers to requests about entities: the outcome of each entity, warnings, or the reasons of a refusal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headrace.schema.entity.nodes import Definition
 from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.relations import find_links, find_moments
 
-#: So many reasons and warnings are given at once; the others are counted.
+#: How many reasons and warnings an answer holds; the others are counted.
 MOST_ISSUES, MOST_WARNINGS = 100, 1_000
 VIOLATED = ConstraintViolation.code
 
 
 class EntityOutcome(msgspec.Struct):
-    """What became of one entity of a request.
+    """The outcome of one entity of a request.
 
     ``action`` is ``created``, ``updated`` or, where the very same was stored before, ``unchanged``; of a dry run
     ``would_create`` or ``would_match_existing``.
@@ -41,7 +41,7 @@ class EntityOutcome(msgspec.Struct):
     links: list[dict[str, Any]] | UnsetType = UNSET
 
     def relate(self, definition: Definition, fields: Mapping[str, Any], tenant: str) -> None:
-        """Add what the values say about time and other entities, where the schema declares that."""
+        """Add the dated events and the links that the schema declares."""
         if definition.temporal_fields:
             self.events = [moment._asdict() for moment in find_moments(definition, fields)]
         if definition.reference_fields:
@@ -49,27 +49,27 @@ class EntityOutcome(msgspec.Struct):
 
 
 class Warnings:
-    """Notices about entities of a request; what is the same for many is said once."""
+    """Notices about entities of a request; equal notices are grouped."""
 
     def __init__(self) -> None:
         self._items: dict[tuple[str, Notice], list[int]] = {}
 
     def add(self, entity_type: str, item: int, notices: Iterable[Notice]) -> None:
-        """Take note of what is worth knowing about one entity."""
+        """Add the notices about one entity."""
         for notice in notices:
             self._items.setdefault((entity_type, notice), []).append(item)
 
     def dump(self) -> list[dict[str, Any]]:
-        """The warnings as JSON, each with the places of the entities it is about."""
-        told = [
+        """The warnings as JSON, each with the indexes of the entities it is about."""
+        documents = [
             {**notice.dump(), "entity_type": entity_type, "items": items}
             for (entity_type, notice), items in islice(self._items.items(), MOST_WARNINGS)
         ]
-        more = len(self._items) - len(told)
+        more = len(self._items) - len(documents)
         if more:
             left_out = Notice("MORE_WARNINGS", f"{more} further warnings are left out")
-            told.append({**left_out.dump(), "entity_type": "", "items": []})
-        return told
+            documents.append({**left_out.dump(), "entity_type": "", "items": []})
+        return documents
 
 
 class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,8 +87,8 @@ class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def issues_of(refused: Refused, item: int, entity_type: str) -> list[Issue]:
-    """What speaks against one entity."""
-    found = [
+    """The reasons to refuse one entity."""
+    issues = [
         Issue(
             VIOLATED,
             violation.message,
@@ -102,23 +102,23 @@ def issues_of(refused: Refused, item: int, entity_type: str) -> list[Issue]:
     ]
     unresolved = refused.unresolved
     if unresolved is not None:
-        found.append(Issue(unresolved.code, unresolved.message, item, entity_type, hint=unresolved.hint))
-    return found
+        issues.append(Issue(unresolved.code, unresolved.message, item, entity_type, hint=unresolved.hint))
+    return issues
 
 
 def refusal(issues: list[Issue]) -> BadRequest:
     """The error that refuses a request, with every reason."""
     first = issues[0]
     kind = ConstraintViolation if first.code == VIOLATED else StoreResolutionFailed
-    told = [msgspec.to_builtins(issue) for issue in issues[:MOST_ISSUES]]
-    facts: dict[str, Any] = {"item": first.item, "issues": told, "issues_count": len(issues)}
+    documents = [msgspec.to_builtins(issue) for issue in issues[:MOST_ISSUES]]
+    facts: dict[str, Any] = {"item": first.item, "issues": documents, "issues_count": len(issues)}
     if first.field is not None:
         facts |= {"field": first.field, "constraint": first.constraint, "constraint_value": first.constraint_value}
     return kind(f"entity {first.item} ({first.entity_type}) is refused: {first.message}", **facts)
 
 
 class Answer(msgspec.Struct):
-    """What is answered once everything of a request is on disk, or would be."""
+    """The answer to a request, once everything is on disk or, in a dry run, would be."""
 
     entities: list[EntityOutcome]
     source_id: str

@@ -1,4 +1,4 @@
-"""One difference between two versions of a schema."""
+"""Differences between two versions of a schema, and how each moves the version."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ class Difference(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Where in a schema something differs; each kind of difference has one class and one bump."""
+    """The path of a difference in a schema; each method makes a difference of one class and bump."""
 
     path: pointer.Pointer
 
     def breaks(self, what: str, reason: str) -> Difference:
         """Something that worked may not work any more."""
-        return self._made(what, Classification.DESTRUCTIVE, reason, Bump.MAJOR)
+        return self._difference(what, Classification.DESTRUCTIVE, reason, Bump.MAJOR)
 
     def shifts(self, what: str, reason: str) -> Difference:
         """Snapshots may show other values; nothing is lost."""
-        return self._made(what, Classification.DESTRUCTIVE, reason, Bump.MINOR)
+        return self._difference(what, Classification.DESTRUCTIVE, reason, Bump.MINOR)
 
     def widens(self, what: str, reason: str) -> Difference:
         """More is accepted than before."""
-        return self._made(what, Classification.WIDENING, reason, Bump.MINOR)
+        return self._difference(what, Classification.WIDENING, reason, Bump.MINOR)
 
     def adds(self, what: str, reason: str) -> Difference:
         """Something is new, or does more."""
-        return self._made(what, Classification.ADDITIVE, reason, Bump.MINOR)
+        return self._difference(what, Classification.ADDITIVE, reason, Bump.MINOR)
 
     def rewords(self, what: str, reason: str) -> Difference:
         """Only people see the difference."""
-        return self._made(what, Classification.IDENTICAL, reason, Bump.PATCH)
+        return self._difference(what, Classification.IDENTICAL, reason, Bump.PATCH)
 
-    def _made(self, what: str, classification: Classification, reason: str, bump: Bump) -> Difference:
+    def _difference(self, what: str, classification: Classification, reason: str, bump: Bump) -> Difference:
         return Difference(Change(pointer.text(self.path), what, classification, reason), bump)
 
 
@@ -153,31 +153,31 @@ def differences(old: Schema, new: Schema) -> list[Difference]:
     """Every difference that means something; two spellings of the same thing have none."""
     was, now = old.schema_definition, new.schema_definition
     rejects = now.constraint_violation_policy == "reject"
-    found = [
+    all_differences = [
         difference
         for name in {**was.fields, **now.fields}
         for difference in field_differences(name, was.fields.get(name), now.fields.get(name), rejects)
     ]
-    found += _identity(was, now)
-    found += _declarations(was, now)
-    found += _reducer(old.reducer_config, new.reducer_config, was.fields.keys() & now.fields.keys())
+    all_differences += _identity(was, now)
+    all_differences += _declarations(was, now)
+    all_differences += _reducer(old.reducer_config, new.reducer_config, was.fields.keys() & now.fields.keys())
     if not same(old.metadata, new.metadata):
-        found.append(Site(("metadata",)).rewords("metadata_changed", "the metadata is another"))
-    return found
+        all_differences.append(Site(("metadata",)).rewords("metadata_changed", "the metadata is another"))
+    return all_differences
 
 
-def bump_of(found: Iterable[Difference]) -> Bump:
+def bump_of(all_differences: Iterable[Difference]) -> Bump:
     """How far differences move the version together."""
-    return max((difference.bump for difference in found), default=Bump.NONE)
+    return max((difference.bump for difference in all_differences), default=Bump.NONE)
 
 
 def rekeys(old: Definition, new: Definition) -> bool:
-    """Whether what was given for an entity may now make another name, and so another entity."""
+    """Whether the same values may now give another name, and so another entity."""
     return _rule(old) != _rule(new)
 
 
 def _rule(definition: Definition) -> object:
-    """What decides on names: the rule, and the fields in it that keep their case."""
+    """What names depend on: the rules, strictness, and the fields that keep their case."""
     rules = definition.alternatives
     kept = sorted({name for names in rules for name in names if definition.fields[name].preserve_case})
     return rules, definition.canonical_name_strict, kept
@@ -192,8 +192,8 @@ def _identity(old: Definition, new: Definition) -> Iterator[Difference]:
     elif old.identity_opt_out != new.identity_opt_out:
         yield Site(("schema_definition", "identity_opt_out")).rewords("opt_out_changed", "the rule stays as it was")
     if old.name_collision_policy != new.name_collision_policy:
-        place = Site(("schema_definition", "name_collision_policy"))
-        yield _tightened(place, "collision_policy_changed", old.name_collision_policy, new.name_collision_policy)
+        policy_site = Site(("schema_definition", "name_collision_policy"))
+        yield _tightened(policy_site, "collision_policy_changed", old.name_collision_policy, new.name_collision_policy)
 
 
 def _tightened(site: Site, what: str, old: str, new: str) -> Difference:
@@ -206,11 +206,11 @@ def _declarations(old: Definition, new: Definition) -> Iterator[Difference]:
     if old.constraint_violation_policy != new.constraint_violation_policy:
         policies = (old.constraint_violation_policy, new.constraint_violation_policy)
         yield _tightened(Site((*top, "constraint_violation_policy")), "violation_policy_changed", *policies)
-    gone, come = ({*one.aliases} - {*other.aliases} for one, other in ((old, new), (new, old)))
-    if gone:
-        yield Site((*top, "aliases")).breaks("alias_removed", f"{', '.join(sorted(gone))} names this type no longer")
-    if come:
-        yield Site((*top, "aliases")).adds("alias_added", f"{', '.join(sorted(come))} names this type too")
+    removed, added = ({*left.aliases} - {*right.aliases} for left, right in ((old, new), (new, old)))
+    if removed:
+        yield Site((*top, "aliases")).breaks("alias_removed", f"{', '.join(sorted(removed))} names this type no longer")
+    if added:
+        yield Site((*top, "aliases")).adds("alias_added", f"{', '.join(sorted(added))} names this type too")
     for name in _WORKING:
         if getattr(old, name) != getattr(new, name):
             yield Site((*top, name)).adds("declaration_changed", f"{name} says something else")

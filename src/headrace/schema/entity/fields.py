@@ -1,4 +1,4 @@
-"""The fields of a definition, read: types, converters, validators and constraints that there are and that suit."""
+"""Read the fields of a definition: types, converters, validators and constraints must exist and suit each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.schema.entity.values import FUNCTIONS, VALIDATORS, is_iso, is_patt
 
 MOST_FIELDS = 1_000
 LONGEST_NAME = 128
-#: What an item of a request holds beside fields.
+#: Members of an entity in a request that are not fields.
 RESERVED = ("entity_type", "_meta")
 
 TYPES: tuple[Type, ...] = get_args(Type)
@@ -36,18 +36,22 @@ VALIDATOR_MISMATCH = "validator_mismatch"
 CONSTRAINT_INVALID = "constraint_invalid"
 
 
-def read_fields(given: Any, place: Location) -> dict[str, Field]:
+def read_fields(raw: Any, location: Location) -> dict[str, Field]:
     """The fields by name; every problem is noted."""
-    if not isinstance(given, dict) or not 1 <= len(given) <= MOST_FIELDS:
-        place.refuse(INVALID, f"fields is an object of 1 to {MOST_FIELDS} fields")
+    if not isinstance(raw, dict) or not 1 <= len(raw) <= MOST_FIELDS:
+        location.refuse(INVALID, f"fields is an object of 1 to {MOST_FIELDS} fields")
         return {}
-    return {name: field for name, value in given.items() if (field := _named(name, value, place.at(name))) is not None}
+    return {
+        name: field
+        for name, value in raw.items()
+        if (field := _read_named_field(name, value, location.at(name))) is not None
+    }
 
 
-def _named(name: str, given: Any, place: Location) -> Field | None:
+def _read_named_field(name: str, raw: Any, location: Location) -> Field | None:
     if not is_name(name):
-        place.refuse(INVALID, f"{name!r} cannot be the name of a field")
-    return read_field(given, place)
+        location.refuse(INVALID, f"{name!r} cannot be the name of a field")
+    return read_field(raw, location)
 
 
 def is_name(name: Any) -> bool:
@@ -55,120 +59,126 @@ def is_name(name: Any) -> bool:
     return isinstance(name, str) and len(name) <= LONGEST_NAME and bool(name.strip()) and name not in RESERVED
 
 
-def read_field(given: Any, place: Location) -> Field | None:
+def read_field(raw: Any, location: Location) -> Field | None:
     """A field, or None where problems were noted."""
-    before = len(place.problems)
-    found = read_members(given, _FIELD, place, required=("type",))
-    kind = found.get("type")
+    before = len(location.problems)
+    parsed = read_members(raw, _FIELD, location, required=("type",))
+    kind = parsed.get("type")
     if kind is not None and kind in TYPES:
-        _suits(kind, found, place)
-    if len(place.problems) > before:
+        _check_type(kind, parsed, location)
+    if len(location.problems) > before:
         return None
-    return Field(preserve_case=found.pop("preserveCase", False), **found)
+    return Field(preserve_case=parsed.pop("preserveCase", False), **parsed)
 
 
-def read_type(given: Any, place: Location) -> Any:
+def read_type(raw: Any, location: Location) -> Any:
     """One of the six types."""
-    if given not in TYPES:
-        place.refuse(UNKNOWN_TYPE, f"{given!r} is no type; a field is one of {', '.join(TYPES)}")
-    return given
+    if raw not in TYPES:
+        location.refuse(UNKNOWN_TYPE, f"{raw!r} is no type; a field is one of {', '.join(TYPES)}")
+    return raw
 
 
-def read_converter(given: Any, place: Location) -> Converter | None:
-    """A converter that there is, declared as what it is, or None where problems were noted."""
-    before = len(place.problems)
-    found = read_members(given, _CONVERTER, place, required=("from", "to", "function"))
-    if isinstance(given, dict) and given.get("deterministic") is not True:
-        place.at("deterministic").refuse(NOT_DETERMINISTIC, "deterministic is true: there are no other converters")
-    function = FUNCTIONS.get(found.get("function", ""))
-    if len(place.problems) > before or function is None:
+def read_converter(raw: Any, location: Location) -> Converter | None:
+    """A known converter with the right types, or None where problems were noted."""
+    before = len(location.problems)
+    parsed = read_members(raw, _CONVERTER, location, required=("from", "to", "function"))
+    if isinstance(raw, dict) and raw.get("deterministic") is not True:
+        location.at("deterministic").refuse(NOT_DETERMINISTIC, "deterministic is true: there are no other converters")
+    function = FUNCTIONS.get(parsed.get("function", ""))
+    if len(location.problems) > before or function is None:
         return None
-    if found["from"] != function.from_type:
-        place.at("from").refuse(CONVERTER_MISMATCH, f"{found['function']} converts from {function.from_type}")
-    if found["to"] != function.to_type:
-        place.at("to").refuse(CONVERTER_MISMATCH, f"{found['function']} converts to {function.to_type}")
-    return Converter(found["from"], found["to"], found["function"])
+    if parsed["from"] != function.from_type:
+        location.at("from").refuse(CONVERTER_MISMATCH, f"{parsed['function']} converts from {function.from_type}")
+    if parsed["to"] != function.to_type:
+        location.at("to").refuse(CONVERTER_MISMATCH, f"{parsed['function']} converts to {function.to_type}")
+    return Converter(parsed["from"], parsed["to"], parsed["function"])
 
 
-def _function(given: Any, place: Location) -> str:
-    if not (isinstance(given, str) and given in FUNCTIONS):
-        place.refuse(UNKNOWN_CONVERTER, f"{given!r} is no converter; there are {', '.join(FUNCTIONS)}")
+def _read_function_name(raw: Any, location: Location) -> str:
+    if not (isinstance(raw, str) and raw in FUNCTIONS):
+        location.refuse(UNKNOWN_CONVERTER, f"{raw!r} is no converter; there are {', '.join(FUNCTIONS)}")
         return ""
-    return given
+    return raw
 
 
-def read_validator(given: Any, place: Location) -> str:
-    """The name of a validator that there is."""
-    if not (isinstance(given, str) and given in VALIDATORS):
-        place.refuse(UNKNOWN_VALIDATOR, f"{given!r} is no validator; there are {', '.join(VALIDATORS)}")
+def read_validator(raw: Any, location: Location) -> str:
+    """The name of a known validator."""
+    if not (isinstance(raw, str) and raw in VALIDATORS):
+        location.refuse(UNKNOWN_VALIDATOR, f"{raw!r} is no validator; there are {', '.join(VALIDATORS)}")
         return ""
-    return given
+    return raw
 
 
-def _suits(kind: Type, found: dict[str, Any], place: Location) -> None:
-    """Note what does not suit the type of the field."""
-    for number, converter in enumerate(found.get("converters", ())):
+def _check_type(kind: Type, parsed: dict[str, Any], location: Location) -> None:
+    """Note converters, validators and constraints that do not suit the type of the field."""
+    for number, converter in enumerate(parsed.get("converters", ())):
         if converter is not None and converter.to_type != kind:
             message = f"the field is a {kind}, so its converters make a {kind}"
-            place.at("converters").at(number).at("to").refuse(CONVERTER_MISMATCH, message)
-    validator = VALIDATORS.get(found.get("validator", ""))
+            location.at("converters").at(number).at("to").refuse(CONVERTER_MISMATCH, message)
+    validator = VALIDATORS.get(parsed.get("validator", ""))
     if validator is not None and kind not in validator.types:
-        message = f"{found['validator']} judges {' and '.join(validator.types)}, and the field is a {kind}"
-        place.at("validator").refuse(VALIDATOR_MISMATCH, message)
-    if (constraints := found.get("constraints")) is not None:
-        _allowed(kind, constraints, place.at("constraints"))
+        message = f"{parsed['validator']} judges {' and '.join(validator.types)}, and the field is a {kind}"
+        location.at("validator").refuse(VALIDATOR_MISMATCH, message)
+    if (constraints := parsed.get("constraints")) is not None:
+        _check_constraints(kind, constraints, location.at("constraints"))
 
 
-def _allowed(kind: Type, constraints: Constraints, place: Location) -> None:
+def _check_constraints(kind: Type, constraints: Constraints, location: Location) -> None:
     """Note the constraints that are not for fields of this type."""
     for name in ("min", "max"):
         if getattr(constraints, name) is not None and kind != "number":
-            place.at(name).refuse(CONSTRAINT_INVALID, f"{name} is for numbers, and the field is a {kind}")
+            location.at(name).refuse(CONSTRAINT_INVALID, f"{name} is for numbers, and the field is a {kind}")
     if constraints.pattern is not None and kind != "string":
-        place.at("pattern").refuse(CONSTRAINT_INVALID, f"pattern is for strings, and the field is a {kind}")
+        location.at("pattern").refuse(CONSTRAINT_INVALID, f"pattern is for strings, and the field is a {kind}")
     for name in ("enum", "banned"):
         of = {"string": str, "date": str, "number": int | float}.get(kind)
         for number, value in enumerate(getattr(constraints, name)):
             if of is None or not isinstance(value, of):
-                place.at(name).at(number).refuse(CONSTRAINT_INVALID, f"{value!r} is never the value of a {kind}")
+                location.at(name).at(number).refuse(CONSTRAINT_INVALID, f"{value!r} is never the value of a {kind}")
 
 
-def _constraints(given: Any, place: Location) -> Constraints | None:
-    before = len(place.problems)
-    found = read_members(given, _CONSTRAINTS, place)
-    low, high = found.get("min"), found.get("max")
+def _read_constraints(raw: Any, location: Location) -> Constraints | None:
+    before = len(location.problems)
+    parsed = read_members(raw, _CONSTRAINTS, location)
+    low, high = parsed.get("min"), parsed.get("max")
     if low is not None and high is not None and low > high:
-        place.at("min").refuse(CONSTRAINT_INVALID, "min is above max")
-    return Constraints(**found) if len(place.problems) == before else None
+        location.at("min").refuse(CONSTRAINT_INVALID, "min is above max")
+    return Constraints(**parsed) if len(location.problems) == before else None
 
 
-def _number(given: Any, place: Location) -> Any:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        place.refuse(CONSTRAINT_INVALID, "this is a number")
+def _read_number(raw: Any, location: Location) -> Any:
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
+        location.refuse(CONSTRAINT_INVALID, "this is a number")
         return None
-    return given
+    return raw
 
 
-def _scalar(given: Any, place: Location) -> Any:
-    if isinstance(given, bool) or not isinstance(given, str | int | float):
-        place.refuse(CONSTRAINT_INVALID, "this is a string or a number")
-    return given
+def _read_scalar(raw: Any, location: Location) -> Any:
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        location.refuse(CONSTRAINT_INVALID, "this is a string or a number")
+    return raw
 
 
-def _scalars(given: Any, place: Location) -> Any:
-    if given == []:
-        place.refuse(CONSTRAINT_INVALID, "there is at least one value")
-    return list_reader(_scalar)(given, place)
+def _read_scalars(raw: Any, location: Location) -> Any:
+    if raw == []:
+        location.refuse(CONSTRAINT_INVALID, "there is at least one value")
+    return list_reader(_read_scalar)(raw, location)
 
 
-def _pattern(given: Any, place: Location) -> Any:
-    if not isinstance(given, str) or not is_pattern(given):
-        place.refuse(CONSTRAINT_INVALID, "this is a regular expression without look-around and back-references")
-    return given
+def _read_pattern(raw: Any, location: Location) -> Any:
+    if not isinstance(raw, str) or not is_pattern(raw):
+        location.refuse(CONSTRAINT_INVALID, "this is a regular expression without look-around and back-references")
+    return raw
 
 
-_CONVERTER = {"from": read_type, "to": read_type, "function": _function, "deterministic": lambda given, _: given}
-_CONSTRAINTS = {"min": _number, "max": _number, "enum": _scalars, "pattern": _pattern, "banned": _scalars}
+_CONVERTER = {"from": read_type, "to": read_type, "function": _read_function_name, "deterministic": lambda raw, _: raw}
+_CONSTRAINTS = {
+    "min": _read_number,
+    "max": _read_number,
+    "enum": _read_scalars,
+    "pattern": _read_pattern,
+    "banned": _read_scalars,
+}
 _FIELD = {
     "type": read_type,
     "required": read_boolean,
@@ -176,23 +186,23 @@ _FIELD = {
     "preserveCase": read_boolean,
     "description": read_text,
     "converters": list_reader(read_converter),
-    "constraints": _constraints,
+    "constraints": _read_constraints,
     "sensitivity_class": choice_reader("public", "internal", "sensitive", "restricted"),
 }
 
 
-#: As many entities as are looked at.
+#: How many entities are used to infer a schema.
 MOST_ROWS = 100
 
 
-def infer_schema(entity_type: str, given: Iterable[Mapping[str, Any]]) -> Schema | None:
-    """A schema whose fields are all optional, of the type that most values have; None where there are no values."""
+def infer_schema(entity_type: str, rows: Iterable[Mapping[str, Any]]) -> Schema | None:
+    """A schema of optional fields, each of the type that most values have; None where there are no values."""
     kinds: dict[str, Counter[Type]] = {}
-    for row in islice(given, MOST_ROWS):
+    for row in islice(rows, MOST_ROWS):
         for name, value in row.items():
-            if (found := _kind(value)) is not None and is_name(name):
-                kinds.setdefault(name, Counter())[found] += 1
-    fields = {name: Field(_type(counted)) for name, counted in islice(kinds.items(), MOST_FIELDS)}
+            if (value_type := _infer_value_type(value)) is not None and is_name(name):
+                kinds.setdefault(name, Counter())[value_type] += 1
+    fields = {name: Field(_most_common_type(counts)) for name, counts in islice(kinds.items(), MOST_FIELDS)}
     if not fields:
         return None
     return Schema(
@@ -203,12 +213,12 @@ def infer_schema(entity_type: str, given: Iterable[Mapping[str, Any]]) -> Schema
     )
 
 
-def _kind(value: Any) -> Type | None:
+def _infer_value_type(value: Any) -> Type | None:
     return "date" if isinstance(value, str) and is_iso(value) else kind(value)
 
 
-def _type(counted: Counter[Type]) -> Type:
-    """The type of most values; dates among other texts are texts."""
-    if counted["string"]:
-        counted["string"] += counted.pop("date", 0)
-    return max(TYPES, key=lambda name: counted[name])
+def _most_common_type(counts: Counter[Type]) -> Type:
+    """The type of most values; dates count as texts where there are other texts."""
+    if counts["string"]:
+        counts["string"] += counts.pop("date", 0)
+    return max(TYPES, key=lambda name: counts[name])

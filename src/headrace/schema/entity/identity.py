@@ -1,4 +1,4 @@
-"""What an entity is called, and so which entity it is.
+"""The canonical name of an entity, and the id that follows from it.
 
 The name comes from the schema's rule: the first alternative whose fields are all there. Where no rule applies, and
 the schema is not strict, it comes from the members that names usually have, looked for in an order that does not
@@ -29,15 +29,15 @@ class _Blanks(dict[int, str | int]):
 
     def __missing__(self, code: int) -> str | int:
         category = unicodedata.category(chr(code))
-        self[code] = found = " " if category[0] in "PS" else code
-        return found
+        self[code] = replacement = " " if category[0] in "PS" else code
+        return replacement
 
 
 _BLANKS = _Blanks()
 
 
 def name_part(value: Any, preserve_case: bool = False) -> str | None:
-    """The text of a value in a name, or None where there is nothing in it."""
+    """The text that a value adds to a name, or None where it is empty."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -48,17 +48,17 @@ def name_part(value: Any, preserve_case: bool = False) -> str | None:
 
 
 def normalise_name(text: str, preserve_case: bool = False) -> str:
-    """One spelling of a text; a vertical bar is never part of it."""
+    """The normalised spelling of a text; it never holds a vertical bar."""
     composed = text if text.isascii() else unicodedata.normalize("NFKC", text)
     words = composed.replace("|", " ").split()
     if not preserve_case:
         words = [word.lower() for word in words]
     if len(words) <= 1:
         return "".join(words)
-    return " ".join(_essential(" ".join(words).translate(_BLANKS).split())) or " ".join(words)
+    return " ".join(_strip_titles_and_suffixes(" ".join(words).translate(_BLANKS).split())) or " ".join(words)
 
 
-def _essential(words: list[str]) -> list[str]:
+def _strip_titles_and_suffixes(words: list[str]) -> list[str]:
     """The words without honorifics in front and suffixes behind; the last word that is left stays."""
     while len(words) > 1 and words[0].lower() in _HONORIFICS:
         words = words[1:]
@@ -100,7 +100,7 @@ _SHARED = frozenset(
 
 
 class Identity(NamedTuple):
-    """Which entity something is about, what it is called, and how that was found: on what basis, by which fields."""
+    """The id and the name of an entity, and how they were found: on which basis, by which fields."""
 
     entity_id: str
     canonical_name: str
@@ -109,7 +109,7 @@ class Identity(NamedTuple):
 
 
 class Unresolved(NamedTuple):
-    """That nothing tells which entity something is about, and what would."""
+    """That the identity cannot be resolved, with a hint which fields would."""
 
     message: str
     hint: dict[str, Any]
@@ -123,30 +123,30 @@ def entity_id(tenant: str, canonical_name: str) -> str:
 
 
 class Resolver:
-    """The identity rules of a type, made ready once to name many entities."""
+    """The identity rules of a type, compiled once to name many entities."""
 
     def __init__(self, definition: Definition, entity_type: str) -> None:
         self._definition, self._type = definition, entity_type
-        #: Each rule as it is told, and its fields with whether they keep their case.
+        #: Each rule as text, and its fields with whether they keep their case.
         self._rules = [
             (",".join(names), [(name, definition.fields[name].preserve_case) for name in names])
             for names in definition.alternatives
         ]
         self._is_strict = definition.canonical_name_strict and bool(self._rules)
 
-    def resolve(self, fields: Mapping[str, Any], given: Mapping[str, Any], tenant: str) -> Identity | Unresolved:
-        """Which entity values are about: by rule from what conforms, else by habit from all that was given."""
+    def resolve(self, fields: Mapping[str, Any], members: Mapping[str, Any], tenant: str) -> Identity | Unresolved:
+        """The identity: by a rule from conforming fields, else guessed from all members."""
         for rule, parts in self._rules:
-            text = _composed(parts, fields)
+            text = _compose_name(parts, fields)
             if text is not None:
-                return _identity(tenant, self._type, text, "schema_rule", rule)
+                return _make_identity(tenant, self._type, text, "schema_rule", rule)
         if not self._is_strict:
-            for basis, name, text in _habitual(self._definition, given):
-                return _identity(tenant, self._type, text, basis, name)
+            for basis, name, text in _guess_names(self._definition, members):
+                return _make_identity(tenant, self._type, text, basis, name)
         return _unresolved(self._definition, self._type)
 
 
-def _composed(parts: list[tuple[str, bool]], fields: Mapping[str, Any]) -> str | None:
+def _compose_name(parts: list[tuple[str, bool]], fields: Mapping[str, Any]) -> str | None:
     """The name that a rule makes of values; None where one is missing."""
     texts = []
     for name, preserve_case in parts:
@@ -158,16 +158,16 @@ def _composed(parts: list[tuple[str, bool]], fields: Mapping[str, Any]) -> str |
 
 
 def resolve(
-    definition: Definition, entity_type: str, fields: Mapping[str, Any], given: Mapping[str, Any], tenant: str
+    definition: Definition, entity_type: str, fields: Mapping[str, Any], members: Mapping[str, Any], tenant: str
 ) -> Identity | Unresolved:
-    """The same for one entity."""
-    return Resolver(definition, entity_type).resolve(fields, given, tenant)
+    """The identity of one entity, without a compiled resolver."""
+    return Resolver(definition, entity_type).resolve(fields, members, tenant)
 
 
 def missing_identity_fields(definition: Definition, fields: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields of the preferred identity rule that have no value, where no rule is complete."""
     lacking = [
-        tuple(name for name in names if _part(definition, name, fields.get(name)) is None)
+        tuple(name for name in names if _field_name_part(definition, name, fields.get(name)) is None)
         for names in definition.alternatives
     ]
     return lacking[0] if lacking and all(lacking) else ()
@@ -176,7 +176,7 @@ def missing_identity_fields(definition: Definition, fields: Mapping[str, Any]) -
 def check_name_collision(
     definition: Definition, identity: Identity, strict: bool = False
 ) -> EntityProblem | Notice | None:
-    """What to say when an entity of this name exists already."""
+    """The problem or notice for an entity whose name exists already."""
     if strict:
         return EntityProblem(
             REFUSED, "", f"{identity.canonical_name!r} exists, and strict refuses to merge (reason: strict)"
@@ -188,7 +188,7 @@ def check_name_collision(
     return None
 
 
-def _identity(tenant: str, entity_type: str, name: str, basis: Basis, rule: str) -> Identity:
+def _make_identity(tenant: str, entity_type: str, name: str, basis: Basis, rule: str) -> Identity:
     canonical_name = f"{entity_type}:{name}"
     identifier = entity_id(tenant, canonical_name)
     if len(canonical_name) > MOST_CHARACTERS:
@@ -196,30 +196,30 @@ def _identity(tenant: str, entity_type: str, name: str, basis: Basis, rule: str)
     return Identity(identifier, canonical_name, basis, rule)
 
 
-def _part(definition: Definition, name: str, value: Any) -> str | None:
+def _field_name_part(definition: Definition, name: str, value: Any) -> str | None:
     return name_part(value, definition.fields[name].preserve_case)
 
 
-def _habitual(definition: Definition, given: Mapping[str, Any]) -> Iterator[tuple[Basis, str, str]]:
-    """What usually is a name, the most usual first."""
+def _guess_names(definition: Definition, members: Mapping[str, Any]) -> Iterator[tuple[Basis, str, str]]:
+    """Members that usually hold a name, the most usual first."""
     tiers: tuple[tuple[Basis, tuple[str, ...]], ...] = (("heuristic_name", _NAMES), ("heuristic_fallback", _IDS))
     for basis, names in tiers:
         for name in names:
-            value = given.get(name)
-            if type(value) in (str, int, float) and (text := _plain(definition, name, value)):
+            value = members.get(name)
+            if type(value) in (str, int, float) and (text := _member_name_part(definition, name, value)):
                 yield basis, name, text
-    for name in sorted(given):
-        value = given[name]
-        if isinstance(value, str) and _telling(value) and (text := _plain(definition, name, value)):
+    for name in sorted(members):
+        value = members[name]
+        if isinstance(value, str) and _is_distinctive(value) and (text := _member_name_part(definition, name, value)):
             yield "heuristic_fallback", name, text
 
 
-def _plain(definition: Definition, name: str, value: Any) -> str | None:
+def _member_name_part(definition: Definition, name: str, value: Any) -> str | None:
     field = definition.fields.get(name)
     return name_part(value, field is not None and field.preserve_case)
 
 
-def _telling(value: str) -> bool:
+def _is_distinctive(value: str) -> bool:
     """Whether a text may belong to one entity only: no status, and no currency."""
     text = value.strip()
     return text.lower() not in _SHARED and not (len(text) == 3 and text.isascii() and text.isalpha() and text.isupper())

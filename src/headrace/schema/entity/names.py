@@ -1,4 +1,4 @@
-"""Names of entity types: one spelling for each, and what is odd about some."""
+"""Names of entity types: normalising and linting them."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _SINGULAR_ENDINGS = ("ss", "us", "is", "ics", "itis", "ous")
 
 
 def normalise_type_name(name: str) -> str:
-    """The one spelling of a type's name: small letters and digits, words joined by underscores."""
+    """The canonical spelling of a type's name: small letters and digits, words joined by underscores."""
     plain = "".join(mark for mark in unicodedata.normalize("NFKD", name) if not unicodedata.combining(mark)).lower()
     return re.sub("[^a-z0-9]+", "_", plain).strip("_")[:MOST_CHARACTERS].strip("_") or "generic"
 
 
 def check_type_name(name: str) -> list[Notice]:
-    """What speaks against a normalised name, unless it is forced: it looks like a test, or like many."""
-    found = []
+    """Why a normalised name is refused unless it is forced: it looks like a test or like a plural."""
+    notices = []
     if _TEST_LIKE.fullmatch(name) or _TEST_FIRST.fullmatch(name):
-        found.append(Notice(FORBIDDEN, f"{name!r} looks like the name of a test"))
+        notices.append(Notice(FORBIDDEN, f"{name!r} looks like the name of a test"))
     if is_plural(name):
-        found.append(Notice(PLURAL, f"{name!r} looks like a plural; a type is named after one entity of it"))
-    return found
+        notices.append(Notice(PLURAL, f"{name!r} looks like a plural; a type is named after one entity of it"))
+    return notices
 
 
 def is_plural(name: str) -> bool:
@@ -55,16 +55,16 @@ def is_plural(name: str) -> bool:
     return len(word) > 2 and word.endswith("s") and word not in _SINGULAR and not word.endswith(_SINGULAR_ENDINGS)
 
 
-def lint_type_name(given: str) -> list[Notice]:
-    """What is odd about a name as it was given, though nothing speaks against it."""
-    name = normalise_type_name(given)
-    found = []
-    if _SNAKE.fullmatch(given) is None:
-        found.append(Notice("NAME_NOT_SNAKE_CASE", f"{given!r} is kept as {name!r}"))
+def lint_type_name(raw_name: str) -> list[Notice]:
+    """Style warnings about a name as it was sent."""
+    name = normalise_type_name(raw_name)
+    notices = []
+    if _SNAKE.fullmatch(raw_name) is None:
+        notices.append(Notice("NAME_NOT_SNAKE_CASE", f"{raw_name!r} is kept as {name!r}"))
     if name.endswith(_REDUNDANT):
-        found.append(Notice("NAME_REDUNDANT_SUFFIX", f"the ending of {name!r} says nothing"))
+        notices.append(Notice("NAME_REDUNDANT_SUFFIX", f"the ending of {name!r} says nothing"))
     if name in _GENERIC:
-        found.append(Notice("NAME_TOO_GENERIC", f"{name!r} could be anything"))
+        notices.append(Notice("NAME_TOO_GENERIC", f"{name!r} could be anything"))
     if len(name) < 3:
-        found.append(Notice("NAME_TOO_SHORT", f"{name!r} has fewer than three characters"))
-    return found
+        notices.append(Notice("NAME_TOO_SHORT", f"{name!r} has fewer than three characters"))
+    return notices

@@ -108,11 +108,11 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def alternatives(self) -> tuple[tuple[str, ...], ...]:
         """The identity rules, the preferred one first; a list of mere names is one rule that needs them all."""
-        given = self.canonical_name_fields
-        if not any(isinstance(rule, Composite) for rule in given):
-            names = tuple(rule for rule in given if isinstance(rule, str))
+        rules = self.canonical_name_fields
+        if not any(isinstance(rule, Composite) for rule in rules):
+            names = tuple(rule for rule in rules if isinstance(rule, str))
             return (names,) if names else ()
-        return tuple(rule.composite if isinstance(rule, Composite) else (rule,) for rule in given)
+        return tuple(rule.composite if isinstance(rule, Composite) else (rule,) for rule in rules)
 
     def dump(self) -> dict[str, Any]:
         """The definition as a JSON object."""

@@ -1,4 +1,4 @@
-"""An observation: what was said about one entity at one time, as the stream of its type holds it."""
+"""An observation: the values reported about one entity at one time, as stored in the stream of its type."""
 
 from __future__ import annotations
 
@@ -88,20 +88,20 @@ def observation_id(
     idempotency_key: str | None = None,
     run_id: str | None = None,
     details: Mapping[str, Any] | None = None,
-    given: Mapping[str, Any] | None = None,
+    members: Mapping[str, Any] | None = None,
 ) -> str:
-    """A hash of what was said, laid out as a UUID; saying it again gives the same.
+    """A hash of an observation, laid out as a UUID; an equal observation has the same.
 
-    It covers what was given and not how a schema split it, so that a replay after a change of the schema is still
-    a replay. ``observed_at_us`` is covered where the caller gave it, and is None where not. Who still has what was
-    ``given`` spares putting it together.
+    It covers the members as they were sent and not how a schema split them, so that a replay after a change of the
+    schema is still a replay. ``observed_at_us`` is None unless the caller gave it. Pass ``members``, if at hand, to
+    save rejoining the fields and fragments.
     """
-    whole = rejoin_fragments(fields, fragments) if given is None else given
-    said = [
+    whole = rejoin_fragments(fields, fragments) if members is None else members
+    parts = [
         *(kind, entity_id, source_id, observed_at_us, source_priority, observation_source, specificity_score),
         *(idempotency_key, run_id, whole, details or None),
     ]
-    return _uuid(sha256(msgspec.json.encode(said, order="sorted")).hexdigest())
+    return _uuid(sha256(msgspec.json.encode(parts, order="sorted")).hexdigest())
 
 
 def _uuid(digest: str) -> str:
@@ -112,7 +112,7 @@ def _uuid(digest: str) -> str:
 def tombstone(entity_type: str, size: int) -> bytes:
     """An entry in the place of one of so many bytes, so that nothing that counts bytes has to be counted again.
 
-    No observation is shorter: each has all its members, and its ids are longer than what is said here of its kind.
+    No observation is shorter: each has all its members, and its ids are longer than what is stored here.
     """
     body = encode(
         Observation(

@@ -1,4 +1,4 @@
-"""A user's schema over the global one: what is the user's own wins, and everything else follows what is global.
+"""A user's schema over the global one: what the user changed wins, everything else follows the global schema.
 
 There are three sides: the user's schema, the global version it was made from, and the global version of today. What
 the user left as it was is as it is today; what the user changed, added or took away stays so. A schema that was made
@@ -17,10 +17,10 @@ from headrace.schema.entity.problem import Notice
 
 
 def prune_declarations(definition: Definition) -> tuple[Definition, list[Notice]]:
-    """The definition with declarations only about fields it has, and what that changes about names."""
+    """The definition without declarations about missing fields, and notices if that changes the identity rule."""
     names = definition.fields
     kept: dict[str, Any] = {
-        "canonical_name_fields": _rules(definition),
+        "canonical_name_fields": _remaining_rules(definition),
         "temporal_fields": tuple(declared for declared in definition.temporal_fields if declared.field in names),
         "reference_fields": tuple(declared for declared in definition.reference_fields if declared.field in names),
         "store_warnings": tuple(
@@ -59,16 +59,16 @@ def prune_config(config: ReducerConfig, definition: Definition) -> ReducerConfig
     return msgspec.structs.replace(config, merge_policies=kept)
 
 
-def _rules(definition: Definition) -> tuple[str | Composite, ...]:
+def _remaining_rules(definition: Definition) -> tuple[str | Composite, ...]:
     """The identity rules with the fields that are left; a rule of which none is left is gone."""
-    found: list[str | Composite] = []
+    rules: list[str | Composite] = []
     for rule in definition.canonical_name_fields:
         if isinstance(rule, Composite):
             left = tuple(name for name in rule.composite if name in definition.fields)
-            found += [Composite(left)] if left else []
+            rules += [Composite(left)] if left else []
         elif rule in definition.fields:
-            found.append(rule)
-    return tuple(found)
+            rules.append(rule)
+    return tuple(rules)
 
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ _UNSAID = ReducerConfig({})
 
 
 def overlay_schema(user: Schema, base: Schema | None, current: Schema | None) -> Schema:
-    """What holds for the user; it keeps the version of the user's schema."""
+    """The schema that applies to the user, with the version of the user's schema."""
     if current is None:
         return user
     definition = _definition(user, base, current)
@@ -98,7 +98,7 @@ def _definition(user: Schema, base: Schema | None, current: Schema) -> Definitio
     own, today = user.schema_definition, current.schema_definition
     before = base.schema_definition if base else _EMPTY
     options: dict[str, Any] = {
-        name: _chosen(getattr(own, name), getattr(before, name), getattr(today, name))
+        name: _choose(getattr(own, name), getattr(before, name), getattr(today, name))
         for name in Definition.__struct_fields__
         if name not in ("fields", *_IDENTITY)
     }
@@ -115,19 +115,19 @@ def _identity(definition: Definition) -> dict[str, Any]:
 def _config(own: ReducerConfig, before: ReducerConfig, today: ReducerConfig) -> ReducerConfig:
     return ReducerConfig(
         _members(own.merge_policies, before.merge_policies, today.merge_policies),
-        _chosen(own.observation_source_priority, before.observation_source_priority, today.observation_source_priority),
+        _choose(own.observation_source_priority, before.observation_source_priority, today.observation_source_priority),
     )
 
 
 def _members(own: Mapping[str, T], before: Mapping[str, T], today: Mapping[str, T]) -> dict[str, T]:
     """Each member by itself; one that a side lacks counts as absent there."""
     chosen = {
-        name: _chosen(own.get(name, _ABSENT), before.get(name, _ABSENT), today.get(name, _ABSENT))
+        name: _choose(own.get(name, _ABSENT), before.get(name, _ABSENT), today.get(name, _ABSENT))
         for name in {**own, **today}
     }
     return {name: value for name, value in chosen.items() if value is not _ABSENT}
 
 
-def _chosen(own: T, before: T, today: T) -> T:
+def _choose(own: T, before: T, today: T) -> T:
     """Today's value where the user left it as it was."""
     return today if own == before else own

@@ -1,4 +1,4 @@
-"""The plan of a change of an entity type; what it does to entities is counted by whoever has them."""
+"""Plans of changes of an entity type; the caller counts the impact on stored entities."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.schema.entity.semver import distance, parse
 from headrace.schema.entity.update import VERSION_TAKEN, TypeUpdate, apply_update
 from headrace.schema.plan import Impact, Plan, Refusal
 
-#: What there is before the first version.
+#: The version before the first one.
 NOTHING = ""
 
 
@@ -46,7 +46,7 @@ def plan_registration(
             VERSION_TAKEN, "/schema_version", f"{schema.entity_type} {schema.schema_version} exists"
         )
         return _plan(active, schema, refusals=_refusals([problem]))
-    return _plan(active, schema, reasons=_understated(active, schema), impact=impact)
+    return _plan(active, schema, reasons=_understated_version_reasons(active, schema), impact=impact)
 
 
 def plan_activation(active: Schema | None, schema: Schema, impact: Iterable[Impact] = ()) -> Plan[Schema]:
@@ -63,16 +63,18 @@ def _plan(
     impact: Iterable[Impact] = (),
 ) -> Plan[Schema]:
     changes = tuple(difference.change for difference in differences(old, new)) if old else ()
-    told = list(reasons)
+    all_reasons = list(reasons)
     if old and rekeys(old.schema_definition, new.schema_definition):
-        told.append("entities that exist keep their ids; what is stored from now on is told apart by the new rule")
+        all_reasons.append(
+            "entities that exist keep their ids; what is stored from now on is told apart by the new rule"
+        )
     return Plan(
         subject=new.entity_type,
         from_version=old.schema_version if old else NOTHING,
         to_version=new.schema_version,
         registry=new,
         changes=changes,
-        reasons=tuple(told),
+        reasons=tuple(all_reasons),
         impact=tuple(impact),
         refusals=refusals,
     )
@@ -82,8 +84,8 @@ def _refusals(problems: Iterable[EntityProblem]) -> tuple[Refusal, ...]:
     return tuple(Refusal(problem.code, problem.path, problem.message) for problem in problems)
 
 
-def _understated(active: Schema | None, schema: Schema) -> list[str]:
-    """That a version number promises less change than there is."""
+def _understated_version_reasons(active: Schema | None, schema: Schema) -> list[str]:
+    """The reason that a version number promises less change than there is, if it does."""
     if active is None:
         return []
     bump, old, new = bump_of(differences(active, schema)), parse(active.schema_version), parse(schema.schema_version)
@@ -102,18 +104,18 @@ _BAD: dict[str, type[HeadraceError]] = {kind.code: kind for kind in (ForbiddenEn
 
 def refusal(problems: Sequence[EntityProblem | Refusal]) -> HeadraceError:
     """The error for what cannot be done: the gravest reason, and all of them as facts."""
-    told = [_told(problem) for problem in problems]
-    first = next((one for one in told if one["code"] in _CONFLICTS), told[0])
+    documents = [_dump_problem(problem) for problem in problems]
+    first = next((document for document in documents if document["code"] in _CONFLICTS), documents[0])
     kind = _CONFLICTS.get(first["code"]) or _BAD.get(first["code"]) or BadRequest
-    return kind(first["message"], field=first["path"] or "body", problems=told)
+    return kind(first["message"], field=first["path"] or "body", problems=documents)
 
 
-def _told(problem: EntityProblem | Refusal) -> dict[str, Any]:
+def _dump_problem(problem: EntityProblem | Refusal) -> dict[str, Any]:
     if isinstance(problem, EntityProblem):
         return problem.dump()
     return {"code": problem.code, "path": problem.pointer, "message": problem.message, **problem.facts}
 
 
 def unknown(entity_type: str) -> UnknownEntityType:
-    """That a caller sees no such type."""
+    """The error for a type that the caller cannot see."""
     return UnknownEntityType("there is no entity type of this name", entity_type=entity_type)

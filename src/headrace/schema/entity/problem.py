@@ -1,4 +1,4 @@
-"""What is wrong with a request about entities, and what is merely worth knowing.
+"""Problems and notices of requests about entities, and readers that collect them.
 
 Codes in capitals are those of the reference interface; ours are in lower case.
 """
@@ -17,7 +17,7 @@ DANGLING = "unknown_field"
 
 
 class EntityProblem(NamedTuple):
-    """One thing that is wrong: a stable code, where as a JSON Pointer into what was given, and a sentence."""
+    """One error in a request: a stable code, a JSON Pointer into the request, and a sentence."""
 
     code: str
     path: str
@@ -29,7 +29,7 @@ class EntityProblem(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """One thing that is accepted but worth knowing: a stable code, a sentence, and the fields it is about."""
+    """A remark on something that was accepted: a stable code, a sentence, and the fields it is about."""
 
     code: str
     message: str
@@ -40,24 +40,24 @@ class Notice(NamedTuple):
 
     def dump(self) -> dict[str, Any]:
         """The notice as a JSON object."""
-        told = {"code": self.code, "message": self.message, "fields": list(self.fields)}
+        document = {"code": self.code, "message": self.message, "fields": list(self.fields)}
         if self.constraint:
-            told |= {"constraint": self.constraint, "constraint_value": self.constraint_value}
-        return told
+            document |= {"constraint": self.constraint, "constraint_value": self.constraint_value}
+        return document
 
 
 class Location(NamedTuple):
-    """Where a value stands, and where problems with it go."""
+    """The path of a value in a request, and the list that its problems are added to."""
 
     path: pointer.Pointer
     problems: list[EntityProblem]
 
     def at(self, name: str | int) -> Location:
-        """The place of a member."""
+        """The location of a member."""
         return self._replace(path=(*self.path, str(name)))
 
     def refuse(self, code: str, message: str) -> None:
-        """Note a problem with what stands here."""
+        """Note a problem with the value here."""
         self.problems.append(EntityProblem(code, pointer.text(self.path), message))
 
 
@@ -68,73 +68,71 @@ Reader = Callable[[Any, Location], Any]
 
 
 def read_members(
-    given: Any, readers: Mapping[str, Reader], place: Location, required: Collection[str] = ()
+    raw: Any, readers: Mapping[str, Reader], location: Location, required: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The members that were read; each unknown, missing or unreadable one is noted. A null is as if not given."""
-    if not isinstance(given, dict):
-        place.refuse(INVALID, "this is an object")
+    """Read the members of an object; unknown, missing and bad ones are noted. A null counts as missing."""
+    if not isinstance(raw, dict):
+        location.refuse(INVALID, "this is an object")
         return {}
-    for name in given:
+    for name in raw:
         if name not in readers:
-            place.at(name).refuse(UNKNOWN, f"there is no {name!r} here, only {', '.join(readers)}")
+            location.at(name).refuse(UNKNOWN, f"there is no {name!r} here, only {', '.join(readers)}")
     for name in required:
-        if given.get(name) is None:
-            place.at(name).refuse(MISSING, f"{name} is missing")
-    return {
-        name: reader(given[name], place.at(name)) for name, reader in readers.items() if given.get(name) is not None
-    }
+        if raw.get(name) is None:
+            location.at(name).refuse(MISSING, f"{name} is missing")
+    return {name: reader(raw[name], location.at(name)) for name, reader in readers.items() if raw.get(name) is not None}
 
 
-def read_text(given: Any, place: Location) -> str:
+def read_text(raw: Any, location: Location) -> str:
     """A text that is not blank."""
-    if isinstance(given, str) and given.strip() and len(given) <= LONGEST_TEXT:
-        return given
-    place.refuse(INVALID, f"this is a text of 1 to {LONGEST_TEXT} characters")
+    if isinstance(raw, str) and raw.strip() and len(raw) <= LONGEST_TEXT:
+        return raw
+    location.refuse(INVALID, f"this is a text of 1 to {LONGEST_TEXT} characters")
     return ""
 
 
-def read_boolean(given: Any, place: Location) -> bool:
+def read_boolean(raw: Any, location: Location) -> bool:
     """True or false."""
-    if not isinstance(given, bool):
-        place.refuse(INVALID, "this is true or false")
-    return given is True
+    if not isinstance(raw, bool):
+        location.refuse(INVALID, "this is true or false")
+    return raw is True
 
 
-def read_fraction(given: Any, place: Location) -> float:
+def read_fraction(raw: Any, location: Location) -> float:
     """A number from 0 to 1."""
-    if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given <= 1:
-        return given
-    place.refuse(INVALID, "this is a number from 0 to 1")
+    if isinstance(raw, int | float) and not isinstance(raw, bool) and 0 <= raw <= 1:
+        return raw
+    location.refuse(INVALID, "this is a number from 0 to 1")
     return 0.0
 
 
 def choice_reader(*words: str) -> Reader:
-    """One of some words."""
+    """A reader of one of some words."""
 
-    def read(given: Any, place: Location) -> Any:
-        if not (isinstance(given, str) and given in words):
-            place.refuse(INVALID, f"this is one of {', '.join(words)}")
-        return given
+    def read(raw: Any, location: Location) -> Any:
+        if not (isinstance(raw, str) and raw in words):
+            location.refuse(INVALID, f"this is one of {', '.join(words)}")
+        return raw
 
     return read
 
 
-def list_reader(item: Reader) -> Reader:
-    """A list, of which every element is read alike."""
+def list_reader(read_element: Reader) -> Reader:
+    """A reader of a list whose elements are all read by one reader."""
 
-    def read(given: Any, place: Location) -> tuple[Any, ...]:
-        if not isinstance(given, list) or len(given) > MOST_MEMBERS:
-            place.refuse(INVALID, f"this is a list of at most {MOST_MEMBERS}")
+    def read(raw: Any, location: Location) -> tuple[Any, ...]:
+        if not isinstance(raw, list) or len(raw) > MOST_MEMBERS:
+            location.refuse(INVALID, f"this is a list of at most {MOST_MEMBERS}")
             return ()
-        return tuple(item(element, place.at(number)) for number, element in enumerate(given))
+        return tuple(read_element(element, location.at(number)) for number, element in enumerate(raw))
 
     return read
 
 
-def read_distinct_texts(given: Any, place: Location) -> tuple[str, ...]:
+def read_distinct_texts(raw: Any, location: Location) -> tuple[str, ...]:
     """A list of texts, none of them twice."""
-    found: tuple[str, ...] = list_reader(read_text)(given, place)
-    for number, name in enumerate(found):
-        if name in found[:number]:
-            place.at(number).refuse(INVALID, f"{name!r} is there already")
-    return found
+    texts: tuple[str, ...] = list_reader(read_text)(raw, location)
+    for number, name in enumerate(texts):
+        if name in texts[:number]:
+            location.at(number).refuse(INVALID, f"{name!r} is there already")
+    return texts

@@ -32,7 +32,7 @@ VERSION_INVALID = "version_invalid"
 
 
 class TypeRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a registration asks for; whose a user's schema is, only the server knows."""
+    """A request to register a schema; the server fills in the user of a user-specific schema."""
 
     schema: Schema
     activate: bool = False
@@ -42,89 +42,94 @@ class TypeRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_registration(payload: Any, guard: bool = False) -> TypeRegistration | list[EntityProblem]:
-    """A registration, or all that is wrong with it; ``guard`` refuses odd names unless the payload forces them."""
+    """A registration, or every problem with it; ``guard`` refuses dubious names unless the payload forces them."""
     problems: list[EntityProblem] = []
-    place = Location((), problems)
-    found = read_members(payload, _READERS, place, required=("entity_type", "schema_version"))
-    given = payload if isinstance(payload, dict) else {}
-    read_as = _documents(given, place)
-    noted = _name(found, guard, place)
-    scope = scope_of(found, place)
-    if problems or read_as is None:
+    location = Location((), problems)
+    parsed = read_members(payload, _READERS, location, required=("entity_type", "schema_version"))
+    document = payload if isinstance(payload, dict) else {}
+    parsed_definition = _read_definition(document, location)
+    name_notices = _check_name(parsed, guard, location)
+    scope = scope_of(parsed, location)
+    if problems or parsed_definition is None:
         return problems
     schema = Schema(
-        entity_type=names.normalise_type_name(found["entity_type"]),
-        schema_version=found["schema_version"],
-        schema_definition=read_as.definition,
-        reducer_config=read_as.reducer_config,
+        entity_type=names.normalise_type_name(parsed["entity_type"]),
+        schema_version=parsed["schema_version"],
+        schema_definition=parsed_definition.definition,
+        reducer_config=parsed_definition.reducer_config,
         scope=scope,
-        metadata=found.get("metadata", {}),
+        metadata=parsed.get("metadata", {}),
     )
-    flags = {name: found.get(name, False) for name in ("activate", "force", "dry_run")}
-    return TypeRegistration(schema=schema, notices=(*noted, *read_as.notices), **flags)
+    flags = {name: parsed.get(name, False) for name in ("activate", "force", "dry_run")}
+    return TypeRegistration(schema=schema, notices=(*name_notices, *parsed_definition.notices), **flags)
 
 
-def _documents(given: dict[str, Any], place: Location) -> definition.ParsedDefinition | None:
-    """The definition and the configuration; where one is missing, only that is told of it."""
-    wanted = ("schema_definition", "reducer_config")
-    missing = [name for name in wanted if given.get(name) is None]
+def _read_definition(document: dict[str, Any], location: Location) -> definition.ParsedDefinition | None:
+    """The definition and the configuration; for one that is missing, no other problem is reported."""
+    required = ("schema_definition", "reducer_config")
+    missing = [name for name in required if document.get(name) is None]
     for name in missing:
-        place.at(name).refuse(MISSING, f"{name} is missing")
-    aside: list[EntityProblem] = []
-    defined, configured = (place.at(name)._replace(problems=aside) for name in wanted)
-    read_as = definition.read(given.get(wanted[0]), given.get(wanted[1]), defined, configured)
+        location.at(name).refuse(MISSING, f"{name} is missing")
+    definition_problems: list[EntityProblem] = []
+    definition_location, config_location = (
+        location.at(name)._replace(problems=definition_problems) for name in required
+    )
+    parsed_definition = definition.read(
+        document.get(required[0]), document.get(required[1]), definition_location, config_location
+    )
     absent = {f"/{name}" for name in missing}
-    place.problems.extend(problem for problem in aside if problem.path not in absent)
-    return read_as
+    location.problems.extend(problem for problem in definition_problems if problem.path not in absent)
+    return parsed_definition
 
 
-def _name(found: dict[str, Any], guard: bool, place: Location) -> list[Notice]:
-    """What is worth knowing about the name; what speaks against it is a problem where names are guarded."""
-    given = found.get("entity_type", "")
-    if not given:
+def _check_name(parsed: dict[str, Any], guard: bool, location: Location) -> list[Notice]:
+    """Notices about the name; with ``guard``, those that speak against it become problems."""
+    raw_name = parsed.get("entity_type", "")
+    if not raw_name:
         return []
-    against = names.check_type_name(names.normalise_type_name(given))
-    if guard and not found.get("force", False):
-        for notice in against:
-            place.at("entity_type").refuse(notice.code, notice.message)
-        against = []
-    return [*against, *names.lint_type_name(given)]
+    objections = names.check_type_name(names.normalise_type_name(raw_name))
+    if guard and not parsed.get("force", False):
+        for notice in objections:
+            location.at("entity_type").refuse(notice.code, notice.message)
+        objections = []
+    return [*objections, *names.lint_type_name(raw_name)]
 
 
-def scope_of(found: dict[str, Any], place: Location) -> Any:
-    """The scope, which can be said in two ways."""
-    specific = found.get("user_specific")
-    scope = found.get("scope", "user" if specific else "global")
+def scope_of(parsed: dict[str, Any], location: Location) -> Any:
+    """The scope, which is given as ``scope`` or as ``user_specific``."""
+    specific = parsed.get("user_specific")
+    scope = parsed.get("scope", "user" if specific else "global")
     if specific is not None and specific != (scope == "user"):
-        place.at("user_specific").refuse(INVALID, f"user_specific contradicts scope {scope}")
+        location.at("user_specific").refuse(INVALID, f"user_specific contradicts scope {scope}")
     return scope
 
 
-def read_version(given: Any, place: Location) -> str:
-    """A version in its one spelling."""
-    version = semver.parse(given)
+def read_version(raw: Any, location: Location) -> str:
+    """A version in its canonical spelling."""
+    version = semver.parse(raw)
     if version is None:
-        place.refuse(VERSION_INVALID, f"{given!r} is no version such as 1.0 or 1.0.0")
+        location.refuse(VERSION_INVALID, f"{raw!r} is no version such as 1.0 or 1.0.0")
     return str(version)
 
 
-def read_metadata(given: Any, place: Location) -> dict[str, Any]:
+def read_metadata(raw: Any, location: Location) -> dict[str, Any]:
     """An object of anything."""
-    if not isinstance(given, dict):
-        place.refuse(INVALID, "metadata is an object")
+    if not isinstance(raw, dict):
+        location.refuse(INVALID, "metadata is an object")
         return {}
-    return given
+    return raw
 
 
-def _as_given(given: Any, _: Location) -> Any:
-    return given
+def _pass_through(raw: Any, _: Location) -> Any:
+    """Leave a member as it is; it is read later, together with others."""
+    return raw
 
 
 _READERS: dict[str, Reader] = {
     "entity_type": read_text,
     "schema_version": read_version,
-    "schema_definition": _as_given,
-    "reducer_config": _as_given,
+    "schema_definition": _pass_through,
+    "reducer_config": _pass_through,
     "scope": choice_reader("global", "user"),
     "user_specific": read_boolean,
     "metadata": read_metadata,
@@ -135,7 +140,7 @@ _READERS: dict[str, Reader] = {
 
 
 def path(schema: Schema) -> str:
-    """Where the file of a version lies; a user's schemas lie apart."""
+    """The path of the file of a version; schemas of users have directories of their own."""
     owner = "" if schema.user_id is None else f"users/{quote(schema.user_id, safe='').replace('.', '%2E')}/"
     return f"schema_snapshots/{owner}{schema.entity_type}/v{schema.schema_version}.json"
 
@@ -151,7 +156,7 @@ _OPTIONS = ("required", "validator", "preserveCase", "description", "converters"
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An update, and what else its sender wants."""
+    """An update of a type, with the options of the request."""
 
     update: TypeUpdate
     scope: str = "global"
@@ -163,68 +168,63 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_change_request(payload: Any) -> ChangeRequest | list[EntityProblem]:
-    """An update of a type, or all that is wrong with its shape."""
+    """An update of a type, or every problem with its structure."""
     problems: list[EntityProblem] = []
-    place = Location((), problems)
-    found = read_members(payload, _CHANGE_REQUEST_READERS, place)
-    scope = scope_of(found, place)
-    _once(found.get("fields_to_add", ()), place.at("fields_to_add"))
+    location = Location((), problems)
+    parsed = read_members(payload, _CHANGE_REQUEST_READERS, location)
+    scope = scope_of(parsed, location)
+    _check_distinct_names(parsed.get("fields_to_add", ()), location.at("fields_to_add"))
     if problems:
         return problems
-    update = TypeUpdate(**{name: found[name] for name in TypeUpdate.__struct_fields__ if name in found})
-    wishes = ("activate", "migrate_existing", "migrate_user_id", "force", "dry_run")
-    return ChangeRequest(update=update, scope=scope, **{name: found[name] for name in wishes if name in found})
+    update = TypeUpdate(**{name: parsed[name] for name in TypeUpdate.__struct_fields__ if name in parsed})
+    options = ("activate", "migrate_existing", "migrate_user_id", "force", "dry_run")
+    return ChangeRequest(update=update, scope=scope, **{name: parsed[name] for name in options if name in parsed})
 
 
-def _once(additions: tuple[Addition | None, ...], place: Location) -> None:
+def _check_distinct_names(additions: tuple[Addition | None, ...], location: Location) -> None:
     names = [None if addition is None else addition.name for addition in additions]
     for number, name in enumerate(names):
         if name is not None and name in names[:number]:
-            place.at(number).at("field_name").refuse(INVALID, f"{name!r} is to be added already")
+            location.at(number).at("field_name").refuse(INVALID, f"{name!r} is to be added already")
 
 
-def _addition(given: Any, place: Location) -> Addition | None:
-    before = len(place.problems)
-    found = read_members(given, _ADDITION, place, required=("field_name", "field_type"))
-    if len(place.problems) > before:
+def _read_addition(raw: Any, location: Location) -> Addition | None:
+    before = len(location.problems)
+    parsed = read_members(raw, _ADDITION, location, required=("field_name", "field_type"))
+    if len(location.problems) > before:
         return None
     field = read_field(
-        {"type": found["field_type"], **{name: given[name] for name in _OPTIONS if name in given}}, place
+        {"type": parsed["field_type"], **{name: raw[name] for name in _OPTIONS if name in raw}}, location
     )
-    policy = Policy(found.get("reducer_strategy", "last_write"), found.get("tie_breaker", "observed_at"))
-    return None if field is None else Addition(found["field_name"], field, policy)
+    policy = Policy(parsed.get("reducer_strategy", "last_write"), parsed.get("tie_breaker", "observed_at"))
+    return None if field is None else Addition(parsed["field_name"], field, policy)
 
 
-def _converter(given: Any, place: Location) -> ConverterAddition | None:
+def _read_converter_addition(raw: Any, location: Location) -> ConverterAddition | None:
     readers: dict[str, Reader] = {"field_name": read_text, "converter": read_converter}
-    found = read_members(given, readers, place, required=("field_name", "converter"))
-    if found.get("converter") is None:
+    parsed = read_members(raw, readers, location, required=("field_name", "converter"))
+    if parsed.get("converter") is None:
         return None
-    return ConverterAddition(found.get("field_name", ""), found["converter"])
+    return ConverterAddition(parsed.get("field_name", ""), parsed["converter"])
 
 
-def _change_request_name(given: Any, place: Location) -> str:
-    if not is_name(given):
-        place.refuse(INVALID, f"{given!r} cannot be the name of a field")
-    return str(given)
-
-
-def _later(given: Any, _: Location) -> Any:
-    """What is read with the whole field."""
-    return given
+def _read_field_name(raw: Any, location: Location) -> str:
+    if not is_name(raw):
+        location.refuse(INVALID, f"{raw!r} cannot be the name of a field")
+    return str(raw)
 
 
 _ADDITION: dict[str, Reader] = {
-    "field_name": _change_request_name,
+    "field_name": _read_field_name,
     "field_type": read_type,
     "reducer_strategy": read_strategy,
     "tie_breaker": read_tie_breaker,
-    **dict.fromkeys(_OPTIONS, _later),
+    **dict.fromkeys(_OPTIONS, _pass_through),
 }
 _CHANGE_REQUEST_READERS: dict[str, Reader] = {
-    "fields_to_add": list_reader(_addition),
+    "fields_to_add": list_reader(_read_addition),
     "fields_to_remove": read_distinct_texts,
-    "converters_to_add": list_reader(_converter),
+    "converters_to_add": list_reader(_read_converter_addition),
     "canonical_name_fields": read_rules,
     "schema_version": read_version,
     "metadata": read_metadata,

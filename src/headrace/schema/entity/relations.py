@@ -1,4 +1,4 @@
-"""What the values of an entity say about time and about other entities."""
+"""Dated events and links to other entities, from the values of an entity."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def find_moments(definition: Definition, fields: Mapping[str, Any]) -> list[Mome
 
 def find_links(definition: Definition, fields: Mapping[str, Any], tenant: str) -> list[Link]:
     """One link for each value that names an entity; an id stands for itself."""
-    found = []
+    links = []
     for declared in definition.reference_fields:
         for value in _each(fields.get(declared.field)):
             name = name_part(value)
             if name is not None:
                 target = declared.target_entity_type
-                known = isinstance(value, str) and value.startswith("ent_")
-                identifier = value if known else entity_id(tenant, f"{target}:{name}")
-                found.append(Link(declared.field, declared.relationship_type or REFERS_TO, target, value, identifier))
-    return found
+                is_entity_id = isinstance(value, str) and value.startswith("ent_")
+                identifier = value if is_entity_id else entity_id(tenant, f"{target}:{name}")
+                links.append(Link(declared.field, declared.relationship_type or REFERS_TO, target, value, identifier))
+    return links
 
 
 def _each(value: Any) -> Iterator[Any]:

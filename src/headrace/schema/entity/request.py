@@ -1,4 +1,4 @@
-"""Requests to store entities, as they are read: nothing of what was said is lost unseen."""
+"""Requests to store entities, read without losing anything silently: no repeated key, no digit of a number."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CONTAINERS = frozenset({dict, list, Decimal})
 
 
 class ObservationOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is said with entities besides their fields: of all of a request, or of one of them under ``_meta``."""
+    """Options of observations: for a whole request, or for one entity under ``_meta``."""
 
     observed_at: str | None = None
     source_id: Name | None = None
@@ -51,26 +51,26 @@ class ObservationOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     @property
     def observed_at_us(self) -> int | None:
-        """When it was so, where that is said."""
+        """When the observation was made, if given."""
         return None if self.observed_at is None else moment(self.observed_at)
 
 
 class Meta(ObservationOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is said of one entity; ``target_id`` names the one that is meant."""
+    """Options of one entity; ``target_id`` is the id of the entity that is meant."""
 
     target_id: Name | None = None
 
 
 class RequestOptions(ObservationOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is said of a whole request."""
+    """Options of a whole request."""
 
     commit: bool = True
-    #: For whom an admin asks.
+    #: The user an admin acts for.
     user_id: Name | None = None
 
 
 class StoreRequest(msgspec.Struct, frozen=True):
-    """A request as it was read; ``source_id`` is that of its content where none was given.
+    """A parsed request; without a given ``source_id`` it is derived from the content.
 
     The content are the entities, except those that name a source of their own.
     """
@@ -106,15 +106,15 @@ def make_store_request(entities: list[Any], envelope: RequestOptions, user_id: s
     if len({entity["entity_type"] for entity in entities}) > MOST_TYPES:
         raise BatchTooLarge(f"a request has entities of at most {MOST_TYPES} types", limit=MOST_TYPES)
     contents = [entity for entity in entities if not _has_source(entity)]
-    found = sha256(_ENCODE(user_id))
-    found.update(_ENCODE(contents))
-    addressed = ADDRESSED + found.hexdigest()
-    named = envelope.source_id
-    check_source(named, addressed)
+    digest = sha256(_ENCODE(user_id))
+    digest.update(_ENCODE(contents))
+    content_address = ADDRESSED + digest.hexdigest()
+    source_id = envelope.source_id
+    check_source(source_id, content_address)
     if len(contents) != len(entities):
-        found.update(_ENCODE(entities))
-    found.update(_ENCODE(msgspec.structs.replace(envelope, idempotency_key=None, commit=True)))
-    return StoreRequest(entities, envelope, user_id, named or addressed, found.digest())
+        digest.update(_ENCODE(entities))
+    digest.update(_ENCODE(msgspec.structs.replace(envelope, idempotency_key=None, commit=True)))
+    return StoreRequest(entities, envelope, user_id, source_id or content_address, digest.digest())
 
 
 def address(entities: list[Any], user_id: str) -> str:
@@ -128,10 +128,10 @@ def _has_source(entity: dict[str, Any]) -> bool:
     return isinstance(meta, dict) and meta.get("source_id") is not None
 
 
-def check_source(named: str | None, addressed: str) -> None:
+def check_source(source_id: str | None, content_address: str) -> None:
     """Refuse the name of a source that would be the address of other contents."""
-    if named is not None and named != addressed and named.startswith(ADDRESSED):
-        raise BadRequest(f"{named}: ids that begin with {ADDRESSED} are those of contents", field="source_id")
+    if source_id is not None and source_id != content_address and source_id.startswith(ADDRESSED):
+        raise BadRequest(f"{source_id}: ids that begin with {ADDRESSED} are those of contents", field="source_id")
 
 
 def moment(text: str) -> int:
@@ -145,13 +145,13 @@ def convert(value: Any, kind: type[Document], where: str) -> Document:
         return decoding.convert(value, kind)
     except msgspec.ValidationError as reason:
         message = str(reason)
-        found = _FIELD.search(message) or _NAMED.search(message)
-        field = found[1] if found else ""
+        match = _FIELD.search(message) or _NAMED.search(message)
+        field = match[1] if match else ""
         raise BadRequest(f"{where}{message}", field=field or "body") from reason
 
 
 def parse_document(body: bytes) -> dict[str, Any]:
-    """The one object that a body holds, with nothing in it lost unseen."""
+    """The JSON object that a body holds, read without losing anything silently."""
     check_text(body)
     try:
         values, failures = read_exactly(body)
@@ -182,15 +182,15 @@ def find_flaw(value: Any) -> str | None:
     """Why a value cannot be kept as it is: a number in it that no float holds, or too many levels."""
     level = [value]
     for _ in range(MOST_LEVELS):
-        below: list[Any] = []
-        for one in level:
-            if type(one) is dict:
-                below += [member for member in one.values() if type(member) in _CONTAINERS]
-            elif type(one) is list:
-                below += [member for member in one if type(member) in _CONTAINERS]
-            elif type(one) is Decimal:
+        next_level: list[Any] = []
+        for container in level:
+            if type(container) is dict:
+                next_level += [member for member in container.values() if type(member) in _CONTAINERS]
+            elif type(container) is list:
+                next_level += [member for member in container if type(member) in _CONTAINERS]
+            elif type(container) is Decimal:
                 return "holds a number with more digits than are kept; send it as text"
-        if not below:
+        if not next_level:
             return None
-        level = below
+        level = next_level
     return f"is nested too deeply: there are at most {MOST_LEVELS} levels"

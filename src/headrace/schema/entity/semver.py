@@ -40,8 +40,8 @@ class Version(NamedTuple):
 
 def parse(text: object) -> Version | None:
     """The version that ``1.2`` or ``1.2.3`` means, or None where it is none."""
-    found = _SYNTAX.fullmatch(text) if isinstance(text, str) else None
-    return Version(*(int(part or 0) for part in found.groups())) if found else None
+    match = _SYNTAX.fullmatch(text) if isinstance(text, str) else None
+    return Version(*(int(part or 0) for part in match.groups())) if match else None
 
 
 def distance(old: Version, new: Version) -> Bump:

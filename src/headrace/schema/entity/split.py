@@ -1,6 +1,6 @@
-"""What was given for an entity, split into what fits the schema and what does not; nothing is ever lost.
+"""Split the members of an entity into fields that fit the schema and fragments that do not; nothing is lost.
 
-The law: ``rejoin_fragments(fields, fragments)`` is exactly what was given.
+The law: ``rejoin_fragments(fields, fragments)`` is exactly what was split.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Reason = Literal["unknown_field", "converted_value_original"]
 
 
 class Fragment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A value that the fields do not hold: one that has no place there, or the original of one that was converted."""
+    """A value outside the fields: one that fits no field, or the original of one that was converted."""
 
     key: str
     value: Any
@@ -49,17 +49,17 @@ class Splitter:
             if field.validator is not None
         }
 
-    def split(self, given: Mapping[str, Any]) -> Split:
+    def split(self, members: Mapping[str, Any]) -> Split:
         """What fits, converted where that makes it fit, and the fragments."""
         fields: dict[str, Any] = {}
         fragments = []
         plain = self._plain
-        for key, value in given.items():
+        for key, value in members.items():
             if type(value) is plain.get(key):
                 fields[key] = value
                 continue
             field = self._fields.get(key)
-            made = UNFIT if field is None else value if value is None else self._made(key, field, value)
+            made = UNFIT if field is None else value if value is None else self._convert(key, field, value)
             if made is UNFIT:
                 fragments.append(Fragment(key, value, "unknown_field"))
                 continue
@@ -68,7 +68,7 @@ class Splitter:
                 fragments.append(Fragment(key, value, "converted_value_original", field.type if field else None))
         return Split(fields, tuple(fragments))
 
-    def _made(self, key: str, field: Field, value: Any) -> Any:
+    def _convert(self, key: str, field: Field, value: Any) -> Any:
         """The value as the field holds it, or UNFIT."""
         made = convert_value(field, value)
         accepts = self._validators.get(key)
@@ -86,5 +86,5 @@ class Splitter:
 
 
 def rejoin_fragments(fields: Mapping[str, Any], fragments: Iterable[Fragment]) -> dict[str, Any]:
-    """What was given, from what it was split into."""
+    """The members that were split into these fields and fragments."""
     return {**fields, **{fragment.key: fragment.value for fragment in fragments}}

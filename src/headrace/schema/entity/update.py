@@ -1,6 +1,6 @@
-"""A schema, updated in parts: fields come and go, converters are added, the identity rule is replaced.
+"""Partial updates of a schema: fields are added or removed, converters added, the identity rule replaced.
 
-Whatever an update does not speak of is carried over. One that changes nothing makes no version.
+What an update does not mention stays. An update that changes nothing makes no version.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ConverterAddition(NamedTuple):
 
 
 class TypeUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What an update asks for; None for the identity rule leaves it, and an empty one takes it away."""
+    """A partial update; None leaves the identity rule as it is, an empty one removes it."""
 
     fields_to_add: tuple[Addition, ...] = ()
     fields_to_remove: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class TypeUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpdatedSchema(NamedTuple):
-    """The schema after an update, its differences, and what is worth knowing; without differences it is the same."""
+    """The schema after an update, its differences and notices; without differences it is the old schema."""
 
     schema: Schema
     differences: list[Difference]
@@ -58,45 +58,45 @@ class UpdatedSchema(NamedTuple):
 
 
 def apply_update(base: Schema, update: TypeUpdate, taken: Collection[str] = ()) -> UpdatedSchema | list[EntityProblem]:
-    """The next version of a schema, or all that is wrong; ``taken`` are the versions that exist."""
+    """The next version of a schema, or all problems; ``taken`` are the versions that exist."""
     problems: list[EntityProblem] = []
-    place = Location((), problems)
-    _check_names(base.schema_definition, update, place)
+    location = Location((), problems)
+    _check_names(base.schema_definition, update, location)
     if problems:
         return problems
     definition, notices = _definition(base.schema_definition, update)
     config = _config(base.reducer_config, definition, update, base.schema_definition)
-    made = msgspec.structs.replace(
+    new_schema = msgspec.structs.replace(
         base,
         schema_definition=definition,
         reducer_config=config,
         metadata={**base.metadata, **update.metadata},
     )
-    found = differences(base, made)
-    bump = bump_of(found)
+    all_differences = differences(base, new_schema)
+    bump = bump_of(all_differences)
     if bump is Bump.NONE:
-        return UpdatedSchema(base, [], bump, [*_skipped(base, update), *notices])
-    version = _version(base, bump, update, taken, place)
+        return UpdatedSchema(base, [], bump, [*_skipped_notices(base, update), *notices])
+    version = _version(base, bump, update, taken, location)
     if problems:
         return problems
-    made = msgspec.structs.replace(made, schema_version=version)
-    return UpdatedSchema(made, found, bump, [*_skipped(base, update), *notices])
+    new_schema = msgspec.structs.replace(new_schema, schema_version=version)
+    return UpdatedSchema(new_schema, all_differences, bump, [*_skipped_notices(base, update), *notices])
 
 
-def _check_names(base: Definition, update: TypeUpdate, place: Location) -> None:
+def _check_names(base: Definition, update: TypeUpdate, location: Location) -> None:
     """Note what cannot be done to the fields that there are."""
     added = {addition.name: addition.field for addition in update.fields_to_add}
     for number, name in enumerate(update.fields_to_remove):
         if name in added:
-            place.at("fields_to_remove").at(number).refuse(INVALID, f"{name!r} is to be added and to be removed")
+            location.at("fields_to_remove").at(number).refuse(INVALID, f"{name!r} is to be added and to be removed")
     fields = {**added, **base.fields}
-    left = {name: field for name, field in fields.items() if name not in update.fields_to_remove}
-    if len(left) > MOST_FIELDS:
-        place.at("fields_to_add").refuse(INVALID, f"a definition has at most {MOST_FIELDS} fields")
-    if not left:
-        place.at("fields_to_remove").refuse(INVALID, "at least one field must remain")
+    remaining = {name: field for name, field in fields.items() if name not in update.fields_to_remove}
+    if len(remaining) > MOST_FIELDS:
+        location.at("fields_to_add").refuse(INVALID, f"a definition has at most {MOST_FIELDS} fields")
+    if not remaining:
+        location.at("fields_to_remove").refuse(INVALID, "at least one field must remain")
     for number, addition in enumerate(update.converters_to_add):
-        where, field = place.at("converters_to_add").at(number), left.get(addition.field)
+        where, field = location.at("converters_to_add").at(number), remaining.get(addition.field)
         if field is None:
             where.at("field_name").refuse(DANGLING, f"there is no field {addition.field!r} to add a converter to")
         elif addition.converter.to_type != field.type:
@@ -104,8 +104,8 @@ def _check_names(base: Definition, update: TypeUpdate, place: Location) -> None:
             where.at("converter").at("to").refuse(CONVERTER_MISMATCH, message)
     for number, rule in enumerate(update.canonical_name_fields or ()):
         for name in rule.composite if isinstance(rule, Composite) else (rule,):
-            if name not in left:
-                place.at("canonical_name_fields").at(number).refuse(DANGLING, f"there is no field {name!r}")
+            if name not in remaining:
+                location.at("canonical_name_fields").at(number).refuse(DANGLING, f"there is no field {name!r}")
 
 
 def _definition(base: Definition, update: TypeUpdate) -> tuple[Definition, list[Notice]]:
@@ -113,19 +113,19 @@ def _definition(base: Definition, update: TypeUpdate) -> tuple[Definition, list[
     for addition in update.fields_to_add:
         fields.setdefault(addition.name, addition.field)
     for field, converter in update.converters_to_add:
-        if all(known.function != converter.function for known in fields[field].converters):
+        if all(existing.function != converter.function for existing in fields[field].converters):
             more = (*fields[field].converters, converter)
             fields[field] = msgspec.structs.replace(fields[field], converters=more)
     for name in update.fields_to_remove:
         fields.pop(name, None)
-    made = msgspec.structs.replace(base, fields=fields)
+    new_definition = msgspec.structs.replace(base, fields=fields)
     rules = update.canonical_name_fields
     ruled = base if rules is None else msgspec.structs.replace(base, canonical_name_fields=rules)
     if ruled.alternatives == base.alternatives:
-        return prune_declarations(made)
-    made = msgspec.structs.replace(made, canonical_name_fields=rules, identity_opt_out=None)
-    made, notices = ensure_identity(made)
-    return prune_declarations(made)[0], notices
+        return prune_declarations(new_definition)
+    new_definition = msgspec.structs.replace(new_definition, canonical_name_fields=rules, identity_opt_out=None)
+    new_definition, notices = ensure_identity(new_definition)
+    return prune_declarations(new_definition)[0], notices
 
 
 def _config(base: ReducerConfig, definition: Definition, update: TypeUpdate, before: Definition) -> ReducerConfig:
@@ -136,31 +136,31 @@ def _config(base: ReducerConfig, definition: Definition, update: TypeUpdate, bef
     return prune_config(msgspec.structs.replace(base, merge_policies=policies), definition)
 
 
-def _skipped(base: Schema, update: TypeUpdate) -> list[Notice]:
-    """What was asked for and is so already."""
+def _skipped_notices(base: Schema, update: TypeUpdate) -> list[Notice]:
+    """Notices about parts of an update that change nothing."""
     fields = base.schema_definition.fields
-    there = tuple(addition.name for addition in update.fields_to_add if addition.name in fields)
-    gone = tuple(name for name in update.fields_to_remove if name not in fields)
-    found = []
-    if there:
-        found.append(Notice("FIELD_EXISTS", "these fields exist, and stay as they are", there))
-    if gone:
-        found.append(Notice("FIELD_ABSENT", "there are no such fields to remove", gone))
-    return found
+    present = tuple(addition.name for addition in update.fields_to_add if addition.name in fields)
+    absent = tuple(name for name in update.fields_to_remove if name not in fields)
+    notices = []
+    if present:
+        notices.append(Notice("FIELD_EXISTS", "these fields exist, and stay as they are", present))
+    if absent:
+        notices.append(Notice("FIELD_ABSENT", "there are no such fields to remove", absent))
+    return notices
 
 
-def _version(base: Schema, bump: Bump, update: TypeUpdate, taken: Collection[str], place: Location) -> str:
-    """The version asked for if it can be that, or the next one of its kind."""
+def _version(base: Schema, bump: Bump, update: TypeUpdate, taken: Collection[str], location: Location) -> str:
+    """The requested version if it is allowed, or the next one of its kind."""
     before, used = _parsed(base.schema_version), {_parsed(text) for text in taken}
     if update.schema_version is None:
         return str(next_free_version(before, bump, used))
-    version, place = _parsed(update.schema_version), place.at("schema_version")
+    version, location = _parsed(update.schema_version), location.at("schema_version")
     if version <= before:
-        place.refuse(VERSION_NOT_NEWER, f"{version} is not newer than {before}")
+        location.refuse(VERSION_NOT_NEWER, f"{version} is not newer than {before}")
     elif version in used:
-        place.refuse(VERSION_TAKEN, f"{version} exists already")
+        location.refuse(VERSION_TAKEN, f"{version} exists already")
     elif distance(before, version) < bump:
-        place.refuse(
+        location.refuse(
             VERSION_UNDERSTATES, f"this is a {bump.name.lower()} change, which {version} after {before} is not"
         )
     return str(version)

@@ -1,4 +1,4 @@
-"""Values of the six types, as JSON has them."""
+"""Values of the six field types: checking, constraints and converters."""
 
 from __future__ import annotations
 
@@ -159,13 +159,15 @@ class Limits:
 
     def violations(self, fields: Mapping[str, Any]) -> list[Violation]:
         """What values break; a null breaks nothing."""
-        found = []
+        violations = []
         for name, judge in self._checks.items():
             value = fields.get(name)
             broken = None if value is None else judge(value)
             if broken is not None:
-                found.append(Violation(name, f"{name}: {broken.reason}", broken.constraint, broken.constraint_value))
-        return found
+                violations.append(
+                    Violation(name, f"{name}: {broken.reason}", broken.constraint, broken.constraint_value)
+                )
+        return violations
 
 
 def check(constraints: Constraints) -> Check:
@@ -201,7 +203,6 @@ def is_pattern(text: str) -> bool:
     return not document.problems({"pattern": text})
 
 
-#: What ``convert_value`` gives for a value that is not of the type and does not become so.
 UNFIT: Any = object()
 
 #: The start of the year 2100: what lies beyond is no moment in this unit.
@@ -226,9 +227,9 @@ def convert_value(field: Field, value: Any) -> Any:
     """The value if it is of the field's type, else what the first converter that can makes of it, else UNFIT."""
     if fits(value, field.type):
         return value
-    given = kind(value)
+    value_type = kind(value)
     for converter in field.converters:
-        if converter.from_type == given:
+        if converter.from_type == value_type:
             function = FUNCTIONS[converter.function]
             made = function.convert(value) if function.to_type == field.type else None
             if made is not None:
@@ -256,16 +257,16 @@ def decimal(value: float) -> str:
 
 
 def _number(text: str) -> int | float | None:
-    found = _NUMBER.fullmatch(text.strip()) if len(text) <= MOST_DIGITS else None
-    if found is None:
+    match = _NUMBER.fullmatch(text.strip()) if len(text) <= MOST_DIGITS else None
+    if match is None:
         return None
-    if found["fraction"] is None and found["exponent"] is None:
-        return int(found[0])
-    number = float(found[0])
+    if match["fraction"] is None and match["exponent"] is None:
+        return int(match[0])
+    number = float(match[0])
     if not math.isfinite(number):
         return None
     try:
-        exact = exact_number(found[0])
+        exact = exact_number(match[0])
     except InvalidOperation:
         return None
     if isinstance(exact, int):

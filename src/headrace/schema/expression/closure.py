@@ -33,10 +33,10 @@ def compiled(expr: Expr, types: Mapping[str, Type]) -> Closure:
 
     Rows hold int for i64, float for f64, and the text of the event for str, bytes and datetime.
     """
-    return fold(expr, lambda here, inner: _typed(here, inner, types))[0]
+    return fold(expr, lambda here, inner: _compile_node(here, inner, types))[0]
 
 
-def _typed(expr: Expr, inner: tuple[Typed, ...], types: Mapping[str, Type]) -> Typed:
+def _compile_node(expr: Expr, inner: tuple[Typed, ...], types: Mapping[str, Type]) -> Typed:
     match expr:
         case FieldReference(name=name):
             return (lambda row: row.get(name)), types[name]
@@ -45,7 +45,7 @@ def _typed(expr: Expr, inner: tuple[Typed, ...], types: Mapping[str, Type]) -> T
         case Unary(sign="not"):
             return _not(inner[0][0]), "bool"
         case Unary():
-            return _strict(_negative if inner[0][1] == "i64" else operator.neg, inner[0][0]), inner[0][1]
+            return _null_propagating(_negate if inner[0][1] == "i64" else operator.neg, inner[0][0]), inner[0][1]
         case IsNull():
             part = inner[0][0]
             return (lambda row: part(row) is None), "bool"
@@ -58,13 +58,13 @@ def _typed(expr: Expr, inner: tuple[Typed, ...], types: Mapping[str, Type]) -> T
         case Binary(sign=sign) if sign in ARITHMETIC:
             return _arithmetic(sign, *inner)
         case Binary(sign=sign, left=FieldReference(name=name), right=Constant(value=value)) if value is not None:
-            return _against(sign, name, types[name], value), "bool"
+            return _compare_field(sign, name, types[name], value), "bool"
         case Binary(sign=sign):
-            return _compared(sign, *inner), "bool"
+            return _compare_parts(sign, *inner), "bool"
     return _quadkey(*(part for part, _ in inner)), "str"
 
 
-def _strict(function: Callable[[Any], Any], part: Closure) -> Closure:
+def _null_propagating(function: Callable[[Any], Any], part: Closure) -> Closure:
     """A function of a value; of null it is null."""
 
     def of(row: Row) -> Any:
@@ -74,7 +74,7 @@ def _strict(function: Callable[[Any], Any], part: Closure) -> Closure:
     return of
 
 
-def _both(function: Callable[[Any, Any], Any], left: Closure, right: Closure) -> Closure:
+def _null_propagating_pair(function: Callable[[Any, Any], Any], left: Closure, right: Closure) -> Closure:
     """A function of two values; where one is null it is null."""
 
     def of(row: Row) -> Any:
@@ -88,7 +88,7 @@ def _both(function: Callable[[Any, Any], Any], left: Closure, right: Closure) ->
 
 
 def _not(part: Closure) -> Closure:
-    return _strict(operator.not_, part)
+    return _null_propagating(operator.not_, part)
 
 
 def _and(left: Closure, right: Closure) -> Closure:
@@ -116,16 +116,19 @@ def _or(left: Closure, right: Closure) -> Closure:
 def _arithmetic(sign: str, left: Typed, right: Typed) -> Typed:
     whole = left[1] == right[1] == "i64"
     if whole and sign != "/":
-        return _both(_WHOLE[sign], left[0], right[0]), "i64"
-    return _both(_DOUBLE[sign], left[0], right[0]), "f64" if sign == "/" or "f64" in (left[1], right[1]) else "i64"
+        return _null_propagating_pair(_WHOLE[sign], left[0], right[0]), "i64"
+    return _null_propagating_pair(_DOUBLE[sign], left[0], right[0]), "f64" if sign == "/" or "f64" in (
+        left[1],
+        right[1],
+    ) else "i64"
 
 
-def _bounded(value: int) -> int:
+def _clamp_integer(value: int) -> int:
     return LEAST if value < LEAST else GREATEST if value > GREATEST else value
 
 
-def _negative(value: int) -> int:
-    return _bounded(-value)
+def _negate(value: int) -> int:
+    return _clamp_integer(-value)
 
 
 def _remainder(first: int, second: int) -> int | None:
@@ -136,22 +139,22 @@ def _remainder(first: int, second: int) -> int | None:
 
 
 _WHOLE: dict[str, Callable[[int, int], int | None]] = {
-    "+": lambda first, second: _bounded(first + second),
-    "-": lambda first, second: _bounded(first - second),
-    "*": lambda first, second: _bounded(first * second),
+    "+": lambda first, second: _clamp_integer(first + second),
+    "-": lambda first, second: _clamp_integer(first - second),
+    "*": lambda first, second: _clamp_integer(first * second),
     "%": _remainder,
 }
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_null(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
 _DOUBLE: dict[str, Callable[[float, float], float | None]] = {
-    "+": lambda first, second: _finite(float(first) + float(second)),
-    "-": lambda first, second: _finite(float(first) - float(second)),
-    "*": lambda first, second: _finite(float(first) * float(second)),
-    "/": lambda first, second: _finite(float(first) / float(second)) if second else None,
+    "+": lambda first, second: _finite_or_null(float(first) + float(second)),
+    "-": lambda first, second: _finite_or_null(float(first) - float(second)),
+    "*": lambda first, second: _finite_or_null(float(first) * float(second)),
+    "/": lambda first, second: _finite_or_null(float(first) / float(second)) if second else None,
     "%": lambda first, second: math.fmod(float(first), float(second)) if second else None,
 }
 
@@ -165,20 +168,20 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _compared(sign: str, left: Typed, right: Typed) -> Closure:
+def _compare_parts(sign: str, left: Typed, right: Typed) -> Closure:
     compare = _COMPARE[sign]
     if "datetime" in (left[1], right[1]):
-        return _both(lambda first, second: compare(moment(first), moment(second)), left[0], right[0])
+        return _null_propagating_pair(lambda first, second: compare(moment(first), moment(second)), left[0], right[0])
     if {left[1], right[1]} == {"i64", "f64"}:
-        return _both(lambda first, second: compare(float(first), float(second)), left[0], right[0])
-    return _both(compare, left[0], right[0])
+        return _null_propagating_pair(lambda first, second: compare(float(first), float(second)), left[0], right[0])
+    return _null_propagating_pair(compare, left[0], right[0])
 
 
-def _against(sign: str, name: str, kind: Type, constant: Any) -> Closure:
-    """A field compared with a constant, which most conditions are; one call instead of three."""
+def _compare_field(sign: str, name: str, kind: Type, constant: Any) -> Closure:
+    """A field compared with a constant, as in most conditions; one call instead of three."""
     compare = _COMPARE[sign]
     if kind == "i64" and isinstance(constant, float):
-        return _compared(sign, ((lambda row: row.get(name)), kind), ((lambda _: constant), "f64"))
+        return _compare_parts(sign, ((lambda row: row.get(name)), kind), ((lambda _: constant), "f64"))
     bound = float(constant) if kind == "f64" else constant
 
     def of(row: Row) -> bool | None:
@@ -195,39 +198,39 @@ def moment(text: str) -> int:
 
 
 def _cast(part: Closure, source: Type | None, target: str) -> Closure:
-    return _strict(conversion(source, target), part)
+    return _null_propagating(conversion(source, target), part)
 
 
 def conversion(source: Type | None, target: str) -> Callable[[Any], Any]:
-    """How a value of a type is taken as another."""
-    found = _CONVERSIONS.get((source, target))
-    return found if found is not None else lambda value: value
+    """The function that casts a type to another."""
+    convert = _CONVERSIONS.get((source, target))
+    return convert if convert is not None else lambda value: value
 
 
-def _integer(text: str) -> int | None:
+def _parse_integer(text: str) -> int | None:
     match = _INTEGER.fullmatch(text)
     value = GREATEST + 1 if match is None else int(match[1] + match[2])
     return value if LEAST <= value <= GREATEST else None
 
 
-def _decimal(text: str) -> float | None:
-    return _finite(float(text)) if _DECIMAL.fullmatch(text) is not None else None
+def _parse_decimal(text: str) -> float | None:
+    return _finite_or_null(float(text)) if _DECIMAL.fullmatch(text) is not None else None
 
 
-def _truncated(value: float) -> int | None:
+def _truncate(value: float) -> int | None:
     whole = int(value)
     return whole if LEAST <= whole <= GREATEST else None
 
 
 _CONVERSIONS: dict[tuple[Type | None, str], Callable[[Any], Any]] = {
-    ("str", "int"): _integer,
-    ("str", "float"): _decimal,
+    ("str", "int"): _parse_integer,
+    ("str", "float"): _parse_decimal,
     ("str", "bool"): {"true": True, "false": False}.get,
     ("i64", "str"): str,
     ("i64", "float"): float,
     ("i64", "bool"): bool,
     ("f64", "str"): repr,
-    ("f64", "int"): _truncated,
+    ("f64", "int"): _truncate,
     ("f64", "bool"): bool,
     ("bool", "str"): {True: "true", False: "false"}.get,
     ("bool", "int"): int,
@@ -246,10 +249,10 @@ def _quadkey(lat: Closure, lon: Closure, zoom: Closure) -> Closure:
 
 
 def quadkey(lat: float, lon: float, zoom: int) -> str:
-    """The tile of a place; places off the map count as at its edge."""
+    """The tile of a position; positions off the map count as at its edge."""
     sine = math.sin(math.radians(min(max(lat, -NORTHMOST), NORTHMOST)))
     across = (min(max(lon, -180.0), 180.0) + 180.0) / 360.0
     down = 0.5 - math.log((1.0 + sine) / (1.0 - sine)) / (4.0 * math.pi)
     tiles = 2**zoom
-    x, y = (min(max(int(share * tiles), 0), tiles - 1) for share in (across, down))
+    x, y = (min(max(int(fraction * tiles), 0), tiles - 1) for fraction in (across, down))
     return "".join(str((x >> at & 1) + 2 * (y >> at & 1)) for at in reversed(range(zoom)))

@@ -1,4 +1,4 @@
-"""Text to tree.
+"""Parse the text of an expression into a tree.
 
 ::
 
@@ -59,8 +59,8 @@ class _Token(NamedTuple):
     position: int
 
 
-class _Waiting(NamedTuple):
-    """A sign whose right side is not read yet, or an open bracket, with the call it belongs to."""
+class _PendingOperator(NamedTuple):
+    """An operator whose right side is not read yet, or an open bracket with the call it belongs to."""
 
     sign: str
     rank: int
@@ -72,23 +72,23 @@ def parse(text: str, source: str = "") -> Expr:
     """The tree of a text; ``source.x`` is the field x. Raises ExpressionError."""
     if len(text) > MOST_CHARACTERS:
         raise ExpressionError(0, f"an expression has at most {MOST_CHARACTERS} characters")
-    return _Reading(_tokens(text), source, len(text)).whole()
+    return _Parser(_tokenise(text), source, len(text)).parse()
 
 
-def _tokens(text: str) -> list[_Token]:
-    found, position = [], 0
+def _tokenise(text: str) -> list[_Token]:
+    tokens, position = [], 0
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
             raise ExpressionError(position, f"{text[position]!r} has no place in an expression")
         if match.lastgroup != "blank":
-            found.append(_Token(str(match.lastgroup), match[0], position))
+            tokens.append(_Token(str(match.lastgroup), match[0], position))
         position = match.end()
-    return found
+    return tokens
 
 
-class _Reading:
-    """One way through the tokens with two stacks: values, and what waits for more of them."""
+class _Parser:
+    """An operator-precedence parser with two stacks: values, and operators that wait for values."""
 
     def __init__(self, tokens: list[_Token], source: str, end: int) -> None:
         self._tokens = tokens
@@ -96,19 +96,19 @@ class _Reading:
         self._end = end
         self._at = self._brackets = 0
         self._values: list[Expr] = []
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_PendingOperator] = []
 
-    def whole(self) -> Expr:
+    def parse(self) -> Expr:
         """The tree of all tokens."""
         while True:
-            while not self._value():
+            while not self._take_value():
                 pass
-            while self._closes():
+            while self._take_closing_bracket():
                 pass
             token = self._next()
             if token is None:
                 break
-            self._sign(token)
+            self._take_operator(token)
         self._reduce(0)
         if self._waiting:
             raise ExpressionError(self._waiting[-1].position, "this bracket is not closed")
@@ -125,23 +125,23 @@ class _Reading:
     def _peek(self) -> str:
         return self._tokens[self._at].text if self._at < len(self._tokens) else ""
 
-    def _value(self) -> bool:
-        """Take what a value begins with; True where it is whole."""
+    def _take_value(self) -> bool:
+        """Take the first token of a value; True where the value is complete."""
         token = self._next()
         if token is None:
             raise ExpressionError(self._end, "a value is missing at the end")
         if token.kind == "number":
-            self._values.append(Constant(_number(token, "")))
+            self._values.append(Constant(_read_number(token, "")))
         elif token.kind == "text":
-            self._values.append(Constant(_text(token)))
+            self._values.append(Constant(_read_text(token)))
         elif token.kind == "name" and token.text != "not":
-            return self._named(token)
+            return self._take_name(token)
         elif token.text == "-" and self._at < len(self._tokens) and self._tokens[self._at].kind == "number":
             self._at += 1
-            self._values.append(Constant(_number(self._tokens[self._at - 1], "-")))
+            self._values.append(Constant(_read_number(self._tokens[self._at - 1], "-")))
         elif token.text in ("-", "not"):
             sign = "negative" if token.text == "-" else "not"
-            self._waiting.append(_Waiting(sign, _PREFIX_RANKS[sign], token.position))
+            self._waiting.append(_PendingOperator(sign, _PREFIX_RANKS[sign], token.position))
             return False
         elif token.text == "(":
             return self._open("(", token)
@@ -149,7 +149,7 @@ class _Reading:
             raise ExpressionError(token.position, f"a value is missing before {token.text!r}")
         return True
 
-    def _named(self, token: _Token) -> bool:
+    def _take_name(self, token: _Token) -> bool:
         if self._peek() == "(" and token.text not in _RANKS:
             if token.text not in _CALLS:
                 raise ExpressionError(token.position, f"there is no function {token.text!r}, only {', '.join(_CALLS)}")
@@ -168,10 +168,10 @@ class _Reading:
         self._brackets += 1
         if self._brackets > DEEPEST:
             raise ExpressionError(token.position, f"the expression is nested more than {DEEPEST} deep")
-        self._waiting.append(_Waiting(sign, 0, token.position, len(self._values)))
+        self._waiting.append(_PendingOperator(sign, 0, token.position, len(self._values)))
         return False
 
-    def _closes(self) -> bool:
+    def _take_closing_bracket(self) -> bool:
         """Take a closing bracket and make a value of what was between."""
         if self._peek() != ")" or self._tokens[self._at].kind != "sign":
             return False
@@ -189,11 +189,11 @@ class _Reading:
                 raise ExpressionError(opened.position, "brackets hold one value")
             self._values.append(inside[0])
         else:
-            self._values.append(_call(opened, inside))
+            self._values.append(_make_call(opened, inside))
         return True
 
-    def _sign(self, token: _Token) -> None:
-        """Take what stands between two values."""
+    def _take_operator(self, token: _Token) -> None:
+        """Take the operator or comma between two values."""
         if token.text == ",":
             self._reduce(0)
             if not self._waiting or self._waiting[-1].sign == "(":
@@ -205,10 +205,10 @@ class _Reading:
         self._reduce(rank)
         if rank == _COMPARED and self._waiting and self._waiting[-1].rank == _COMPARED:
             raise ExpressionError(token.position, "comparisons are not chained; use brackets")
-        self._waiting.append(_Waiting(token.text, rank, token.position))
+        self._waiting.append(_PendingOperator(token.text, rank, token.position))
 
     def _reduce(self, rank: int) -> None:
-        """Make values of all signs that bind at least as tightly."""
+        """Apply all pending operators that bind at least as tightly as ``rank``."""
         while self._waiting and self._waiting[-1].rank and self._waiting[-1].rank >= max(rank, 1):
             if rank == _COMPARED and self._waiting[-1].rank == _COMPARED:
                 return
@@ -217,32 +217,34 @@ class _Reading:
             if sign in _PREFIX_RANKS:
                 self._values.append(Unary("not" if sign == "not" else "-", right))
             else:
-                self._values.append(_binary(sign, self._values.pop(), right))
+                self._values.append(_make_binary(sign, self._values.pop(), right))
 
 
-def _binary(sign: str, left: Expr, right: Expr) -> Expr:
+def _make_binary(sign: str, left: Expr, right: Expr) -> Expr:
     if sign in ("==", "!=") and Constant(None) in (left, right):
-        asked = IsNull(left if right == Constant(None) else right)
-        return asked if sign == "==" else Unary("not", asked)
+        null_test = IsNull(left if right == Constant(None) else right)
+        return null_test if sign == "==" else Unary("not", null_test)
     return Binary(sign, left, right)
 
 
-def _call(opened: _Waiting, given: list[Expr]) -> Expr:
-    if len(given) != _CALLS[opened.sign]:
-        raise ExpressionError(opened.position, f"{opened.sign} takes {_CALLS[opened.sign]} values, not {len(given)}")
+def _make_call(opened: _PendingOperator, arguments: list[Expr]) -> Expr:
+    if len(arguments) != _CALLS[opened.sign]:
+        raise ExpressionError(
+            opened.position, f"{opened.sign} takes {_CALLS[opened.sign]} values, not {len(arguments)}"
+        )
     if opened.sign == "isnull":
-        return IsNull(given[0])
+        return IsNull(arguments[0])
     if opened.sign == "quadkey":
-        return Quadkey(*given)
-    if not isinstance(given[1], FieldReference):
+        return Quadkey(*arguments)
+    if not isinstance(arguments[1], FieldReference):
         raise ExpressionError(opened.position, "cast takes the name of a type: str, int, float or bool")
-    return Cast(given[0], _TARGETS.get(given[1].name, given[1].name))
+    return Cast(arguments[0], _TARGETS.get(arguments[1].name, arguments[1].name))
 
 
 _TARGETS = {"i64": "int", "f64": "float"}
 
 
-def _number(token: _Token, sign: str) -> int | float:
+def _read_number(token: _Token, sign: str) -> int | float:
     text = sign + token.text
     if token.text.isdigit():
         value = int(text) if len(text) <= 20 else 2**64
@@ -255,7 +257,7 @@ def _number(token: _Token, sign: str) -> int | float:
     return number
 
 
-def _text(token: _Token) -> str:
+def _read_text(token: _Token) -> str:
     value = _ESCAPED.sub(r"\1", token.text[1:-1])
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise ExpressionError(token.position, "half of a surrogate pair is no text")

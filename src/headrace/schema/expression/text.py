@@ -7,15 +7,15 @@ from headrace.schema.expression.tree import Binary, Cast, Constant, Expr, FieldR
 
 def render(expr: Expr) -> str:
     """The canonical text: every operator in brackets, texts in single quotes."""
-    return fold(expr, _rendered)
+    return fold(expr, _render_node)
 
 
-def _rendered(expr: Expr, inner: tuple[str, ...]) -> str:
+def _render_node(expr: Expr, inner: tuple[str, ...]) -> str:
     match expr:
         case FieldReference(name=name):
             return name
         case Constant(value=value):
-            return _constant(value)
+            return _render_constant(value)
         case Unary(sign="not"):
             return f"(not {inner[0]})"
         case Unary():
@@ -29,7 +29,7 @@ def _rendered(expr: Expr, inner: tuple[str, ...]) -> str:
     return f"quadkey({', '.join(inner)})"
 
 
-def _constant(value: Scalar) -> str:
+def _render_constant(value: Scalar) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""The tree of an expression, and the one way through it, which needs no recursion."""
+"""The tree of an expression, and a fold over it that needs no recursion."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 class Fault(NamedTuple):
-    """What is wrong with an expression: a stable code and a sentence."""
+    """A problem of an expression: a stable code and a sentence."""
 
     code: Literal["invalid_expression", "invalid_cast_target", "schema_mismatch", "unknown_field_reference"]
     message: str
 
 
 class ExpressionError(Exception):
-    """An expression that cannot be used; ``position`` counts the characters before the place, -1 for the whole."""
+    """An invalid expression; ``position`` is the offset of the problem in characters, -1 for the whole."""
 
     def __init__(self, position: int, message: str, code: str = "invalid_expression") -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class FieldReference(msgspec.Struct, frozen=True):
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """A value that is written down."""
+    """A literal."""
 
     value: Scalar
 
@@ -53,7 +53,7 @@ class Unary(msgspec.Struct, frozen=True):
 
 
 class Binary(msgspec.Struct, frozen=True):
-    """Two values and what is made of them."""
+    """A binary operator and its operands."""
 
     sign: str
     left: Expr
@@ -74,7 +74,7 @@ class IsNull(msgspec.Struct, frozen=True):
 
 
 class Quadkey(msgspec.Struct, frozen=True):
-    """The map tile of a place, as text with one digit for every level of zoom."""
+    """The map tile of a position, as text with one digit for every level of zoom."""
 
     lat: Expr
     lon: Expr
@@ -85,7 +85,7 @@ Expr: TypeAlias = FieldReference | Constant | Unary | Binary | Cast | IsNull | Q
 
 
 def parts(expr: Expr) -> tuple[Expr, ...]:
-    """What an expression is made of, in order."""
+    """The parts of an expression, in order."""
     match expr:
         case Unary(part=part) | Cast(part=part) | IsNull(part=part):
             return (part,)
@@ -97,7 +97,7 @@ def parts(expr: Expr) -> tuple[Expr, ...]:
 
 
 def fold(expr: Expr, combine: Callable[[Expr, tuple[T, ...]], T]) -> T:
-    """What ``combine`` makes of an expression and what it made of its parts."""
+    """Combine an expression bottom-up: ``combine`` gets each expression and the results of its parts."""
     waiting: list[tuple[Expr, bool]] = [(expr, False)]
     done: list[T] = []
     while waiting:
@@ -121,6 +121,6 @@ def depth(expr: Expr) -> int:
 
 def fields(expr: Expr) -> frozenset[str]:
     """The fields an expression looks at."""
-    found: set[str] = set()
-    fold(expr, lambda here, _: found.add(here.name) if isinstance(here, FieldReference) else None)
-    return frozenset(found)
+    names: set[str] = set()
+    fold(expr, lambda here, _: names.add(here.name) if isinstance(here, FieldReference) else None)
+    return frozenset(names)

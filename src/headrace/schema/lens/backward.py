@@ -34,7 +34,7 @@ from headrace.schema.pointer import Pointer
 
 
 class _Before(NamedTuple):
-    """What is known of documents before an op: the old schema, and the ops that ran since."""
+    """Facts about documents before an op: the old schema, and the ops that ran since."""
 
     schema: Any
     scopes: tuple[tuple[Pointer, tuple[Op, ...]], ...] = ()
@@ -74,28 +74,28 @@ class _Before(NamedTuple):
                 return (admits(self.schema, test) and self._possible(present)) or self._possible(absent)
         return not isinstance(source, Absent)
 
-    def _is_there(self, source: ValueSource | None, known: list[Pointer]) -> bool:
+    def _is_there(self, source: ValueSource | None, known_pointers: list[Pointer]) -> bool:
         match source:
             case Stored(pointer):
-                return required(self.schema, pointer, known)
+                return required(self.schema, pointer, known_pointers)
             case Either(test, present, absent):
-                there = self._is_there(present, known)
-                return there and (required(self.schema, test, known) or self._is_there(absent, known))
+                there = self._is_there(present, known_pointers)
+                return there and (required(self.schema, test, known_pointers) or self._is_there(absent, known_pointers))
         return isinstance(source, ConstantSource)
 
     def within(self, path: Pointer) -> _Before:
         return self._replace(base=self.base + path)
 
 
-def backward(given: tuple[Op, ...], schema: Any) -> Steps:
+def backward(lens_ops: tuple[Op, ...], schema: Any) -> Steps:
     """The steps back of a lens that leads on from a schema."""
-    return _backward(given, _Before(schema))
+    return _backward(lens_ops, _Before(schema))
 
 
-def _backward(given: tuple[Op, ...], before: _Before) -> Steps:
+def _backward(lens_ops: tuple[Op, ...], before: _Before) -> Steps:
     steps = [
-        (number, _COMPILE[type(op)](op, before._replace(scopes=(*before.scopes, (before.base, given[:number])))))
-        for number, op in enumerate(given)
+        (number, _COMPILE[type(op)](op, before._replace(scopes=(*before.scopes, (before.base, lens_ops[:number])))))
+        for number, op in enumerate(lens_ops)
     ]
     return tuple(reversed(steps))
 
@@ -120,10 +120,10 @@ def _move_back(source: Pointer, target: Pointer, optional: bool, before: _Before
     find = source_finder(target, optional)
 
     def step(holder: Any, key: Any) -> None:
-        place = find(holder, key)
-        if place is None:
+        slot = find(holder, key)
+        if slot is None:
             return
-        at, name = place
+        at, name = slot
         if type(at) is list or _shifted(holder, key, source, target):
             raise LensFailure("an array was changed here", target)
         _put_back(holder, key, source, at.pop(name))
@@ -132,15 +132,15 @@ def _move_back(source: Pointer, target: Pointer, optional: bool, before: _Before
 
 
 def _unfold(target: Pointer, names: Pointer, optional: bool) -> Step:
-    """Undo what brought a value to the place of an object around it."""
+    """Undo a move that replaced an object by a value from inside it."""
     if any(pointers.index(name) is not None for name in names):
         return _impossible("what was here was overwritten", target)
     find = source_finder(target, optional)
 
     def step(holder: Any, key: Any) -> None:
-        place = find(holder, key)
-        if place is not None:
-            at, name = place
+        slot = find(holder, key)
+        if slot is not None:
+            at, name = slot
             for member in reversed(names):
                 at[name] = {member: at[name]}
 
@@ -152,8 +152,8 @@ def _shifted(holder: Any, key: Any, source: Pointer, target: Pointer) -> bool:
     parent = source[:-1]
     if target[: len(parent)] != parent or len(target) == len(parent):
         return False
-    place = find_value_slot(holder, key, parent)
-    return place is not None and type(open_container(*place)) is list
+    slot = find_value_slot(holder, key, parent)
+    return slot is not None and type(open_container(*slot)) is list
 
 
 def _put_back(holder: Any, key: Any, names: Pointer, value: Any) -> None:
@@ -187,18 +187,18 @@ def _copy_back(source: Pointer, target: Pointer, optional: bool, before: _Before
         if find_value_slot(holder, key, source) is not None:
             _take_away(find_value_slot(holder, key, target))
         elif not optional:
-            place = find(holder, key)
-            value = encode_value(place[0][place[1]]) if place else None
-            _take_away(place)
+            slot = find(holder, key)
+            value = encode_value(slot[0][slot[1]]) if slot else None
+            _take_away(slot)
             _put_back(holder, key, source, value)
 
     return step
 
 
-def _take_away(place: Slot | None) -> None:
+def _take_away(slot: Slot | None) -> None:
     """Delete a member; an element of an array was overwritten, not made, and stays."""
-    if place is not None and type(place[0]) is dict:
-        del place[0][place[1]]
+    if slot is not None and type(slot[0]) is dict:
+        del slot[0][slot[1]]
 
 
 def _rename(op: ops.Rename, before: _Before) -> Step:
@@ -220,7 +220,7 @@ def _add(op: ops.Add, before: _Before) -> Step:
 
 
 def _remove(op: ops.Remove, before: _Before) -> Step:
-    if op.optional and not before.certain(op.path) and not _said(op, before):
+    if op.optional and not before.certain(op.path) and not _has_explicit_default(op, before):
         return _nothing
     default = default_of(op.schema) if op.default is msgspec.UNSET else op.default
     if default is msgspec.UNSET:
@@ -231,15 +231,15 @@ def _remove(op: ops.Remove, before: _Before) -> Step:
         host = find_value_slot(holder, key, op.path[:-1])
         if op.optional and (host is None or type(open_container(*host)) is not dict):
             return
-        place = find_value_slot(holder, key, op.path)
-        if place is None or type(place[0]) is list:
+        slot = find_value_slot(holder, key, op.path)
+        if slot is None or type(slot[0]) is list:
             _put_back(holder, key, op.path, value)
 
     return step
 
 
-def _said(op: ops.Remove, before: _Before) -> bool:
-    """Whether the lens says what to put where nothing has to be, and no earlier op made that place."""
+def _has_explicit_default(op: ops.Remove, before: _Before) -> bool:
+    """Whether the lens gives a default for an optional value that no earlier op touched."""
     return op.default is not msgspec.UNSET and before.untouched(op.path)
 
 
@@ -269,9 +269,9 @@ def _prefixes(names: Pointer) -> list[Pointer]:
 def _prune(holder: Any, key: Any, host: Pointer, made: set[Pointer]) -> None:
     """Delete the outermost object on the way to a host that may have been made and now leads to nothing else."""
     for names in _prefixes(host):
-        place = find_value_slot(holder, key, names)
-        if names in made and place is not None and _hollow(place[0][place[1]], host[len(names) :]):
-            _take_away(place)
+        slot = find_value_slot(holder, key, names)
+        if names in made and slot is not None and _hollow(slot[0][slot[1]], host[len(names) :]):
+            _take_away(slot)
             return
 
 
@@ -287,7 +287,7 @@ def _convert(op: ops.Convert, before: _Before) -> Step:
 
 def _in(op: ops.In, before: _Before) -> Step:
     # Steps on the whole object may have made something else of it.
-    return inside_step(op.path, op.optional, _backward(op.ops, before.within(op.path)), lambda place, path: None)
+    return inside_step(op.path, op.optional, _backward(op.ops, before.within(op.path)), lambda slot, path: None)
 
 
 def _map(op: ops.Map, before: _Before) -> Step:

@@ -150,7 +150,7 @@ BUILTINS: dict[str, Builtin] = {
 def make_conversion(from_type: str, to_type: str, transform: Transform) -> Conversion:
     """A transform, ready to run: a value in, its bytes out, or LensFailure."""
     if transform.table is not None:
-        return _by_table(from_type, to_type, transform.table, transform.default)
+        return _table_conversion(from_type, to_type, transform.table, transform.default)
     builtin = BUILTINS[transform.builtin or ""]
 
     def convert(value: Value) -> Raw:
@@ -158,25 +158,25 @@ def make_conversion(from_type: str, to_type: str, transform: Transform) -> Conve
             result = builtin.function(_read(value, from_type))
         except ValueError as reason:
             raise LensFailure(str(reason)) from reason
-        return _checked(result, to_type)
+        return _encode_checked(result, to_type)
 
     return convert
 
 
-def _by_table(from_type: str, to_type: str, table: dict[str, Scalar], default: Any) -> Conversion:
+def _table_conversion(from_type: str, to_type: str, table: dict[str, Scalar], default: Any) -> Conversion:
     answers = {text: encode_value(value) for text, value in table.items() if is_type(value, to_type)}
 
     def convert(value: Value) -> Raw:
-        given = _read(value, from_type)
-        text = given if type(given) is str else None if isinstance(given, dict | list) else text_of(given)
+        decoded = _read(value, from_type)
+        text = decoded if type(decoded) is str else None if isinstance(decoded, dict | list) else text_of(decoded)
         answer = answers.get(text)  # type: ignore[arg-type]
         if answer is not None:
             return answer
         if text in table:
-            return _checked(table[text], to_type)
+            return _encode_checked(table[text], to_type)
         if default is msgspec.UNSET:
             raise LensFailure("the table has no entry for " + (from_type if text is None else repr(text)))
-        return _checked(default, to_type)
+        return _encode_checked(default, to_type)
 
     return convert
 
@@ -186,8 +186,8 @@ def _read(value: Value, from_type: str) -> Any:
     try:
         if from_type == "string":
             return _STRING.decode(value)  # type: ignore[arg-type]
-        found = kind(value)
-        result = _CONTAINERS[found] if found in _CONTAINERS else _SCALAR.decode(value)  # type: ignore[arg-type]
+        kind_name = kind(value)
+        result = _CONTAINERS[kind_name] if kind_name in _CONTAINERS else _SCALAR.decode(value)  # type: ignore[arg-type]
     except (msgspec.ValidationError, TypeError, InvalidOperation) as reason:
         raise LensFailure(f"the value is not of type {from_type}, or out of its range") from reason
     if not is_type(result, from_type):
@@ -195,7 +195,7 @@ def _read(value: Value, from_type: str) -> Any:
     return result
 
 
-def _checked(result: Scalar, to_type: str) -> Raw:
+def _encode_checked(result: Scalar, to_type: str) -> Raw:
     if not is_type(result, to_type):
         raise LensFailure(f"the result is not of type {to_type}")
     return encode_value(result)

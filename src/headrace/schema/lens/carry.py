@@ -1,7 +1,7 @@
 """Carry a pointer forward through a lens: where the value it names lies afterwards, and whether it is still the same.
 
 ``pullback`` answers the opposite question. A pointer is followed from operation to operation, together with the shape
-of what an event may be before each of them. Several places can hold the value at once, since an operation may copy it.
+of what an event may be before each of them. Several locations can hold the value, since an operation may copy it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from headrace.schema.lens.document import fill_defaults
 from headrace.schema.lens.image import convert_shape, list_finite_values
 from headrace.schema.lens.ops import Convert, Lens, Op
 from headrace.schema.lens.values import LensFailure, Raw, encode_value
-from headrace.schema.lens.walk import OpLocation as Position
-from headrace.schema.lens.walk import Walk
+from headrace.schema.lens.walk import OpLocation, Walk
 from headrace.schema.pointer import Pointer
 from headrace.schema.shape.edit import split, value_at
 from headrace.schema.shape.join import child, empty, union, vacant
@@ -43,25 +42,29 @@ class Reader(msgspec.Struct, frozen=True):
     whole: ClassVar[bool] = False
 
     def values(self, value: Any) -> list[Any]:
-        """What is read of a JSON value."""
+        """The values read from a JSON value."""
         raise NotImplementedError
 
-    def reads(self, one: Alternative) -> bool:
+    def reads(self, alternative: Alternative) -> bool:
         """Whether something may be read of values of one kind."""
         raise NotImplementedError
 
-    def keeps(self, op: Convert, one: Alternative) -> bool:
+    def keeps(self, op: Convert, alternative: Alternative) -> bool:
         """Whether the same is read of values and of what they are converted to; raises LensFailure like the op."""
-        known = list_finite_values(one)
-        if known is None:
-            return self.keeps_all(op, one)
+        finite_values = list_finite_values(alternative)
+        if finite_values is None:
+            return self.keeps_all(op, alternative)
         convert = make_conversion(op.from_type, op.to_type, op.forward)
-        texts = [Raw(str(value).encode()) if isinstance(value, Decimal) else encode_value(value) for value in known]
+        texts = [
+            Raw(str(value).encode()) if isinstance(value, Decimal) else encode_value(value) for value in finite_values
+        ]
         return all(self.values(decode_exact(text)) == self.values(decode_exact(convert(text))) for text in texts)
 
-    def keeps_all(self, op: Convert, one: Alternative) -> bool:
+    def keeps_all(self, op: Convert, alternative: Alternative) -> bool:
         """The same for values that are too many to list."""
-        return not self.reads(one) and not any(map(self.reads, convert_shape(op, Shape((one,))).shape.alternatives))
+        return not self.reads(alternative) and not any(
+            map(self.reads, convert_shape(op, Shape((alternative,))).shape.alternatives)
+        )
 
 
 class KeyReader(Reader, frozen=True):
@@ -73,9 +76,9 @@ class KeyReader(Reader, frozen=True):
         """The string itself."""
         return [value] if isinstance(value, str) and value else []
 
-    def reads(self, one: Alternative) -> bool:
+    def reads(self, alternative: Alternative) -> bool:
         """Whether there are strings that are not empty."""
-        return isinstance(one, Text) and one.high != 0 and one.values != frozenset(("",))
+        return isinstance(alternative, Text) and alternative.high != 0 and alternative.values != frozenset(("",))
 
 
 class WholeReader(Reader, frozen=True):
@@ -88,14 +91,14 @@ class WholeReader(Reader, frozen=True):
         """The value itself, and nothing where it is null."""
         return [] if value is None else [value]
 
-    def reads(self, one: Alternative) -> bool:
+    def reads(self, alternative: Alternative) -> bool:
         """Whether there is anything but null."""
-        return not isinstance(one, Null)
+        return not isinstance(alternative, Null)
 
 
-#: More places than this are not followed.
+#: More locations than this are not followed.
 MAX_LOCATIONS = 16
-#: More shapes than this are not looked through for a value.
+#: More shapes than this are not searched for a value.
 MAX_SHAPES = 10_000
 
 
@@ -116,7 +119,7 @@ class Carried(NamedTuple):
     op: str = ""
 
 
-class _Place(NamedTuple):
+class _ValueLocation(NamedTuple):
     """Where the value lies: ``exact`` where it is the same in every event, ``gone`` where it was removed."""
 
     pointer: Pointer
@@ -124,13 +127,13 @@ class _Place(NamedTuple):
     gone: bool = False
     op: str = ""
 
-    def moved(self, pointer: Pointer, op: str, *, exact: bool = True) -> _Place:
-        return _Place(pointer, self.exact and exact, op=op)
+    def moved(self, pointer: Pointer, op: str, *, exact: bool = True) -> _ValueLocation:
+        return _ValueLocation(pointer, self.exact and exact, op=op)
 
-    def altered(self, op: str) -> _Place:
+    def altered(self, op: str) -> _ValueLocation:
         return self._replace(exact=False, op=self.op if not self.exact else op)
 
-    def removed(self, op: str) -> _Place:
+    def removed(self, op: str) -> _ValueLocation:
         return self._replace(exact=False, gone=True, op=op)
 
 
@@ -140,20 +143,20 @@ class Crossing:
     def __init__(self, old_schema: Any, new_schema: Any, lens: Lens) -> None:
         self._old_schema = old_schema
         self.ops = fill_defaults(lens, new_schema).ops
-        self._known: dict[tuple[Pointer, Reader], list[_Place]] = {}
+        self._cache: dict[tuple[Pointer, Reader], list[_ValueLocation]] = {}
 
     @cached_property
     def shapes(self) -> list[Shape]:
         """What an event may be before each operation, and after the last."""
         shapes = [shape_of(Root(self._old_schema).source)]
         for op in self.ops:
-            shapes.append(Walk(None).through((op,), shapes[-1], Position()))
+            shapes.append(Walk(None).through((op,), shapes[-1], OpLocation()))
         return shapes
 
     def carry(self, pointer: Pointer, reader: Reader) -> Carried:
         """Where a pointer leads after the lens, and what became of the values that a reader finds there."""
-        places = self._places(pointer, reader)
-        best = min(places, key=lambda place: _rank(place, pointer))
+        locations = self._locations(pointer, reader)
+        best = min(locations, key=lambda location: _rank(location, pointer))
         if best.exact:
             return Carried(best.pointer, None, best.op)
         after = pointer if best.gone else best.pointer
@@ -161,10 +164,10 @@ class Crossing:
 
     def compare(self, before: Pointer, after: Pointer, reader: Reader) -> Carried:
         """What becomes of the values if they are read at another pointer after the lens than before it."""
-        places = self._places(before, reader)
-        if any(place.exact and place.pointer == after for place in places):
+        locations = self._locations(before, reader)
+        if any(location.exact and location.pointer == after for location in locations):
             return Carried(after)
-        op = next((place.op for place in places if place.pointer == after), "")
+        op = next((location.op for location in locations if location.pointer == after), "")
         return Carried(after, self._effect(before, after, reader), op)
 
     def always_holds(self, names: Pointer) -> bool:
@@ -182,22 +185,22 @@ class Crossing:
     def _ends(self, before: Pointer, after: Pointer) -> tuple[tuple[Shape, Pointer], ...]:
         return (self.shapes[0], before), (self.shapes[-1], after)
 
-    def _places(self, pointer: Pointer, reader: Reader) -> list[_Place]:
+    def _locations(self, pointer: Pointer, reader: Reader) -> list[_ValueLocation]:
         key = pointer, reader
-        if key not in self._known:
-            places = [_Place(pointer)]
+        if key not in self._cache:
+            locations = [_ValueLocation(pointer)]
             for number, op in enumerate(self.ops):
-                places = _after(op, self.shapes[number], places, reader, f"/ops/{number}")
-            self._known[key] = places
-        return self._known[key]
+                locations = _locations_after(op, self.shapes[number], locations, reader, f"/ops/{number}")
+            self._cache[key] = locations
+        return self._cache[key]
 
 
-def _rank(place: _Place, original: Pointer) -> tuple[bool, bool, bool]:
-    return not place.exact, place.gone, place.pointer != original
+def _rank(location: _ValueLocation, original: Pointer) -> tuple[bool, bool, bool]:
+    return not location.exact, location.gone, location.pointer != original
 
 
 def may_read(shape: Shape, reader: Reader) -> bool:
-    """Whether a reader may find a value in a shape; yes, where the shape is too large to look through."""
+    """Whether a reader may find a value in a shape; True where the shape is too large to search."""
     pending, seen, looked_at = [shape], set(), 0
     while pending:
         check_deadline()
@@ -208,12 +211,12 @@ def may_read(shape: Shape, reader: Reader) -> bool:
         looked_at += 1
         if looked_at > MAX_SHAPES:
             return True
-        for one in shape.alternatives:
-            if empty(one):
+        for alternative in shape.alternatives:
+            if empty(alternative):
                 continue
-            if isinstance(one, Array) and reader.flattens:
-                pending += elements_of(one)
-            elif reader.reads(one):
+            if isinstance(alternative, Array) and reader.flattens:
+                pending += elements_of(alternative)
+            elif reader.reads(alternative):
                 return True
     return False
 
@@ -228,56 +231,62 @@ def _always_holds(shape: Shape, names: Pointer) -> bool:
     if not names:
         return True
     inner = []
-    for one in shape.alternatives:
-        if empty(one):
+    for alternative in shape.alternatives:
+        if empty(alternative):
             continue
-        if names[0] == "*" and isinstance(one, Array):
-            inner += elements_of(one)
+        if names[0] == "*" and isinstance(alternative, Array):
+            inner += elements_of(alternative)
             continue
-        member = child(one, names[0])
+        member = child(alternative, names[0])
         if not member.required:
             return False
         inner.append(member.shape)
-    return all(_always_holds(one, names[1:]) for one in inner)
+    return all(_always_holds(alternative, names[1:]) for alternative in inner)
 
 
-def _after(op: Op, shape: Shape, places: list[_Place], reader: Reader, here: str) -> list[_Place]:
+def _locations_after(
+    op: Op, shape: Shape, locations: list[_ValueLocation], reader: Reader, here: str
+) -> list[_ValueLocation]:
     """Where the value lies after an operation."""
-    found: dict[tuple[Pointer, bool], _Place] = {}
-    for place in places:
+    best: dict[tuple[Pointer, bool], _ValueLocation] = {}
+    for location in locations:
         check_deadline()
-        made = [place] if place.gone else _step(op, _Step(shape, place, reader, here))
-        for new in made:
+        moved = [location] if location.gone else _follow_op(op, _Step(shape, location, reader, here))
+        for new in moved:
             key = new.pointer, new.gone
-            if key not in found or (new.exact and not found[key].exact):
-                found[key] = new
-    return sorted(found.values(), key=lambda place: (not place.exact, place.gone))[:MAX_LOCATIONS]
+            if key not in best or (new.exact and not best[key].exact):
+                best[key] = new
+    return sorted(best.values(), key=lambda location: (not location.exact, location.gone))[:MAX_LOCATIONS]
 
 
 class _Step(NamedTuple):
-    """One place before one operation."""
+    """One location before one operation."""
 
     shape: Shape
-    place: _Place
+    location: _ValueLocation
     reader: Reader
     here: str
 
     @property
     def pointer(self) -> Pointer:
-        return self.place.pointer
+        return self.location.pointer
 
     def contains(self, path: Pointer) -> bool:
-        """Whether the place is an ancestor of a path."""
-        return len(path) > len(self.pointer) and _within(path, self.pointer)
+        """Whether the location is an ancestor of a path."""
+        return len(path) > len(self.pointer) and _is_within(path, self.pointer)
 
     def counts(self, path: Pointer) -> bool:
-        """Whether what happens at a path inside the place may count for the value at the place."""
+        """Whether a change at a path inside the location may change what the reader reads at the location."""
         if not self.reader.flattens:
             return self.reader.whole
         shape = value_at(self.shape, self.pointer)
         for name in path[len(self.pointer) :]:
-            arrays = [one for one in shape.alternatives if isinstance(one, Array) and not empty(one)]
-            shape = union(*(child(one, name).shape for one in arrays))
+            arrays = [
+                alternative
+                for alternative in shape.alternatives
+                if isinstance(alternative, Array) and not empty(alternative)
+            ]
+            shape = union(*(child(alternative, name).shape for alternative in arrays))
             if vacant(shape):
                 return False
         return True
@@ -286,20 +295,20 @@ class _Step(NamedTuple):
         """Whether the reader may find values at a path."""
         return may_read(value_at(self.shape, path), self.reader)
 
-    def stays(self) -> list[_Place]:
-        return [self.place]
+    def stays(self) -> list[_ValueLocation]:
+        return [self.location]
 
-    def altered(self) -> list[_Place]:
-        return [self.place.altered(self.here)]
+    def altered(self) -> list[_ValueLocation]:
+        return [self.location.altered(self.here)]
 
-    def removed(self) -> list[_Place]:
-        return [self.place.removed(self.here)]
+    def removed(self) -> list[_ValueLocation]:
+        return [self.location.removed(self.here)]
 
-    def altered_if(self, condition: bool) -> list[_Place]:
+    def altered_if(self, condition: bool) -> list[_ValueLocation]:
         return self.altered() if condition else self.stays()
 
 
-def _step(op: Op, step: _Step) -> list[_Place]:
+def _follow_op(op: Op, step: _Step) -> list[_ValueLocation]:
     match op:
         case ops.Rename(source=source, target=target):
             return _transfer(op, step, source, target, moves=True)
@@ -328,150 +337,162 @@ def _step(op: Op, step: _Step) -> list[_Place]:
 
 def _transfer(
     op: Op, step: _Step, source: Pointer, target: Pointer, *, moves: bool, shifts: bool = True
-) -> list[_Place]:
+) -> list[_ValueLocation]:
     """A value is put to the target as well, and taken away from the source where it moves."""
-    stays = not moves or not _within(step.pointer, source)
-    places = _overwritten(step, source, target, moves=moves) if stays else []
-    if _within(step.pointer, source):
+    stays = not moves or not _is_within(step.pointer, source)
+    locations = _overwrite(step, source, target, moves=moves) if stays else []
+    if _is_within(step.pointer, source):
         new = target + step.pointer[len(source) :]
         # Where an optional source is absent, whatever was at the target stays there.
         mixed = op.optional and may_read(value_at(split(step.shape, source)[1], new), step.reader)
-        places.append(step.place.moved(new, step.here, exact=not mixed))
-    if not (moves and shifts) or _within(source, target):
-        return places
-    return [shifted for place in places for shifted in _shifted(step._replace(place=place), source)]
+        locations.append(step.location.moved(new, step.here, exact=not mixed))
+    if not (moves and shifts) or _is_within(source, target):
+        return locations
+    return [shifted for location in locations for shifted in _shift(step._replace(location=location), source)]
 
 
-def _overwritten(step: _Step, source: Pointer, target: Pointer, *, moves: bool) -> list[_Place]:
-    """What becomes of a place that the value is not taken from, when the target gets another value."""
-    if _within(step.pointer, target):
+def _overwrite(step: _Step, source: Pointer, target: Pointer, *, moves: bool) -> list[_ValueLocation]:
+    """The location, which is not part of the source, after the target got another value."""
+    if _is_within(step.pointer, target):
         return step.altered()
     gets = step.contains(target) and step.counts(target) and (step.holds(source) or step.holds(target))
     gives = moves and step.contains(source) and step.counts(source) and step.holds(source)
     return step.altered_if(gets or gives)
 
 
-def _shifted(step: _Step, source: Pointer) -> list[_Place]:
-    """The place after an element of an array was taken away, which shifts those behind it."""
+def _shift(step: _Step, source: Pointer) -> list[_ValueLocation]:
+    """The location after an element of an array was removed, which shifts those behind it."""
     parent, at = source[:-1], pointers.index(source[-1])
     if at is None or step.pointer[: len(parent)] != parent or len(step.pointer) == len(parent):
         return step.stays()
     own = pointers.index(step.pointer[len(parent)])
-    kinds = {type(one) for one in value_at(step.shape, parent).alternatives if not empty(one)}
+    kinds = {type(alternative) for alternative in value_at(step.shape, parent).alternatives if not empty(alternative)}
     if own is None or own < at or Array not in kinds:
         return step.stays()
     if own == at or Object in kinds:
         return step.altered()
-    return [step.place.moved((*parent, str(own - 1), *step.pointer[len(source) :]), step.here)]
+    return [step.location.moved((*parent, str(own - 1), *step.pointer[len(source) :]), step.here)]
 
 
-def _add(op: ops.Add, step: _Step, path: Pointer) -> list[_Place]:
-    if _within(step.pointer, path):
+def _add(op: ops.Add, step: _Step, path: Pointer) -> list[_ValueLocation]:
+    if _is_within(step.pointer, path):
         return step.altered()
     if not step.contains(path) or not step.counts(path):
         return step.stays()
     return step.altered_if(step.holds(path) or bool(step.reader.values(op.default)))
 
 
-def _remove(step: _Step, path: Pointer) -> list[_Place]:
-    if _within(step.pointer, path):
+def _remove(step: _Step, path: Pointer) -> list[_ValueLocation]:
+    if _is_within(step.pointer, path):
         return step.removed()
     if step.contains(path):
         return step.altered_if(step.counts(path) and step.holds(path))
-    return _shifted(step, path)
+    return _shift(step, path)
 
 
-def _wrap(step: _Step, path: Pointer) -> list[_Place]:
-    if _within(step.pointer, path) and (step.pointer != path or not step.reader.flattens):
-        return [step.place.moved((*path, "0", *step.pointer[len(path) :]), step.here)]
+def _wrap(step: _Step, path: Pointer) -> list[_ValueLocation]:
+    if _is_within(step.pointer, path) and (step.pointer != path or not step.reader.flattens):
+        return [step.location.moved((*path, "0", *step.pointer[len(path) :]), step.here)]
     return step.altered_if(step.contains(path) and step.reader.whole)
 
 
-def _head(step: _Step, path: Pointer) -> list[_Place]:
+def _head(step: _Step, path: Pointer) -> list[_ValueLocation]:
     inside = step.pointer[len(path) :]
     if step.pointer == path or step.contains(path):
         counts = step.pointer == path or step.counts(path)
         return step.altered_if(counts and (not step.reader.flattens or _others(step, path)))
-    if not _within(step.pointer, path):
+    if not _is_within(step.pointer, path):
         return step.stays()
     if inside[0] == "0":
-        return [step.place.moved(path + inside[1:], step.here)]
+        return [step.location.moved(path + inside[1:], step.here)]
     return step.altered() if pointers.index(inside[0]) is None else step.removed()
 
 
 def _others(step: _Step, path: Pointer) -> bool:
     """Whether elements other than the first may hold values."""
-    arrays = [one for one in value_at(step.shape, path).alternatives if isinstance(one, Array) and not empty(one)]
-    for one in arrays:
-        longest = len(one.prefix) + 1 if one.high is None else min(one.high, len(one.prefix) + 1)
-        if any(may_read(child(one, str(at)).shape, step.reader) for at in range(1, max(longest, 2))):
+    arrays = [
+        alternative
+        for alternative in value_at(step.shape, path).alternatives
+        if isinstance(alternative, Array) and not empty(alternative)
+    ]
+    for alternative in arrays:
+        longest = (
+            len(alternative.prefix) + 1
+            if alternative.high is None
+            else min(alternative.high, len(alternative.prefix) + 1)
+        )
+        if any(may_read(child(alternative, str(at)).shape, step.reader) for at in range(1, max(longest, 2))):
             return True
     return False
 
 
-def _convert(op: ops.Convert, step: _Step, path: Pointer) -> list[_Place]:
+def _convert(op: ops.Convert, step: _Step, path: Pointer) -> list[_ValueLocation]:
     if step.pointer == path or (step.contains(path) and step.counts(path)):
         return step.altered_if(not _keeps(op, value_at(step.shape, path), step.reader))
-    return step.removed() if _within(step.pointer, path) else step.stays()
+    return step.removed() if _is_within(step.pointer, path) else step.stays()
 
 
 def _keeps(op: ops.Convert, shape: Shape, reader: Reader) -> bool:
     """Whether a reader finds the same in a value as in what it is converted to."""
     try:
-        return all(empty(one) or reader.keeps(op, one) for one in shape.alternatives)
+        return all(empty(alternative) or reader.keeps(op, alternative) for alternative in shape.alternatives)
     except LensFailure:  # a shape may hold more than the events that there can be
         return False
 
 
-def _inside(op: ops.In, step: _Step, path: Pointer) -> list[_Place]:
-    objects = Shape(tuple(one for one in value_at(step.shape, path).alternatives if isinstance(one, Object)))
-    if _within(step.pointer, path):
-        return _nested(op.ops, step, path, objects)
+def _inside(op: ops.In, step: _Step, path: Pointer) -> list[_ValueLocation]:
+    objects = Shape(
+        tuple(alternative for alternative in value_at(step.shape, path).alternatives if isinstance(alternative, Object))
+    )
+    if _is_within(step.pointer, path):
+        return _follow_nested_ops(op.ops, step, path, objects)
     if not step.contains(path) or not step.counts(path):
         return step.stays()
     return step.altered_if(not _is_kept(op.ops, step, objects))
 
 
-def _map(op: ops.Map, step: _Step, path: Pointer) -> list[_Place]:
-    if _within(step.pointer, path) and len(step.pointer) > len(path):
+def _map(op: ops.Map, step: _Step, path: Pointer) -> list[_ValueLocation]:
+    if _is_within(step.pointer, path) and len(step.pointer) > len(path):
         if pointers.index(step.pointer[len(path)]) is None:
             return step.stays()
         element = step.pointer[: len(path) + 1]
-        return _nested(op.ops, step, element, value_at(step.shape, element))
+        return _follow_nested_ops(op.ops, step, element, value_at(step.shape, element))
     if step.pointer != path and not step.contains(path):
         return step.stays()
-    arrays = [one for one in value_at(step.shape, path).alternatives if isinstance(one, Array)]
-    elements = union(*(shape for one in arrays for shape in elements_of(one)))
+    arrays = [alternative for alternative in value_at(step.shape, path).alternatives if isinstance(alternative, Array)]
+    elements = union(*(shape for alternative in arrays for shape in elements_of(alternative)))
     counts = step.counts(path)
     return step.altered_if(counts and not vacant(elements) and not _is_kept(op.ops, step, elements))
 
 
-def _nested(given: Iterable[Op], step: _Step, base: Pointer, shape: Shape) -> list[_Place]:
-    """The places after operations whose paths begin at a base inside which the place is."""
-    inner = step.place._replace(pointer=step.pointer[len(base) :])
-    places = _through(given, shape, inner, step.reader, step.here)
-    return [place._replace(pointer=base + place.pointer) for place in places]
+def _follow_nested_ops(nested_ops: Iterable[Op], step: _Step, base: Pointer, shape: Shape) -> list[_ValueLocation]:
+    """The locations after operations whose paths are relative to a base that contains the location."""
+    inner = step.location._replace(pointer=step.pointer[len(base) :])
+    locations = _follow_ops(nested_ops, shape, inner, step.reader, step.here)
+    return [location._replace(pointer=base + location.pointer) for location in locations]
 
 
-def _is_kept(given: Iterable[Op], step: _Step, shape: Shape) -> bool:
+def _is_kept(nested_ops: Iterable[Op], step: _Step, shape: Shape) -> bool:
     """Whether a reader finds the same in a value before and after operations inside it."""
-    places = _through(given, shape, _Place(()), step.reader, step.here)
-    if any(place.exact and not place.pointer for place in places):
+    locations = _follow_ops(nested_ops, shape, _ValueLocation(()), step.reader, step.here)
+    if any(location.exact and not location.pointer for location in locations):
         return True
-    return not may_read(shape, step.reader) and not may_read(_shape_after(given, shape), step.reader)
+    return not may_read(shape, step.reader) and not may_read(_shape_after(nested_ops, shape), step.reader)
 
 
-def _through(given: Iterable[Op], shape: Shape, place: _Place, reader: Reader, here: str) -> list[_Place]:
-    places = [place]
-    for number, op in enumerate(given):
-        places = _after(op, shape, places, reader, f"{here}/ops/{number}")
+def _follow_ops(
+    nested_ops: Iterable[Op], shape: Shape, location: _ValueLocation, reader: Reader, here: str
+) -> list[_ValueLocation]:
+    locations = [location]
+    for number, op in enumerate(nested_ops):
+        locations = _locations_after(op, shape, locations, reader, f"{here}/ops/{number}")
         shape = _shape_after((op,), shape)
-    return places
+    return locations
 
 
-def _shape_after(given: Iterable[Op], shape: Shape) -> Shape:
-    return Walk(None).through(given, shape, Position())
+def _shape_after(nested_ops: Iterable[Op], shape: Shape) -> Shape:
+    return Walk(None).through(nested_ops, shape, OpLocation())
 
 
-def _within(pointer: Pointer, base: Pointer) -> bool:
+def _is_within(pointer: Pointer, base: Pointer) -> bool:
     return pointer[: len(base)] == base

@@ -17,7 +17,7 @@ from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.values import LensFailure, Raw, entries
 from headrace.schema.registry import Registry
 
-#: The steps on the way between two versions, each with the version its lens leads on from and the number of its op.
+#: The steps between two versions, each with the source version of its lens and the number of its op.
 _Way = tuple[tuple[int, int, Step], ...]
 
 _DOCUMENTS = msgspec.json.Decoder(list[dict[str, Raw]])
@@ -25,7 +25,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class LensChain:
-    """Lenses by the version they lead on from, and schemas by version; compiled when a way is first taken."""
+    """The lenses and schemas of a registry; the steps between two versions are compiled at first use."""
 
     def __init__(self, lenses: Mapping[int, Lens], schemas: Mapping[int, Any]) -> None:
         self._lenses = lenses
@@ -39,7 +39,7 @@ class LensChain:
             way = self._ways[source, target] = self._compiled(source, target)
         if not way:
             return joined
-        documents = _opened(joined)
+        documents = _open_documents(joined)
         for entry in range(len(documents)):
             for version, number, step in way:
                 try:
@@ -65,7 +65,7 @@ class LensChain:
         return backward(lens.ops, self._schemas.get(version, True))
 
 
-def _opened(joined: bytes) -> list[Any]:
+def _open_documents(joined: bytes) -> list[Any]:
     try:
         return _DOCUMENTS.decode(b"[" + joined + b"]")
     except (msgspec.ValidationError, RecursionError):
@@ -74,7 +74,7 @@ def _opened(joined: bytes) -> list[Any]:
 
 
 class Crossings:
-    """The crossing from each version of a registry to the next; made when it is first asked for."""
+    """The crossing from each version of a registry to the next; made at first use."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

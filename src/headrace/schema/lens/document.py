@@ -1,4 +1,4 @@
-"""Lens documents (``durable.lens/v1``): read with every problem at once, and written again as they were."""
+"""Parse lens documents (``durable.lens/v1``), with every problem at once, and dump them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LONGEST = 64
 _REQUIRED: Any = object()
 
 
-class _Place(NamedTuple):
-    """Where a value was given, where problems go, and how many ops it is inside of."""
+class _LensLocation(NamedTuple):
+    """The pointer of a value, the list that its problems are added to, and its depth in nested ops."""
 
     pointer: str
     problems: list[Problem]
     depth: int = 0
 
-    def at(self, name: str | int) -> _Place:
+    def at(self, name: str | int) -> _LensLocation:
         return self._replace(pointer=self.pointer + pointers.text((str(name),)))
 
     def refuse(self, reason: str) -> Any:
@@ -38,104 +38,104 @@ class _Place(NamedTuple):
         return _REQUIRED
 
 
-class _Form(NamedTuple):
+class _Codec(NamedTuple):
     """How a value is read and written."""
 
-    read: Callable[[Any, _Place], Any]
+    read: Callable[[Any, _LensLocation], Any]
     write: Callable[[Any], Any] = lambda value: value
 
 
 class _Field(NamedTuple):
-    """One key of a closed shape; where it may be left out, what that means."""
+    """One key of a closed object, with its default if it may be left out."""
 
     key: str
     attribute: str
-    form: _Form
+    form: _Codec
     default: Any = _REQUIRED
 
 
-def _checked(what: str, holds: Callable[[Any], bool]) -> _Form:
-    return _Form(lambda given, place: given if holds(given) else place.refuse(f"must be {what}"))
+def _checked_codec(what: str, holds: Callable[[Any], bool]) -> _Codec:
+    return _Codec(lambda raw, location: raw if holds(raw) else location.refuse(f"must be {what}"))
 
 
-def _exactly(text: str) -> _Form:
-    return _checked(f'"{text}"', lambda given: isinstance(given, str) and given == text)
+def _constant_codec(text: str) -> _Codec:
+    return _checked_codec(f'"{text}"', lambda raw: isinstance(raw, str) and raw == text)
 
 
-def _read_pointer(given: Any, place: _Place) -> Any:
-    names = pointers.parse(given) if isinstance(given, str) else None
+def _read_pointer(raw: Any, location: _LensLocation) -> Any:
+    names = pointers.parse(raw) if isinstance(raw, str) else None
     if names is None:
-        return place.refuse("must be a JSON Pointer")
-    return names if len(names) <= LONGEST else place.refuse(f"must have at most {LONGEST} names")
+        return location.refuse("must be a JSON Pointer")
+    return names if len(names) <= LONGEST else location.refuse(f"must have at most {LONGEST} names")
 
 
-def _read_transform(given: Any, place: _Place) -> Any:
-    if isinstance(given, dict) and "builtin" in given:
-        return _read_shape(given, place, Transform, _BY_BUILTIN)
-    return _read_shape(given, place, Transform, _BY_TABLE)
+def _read_transform(raw: Any, location: _LensLocation) -> Any:
+    if isinstance(raw, dict) and "builtin" in raw:
+        return _read_shape(raw, location, Transform, _BY_BUILTIN)
+    return _read_shape(raw, location, Transform, _BY_TABLE)
 
 
 def _write_transform(transform: Transform) -> dict[str, Any]:
     return _write_shape(transform, _BY_TABLE if transform.builtin is None else _BY_BUILTIN)
 
 
-def _read_table(given: Any, place: _Place) -> Any:
-    if not isinstance(given, dict):
-        return place.refuse("must be an object")
-    for text, value in given.items():
-        _SCALAR.read(value, place.at(text))
-    return dict(given)
+def _read_table(raw: Any, location: _LensLocation) -> Any:
+    if not isinstance(raw, dict):
+        return location.refuse("must be an object")
+    for text, value in raw.items():
+        _SCALAR.read(value, location.at(text))
+    return dict(raw)
 
 
-def _read_ops(given: Any, place: _Place) -> Any:
-    if not isinstance(given, list):
-        return place.refuse("must be an array of ops")
-    if place.depth > DEEPEST:
-        return place.refuse(f"ops must not be nested more than {DEEPEST} deep")
-    if len(given) > 1000:
-        return place.refuse("must be at most 1000 ops")
-    return tuple(_read_op(op, place.at(number)) for number, op in enumerate(given))
+def _read_ops(raw: Any, location: _LensLocation) -> Any:
+    if not isinstance(raw, list):
+        return location.refuse("must be an array of ops")
+    if location.depth > DEEPEST:
+        return location.refuse(f"ops must not be nested more than {DEEPEST} deep")
+    if len(raw) > 1000:
+        return location.refuse("must be at most 1000 ops")
+    return tuple(_read_op(op, location.at(number)) for number, op in enumerate(raw))
 
 
-def _read_op(given: Any, place: _Place) -> Any:
-    name = given.get("op") if isinstance(given, dict) else None
+def _read_op(raw: Any, location: _LensLocation) -> Any:
+    name = raw.get("op") if isinstance(raw, dict) else None
     if not isinstance(name, str) or name not in _OPS:
-        return place.refuse("must be an object whose op is one of " + ", ".join(_OPS))
+        return location.refuse("must be an object whose op is one of " + ", ".join(_OPS))
     kind, fields = _OPS[name]
-    op = _read_shape(given, place, kind, (_Field("op", "", _exactly(name)), *fields))
+    op = _read_shape(raw, location, kind, (_Field("op", "", _constant_codec(name)), *fields))
     if op is not _REQUIRED:
-        for key, reason in _refusals(op, place.depth == 0):
-            place.at(key).refuse(reason)
+        for key, reason in _refusals(op, location.depth == 0):
+            location.at(key).refuse(reason)
     return op
 
 
-def _read_shape(given: Any, place: _Place, kind: Callable[..., Any], fields: tuple[_Field, ...]) -> Any:
+def _read_shape(raw: Any, location: _LensLocation, kind: Callable[..., Any], fields: tuple[_Field, ...]) -> Any:
     """A closed object as a frozen value; ``_REQUIRED`` where something is wrong with it."""
-    if not isinstance(given, dict):
-        return place.refuse("must be an object")
-    before = len(place.problems)
-    known = {field.key for field in fields}
-    for key in given:
-        if key not in known:
-            place.at(key).refuse("is not known here")
+    if not isinstance(raw, dict):
+        return location.refuse("must be an object")
+    before = len(location.problems)
+    keys = {field.key for field in fields}
+    for key in raw:
+        if key not in keys:
+            location.at(key).refuse("is not known here")
     facts: dict[str, Any] = {}
     for field in fields:
-        if field.key in given:
-            deeper = place._replace(depth=place.depth + 1) if kind in {ops.In, ops.Map} else place
-            value = field.form.read(given[field.key], deeper.at(field.key))
+        if field.key in raw:
+            deeper = location._replace(depth=location.depth + 1) if kind in {ops.In, ops.Map} else location
+            value = field.form.read(raw[field.key], deeper.at(field.key))
         elif (value := field.default) is _REQUIRED:
-            place.refuse(f"{field.key} is missing")
+            location.refuse(f"{field.key} is missing")
         if field.attribute:
             facts[field.attribute] = value
-    return kind(**facts) if len(place.problems) == before else _REQUIRED
+    return kind(**facts) if len(location.problems) == before else _REQUIRED
 
 
 def _write_shape(value: Any, fields: tuple[_Field, ...]) -> dict[str, Any]:
-    written = {}
+    document = {}
     for field in fields:
         if field.attribute and (fact := getattr(value, field.attribute)) is not field.default:
-            written[field.key] = field.form.write(fact)
-    return written
+            document[field.key] = field.form.write(fact)
+    return document
 
 
 def _write_op(op: Op) -> dict[str, Any]:
@@ -143,21 +143,21 @@ def _write_op(op: Op) -> dict[str, Any]:
     return {"op": op.name, **_write_shape(op, _OPS[op.name][1]), **mode}
 
 
-_POINTER = _Form(_read_pointer, pointers.text)
-_BOOLEAN = _checked("a boolean", lambda given: isinstance(given, bool))
-_ANY = _Form(lambda given, place: given)
-_NAME = _checked("a name", lambda given: isinstance(given, str) and given != "")
-_TEXT = _checked("a text", lambda given: isinstance(given, str))
-_VERSION = _checked("a version", lambda given: type(given) is int and given >= 0)
-_SCHEMA = _checked("a JSON Schema", lambda given: isinstance(given, dict | bool))
-_SCALAR = _checked("a scalar", lambda given: given is None or isinstance(given, str | int | float))
-_TYPE = _checked("one of " + ", ".join(TYPES), lambda given: isinstance(given, str) and given in TYPES)
-_BUILTIN = _checked("one of " + ", ".join(BUILTINS), lambda given: isinstance(given, str) and given in BUILTINS)
-_TRANSFORM = _Form(_read_transform, _write_transform)
-_NESTED = _Form(_read_ops, lambda given: [_write_op(op) for op in given])
+_POINTER = _Codec(_read_pointer, pointers.text)
+_BOOLEAN = _checked_codec("a boolean", lambda raw: isinstance(raw, bool))
+_ANY = _Codec(lambda raw, location: raw)
+_NAME = _checked_codec("a name", lambda raw: isinstance(raw, str) and raw != "")
+_TEXT = _checked_codec("a text", lambda raw: isinstance(raw, str))
+_VERSION = _checked_codec("a version", lambda raw: type(raw) is int and raw >= 0)
+_SCHEMA = _checked_codec("a JSON Schema", lambda raw: isinstance(raw, dict | bool))
+_SCALAR = _checked_codec("a scalar", lambda raw: raw is None or isinstance(raw, str | int | float))
+_TYPE = _checked_codec("one of " + ", ".join(TYPES), lambda raw: isinstance(raw, str) and raw in TYPES)
+_BUILTIN = _checked_codec("one of " + ", ".join(BUILTINS), lambda raw: isinstance(raw, str) and raw in BUILTINS)
+_TRANSFORM = _Codec(_read_transform, _write_transform)
+_NESTED = _Codec(_read_ops, lambda raw: [_write_op(op) for op in raw])
 
 _BY_BUILTIN = (_Field("builtin", "builtin", _BUILTIN),)
-_BY_TABLE = (_Field("map", "table", _Form(_read_table, dict)), _Field("default", "default", _SCALAR, msgspec.UNSET))
+_BY_TABLE = (_Field("map", "table", _Codec(_read_table, dict)), _Field("default", "default", _SCALAR, msgspec.UNSET))
 _OPTIONAL = _Field("optional", "optional", _BOOLEAN, False)
 _MOVE = (_Field("from", "source", _POINTER), _Field("to", "target", _POINTER), _OPTIONAL)
 _PATH = _Field("path", "path", _POINTER)
@@ -194,12 +194,12 @@ _OPS: dict[str, tuple[type[Op], tuple[_Field, ...]]] = {
         ops.Wrap,
         (
             _PATH,
-            _Field("mode", "", _exactly("singleton")),
-            _Field("reverseMode", "", _exactly("first"), None),
+            _Field("mode", "", _constant_codec("singleton")),
+            _Field("reverseMode", "", _constant_codec("first"), None),
             _OPTIONAL,
         ),
     ),
-    "head": (ops.Head, (_PATH, _Field("reverseMode", "", _exactly("singleton"), None), _OPTIONAL)),
+    "head": (ops.Head, (_PATH, _Field("reverseMode", "", _constant_codec("singleton"), None), _OPTIONAL)),
     "convert": (
         ops.Convert,
         (
@@ -216,7 +216,7 @@ _OPS: dict[str, tuple[type[Op], tuple[_Field, ...]]] = {
 }
 
 _LENS = (
-    _Field("apiVersion", "", _exactly(API_VERSION)),
+    _Field("apiVersion", "", _constant_codec(API_VERSION)),
     _Field("schema", "schema", _NAME),
     _Field("from", "source", _VERSION),
     _Field("to", "target", _VERSION),
@@ -225,10 +225,10 @@ _LENS = (
 )
 
 
-def parse(given: Any) -> Lens | list[Problem]:
-    """The lens of a document, or everything that is wrong with it."""
+def parse(raw: Any) -> Lens | list[Problem]:
+    """The lens of a document, or every problem with it."""
     problems: list[Problem] = []
-    lens = _read_shape(given, _Place("", problems), Lens, _LENS)
+    lens = _read_shape(raw, _LensLocation("", problems), Lens, _LENS)
     return problems or lens
 
 
@@ -238,7 +238,7 @@ def dump(lens: Lens) -> dict[str, Any]:
 
 
 def _refusals(op: Op, top: bool) -> Iterator[tuple[str, str]]:
-    """What an op of the right shape may still not ask for: the key, and why."""
+    """Why a well-formed op is refused all the same: the key, and the reason."""
     match op:
         case ops.Rename(source=source, target=target):
             yield from _displaced(source, target, True, top)
@@ -283,8 +283,8 @@ def fill_defaults(lens: Lens, schema: Any) -> Lens:
     return msgspec.structs.replace(lens, ops=_filled(lens.ops, schema, ()))
 
 
-def _filled(given: tuple[Op, ...], schema: Any, base: Pointer) -> tuple[Op, ...]:
-    return tuple(_filled_op(op, schema, base) for op in given)
+def _filled(lens_ops: tuple[Op, ...], schema: Any, base: Pointer) -> tuple[Op, ...]:
+    return tuple(_filled_op(op, schema, base) for op in lens_ops)
 
 
 def _filled_op(op: Op, schema: Any, base: Pointer) -> Op:
@@ -300,11 +300,11 @@ def _filled_op(op: Op, schema: Any, base: Pointer) -> Op:
 
 def default_of(*schemas: Any) -> Any:
     """The first default that schemas give, else what the first with a single container type begins with; or UNSET."""
-    known = [schema for schema in schemas if isinstance(schema, dict)]
-    for schema in known:
+    objects = [schema for schema in schemas if isinstance(schema, dict)]
+    for schema in objects:
         if "default" in schema:
             return schema["default"]
-    for schema in known:
+    for schema in objects:
         if _types(schema) in (["object"], ["array"]):
             return {} if _types(schema) == ["object"] else []
     return msgspec.UNSET
@@ -329,9 +329,9 @@ def _is_closed(schema: dict[str, Any], name: str) -> bool:
     return closed and not _is_index(name, schema) and name not in schema.get("properties", {})
 
 
-def required(root: Any, names: Pointer, known: list[Pointer]) -> bool:
+def required(root: Any, names: Pointer, known_pointers: list[Pointer]) -> bool:
     """Whether a schema requires the value at a pointer in every document that has values at known pointers."""
-    shared = max((_shared(names, pointer) for pointer in known), default=0)
+    shared = max((_shared(names, pointer) for pointer in known_pointers), default=0)
     return all(_requires(declared(root, names[:end]), names[end]) for end in range(shared, len(names)))
 
 
@@ -351,12 +351,12 @@ def _is_index(name: str, schema: dict[str, Any]) -> bool:
 
 
 def _types(schema: dict[str, Any]) -> list[str]:
-    given = schema.get("type", [])
-    return [given] if isinstance(given, str) else list(given)
+    type_names = schema.get("type", [])
+    return [type_names] if isinstance(type_names, str) else list(type_names)
 
 
 def _resolved(schema: Any, root: Any) -> dict[str, Any]:
-    """A schema after its local references; a boolean says as much as no word."""
+    """A schema after following local references; a boolean counts as an empty schema."""
     for _ in range(DEEPEST):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         names = pointers.parse(reference[1:]) if isinstance(reference, str) and reference[:1] == "#" else None

@@ -24,9 +24,9 @@ Step = Callable[[Any, Any], None]
 Steps = tuple[tuple[int, Step], ...]
 
 
-def forward(given: Iterable[Op]) -> Steps:
+def forward(lens_ops: Iterable[Op]) -> Steps:
     """The steps of a lens, or of an op that holds ops."""
-    return tuple((number, _COMPILE[type(op)](op)) for number, op in enumerate(given))
+    return tuple((number, _COMPILE[type(op)](op)) for number, op in enumerate(lens_ops))
 
 
 def run(steps: Steps, holder: Any, key: Any) -> None:
@@ -47,10 +47,10 @@ def source_finder(names: Pointer, optional: bool) -> Callable[[Any, Any], Slot |
         container = holder[key]
         if type(container) is dict and last in container:  # most pointers name a member of the event
             return container, last
-        place = find_value_slot(holder, key, names)
-        if place is None and not optional:
+        slot = find_value_slot(holder, key, names)
+        if slot is None and not optional:
             raise LensFailure("there is no value", names)
-        return place
+        return slot
 
     return find
 
@@ -63,10 +63,10 @@ def target_finder(names: Pointer) -> Callable[[Any, Any], Slot]:
         container = holder[key]
         if type(container) is dict and last is not None:
             return container, last
-        place = find_slot(holder, key, names)
-        if place is None:
+        slot = find_slot(holder, key, names)
+        if slot is None:
             raise LensFailure("there is nothing to put a value into", names)
-        return place
+        return slot
 
     return find
 
@@ -76,10 +76,10 @@ def _carry(source: Pointer, optional: bool, moves: bool, find_target: Callable[[
     find = source_finder(source, optional)
 
     def step(holder: Any, key: Any) -> None:
-        place = find(holder, key)
-        if place is None:
+        slot = find(holder, key)
+        if slot is None:
             return
-        at, name = place
+        at, name = slot
         value = at[name] if moves else encode_value(at[name])
         to, member = find_target(holder, key)
         to[member] = value
@@ -144,17 +144,17 @@ def make_objects(holder: Any, key: Any, names: Pointer) -> None:
             at[name] = {}
 
 
-def object_at(place: Slot, names: Pointer) -> dict[str, Any]:
+def object_at(slot: Slot, names: Pointer) -> dict[str, Any]:
     """The object in a slot, opened; anything else is a failure."""
-    container = open_container(*place)
+    container = open_container(*slot)
     if type(container) is not dict:
         raise LensFailure("the value is no object", names)
     return container
 
 
-def array_at(place: Slot, names: Pointer) -> list[Any]:
+def array_at(slot: Slot, names: Pointer) -> list[Any]:
     """The array in a slot, opened; anything else is a failure."""
-    container = open_container(*place)
+    container = open_container(*slot)
     if type(container) is not list:
         raise LensFailure("the value is no array", names)
     return container
@@ -182,9 +182,9 @@ def _remove(op: ops.Remove) -> Step:
     find = source_finder(op.path, op.optional)
 
     def step(holder: Any, key: Any) -> None:
-        place = find(holder, key)
-        if place is not None:
-            at, name = place
+        slot = find(holder, key)
+        if slot is not None:
+            at, name = slot
             del at[name]
 
     return step
@@ -195,9 +195,9 @@ def wrap_step(path: Pointer, optional: bool) -> Step:
     find = source_finder(path, optional)
 
     def step(holder: Any, key: Any) -> None:
-        place = find(holder, key)
-        if place is not None:
-            at, name = place
+        slot = find(holder, key)
+        if slot is not None:
+            at, name = slot
             at[name] = [at[name]]
 
     return step
@@ -208,12 +208,12 @@ def head_step(path: Pointer, optional: bool) -> Step:
     find = source_finder(path, optional)
 
     def step(holder: Any, key: Any) -> None:
-        place = find(holder, key)
-        if place is not None:
-            array = array_at(place, path)
+        slot = find(holder, key)
+        if slot is not None:
+            array = array_at(slot, path)
             if not array:
                 raise LensFailure("the array is empty", path)
-            at, name = place
+            at, name = slot
             at[name] = array[0]
 
     return step
@@ -224,10 +224,10 @@ def convert_step(path: Pointer, optional: bool, convert: Conversion) -> Step:
     find = source_finder(path, optional)
 
     def step(holder: Any, key: Any) -> None:
-        place = find(holder, key)
-        if place is None:
+        slot = find(holder, key)
+        if slot is None:
             return
-        at, name = place
+        at, name = slot
         try:
             at[name] = convert(at[name])
         except LensFailure as failure:
@@ -242,12 +242,12 @@ def inside_step(path: Pointer, optional: bool, steps: Steps, check: Callable[[Sl
     find = source_finder(path, optional)
 
     def step(holder: Any, key: Any) -> None:
-        place = find(holder, key)
-        if place is None:
+        slot = find(holder, key)
+        if slot is None:
             return
-        check(place, path)
+        check(slot, path)
         try:
-            run(steps, *place)
+            run(steps, *slot)
         except LensFailure as failure:
             failure.pointer = path + failure.pointer
             raise
@@ -260,10 +260,10 @@ def each_element_step(path: Pointer, optional: bool, steps: Steps) -> Step:
     find = source_finder(path, optional)
 
     def step(holder: Any, key: Any) -> None:
-        place = find(holder, key)
-        if place is None:
+        slot = find(holder, key)
+        if slot is None:
             return
-        array = array_at(place, path)
+        array = array_at(slot, path)
         number = 0
         try:
             for number in range(len(array)):

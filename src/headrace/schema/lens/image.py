@@ -45,7 +45,7 @@ class Complaint(NamedTuple):
 
 
 class Image(NamedTuple):
-    """What comes out, and what cannot go in."""
+    """The output shape of a conversion, and complaints about inputs that it cannot take."""
 
     shape: Shape
     complaints: tuple[Complaint, ...] = ()
@@ -53,108 +53,112 @@ class Image(NamedTuple):
 
 def convert_shape(op: Convert, shape: Shape) -> Image:
     """What a conversion makes of the values of a shape."""
-    images = [_converted(op, one) for one in shape.alternatives]
+    images = [_convert_alternative(op, alternative) for alternative in shape.alternatives]
     complaints = dict.fromkeys(complaint for image in images for complaint in image.complaints)
     return Image(union(*(image.shape for image in images)), tuple(complaints))
 
 
-def _converted(op: Convert, one: Alternative) -> Image:
+def _convert_alternative(op: Convert, alternative: Alternative) -> Image:
     check_deadline()
-    if not _is_of(one, op.from_type):
-        return _failed(
-            op, "type_mismatch", f"it may be {describe_alternative(one)}; the op converts {op.from_type} only"
+    if not _is_of(alternative, op.from_type):
+        return _failure(
+            op, "type_mismatch", f"it may be {describe_alternative(alternative)}; the op converts {op.from_type} only"
         )
     if op.forward.table is not None:
-        return _looked_up(op, one, op.forward.table)
+        return _look_up_table(op, alternative, op.forward.table)
     if op.forward.builtin not in BUILTINS:
-        return _failed(op, "unknown_builtin", f"no builtin is called {op.forward.builtin}")
-    return _computed(op, one, op.forward.builtin)
+        return _failure(op, "unknown_builtin", f"no builtin is called {op.forward.builtin}")
+    return _apply_builtin(op, alternative, op.forward.builtin)
 
 
-def _failed(op: Convert, rule: str, reason: str, outputs: list[Any] | None = None) -> Image:
-    """What still comes out, of which nothing may be known but its type."""
+def _failure(op: Convert, rule: str, reason: str, outputs: list[Any] | None = None) -> Image:
+    """An image with a complaint; without known outputs only the type of the output is known."""
     rest = shape_of(Root({"type": op.to_type}).source) if outputs is None else shape_of_values(outputs)
     return Image(rest, (Complaint(rule, reason),))
 
 
-def _is_of(one: Alternative, name: str) -> bool:
-    if isinstance(one, Number) and name == "integer":
-        return one.integer >= WHOLE or (one.values is not None and all(map(is_whole, one.values)))
-    return one.kind == name
+def _is_of(alternative: Alternative, name: str) -> bool:
+    if isinstance(alternative, Number) and name == "integer":
+        return alternative.integer >= WHOLE or (
+            alternative.values is not None and all(map(is_whole, alternative.values))
+        )
+    return alternative.kind == name
 
 
-def list_finite_values(one: Alternative) -> list[Any] | None:
+def list_finite_values(alternative: Alternative) -> list[Any] | None:
     """The values of an alternative one by one, where they can be listed; numbers exactly."""
-    match one:
+    match alternative:
         case Null():
             return [None]
         case Boolean(values=values):
             return sorted(values)
         case Number():
-            known = texts(one)
-            return None if known is None else sorted(map(number_of, known))
-        case Text(values=frozenset() as known):
-            return sorted(known)
+            number_texts = texts(alternative)
+            return None if number_texts is None else sorted(map(number_of, number_texts))
+        case Text(values=frozenset() as number_texts):
+            return sorted(number_texts)
     return None
 
 
-def _looked_up(op: Convert, one: Alternative, table: dict[str, Any]) -> Image:
+def _look_up_table(op: Convert, alternative: Alternative, table: dict[str, Any]) -> Image:
     default = op.forward.default
-    values = list_finite_values(one)
+    values = list_finite_values(alternative)
     if values is None:
         if default is msgspec.UNSET:
-            reason = f"it may be {describe_alternative(one)}; the table has no default for what it does not list"
-            return _failed(op, "not_total", reason, [*table.values()])
-        outputs = [default] if one.kind in ("object", "array") else [*table.values(), default]
-        return _typed(op, outputs)
+            reason = (
+                f"it may be {describe_alternative(alternative)}; the table has no default for what it does not list"
+            )
+            return _failure(op, "not_total", reason, [*table.values()])
+        outputs = [default] if alternative.kind in ("object", "array") else [*table.values(), default]
+        return _check_result_type(op, outputs)
     unknown = [format_json(value) for value in values if text_of(value) not in table]
     if unknown and default is msgspec.UNSET:
         outputs = [table[text_of(value)] for value in values if text_of(value) in table]
-        return _failed(op, "not_total", f"the table has no entry for {join_first(unknown)}, and no default", outputs)
-    return _typed(op, [table.get(text_of(value), default) for value in values])
+        return _failure(op, "not_total", f"the table has no entry for {join_first(unknown)}, and no default", outputs)
+    return _check_result_type(op, [table.get(text_of(value), default) for value in values])
 
 
-def _typed(op: Convert, outputs: list[Any]) -> Image:
+def _check_result_type(op: Convert, outputs: list[Any]) -> Image:
     wrong = [format_json(output) for output in outputs if not is_type(output, op.to_type)]
     if wrong:
-        return _failed(op, "result_type", f"it becomes {join_first(wrong)}; the op says {op.to_type}")
+        return _failure(op, "result_type", f"it becomes {join_first(wrong)}; the op says {op.to_type}")
     return Image(shape_of_values(outputs))
 
 
-def _computed(op: Convert, one: Alternative, name: str) -> Image:
-    values = list_finite_values(one)
+def _apply_builtin(op: Convert, alternative: Alternative, name: str) -> Image:
+    values = list_finite_values(alternative)
     if values is not None:
-        return _each(op, values, name)
-    match name, one:
+        return _apply_to_each(op, values, name)
+    match name, alternative:
         case "lowercase", Text():
-            return Image(_cased(one, LOWERCASE_GROWTH))
+            return Image(_change_case(alternative, LOWERCASE_GROWTH))
         case "uppercase", Text():
-            return Image(_cased(one, UPPERCASE_GROWTH))
+            return Image(_change_case(alternative, UPPERCASE_GROWTH))
         case "int_to_string", Number():
-            return Image(Shape((Text(low=1, high=_digits(one)),)))
-        case "rfc3339_to_unix_millis", Text() if DATE_TIME in one.formats:
+            return Image(Shape((Text(low=1, high=_digits(alternative)),)))
+        case "rfc3339_to_unix_millis", Text() if DATE_TIME in alternative.formats:
             return Image(Shape((_MILLIS,)))
-        case "unix_millis_to_rfc3339", Number() if _in_calendar(one):
-            return Image(Shape((_spelled_time(one),)))
-    return _failed(op, "not_total", f"{name} cannot take every value: it may be {describe_alternative(one)}")
+        case "unix_millis_to_rfc3339", Number() if _in_calendar(alternative):
+            return Image(Shape((_spelled_time(alternative),)))
+    return _failure(op, "not_total", f"{name} cannot take every value: it may be {describe_alternative(alternative)}")
 
 
 _MILLIS = Number(integer=SPELLED, low=Bound(FIRST_MILLIS - _DAY_MS), high=Bound(LAST_MILLIS + _DAY_MS + 1))
 """The times of RFC 3339: years 0 to 9999, and offsets of less than a day."""
 
 
-def _each(op: Convert, values: list[Any], name: str) -> Image:
+def _apply_to_each(op: Convert, values: list[Any], name: str) -> Image:
     outputs = []
     for value in values:
         check_deadline()
         try:
             outputs.append(BUILTINS[name].function(value))
         except (ValueError, OverflowError) as reason:
-            return _failed(op, "not_total", f"{name} cannot take {format_json(value)}: {reason}")
-    return _typed(op, outputs)
+            return _failure(op, "not_total", f"{name} cannot take {format_json(value)}: {reason}")
+    return _check_result_type(op, outputs)
 
 
-def _cased(text: Text, growth: int) -> Shape:
+def _change_case(text: Text, growth: int) -> Shape:
     return Shape((Text(low=text.low, high=None if text.high is None else text.high * growth),))
 
 

@@ -52,40 +52,40 @@ _TIMES = (
 
 def sample_documents(shape: Shape, names: list[str]) -> Iterator[Any]:
     """Values of a shape, plain ones first; open objects also hold the given names."""
-    for one in shape.alternatives:
-        yield from _values(one, names, _DEPTH)
+    for alternative in shape.alternatives:
+        yield from _values(alternative, names, _DEPTH)
 
 
 def _samples(shape: Shape, names: list[str], depth: int) -> list[Any]:
     """Some values, in turn from each alternative."""
     if depth == 0:
         return []
-    turns = [_values(one, names, depth) for one in shape.alternatives]
-    found: list[Any] = []
-    while turns and len(found) < _MOST:
+    turns = [_values(alternative, names, depth) for alternative in shape.alternatives]
+    samples: list[Any] = []
+    while turns and len(samples) < _MOST:
         alive = []
         for values in turns:
             for value in islice(values, 1):
                 check_deadline()
-                found.append(value)
+                samples.append(value)
                 alive.append(values)
         turns = alive
-    return found
+    return samples
 
 
-def _values(one: Alternative, names: list[str], depth: int) -> Iterator[Any]:
+def _values(alternative: Alternative, names: list[str], depth: int) -> Iterator[Any]:
     check_deadline()
-    known = list_finite_values(one)
-    if known is not None:
-        yield from (float(value) if isinstance(value, Decimal) else value for value in known)
-    elif isinstance(one, Number):
-        yield from _numbers(one)
-    elif isinstance(one, Text):
-        yield from _texts(one)
-    elif isinstance(one, Object):
-        yield from _objects(one, names, depth)
-    elif isinstance(one, Array):
-        yield from _arrays(one, names, depth)
+    finite_values = list_finite_values(alternative)
+    if finite_values is not None:
+        yield from (float(value) if isinstance(value, Decimal) else value for value in finite_values)
+    elif isinstance(alternative, Number):
+        yield from _numbers(alternative)
+    elif isinstance(alternative, Text):
+        yield from _texts(alternative)
+    elif isinstance(alternative, Object):
+        yield from _objects(alternative, names, depth)
+    elif isinstance(alternative, Array):
+        yield from _arrays(alternative, names, depth)
 
 
 def _numbers(number: Number) -> Iterator[int | float]:
@@ -110,30 +110,38 @@ def _fits(text: Text, guess: str) -> bool:
     return len(guess) >= text.low and (text.high is None or len(guess) <= text.high)
 
 
-def _objects(one: Object, names: list[str], depth: int) -> Iterator[dict[str, Any]]:
-    """The least, the most, and either with one member changed, left out or added."""
-    choices = {name: _samples(known.shape, names, depth - 1) for name, known in one.members.items()}
-    least = {name: choices[name][0] for name, known in one.members.items() if known.required and choices[name]}
+def _objects(alternative: Object, names: list[str], depth: int) -> Iterator[dict[str, Any]]:
+    """The smallest and the largest object, and either with one member changed, left out or added."""
+    choices = {
+        name: _samples(object_member.shape, names, depth - 1) for name, object_member in alternative.members.items()
+    }
+    least = {
+        name: choices[name][0]
+        for name, object_member in alternative.members.items()
+        if object_member.required and choices[name]
+    }
     most = {name: values[0] for name, values in choices.items() if values}
     yield least
     yield most
     for name, values in choices.items():
-        if name in most and not one.members[name].required:
+        if name in most and not alternative.members[name].required:
             yield {other: value for other, value in most.items() if other != name}
         for value in values:
             yield {**least, name: value}
             yield {**most, name: value}
-    extra = [] if vacant(unnamed(one)) else _samples(member(one, "").shape, names, min(depth - 1, 2))
+    extra = [] if vacant(unnamed(alternative)) else _samples(member(alternative, "").shape, names, min(depth - 1, 2))
     for name in names:
-        if name not in one.members:
+        if name not in alternative.members:
             yield from ({**least, name: value} for value in extra)
 
 
-def _arrays(one: Array, names: list[str], depth: int) -> Iterator[list[Any]]:
+def _arrays(alternative: Array, names: list[str], depth: int) -> Iterator[list[Any]]:
     """Short ones: all elements the plainest, all different, and each of them changed."""
-    count = len(one.prefix) if one.high is None else min(len(one.prefix), one.high)
-    for length in sorted({one.low, one.low + 1, one.low + 2, count, count + 1}):
-        choices = [_samples(element(one, position).shape, names, depth - 1) for position in range(min(length, _MOST))]
+    count = len(alternative.prefix) if alternative.high is None else min(len(alternative.prefix), alternative.high)
+    for length in sorted({alternative.low, alternative.low + 1, alternative.low + 2, count, count + 1}):
+        choices = [
+            _samples(element(alternative, position).shape, names, depth - 1) for position in range(min(length, _MOST))
+        ]
         if not all(choices):
             continue
         first = [values[0] for values in choices]
@@ -159,7 +167,7 @@ def counter_example(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle) -> 
     for event in islice(sample_documents(shape_of(Root(old).source), names), TRIED):
         check_deadline()
         spelled = msgspec.json.encode(event)
-        if before(event) and not _carried(steps, spelled, after):
+        if before(event) and not _is_carried(steps, spelled, after):
             return event
         left -= len(spelled)
         if left < 0:
@@ -167,7 +175,7 @@ def counter_example(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle) -> 
     return msgspec.UNSET
 
 
-def _carried(steps: Steps, event: bytes, valid: Callable[[Any], bool]) -> bool:
+def _is_carried(steps: Steps, event: bytes, valid: Callable[[Any], bool]) -> bool:
     holder = [Raw(event)]
     try:
         run(steps, holder, 0)
@@ -177,7 +185,7 @@ def _carried(steps: Steps, event: bytes, valid: Callable[[Any], bool]) -> bool:
 
 
 def _op_names(ops: tuple[Op, ...]) -> Iterator[str]:
-    """The names that ops speak of."""
+    """The names in the pointers of ops."""
     for op in ops:
         for field in ("path", "source", "target", "host"):
             yield from getattr(op, field, ())
@@ -188,7 +196,7 @@ def _op_names(ops: tuple[Op, ...]) -> Iterator[str]:
 
 
 def _member_names(schema: Any) -> Iterator[str]:
-    """The names that a schema speaks of, at any depth."""
+    """The names of members in a schema, at any depth."""
     if isinstance(schema, list):
         yield from chain.from_iterable(map(_member_names, schema))
     elif isinstance(schema, dict):
@@ -225,7 +233,7 @@ def prove(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle | None = None)
     return Proof(problems, ops, counter_example(old, new, ops, oracle))
 
 
-#: What is wrong with ops whatever comes along: one that lacks what it adds, or moves a value into itself.
+#: Rules that ops break whatever the event: an add without a default, or a move of a value into itself.
 _SENSELESS = ("default_missing", "target_inside_source")
 
 

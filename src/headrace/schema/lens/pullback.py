@@ -41,8 +41,8 @@ class Stored(ValueSource, frozen=True):
 
     def evaluate(self, document: bytes) -> bytes | None:
         """The converted value, or None where the pointer leads nowhere."""
-        value = _point(_closed(document), self.pointer)
-        return None if value is None else _converted_value(value, self.conversions)
+        value = _value_at(_to_raw(document), self.pointer)
+        return None if value is None else _apply_conversions(value, self.conversions)
 
 
 class ConstantSource(ValueSource, frozen=True):
@@ -71,8 +71,8 @@ class Either(ValueSource, frozen=True):
     absent: ValueSource
 
     def evaluate(self, document: bytes) -> bytes | None:
-        """What the source that applies says."""
-        there = _point(_closed(document), self.test) is not None
+        """The value of the source that applies."""
+        there = _value_at(_to_raw(document), self.test) is not None
         return (self.present if there else self.absent).evaluate(document)
 
 
@@ -84,10 +84,10 @@ class Rebuild(ValueSource, frozen=True):
 
     def evaluate(self, document: bytes) -> bytes | None:
         """What is there after promotion."""
-        holder: list[Value] = [_closed(document)]
+        holder: list[Value] = [_to_raw(document)]
         for lens in self.lenses:
             run(forward(lens.ops), holder, 0)
-        value = _point(holder[0], self.pointer)
+        value = _value_at(holder[0], self.pointer)
         return None if value is None else bytes(encode_value(value))
 
 
@@ -113,8 +113,8 @@ def pull_back(lenses: Mapping[int, Lens], pointer: Pointer, version: int) -> dic
 def trace_source(scopes: Iterable[tuple[Pointer, tuple[Op, ...]]], pointer: Pointer) -> ValueSource:
     """The source of a pointer before ops that each run at a base."""
     source: ValueSource = Stored(pointer)
-    for base, given in reversed(list(scopes)):
-        source = _before_all(source, given, base)
+    for base, lens_ops in reversed(list(scopes)):
+        source = _before_all(source, lens_ops, base)
     return source
 
 
@@ -131,23 +131,23 @@ def existence(source: ValueSource) -> ValueSource | None:
     return source
 
 
-def _closed(document: bytes) -> Raw:
+def _to_raw(document: bytes) -> Raw:
     return Raw(document.strip())
 
 
-def _point(value: Value, names: Pointer) -> Value | None:
-    place = find_value_slot([value], 0, names)
-    return None if place is None else place[0][place[1]]
+def _value_at(value: Value, names: Pointer) -> Value | None:
+    slot = find_value_slot([value], 0, names)
+    return None if slot is None else slot[0][slot[1]]
 
 
-def _converted_value(value: Value, conversions: tuple[Op, ...]) -> bytes:
+def _apply_conversions(value: Value, conversions: tuple[Op, ...]) -> bytes:
     holder = [value]
     run(forward(conversions), holder, 0)
     return bytes(encode_value(holder[0]))
 
 
 def _plain(source: ValueSource) -> bool:
-    """Whether a source says where the value is."""
+    """Whether a source tells where the value is stored."""
     match source:
         case Either(_, present, absent):
             return _plain(present) and _plain(absent)
@@ -161,8 +161,8 @@ def _size(source: ValueSource) -> int:
     return 1
 
 
-def _before_all(source: ValueSource, given: tuple[Op, ...], base: Pointer) -> ValueSource:
-    for op in reversed(given):
+def _before_all(source: ValueSource, lens_ops: tuple[Op, ...], base: Pointer) -> ValueSource:
+    for op in reversed(lens_ops):
         source = _before(source, op, base)
         if _size(source) > LARGEST:
             return _Changed()
@@ -175,7 +175,7 @@ def _before(source: ValueSource, op: Op, base: Pointer) -> ValueSource:
         case Stored(pointer, conversions):
             return _converted(_trace(op, base, pointer), conversions)
         case Either(test, present, absent):
-            return _chosen(existence(_trace(op, base, test)), _before(present, op, base), _before(absent, op, base))
+            return _choose(existence(_trace(op, base, test)), _before(present, op, base), _before(absent, op, base))
         case _Changed(origin) if origin is not None:
             return _Changed(existence(_before(origin, op, base)))
     return source
@@ -186,22 +186,22 @@ def _converted(source: ValueSource, conversions: tuple[Conversion, ...]) -> Valu
         case Stored(pointer, earlier):
             return Stored(pointer, earlier + conversions)
         case Either(test, present, absent):
-            return _either(test, _converted(present, conversions), _converted(absent, conversions))
+            return _make_either(test, _converted(present, conversions), _converted(absent, conversions))
         case ConstantSource(value) if conversions:
             try:
-                return ConstantSource(msgspec.json.decode(_converted_value(encode_value(value), conversions)))
+                return ConstantSource(msgspec.json.decode(_apply_conversions(encode_value(value), conversions)))
             except LensFailure:
                 return _Changed()
     return source
 
 
-def _chosen(test: ValueSource | None, present: ValueSource, absent: ValueSource) -> ValueSource:
+def _choose(test: ValueSource | None, present: ValueSource, absent: ValueSource) -> ValueSource:
     """One source or the other, by whether a third is there."""
     match test:
         case Stored(pointer):
-            return _either(pointer, present, absent)
-        case Either(pointer, one, other):
-            return _either(pointer, _chosen(one, present, absent), _chosen(other, present, absent))
+            return _make_either(pointer, present, absent)
+        case Either(pointer, if_present, if_absent):
+            return _make_either(pointer, _choose(if_present, present, absent), _choose(if_absent, present, absent))
         case ConstantSource():
             return present
         case Absent():
@@ -209,27 +209,27 @@ def _chosen(test: ValueSource | None, present: ValueSource, absent: ValueSource)
     return _Changed()
 
 
-def _either(test: Pointer, present: ValueSource, absent: ValueSource) -> ValueSource:
-    return _joined(test, _given(present, test, True), _given(absent, test, False))
+def _make_either(test: Pointer, present: ValueSource, absent: ValueSource) -> ValueSource:
+    return _simplify_either(test, _assume(present, test, True), _assume(absent, test, False))
 
 
-def _joined(test: Pointer, present: ValueSource, absent: ValueSource) -> ValueSource:
+def _simplify_either(test: Pointer, present: ValueSource, absent: ValueSource) -> ValueSource:
     return present if present == absent else Either(test, present, absent)
 
 
-def _given(source: ValueSource, test: Pointer, there: bool) -> ValueSource:
+def _assume(source: ValueSource, test: Pointer, there: bool) -> ValueSource:
     """A source where it is known whether a value is there."""
     match source:
-        case Either(other, present, absent) if there and _within(test, other):
-            return _given(present, test, there)
-        case Either(other, present, absent) if not there and _within(other, test):
-            return _given(absent, test, there)
+        case Either(other, present, absent) if there and _is_within(test, other):
+            return _assume(present, test, there)
+        case Either(other, present, absent) if not there and _is_within(other, test):
+            return _assume(absent, test, there)
         case Either(other, present, absent):
-            return _joined(other, _given(present, test, there), _given(absent, test, there))
-        case Stored(pointer) if not there and _within(pointer, test):
+            return _simplify_either(other, _assume(present, test, there), _assume(absent, test, there))
+        case Stored(pointer) if not there and _is_within(pointer, test):
             return Absent()
         case _Changed(ValueSource() as origin):
-            return _Changed(_given(origin, test, there))
+            return _Changed(_assume(origin, test, there))
     return source
 
 
@@ -237,63 +237,63 @@ def _trace(op: Op, base: Pointer, pointer: Pointer) -> ValueSource:
     """Where the value at a pointer was before one op."""
     match op:
         case ops.Rename(source=source, target=target):
-            return _carried(op, base + source, base + target, pointer)
+            return _trace_transfer(op, base + source, base + target, pointer)
         case ops.Copy(source=source, target=target):
-            return _carried(op, base + source, base + target, pointer, moves=False)
+            return _trace_transfer(op, base + source, base + target, pointer, moves=False)
         case ops.Hoist(host=host, member=member, target=target, remove_from_host=moves):
-            return _carried(op, (*base, *host, member), base + target, pointer, moves=moves, shifts=False)
+            return _trace_transfer(op, (*base, *host, member), base + target, pointer, moves=moves, shifts=False)
         case ops.Plunge(source=source, host=host, member=member, remove_from_source=moves):
-            return _carried(op, base + source, (*base, *host, member), pointer, moves=moves)
+            return _trace_transfer(op, base + source, (*base, *host, member), pointer, moves=moves)
         case ops.Add(path=path):
-            return _added(op, base + path, pointer)
+            return _trace_add(op, base + path, pointer)
         case ops.Remove(path=path):
-            return _removed(base + path, pointer)
+            return _trace_remove(base + path, pointer)
         case ops.In(path=path):
-            return _inside(op.ops, base + path, pointer, op.optional)
+            return _trace_in(op.ops, base + path, pointer, op.optional)
         case ops.Map(path=path):
-            return _mapped(op.ops, base + path, pointer)
+            return _trace_map(op.ops, base + path, pointer)
         case ops.Wrap(path=path) | ops.Head(path=path) | ops.Convert(path=path):
-            return _reshaped(op, base + path, pointer)
+            return _trace_reshape(op, base + path, pointer)
     raise AssertionError(f"{op.name} is no op")
 
 
-def _carried(
+def _trace_transfer(
     op: Op, source: Pointer, target: Pointer, pointer: Pointer, moves: bool = True, shifts: bool = True
 ) -> ValueSource:
     if moves and shifts and _may_shift(source, pointer):
         return _Changed()
-    if _within(pointer, target):
+    if _is_within(pointer, target):
         came: ValueSource = Stored(source + pointer[len(target) :])
-        return _chosen(Stored(source), came, Stored(pointer)) if op.optional else came
-    if _within(target, pointer):
-        if _within(source, pointer) or not (isinstance(op, ops.Plunge) and op.create_host):
+        return _choose(Stored(source), came, Stored(pointer)) if op.optional else came
+    if _is_within(target, pointer):
+        if _is_within(source, pointer) or not (isinstance(op, ops.Plunge) and op.create_host):
             return _Changed(Stored(pointer))
         made = ConstantSource({})
-        return _Changed(_chosen(Stored(source), made, Stored(pointer)) if op.optional else made)
-    return _taken(source, pointer) if moves else Stored(pointer)
+        return _Changed(_choose(Stored(source), made, Stored(pointer)) if op.optional else made)
+    return _trace_taken(source, pointer) if moves else Stored(pointer)
 
 
-def _taken(source: Pointer, pointer: Pointer) -> ValueSource:
-    if _within(pointer, source):
+def _trace_taken(source: Pointer, pointer: Pointer) -> ValueSource:
+    if _is_within(pointer, source):
         return Absent()
-    return _Changed(Stored(pointer)) if _within(source, pointer) else Stored(pointer)
+    return _Changed(Stored(pointer)) if _is_within(source, pointer) else Stored(pointer)
 
 
-def _removed(path: Pointer, pointer: Pointer) -> ValueSource:
-    return _Changed() if _may_shift(path, pointer) else _taken(path, pointer)
+def _trace_remove(path: Pointer, pointer: Pointer) -> ValueSource:
+    return _Changed() if _may_shift(path, pointer) else _trace_taken(path, pointer)
 
 
-def _added(op: ops.Add, path: Pointer, pointer: Pointer) -> ValueSource:
-    if not _within(pointer, path):
-        return _Changed(Stored(pointer)) if _within(path, pointer) else Stored(pointer)
-    value = _point(encode_value(op.default), pointer[len(path) :])
+def _trace_add(op: ops.Add, path: Pointer, pointer: Pointer) -> ValueSource:
+    if not _is_within(pointer, path):
+        return _Changed(Stored(pointer)) if _is_within(path, pointer) else Stored(pointer)
+    value = _value_at(encode_value(op.default), pointer[len(path) :])
     added = Absent() if value is None else ConstantSource(msgspec.json.decode(encode_value(value)))
-    return _guarded(path[:-1], added) if op.optional else added
+    return _guard(path[:-1], added) if op.optional else added
 
 
-def _reshaped(op: ops.Wrap | ops.Head | ops.Convert, path: Pointer, pointer: Pointer) -> ValueSource:
-    if not _within(pointer, path):
-        return _Changed(Stored(pointer)) if _within(path, pointer) else Stored(pointer)
+def _trace_reshape(op: ops.Wrap | ops.Head | ops.Convert, path: Pointer, pointer: Pointer) -> ValueSource:
+    if not _is_within(pointer, path):
+        return _Changed(Stored(pointer)) if _is_within(path, pointer) else Stored(pointer)
     inside = pointer[len(path) :]
     if not inside:
         return Stored(path, (msgspec.structs.replace(op, path=(), optional=False),))
@@ -302,35 +302,35 @@ def _reshaped(op: ops.Wrap | ops.Head | ops.Convert, path: Pointer, pointer: Poi
     return Stored(path + inside[1:]) if isinstance(op, ops.Wrap) and inside[0] == "0" else Absent()
 
 
-def _inside(given: tuple[Op, ...], path: Pointer, pointer: Pointer, optional: bool) -> ValueSource:
-    source = _before_all(Stored(pointer), given, path)
-    return _guarded(path, source) if optional else source
+def _trace_in(lens_ops: tuple[Op, ...], path: Pointer, pointer: Pointer, optional: bool) -> ValueSource:
+    source = _before_all(Stored(pointer), lens_ops, path)
+    return _guard(path, source) if optional else source
 
 
-def _mapped(given: tuple[Op, ...], path: Pointer, pointer: Pointer) -> ValueSource:
-    if len(pointer) > len(path) and _within(pointer, path):
+def _trace_map(lens_ops: tuple[Op, ...], path: Pointer, pointer: Pointer) -> ValueSource:
+    if len(pointer) > len(path) and _is_within(pointer, path):
         element = pointer[: len(path) + 1]
-        return _guarded(element, _before_all(Stored(pointer), given, element))
-    return _Changed(Stored(pointer)) if given and _within(path, pointer) else Stored(pointer)
+        return _guard(element, _before_all(Stored(pointer), lens_ops, element))
+    return _Changed(Stored(pointer)) if lens_ops and _is_within(path, pointer) else Stored(pointer)
 
 
-def _guarded(test: Pointer, source: ValueSource) -> ValueSource:
+def _guard(test: Pointer, source: ValueSource) -> ValueSource:
     """A source inside a value that may be absent: what is stored there is absent with it, a constant is not."""
     match source:
         case ConstantSource() | Either():
-            return _chosen(Stored(test), source, Absent())
+            return _choose(Stored(test), source, Absent())
         case _Changed(ConstantSource() | Either() as origin):
-            return _Changed(_chosen(Stored(test), origin, Absent()))
+            return _Changed(_choose(Stored(test), origin, Absent()))
     return source
 
 
-def _within(pointer: Pointer, base: Pointer) -> bool:
+def _is_within(pointer: Pointer, base: Pointer) -> bool:
     return pointer[: len(base)] == base
 
 
 def _may_shift(source: Pointer, pointer: Pointer) -> bool:
     """Whether taking the source away may shift elements of an array that the pointer goes through."""
     parent = len(source) - 1
-    if pointers.index(source[parent]) is None or len(pointer) <= parent or not _within(pointer, source[:parent]):
+    if pointers.index(source[parent]) is None or len(pointer) <= parent or not _is_within(pointer, source[:parent]):
         return False
     return pointers.index(pointer[parent]) is not None

@@ -1,7 +1,7 @@
-"""JSON values opened only where someone has to look inside; whatever stays closed keeps its bytes.
+"""Lazily decoded JSON values: containers are opened only where needed, and what stays closed keeps its bytes.
 
 A value is the bytes it was spelled with, until a step goes through it: then it becomes a dict or a list of such values,
-in place. A value has its place in a *slot*, a container and a key, so a whole document is a value like any other.
+in place. A value is held in a *slot*, a container and a key, so a whole document is a value like any other.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class LensFailure(Exception):
 
     def __str__(self) -> str:
         lens = "" if self.version is None else f"lens {self.version}, "
-        place = "".join(f"/ops/{number}" for number in self.op)
-        return f"{lens}{place or 'no op'}: {self.reason}" + (f" ({self.where})" if self.pointer else "")
+        location = "".join(f"/ops/{number}" for number in self.op)
+        return f"{lens}{location or 'no op'}: {self.reason}" + (f" ({self.where})" if self.pointer else "")
 
     @property
     def where(self) -> str:
@@ -55,7 +55,7 @@ class LensFailure(Exception):
 
 
 def encode_value(value: Any) -> Raw:
-    """The value closed again; it shares nothing with what it was."""
+    """The value encoded as JSON again."""
     return value if type(value) is Raw else Raw(_ENCODER.encode(value))
 
 
@@ -79,7 +79,7 @@ _KINDS = {
 
 
 def find_slot(holder: Any, key: Any, names: Pointer) -> Slot | None:
-    """Where a pointer leads from a slot, its containers opened on the way; None where there is no such place."""
+    """The slot that a pointer leads to, with containers opened on the path; None where there is none."""
     for name in names:
         container = open_container(holder, key)
         if container is None:
@@ -96,8 +96,8 @@ def find_slot(holder: Any, key: Any, names: Pointer) -> Slot | None:
 
 def find_value_slot(holder: Any, key: Any, names: Pointer) -> Slot | None:
     """The same, where there is a value; null is one."""
-    place = find_slot(holder, key, names)
-    return place if place is not None and (type(place[0]) is list or place[1] in place[0]) else None
+    slot = find_slot(holder, key, names)
+    return slot if slot is not None and (type(slot[0]) is list or slot[1] in slot[0]) else None
 
 
 def open_container(holder: Any, key: Any) -> Any:

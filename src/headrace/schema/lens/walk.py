@@ -32,7 +32,7 @@ _NEW_OBJECT = Shape((Object(rest=NOTHING),))
 
 
 class Unproven(NamedTuple):
-    """What could not be shown: by which op, of the value at which pointer, which rule, and why."""
+    """Something that could not be proven: the op, the pointer, the rule, and why."""
 
     op: str
     pointer: str
@@ -41,12 +41,12 @@ class Unproven(NamedTuple):
 
 
 class OpLocation(NamedTuple):
-    """Where the walk stands: the numbers of the ops, and the pointer their own pointers begin at."""
+    """The op that the walk is at: the numbers of nested ops, and the pointer that its pointers are relative to."""
 
     numbers: tuple[int, ...] = ()
     base: Pointer = ()
     before: Shape = NOTHING
-    """What comes to the op, all alternatives together."""
+    """The shape before the op, all alternatives together."""
 
     def at(self, number: int, before: Shape = NOTHING) -> OpLocation:
         """At an op."""
@@ -58,85 +58,95 @@ class OpLocation(NamedTuple):
 
 
 class Walk:
-    """One way through the ops of a lens; ``problems`` holds what could not be shown."""
+    """Applies the ops of a lens to shapes; ``problems`` holds what could not be proven."""
 
     def __init__(self, oracle: Oracle | None) -> None:
         self.problems: list[Unproven] = []
         self._oracle = oracle
 
-    def through(self, steps: Iterable[Op], shape: Shape, place: OpLocation) -> Shape:
-        """What is left of a shape after all ops."""
+    def through(self, steps: Iterable[Op], shape: Shape, location: OpLocation) -> Shape:
+        """The shape after all ops."""
         for number, op in enumerate(steps):
-            shape = self._op(op, shape, place.at(number, shape))
+            shape = self._op(op, shape, location.at(number, shape))
         return shape
 
-    def _op(self, op: Op, shape: Shape, place: OpLocation) -> Shape:
-        """Alternatives go through one by one: what is known of a value together stays together."""
+    def _op(self, op: Op, shape: Shape, location: OpLocation) -> Shape:
+        """Apply an op to each alternative on its own, so that correlated facts stay together."""
         check_deadline()
         step = _STEPS[type(op)]
-        return union(*(step(self, op, Shape((one,)), place) for one in shape.alternatives if not empty(one)))
+        return union(
+            *(
+                step(self, op, Shape((alternative,)), location)
+                for alternative in shape.alternatives
+                if not empty(alternative)
+            )
+        )
 
-    def note(self, place: OpLocation, names: Pointer, rule: str, reason: str) -> None:
+    def note(self, location: OpLocation, names: Pointer, rule: str, reason: str) -> None:
         """Something that could not be shown."""
         check_deadline()
-        where = "".join(f"/ops/{number}" for number in place.numbers)
-        problem = Unproven(where, pointer.text(place.base + names), rule, reason)
+        where = "".join(f"/ops/{number}" for number in location.numbers)
+        problem = Unproven(where, pointer.text(location.base + names), rule, reason)
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def where_present(self, op: Op, shape: Shape, names: Pointer, place: OpLocation, change: Change) -> Shape:
+    def where_present(self, op: Op, shape: Shape, names: Pointer, location: OpLocation, change: Change) -> Shape:
         """Change the values that hold something at a pointer; all of them must, unless the op is optional."""
         present, absent = split(shape, names)
         if vacant(present):
             if not op.optional:
-                self._note_missing(place, names)
+                self._note_missing(location, names)
             return shape
         if vacant(absent):
             return change(present)
         if op.optional:
             return merge(change(present), absent)
-        self._note_missing(place, names)
+        self._note_missing(location, names)
         return change(present)
 
-    def _note_missing(self, place: OpLocation, names: Pointer) -> None:
-        if vacant(split(place.before, names)[0]):
-            self.note(place, names, "source_absent", "there is never a value; the op needs one")
+    def _note_missing(self, location: OpLocation, names: Pointer) -> None:
+        if vacant(split(location.before, names)[0]):
+            self.note(location, names, "source_absent", "there is never a value; the op needs one")
         else:
-            self.note(place, names, "source_optional", "it may be missing; the op needs it, or must be optional")
+            self.note(location, names, "source_optional", "it may be missing; the op needs it, or must be optional")
 
-    def put(self, shape: Shape, names: Pointer, value: Shape, place: OpLocation) -> Shape:
+    def put(self, shape: Shape, names: Pointer, value: Shape, location: OpLocation) -> Shape:
         """Put a value at a pointer; all containers on the way must be there."""
         if not names:
             return value
         parent = names[:-1]
         present, absent = split(shape, parent)
         if not vacant(absent):
-            self.note(place, parent, "target_parent_optional", "it may be missing; the op puts a value into it")
+            self.note(location, parent, "target_parent_optional", "it may be missing; the op puts a value into it")
         if vacant(present):
             return shape
-        for one in value_at(present, parent).alternatives:
-            if not _can_hold(one, names[-1]) and not empty(one):
-                reason = f"it may be {describe_alternative(one)}, which has no place for {format_json(names[-1])}"
-                self.note(place, parent, "target_parent_kind", reason)
+        for alternative in value_at(present, parent).alternatives:
+            if not _can_hold(alternative, names[-1]) and not empty(alternative):
+                reason = (
+                    f"it may be {describe_alternative(alternative)}, which has no place for {format_json(names[-1])}"
+                )
+                self.note(location, parent, "target_parent_kind", reason)
         return put(present, names, value)
 
-    def only(self, kind: type[Alternative], shape: Shape, names: Pointer, place: OpLocation, rule: str) -> Shape:
+    def only(self, kind: type[Alternative], shape: Shape, names: Pointer, location: OpLocation, rule: str) -> Shape:
         """The alternatives of a kind; there must be no others."""
-        for one in shape.alternatives:
-            if not isinstance(one, kind) and not empty(one):
-                self.note(place, names, rule, f"it may be {describe_alternative(one)}; the op needs an {kind.kind}")
-        return Shape(tuple(one for one in shape.alternatives if isinstance(one, kind)))
+        for alternative in shape.alternatives:
+            if not isinstance(alternative, kind) and not empty(alternative):
+                self.note(
+                    location, names, rule, f"it may be {describe_alternative(alternative)}; the op needs an {kind.kind}"
+                )
+        return Shape(tuple(alternative for alternative in shape.alternatives if isinstance(alternative, kind)))
 
-    def carry(self, shape: Shape, source: Pointer, target: Pointer, place: OpLocation, *, moves: bool) -> Shape:
-        """Put what stands at the source to the target as well, and take it away from the source where it moves."""
-        moved = self.put(shape, target, value_at(shape, source), place)
+    def carry(self, shape: Shape, source: Pointer, target: Pointer, location: OpLocation, *, moves: bool) -> Shape:
+        """Put the value at the source to the target as well, and drop it from the source if it moves."""
+        moved = self.put(shape, target, value_at(shape, source), location)
         # A value that takes the place of something around it leaves nothing behind.
         return moved if not moves or source[: len(target)] == target else drop(moved, source)
 
-    def inspect(self, steps: Iterable[Op], place: OpLocation) -> None:
-        """What must hold whatever comes along: defaults fit, and no value moves into itself."""
+    def inspect(self, steps: Iterable[Op], location: OpLocation) -> None:
+        """Check what does not depend on the shape: defaults fit, and no value moves into itself."""
         for number, op in enumerate(steps):
-            here = place.at(number)
+            here = location.at(number)
             match op:
                 case ops.Add():
                     self._inspect_default(op, here)
@@ -149,16 +159,16 @@ class Walk:
                 case ops.In() | ops.Map():
                     self.inspect(op.ops, here.inside(_inner_path(op)))
 
-    def _inspect_default(self, op: ops.Add, place: OpLocation) -> None:
+    def _inspect_default(self, op: ops.Add, location: OpLocation) -> None:
         if op.default is msgspec.UNSET:
-            self.note(place, op.path, "default_missing", "no default is given, and none follows from the schemas")
+            self.note(location, op.path, "default_missing", "no default is given, and none follows from the schemas")
             return
         for gap in find_gaps(shape_of_values([op.default]), Root(op.schema).source, self._oracle):
-            self.note(place, op.path + gap.pointer, "default_invalid", f"the default does not fit: {gap.reason}")
+            self.note(location, op.path + gap.pointer, "default_invalid", f"the default does not fit: {gap.reason}")
 
-    def _inspect_move(self, source: Pointer, target: Pointer, place: OpLocation, moves: bool) -> None:
+    def _inspect_move(self, source: Pointer, target: Pointer, location: OpLocation, moves: bool) -> None:
         if source == target or (moves and target[: len(source)] == source):
-            self.note(place, target, "target_inside_source", "the value is there already, or would move into itself")
+            self.note(location, target, "target_inside_source", "the value is there already, or would move into itself")
 
     def added(self, op: ops.Add) -> Shape:
         """The shape of what an op adds."""
@@ -169,139 +179,143 @@ def _inner_path(op: ops.In | ops.Map) -> Pointer:
     return (*op.path, "*") if isinstance(op, ops.Map) else op.path
 
 
-def _can_hold(one: Alternative, name: str) -> bool:
-    return isinstance(one, Object) or child(one, name).required
+def _can_hold(alternative: Alternative, name: str) -> bool:
+    return isinstance(alternative, Object) or child(alternative, name).required
 
 
-def _rename(walk: Walk, op: ops.Rename, shape: Shape, place: OpLocation) -> Shape:
-
-    def change(present: Shape) -> Shape:
-        return walk.carry(present, op.source, op.target, place, moves=True)
-
-    return walk.where_present(op, shape, op.source, place, change)
-
-
-def _copy(walk: Walk, op: ops.Copy, shape: Shape, place: OpLocation) -> Shape:
+def _rename(walk: Walk, op: ops.Rename, shape: Shape, location: OpLocation) -> Shape:
 
     def change(present: Shape) -> Shape:
-        return walk.carry(present, op.source, op.target, place, moves=False)
+        return walk.carry(present, op.source, op.target, location, moves=True)
 
-    return walk.where_present(op, shape, op.source, place, change)
+    return walk.where_present(op, shape, op.source, location, change)
 
 
-def _add(walk: Walk, op: ops.Add, shape: Shape, place: OpLocation) -> Shape:
+def _copy(walk: Walk, op: ops.Copy, shape: Shape, location: OpLocation) -> Shape:
+
+    def change(present: Shape) -> Shape:
+        return walk.carry(present, op.source, op.target, location, moves=False)
+
+    return walk.where_present(op, shape, op.source, location, change)
+
+
+def _add(walk: Walk, op: ops.Add, shape: Shape, location: OpLocation) -> Shape:
     value = walk.added(op)
 
     def change(present: Shape) -> Shape:
-        fixed = any(isinstance(one, Array) for one in value_at(present, op.path[:-1]).alternatives)
+        fixed = any(isinstance(alternative, Array) for alternative in value_at(present, op.path[:-1]).alternatives)
         if not op.overwrite and (fixed or not vacant(value_at(present, op.path))):
             reason = "a value may be there already; the op must say overwrite, or the schema before it exclude the name"
-            walk.note(place, op.path, "may_overwrite", reason)
-        return walk.put(present, op.path, value, place)
+            walk.note(location, op.path, "may_overwrite", reason)
+        return walk.put(present, op.path, value, location)
 
     if not op.optional:
         return change(shape)
-    return walk.where_present(op, shape, op.path[:-1], place, change)
+    return walk.where_present(op, shape, op.path[:-1], location, change)
 
 
-def _remove(walk: Walk, op: ops.Remove, shape: Shape, place: OpLocation) -> Shape:
-    return walk.where_present(op, shape, op.path, place, lambda present: drop(present, op.path))
+def _remove(walk: Walk, op: ops.Remove, shape: Shape, location: OpLocation) -> Shape:
+    return walk.where_present(op, shape, op.path, location, lambda present: drop(present, op.path))
 
 
-def _hoist(walk: Walk, op: ops.Hoist, shape: Shape, place: OpLocation) -> Shape:
+def _hoist(walk: Walk, op: ops.Hoist, shape: Shape, location: OpLocation) -> Shape:
     source = (*op.host, op.member)
-    walk.only(Object, value_at(split(shape, op.host)[0], op.host), op.host, place, "host_kind")
+    walk.only(Object, value_at(split(shape, op.host)[0], op.host), op.host, location, "host_kind")
 
     def change(present: Shape) -> Shape:
-        return walk.carry(present, source, op.target, place, moves=op.remove_from_host)
+        return walk.carry(present, source, op.target, location, moves=op.remove_from_host)
 
-    return walk.where_present(op, shape, source, place, change)
+    return walk.where_present(op, shape, source, location, change)
 
 
-def _plunge(walk: Walk, op: ops.Plunge, shape: Shape, place: OpLocation) -> Shape:
+def _plunge(walk: Walk, op: ops.Plunge, shape: Shape, location: OpLocation) -> Shape:
     target = (*op.host, op.member)
 
     def change(present: Shape) -> Shape:
-        hosting = _made(walk, present, op.host, place, ()) if op.create_host else present
-        walk.only(Object, value_at(split(hosting, op.host)[0], op.host), op.host, place, "host_kind")
-        return walk.carry(hosting, op.source, target, place, moves=op.remove_from_source)
+        hosting = _make_objects(walk, present, op.host, location, ()) if op.create_host else present
+        walk.only(Object, value_at(split(hosting, op.host)[0], op.host), op.host, location, "host_kind")
+        return walk.carry(hosting, op.source, target, location, moves=op.remove_from_source)
 
-    return walk.where_present(op, shape, op.source, place, change)
+    return walk.where_present(op, shape, op.source, location, change)
 
 
-def _made(walk: Walk, shape: Shape, names: Pointer, place: OpLocation, above: Pointer) -> Shape:
+def _make_objects(walk: Walk, shape: Shape, names: Pointer, location: OpLocation, above: Pointer) -> Shape:
     """The values with objects on the way to a pointer, and at it, where nothing is."""
     if not names:
         return shape
     name, further = names[0], names[1:]
 
-    def inner(found: Shape) -> Shape:
-        return _made(walk, found, further, place, (*above, name))
+    def inner(member_shape: Shape) -> Shape:
+        return _make_objects(walk, member_shape, further, location, (*above, name))
 
-    def made(one: Alternative) -> Alternative:
-        if not isinstance(one, Object):
-            if not _can_hold(one, name):
-                reason = f"it may be {describe_alternative(one)}, which has no place for {format_json(name)}"
-                walk.note(place, above, "target_parent_kind", reason)
-                return one
-            return edit(Shape((one,)), (name,), inner).alternatives[0]
-        known = member(one, name)
-        if known.required:
-            return edit(Shape((one,)), (name,), inner).alternatives[0] if further else one
-        return put(Shape((one,)), (name,), inner(union(known.shape, _NEW_OBJECT))).alternatives[0]
+    def made(alternative: Alternative) -> Alternative:
+        if not isinstance(alternative, Object):
+            if not _can_hold(alternative, name):
+                reason = f"it may be {describe_alternative(alternative)}, which has no place for {format_json(name)}"
+                walk.note(location, above, "target_parent_kind", reason)
+                return alternative
+            return edit(Shape((alternative,)), (name,), inner).alternatives[0]
+        existing = member(alternative, name)
+        if existing.required:
+            return edit(Shape((alternative,)), (name,), inner).alternatives[0] if further else alternative
+        return put(Shape((alternative,)), (name,), inner(union(existing.shape, _NEW_OBJECT))).alternatives[0]
 
     return Shape(tuple(map(made, shape.alternatives)))
 
 
-def _wrap(walk: Walk, op: ops.Wrap, shape: Shape, place: OpLocation) -> Shape:
+def _wrap(walk: Walk, op: ops.Wrap, shape: Shape, location: OpLocation) -> Shape:
     def wrapped(value: Shape) -> Shape:
         return Shape((Array(prefix=(value,), rest=NOTHING, low=1, high=1, unique=True),))
 
-    return walk.where_present(op, shape, op.path, place, lambda present: edit(present, op.path, wrapped))
+    return walk.where_present(op, shape, op.path, location, lambda present: edit(present, op.path, wrapped))
 
 
-def _head(walk: Walk, op: ops.Head, shape: Shape, place: OpLocation) -> Shape:
+def _head(walk: Walk, op: ops.Head, shape: Shape, location: OpLocation) -> Shape:
     def first(value: Shape) -> Shape:
-        arrays = walk.only(Array, value, op.path, place, "type_mismatch")
-        if not all(element(one, 0).required for one in arrays.alternatives if isinstance(one, Array)):
-            walk.note(place, op.path, "array_may_be_empty", "the array may be empty, so it may have no first element")
+        arrays = walk.only(Array, value, op.path, location, "type_mismatch")
+        if not all(
+            element(alternative, 0).required for alternative in arrays.alternatives if isinstance(alternative, Array)
+        ):
+            walk.note(
+                location, op.path, "array_may_be_empty", "the array may be empty, so it may have no first element"
+            )
         return value_at(arrays, ("0",))
 
-    return walk.where_present(op, shape, op.path, place, lambda present: edit(present, op.path, first))
+    return walk.where_present(op, shape, op.path, location, lambda present: edit(present, op.path, first))
 
 
-def _convert(walk: Walk, op: ops.Convert, shape: Shape, place: OpLocation) -> Shape:
+def _convert(walk: Walk, op: ops.Convert, shape: Shape, location: OpLocation) -> Shape:
     def image(value: Shape) -> Shape:
-        found = convert_shape(op, value)
-        for complaint in found.complaints:
-            walk.note(place, op.path, complaint.rule, complaint.reason)
-        return found.shape
+        converted = convert_shape(op, value)
+        for complaint in converted.complaints:
+            walk.note(location, op.path, complaint.rule, complaint.reason)
+        return converted.shape
 
-    return walk.where_present(op, shape, op.path, place, lambda present: edit(present, op.path, image))
+    return walk.where_present(op, shape, op.path, location, lambda present: edit(present, op.path, image))
 
 
-def _in(walk: Walk, op: ops.In, shape: Shape, place: OpLocation) -> Shape:
+def _in(walk: Walk, op: ops.In, shape: Shape, location: OpLocation) -> Shape:
     def within(value: Shape) -> Shape:
         return walk.through(
-            op.ops, walk.only(Object, value, op.path, place, "type_mismatch"), place.inside(_inner_path(op))
+            op.ops, walk.only(Object, value, op.path, location, "type_mismatch"), location.inside(_inner_path(op))
         )
 
-    return walk.where_present(op, shape, op.path, place, lambda present: edit(present, op.path, within))
+    return walk.where_present(op, shape, op.path, location, lambda present: edit(present, op.path, within))
 
 
-def _map(walk: Walk, op: ops.Map, shape: Shape, place: OpLocation) -> Shape:
-    inside = place.inside(_inner_path(op))
+def _map(walk: Walk, op: ops.Map, shape: Shape, location: OpLocation) -> Shape:
+    inside = location.inside(_inner_path(op))
 
     def mapped(value: Shape) -> Shape:
-        arrays = walk.only(Array, value, op.path, place, "type_mismatch")
-        return Shape(tuple(each(one) for one in arrays.alternatives if isinstance(one, Array)))
+        arrays = walk.only(Array, value, op.path, location, "type_mismatch")
+        return Shape(tuple(each(alternative) for alternative in arrays.alternatives if isinstance(alternative, Array)))
 
-    def each(one: Array) -> Array:
-        elements = [element(one, position).shape for position in range(len(one.prefix) + 1)]
+    def each(alternative: Array) -> Array:
+        elements = [element(alternative, position).shape for position in range(len(alternative.prefix) + 1)]
         *prefix, rest = [walk.through(op.ops, shape, inside) for shape in elements]
-        return replace_values(one, prefix=tuple(prefix), rest=rest, unique=False)
+        return replace_values(alternative, prefix=tuple(prefix), rest=rest, unique=False)
 
-    return walk.where_present(op, shape, op.path, place, lambda present: edit(present, op.path, mapped))
+    return walk.where_present(op, shape, op.path, location, lambda present: edit(present, op.path, mapped))
 
 
 _STEPS: dict[type[Op], Callable[[Walk, Any, Shape, OpLocation], Shape]] = {

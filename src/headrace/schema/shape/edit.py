@@ -17,46 +17,50 @@ LAST_ELEMENT = 100
 
 def split(shape: Shape, names: Pointer) -> tuple[Shape, Shape]:
     """The values that hold something at a pointer, and those that do not."""
-    pairs = [_split(one, names) for one in shape.alternatives]
+    pairs = [_split_alternative(alternative, names) for alternative in shape.alternatives]
     if all(without is None for _, without in pairs):
         return shape, NOTHING
-    present = tuple(one for one, _ in pairs if one is not None)
-    absent = tuple(one for _, one in pairs if one is not None)
+    present = tuple(alternative for alternative, _ in pairs if alternative is not None)
+    absent = tuple(alternative for _, alternative in pairs if alternative is not None)
     return Shape(present) if present else NOTHING, shape if not present else Shape(absent)
 
 
-def _split(one: Alternative, names: Pointer) -> tuple[Alternative | None, Alternative | None]:
+def _split_alternative(alternative: Alternative, names: Pointer) -> tuple[Alternative | None, Alternative | None]:
     check_deadline()
     if not names:
-        return one, None
-    known = child(one, names[0])
-    if vacant(known.shape):
-        return None, one
-    inside, outside = split(known.shape, names[1:])
-    if known.required and outside is NOTHING:
-        return one, None
-    present = None if inside is NOTHING else _with(one, names[0], Member(inside, True))
-    absent = _without(one, names[0]) if outside is NOTHING else _with(one, names[0], Member(outside, known.required))
+        return alternative, None
+    existing = child(alternative, names[0])
+    if vacant(existing.shape):
+        return None, alternative
+    inside, outside = split(existing.shape, names[1:])
+    if existing.required and outside is NOTHING:
+        return alternative, None
+    present = None if inside is NOTHING else _with_member(alternative, names[0], Member(inside, True))
+    absent = (
+        _without_member(alternative, names[0])
+        if outside is NOTHING
+        else _with_member(alternative, names[0], Member(outside, existing.required))
+    )
     return present, absent
 
 
-def _with(one: Alternative, name: str, known: Member) -> Alternative:
+def _with_member(alternative: Alternative, name: str, new_member: Member) -> Alternative:
     """The values that hold what is known under a name, or nothing there unless it is required."""
-    if isinstance(one, Object):
-        return narrow(one, members={**one.members, name: known})
-    assert isinstance(one, Array)
+    if isinstance(alternative, Object):
+        return narrow(alternative, members={**alternative.members, name: new_member})
+    assert isinstance(alternative, Array)
     position = int(name)
-    low = max(one.low, position + 1) if known.required else one.low
-    if _is_like_others(one, position) and (known.shape is one.rest or position > LAST_ELEMENT):
-        return narrow(one, low=low)
-    return narrow(one, prefix=_replaced(one, position, known.shape), low=low)
+    low = max(alternative.low, position + 1) if new_member.required else alternative.low
+    if _is_like_others(alternative, position) and (new_member.shape is alternative.rest or position > LAST_ELEMENT):
+        return narrow(alternative, low=low)
+    return narrow(alternative, prefix=_replace_element(alternative, position, new_member.shape), low=low)
 
 
-def _without(one: Alternative, name: str) -> Alternative:
-    if isinstance(one, Object):
-        return narrow(one, members={**one.members, name: Member(NOTHING)})
-    assert isinstance(one, Array)
-    return narrow(one, high=narrowest(one.high, int(name)))
+def _without_member(alternative: Alternative, name: str) -> Alternative:
+    if isinstance(alternative, Object):
+        return narrow(alternative, members={**alternative.members, name: Member(NOTHING)})
+    assert isinstance(alternative, Array)
+    return narrow(alternative, high=narrowest(alternative.high, int(name)))
 
 
 def _is_like_others(array: Array, position: int) -> bool:
@@ -64,7 +68,7 @@ def _is_like_others(array: Array, position: int) -> bool:
     return position >= len(array.prefix)
 
 
-def _replaced(array: Array, position: int, *shapes: Shape) -> tuple[Shape, ...]:
+def _replace_element(array: Array, position: int, *shapes: Shape) -> tuple[Shape, ...]:
     """The first elements, the one at a position replaced by others."""
     prefix = array.prefix + (array.rest,) * (position + 1 - len(array.prefix))
     return (*prefix[:position], *shapes, *prefix[position + 1 :])
@@ -73,7 +77,7 @@ def _replaced(array: Array, position: int, *shapes: Shape) -> tuple[Shape, ...]:
 def value_at(shape: Shape, names: Pointer) -> Shape:
     """What stands at a pointer."""
     for name in names:
-        shape = union(*(child(one, name).shape for one in shape.alternatives))
+        shape = union(*(child(alternative, name).shape for alternative in shape.alternatives))
     return shape
 
 
@@ -82,22 +86,25 @@ def edit(shape: Shape, names: Pointer, change: Callable[[Shape], Shape]) -> Shap
     if not names:
         return change(shape)
     return Shape(
-        tuple(_edited(one, names[0], lambda inner: edit(inner, names[1:], change)) for one in shape.alternatives)
+        tuple(
+            _edit_alternative(alternative, names[0], lambda inner: edit(inner, names[1:], change))
+            for alternative in shape.alternatives
+        )
     )
 
 
-def _edited(one: Alternative, name: str, change: Callable[[Shape], Shape]) -> Alternative:
+def _edit_alternative(alternative: Alternative, name: str, change: Callable[[Shape], Shape]) -> Alternative:
     check_deadline()
-    if isinstance(one, Object):
-        known = member(one, name)
-        return replace_values(one, members={**one.members, name: Member(change(known.shape), True)})
+    if isinstance(alternative, Object):
+        existing = member(alternative, name)
+        return replace_values(alternative, members={**alternative.members, name: Member(change(existing.shape), True)})
     position = index(name)
-    if isinstance(one, Array) and position is not None:
-        shape = change(child(one, name).shape)
-        if _is_like_others(one, position) and position > LAST_ELEMENT:
-            return replace_values(one, rest=union(one.rest, shape), unique=False)
-        return replace_values(one, prefix=_replaced(one, position, shape), unique=False)
-    return one
+    if isinstance(alternative, Array) and position is not None:
+        shape = change(child(alternative, name).shape)
+        if _is_like_others(alternative, position) and position > LAST_ELEMENT:
+            return replace_values(alternative, rest=union(alternative.rest, shape), unique=False)
+        return replace_values(alternative, prefix=_replace_element(alternative, position, shape), unique=False)
+    return alternative
 
 
 def put(shape: Shape, names: Pointer, value: Shape) -> Shape:
@@ -106,39 +113,43 @@ def put(shape: Shape, names: Pointer, value: Shape) -> Shape:
         return value
 
     def into(parent: Shape) -> Shape:
-        return Shape(tuple(_put(one, names[-1], value) for one in parent.alternatives))
+        return Shape(tuple(_put_alternative(alternative, names[-1], value) for alternative in parent.alternatives))
 
     return edit(shape, names[:-1], into)
 
 
-def _put(one: Alternative, name: str, value: Shape) -> Alternative:
-    if not isinstance(one, Object):
-        return _edited(one, name, lambda _: value)
-    known = member(one, name)
+def _put_alternative(alternative: Alternative, name: str, value: Shape) -> Alternative:
+    if not isinstance(alternative, Object):
+        return _edit_alternative(alternative, name, lambda _: value)
+    existing = member(alternative, name)
     counts: dict[str, Any] = {}
-    if not known.required:
-        counts["low"] = one.low + vacant(known.shape)
-        counts["high"] = None if one.high is None else one.high + 1
-    return replace_values(one, members={**one.members, name: Member(value, True)}, **counts)
+    if not existing.required:
+        counts["low"] = alternative.low + vacant(existing.shape)
+        counts["high"] = None if alternative.high is None else alternative.high + 1
+    return replace_values(alternative, members={**alternative.members, name: Member(value, True)}, **counts)
 
 
 def drop(shape: Shape, names: Pointer) -> Shape:
     """The values without what stands at a pointer, where all of them hold something."""
 
     def out_of(parent: Shape) -> Shape:
-        return Shape(tuple(_drop(one, names[-1]) for one in parent.alternatives))
+        return Shape(tuple(_drop_alternative(alternative, names[-1]) for alternative in parent.alternatives))
 
     return edit(shape, names[:-1], out_of)
 
 
-def _drop(one: Alternative, name: str) -> Alternative:
+def _drop_alternative(alternative: Alternative, name: str) -> Alternative:
     counts: dict[str, Any] = {}
-    if isinstance(one, Object | Array):
-        counts = {"low": max(one.low - 1, 0), "high": None if one.high is None else max(one.high - 1, 0)}
-    if isinstance(one, Object):
-        return replace_values(one, members={**one.members, name: Member(NOTHING)}, **counts)
+    if isinstance(alternative, Object | Array):
+        counts = {
+            "low": max(alternative.low - 1, 0),
+            "high": None if alternative.high is None else max(alternative.high - 1, 0),
+        }
+    if isinstance(alternative, Object):
+        return replace_values(alternative, members={**alternative.members, name: Member(NOTHING)}, **counts)
     position = index(name)
-    if isinstance(one, Array) and position is not None:
-        prefix = one.prefix if _is_like_others(one, position) else _replaced(one, position)
-        return replace_values(one, prefix=prefix, **counts)
-    return one
+    if isinstance(alternative, Array) and position is not None:
+        is_like_others = _is_like_others(alternative, position)
+        prefix = alternative.prefix if is_like_others else _replace_element(alternative, position)
+        return replace_values(alternative, prefix=prefix, **counts)
+    return alternative

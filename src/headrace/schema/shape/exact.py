@@ -26,15 +26,15 @@ from headrace.schema.shape.model import (
 
 def alternatives_of_values(values: Iterable[Any]) -> tuple[Alternative, ...]:
     """The values that equal one of these: one alternative for each kind of scalar, one for each container."""
-    found = list(values)
-    numbers = {value_text(value) for value in found if _is_number(value)}
+    value_list = list(values)
+    numbers = {value_text(value) for value in value_list if _is_number(value)}
     return (
-        *_scalars(found),
+        *_scalars(value_list),
         *_numbers({text for text in numbers if not is_whole(text)}, ANY_NUMBER),
         *_numbers({text for text in numbers if is_whole(text)}, WHOLE),
         *(
             _container(value, lambda item: Shape(alternatives_of_values([item])))
-            for value in found
+            for value in value_list
             if isinstance(value, dict | list)
         ),
     )
@@ -42,11 +42,13 @@ def alternatives_of_values(values: Iterable[Any]) -> tuple[Alternative, ...]:
 
 def shape_of_values(values: Iterable[Any]) -> Shape:
     """The shape of values as a lens writes them: an integer is spelled as one."""
-    found = list(values)
-    integers = [value for value in found if _is_number(value) and isinstance(value, int)]
-    others = [value for value in found if isinstance(value, str | bool | float | Decimal | None)]
+    value_list = list(values)
+    integers = [value for value in value_list if _is_number(value) and isinstance(value, int)]
+    others = [value for value in value_list if isinstance(value, str | bool | float | Decimal | None)]
     containers = (
-        _container(value, lambda item: shape_of_values([item])) for value in found if isinstance(value, dict | list)
+        _container(value, lambda item: shape_of_values([item]))
+        for value in value_list
+        if isinstance(value, dict | list)
     )
     return Shape((*_numbers(set(map(value_text, integers)), SPELLED), *alternatives_of_values(others), *containers))
 
@@ -63,8 +65,8 @@ def _is_number(value: Any) -> bool:
 def _scalars(values: list[Any]) -> Iterator[Alternative]:
     if None in values:
         yield Null()
-    if truths := frozenset(value for value in values if isinstance(value, bool)):
-        yield Boolean(values=truths)
+    if booleans := frozenset(value for value in values if isinstance(value, bool)):
+        yield Boolean(values=booleans)
     if texts := frozenset(value for value in values if isinstance(value, str)):
         yield Text(values=texts)
 

@@ -1,4 +1,4 @@
-"""Unions of shapes: kept apart while they are few, run together where they are many."""
+"""Unions of shapes: alternatives are kept apart while they are few, and joined when they are many."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.schema.shape.model import (
 )
 
 MOST = 48
-"""How many alternatives are told apart."""
+"""How many alternatives are kept apart."""
 
 
 def union(*shapes: Shape) -> Shape:
@@ -54,7 +54,7 @@ def gather(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...]:
     if len(distinct) <= MOST:
         return tuple(distinct)
     kinds = {alternative.kind: alternative for alternative in reversed(distinct)}
-    return tuple(reduce(join, [one for one in distinct if one.kind == kind]) for kind in kinds)
+    return tuple(reduce(join, [candidate for candidate in distinct if candidate.kind == kind]) for kind in kinds)
 
 
 def merge(left: Shape, right: Shape) -> Shape:
@@ -89,7 +89,7 @@ def join(left: Alternative, right: Alternative) -> Alternative:
 
 def _join_numbers(left: Number, right: Number) -> Number:
     finite = left.values is not None and right.values is not None
-    ends = [_ends(one) for one in (left, right)]
+    ends = [_ends(number) for number in (left, right)]
     return Number(
         integer=min(left.integer, right.integer),
         low=_outer([low for low, _ in ends], highest=False),
@@ -108,12 +108,12 @@ def _ends(number: Number) -> tuple[Bound | None, Bound | None]:
 
 
 def _outer(bounds: Sequence[Bound | None], *, highest: bool) -> Bound | None:
-    known = [bound for bound in bounds if bound is not None]
-    if len(known) < len(bounds):
+    limits = [bound for bound in bounds if bound is not None]
+    if len(limits) < len(bounds):
         return None
     if highest:
-        return max(known, key=lambda bound: (bound.value, not bound.exclusive))
-    return min(known, key=lambda bound: (bound.value, bound.exclusive))
+        return max(limits, key=lambda bound: (bound.value, not bound.exclusive))
+    return min(limits, key=lambda bound: (bound.value, bound.exclusive))
 
 
 def _join_texts(left: Text, right: Text) -> Text:
@@ -154,8 +154,10 @@ def unnamed(alternative: Object) -> Shape:
 def _join_objects(left: Object, right: Object) -> Object:
     members = {}
     for name in [*left.members, *(name for name in right.members if name not in left.members)]:
-        one, other = member(left, name), member(right, name)
-        members[name] = Member(_either(one.shape, other.shape), one.required and other.required)
+        left_member, right_member = member(left, name), member(right, name)
+        members[name] = Member(
+            _either(left_member.shape, right_member.shape), left_member.required and right_member.required
+        )
     same = left.patterns.keys() == right.patterns.keys()
     return Object(
         members=members,
@@ -175,9 +177,11 @@ def _either(left: Shape, right: Shape) -> Shape:
 
 def _join_arrays(left: Array, right: Array) -> Array:
     length = max(len(left.prefix), len(right.prefix))
-    one, other = [(*array.prefix, *[array.rest] * (length - len(array.prefix))) for array in (left, right)]
+    left_elements, right_elements = [
+        (*array.prefix, *[array.rest] * (length - len(array.prefix))) for array in (left, right)
+    ]
     return Array(
-        prefix=tuple(_either(a, b) for a, b in zip(one, other, strict=True)),
+        prefix=tuple(_either(a, b) for a, b in zip(left_elements, right_elements, strict=True)),
         rest=_either(left.rest, right.rest),
         low=min(left.low, right.low),
         high=widest(left.high, right.high),
@@ -216,7 +220,7 @@ def empty(alternative: Alternative, depth: int = DEPTH) -> bool:
     """Whether the alternative holds no value, likewise."""
     check_deadline()
     if isinstance(alternative, Object):
-        needed = [known.shape for known in alternative.members.values() if known.required]
+        needed = [object_member.shape for object_member in alternative.members.values() if object_member.required]
         crowded = alternative.high is not None and len(needed) > alternative.high
         return crowded or any(vacant(shape, depth - 1) for shape in needed)
     if isinstance(alternative, Array):

@@ -44,7 +44,7 @@ def meet_shapes(left: Shape, right: Shape) -> Shape:
 
 def meet_all(left: Alternatives, right: Alternatives) -> Alternatives:
     """What is of one alternative here and of one there; the left ones alone where that would be too many."""
-    both = [met for one in left for other in right if (met := meet(one, other)) is not None]
+    both = [met for alternative in left for other in right if (met := meet(alternative, other)) is not None]
     return tuple(both) if len(both) <= MOST else left
 
 
@@ -97,10 +97,10 @@ def _meet_numbers(left: Number, right: Number) -> Number | None:
 
 
 def _inner(bounds: Iterable[Bound | None], *, highest: bool) -> Bound | None:
-    known = [bound for bound in bounds if bound is not None]
+    limits = [bound for bound in bounds if bound is not None]
     if highest:
-        return max(known, key=lambda bound: (bound.value, bound.exclusive), default=None)
-    return min(known, key=lambda bound: (bound.value, not bound.exclusive), default=None)
+        return max(limits, key=lambda bound: (bound.value, bound.exclusive), default=None)
+    return min(limits, key=lambda bound: (bound.value, not bound.exclusive), default=None)
 
 
 def _within(number: int | Decimal, low: Bound | None, high: Bound | None, integer: int) -> bool:
@@ -144,8 +144,8 @@ def narrowest(left: int | None, right: int | None) -> int | None:
 def _meet_objects(left: Object, right: Object) -> Object | None:
     members = {}
     for name in [*left.members, *(name for name in right.members if name not in left.members)]:
-        one, other = member(left, name), member(right, name)
-        met = Member(meet_shapes(one.shape, other.shape), one.required or other.required)
+        left_member, right_member = member(left, name), member(right, name)
+        met = Member(meet_shapes(left_member.shape, right_member.shape), left_member.required or right_member.required)
         if met.shape is NOTHING and met.required:
             return None
         members[name] = met
@@ -172,10 +172,12 @@ def _meet_arrays(left: Array, right: Array) -> Array | None:
     if high is not None and low > high:
         return None
     length = max(len(left.prefix), len(right.prefix))
-    one, other = [(*array.prefix, *[array.rest] * (length - len(array.prefix))) for array in (left, right)]
+    left_elements, right_elements = [
+        (*array.prefix, *[array.rest] * (length - len(array.prefix))) for array in (left, right)
+    ]
     fields: dict[str, Any] = {"low": low, "high": high, "unique": left.unique or right.unique}
     return Array(
-        prefix=tuple(meet_shapes(a, b) for a, b in zip(one, other, strict=True)),
+        prefix=tuple(meet_shapes(a, b) for a, b in zip(left_elements, right_elements, strict=True)),
         rest=meet_shapes(left.rest, right.rest),
         facts=left.facts | right.facts,
         **fields,

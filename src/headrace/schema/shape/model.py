@@ -1,4 +1,4 @@
-"""A shape is a set of JSON values: alternatives of one kind each, read from a schema when somebody looks.
+"""A shape is a set of JSON values: alternatives of one kind each, read lazily from a schema.
 
 A shape read from a schema holds every value the schema admits, perhaps more, never fewer.
 """
@@ -86,7 +86,7 @@ class Shape:
 
     @classmethod
     def later(cls, identity: Hashable, read: Callable[[], tuple[Alternative, ...]], key: Facts | None = None) -> Shape:
-        """A shape that is read when somebody looks."""
+        """A shape that is read at first use."""
         shape = cls(())
         shape._alternatives, shape._read, shape.identity, shape.key = None, read, identity, key
         return shape
@@ -162,10 +162,10 @@ def with_facts(alternative: A, facts: Facts) -> A:
 
 
 def replace_values(alternative: A, **fields: Any) -> A:
-    """Other values made of these: what was known of the old ones is forgotten."""
+    """Other values made of these: the facts about the old ones are dropped."""
     return msgspec.structs.replace(alternative, facts=frozenset(), **fields)
 
 
 def narrow(alternative: A, **fields: Any) -> A:
-    """Some of the values: what is known of all of them stays."""
+    """A subset of the values, which keeps their facts."""
     return msgspec.structs.replace(alternative, **fields)

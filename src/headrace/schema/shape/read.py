@@ -1,4 +1,4 @@
-"""From a schema to its shape: what we do not understand is left out, so the shape holds more, and kept as a fact."""
+"""From a schema to its shape: unsupported keywords are kept as facts, so the shape may hold more."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ def evaluated(source: Source, above: Facts = frozenset()) -> Evaluated:
     keywords, fact = source.keywords(), source.fact
     if fact in above:
         return Evaluated(certain=False)
-    found = Evaluated(
+    evaluated_names = Evaluated(
         frozenset(keywords.get("properties", ())),
         frozenset(keywords.get("patternProperties", ())),
         "additionalProperties" in keywords or (bool(above) and "unevaluatedProperties" in keywords),
         not any(name in keywords for name in _SOMETIMES),
     )
     for schema in keywords.get("allOf", ()):
-        found |= evaluated(source.at(schema), above | {fact})
+        evaluated_names |= evaluated(source.at(schema), above | {fact})
     if "$ref" in keywords:
         target = source.root.resolve(keywords["$ref"])
-        found |= evaluated(target, above | {fact}) if target else Evaluated(certain=False)
-    return found
+        evaluated_names |= evaluated(target, above | {fact}) if target else Evaluated(certain=False)
+    return evaluated_names
 
 
 Reader = Callable[[Source], Shape]
@@ -155,8 +155,8 @@ def _object(source: Source, shape_of: Reader) -> Object:
             members = {name: Member(ANYTHING) for name in sorted(spoken.names)} | members
             patterns = dict.fromkeys(sorted(spoken.patterns), ANYTHING) | patterns
     low, high = int(keywords.get("minProperties", 0)), _limit(keywords, "maxProperties")
-    known = Object(members=members, patterns=patterns, rest=rest, low=low, high=high)
-    return require_members(known, keywords.get("required", ()))
+    declared = Object(members=members, patterns=patterns, rest=rest, low=low, high=high)
+    return require_members(declared, keywords.get("required", ()))
 
 
 def require_members(alternative: Object, names: Iterable[str]) -> Object:
@@ -211,16 +211,16 @@ GROUPS = (
 
 
 def shape_of(source: Source) -> Shape:
-    """The shape of a schema, read when somebody looks."""
+    """The shape of a schema, read at first use."""
     source = source.follow()
     if source.root.plain and not source.keywords():
         return NOTHING if source.schema is False else ANYTHING
-    known = source.root.shapes.get(id(source.schema))
-    if known is None:
+    cached = source.root.shapes.get(id(source.schema))
+    if cached is None:
         key = frozenset((source.fact,))
-        known = (source.schema, Shape.later(key, lambda: read(source), key))
-        source.root.shapes[id(source.schema)] = known
-    return known[1]
+        cached = (source.schema, Shape.later(key, lambda: read(source), key))
+        source.root.shapes[id(source.schema)] = cached
+    return cached[1]
 
 
 def group(source: Source, names: tuple[str, ...]) -> str:
@@ -234,7 +234,7 @@ def read(source: Source, above: Facts = frozenset()) -> Alternatives:
     check_deadline()
     source = source.follow()
     if not source.root.plain:
-        return _known(ANYTHING.alternatives, frozenset((source.fact,)))
+        return _add_facts(ANYTHING.alternatives, frozenset((source.fact,)))
     if source.schema is False:
         return ()
     keywords, fact = source.keywords(), source.fact
@@ -244,17 +244,19 @@ def read(source: Source, above: Facts = frozenset()) -> Alternatives:
     names = (
         [types] if isinstance(types, str) else [name for name in types if name != "integer" or "number" not in types]
     )
-    found: Alternatives = tuple(alternative_of(name, source, shape_of) for name in names)
-    for more in _further(source, above | {fact}):
-        found = meet_all(found, more)
-    return _known(found, frozenset((fact, *(group(source, names) for names in GROUPS if names[0] in keywords))))
+    alternatives: Alternatives = tuple(alternative_of(name, source, shape_of) for name in names)
+    for further_alternatives in _keyword_alternatives(source, above | {fact}):
+        alternatives = meet_all(alternatives, further_alternatives)
+    return _add_facts(
+        alternatives, frozenset((fact, *(group(source, names) for names in GROUPS if names[0] in keywords)))
+    )
 
 
-def _known(alternatives: Alternatives, facts: Facts) -> Alternatives:
-    return tuple(with_facts(one, facts) for one in alternatives)
+def _add_facts(alternatives: Alternatives, facts: Facts) -> Alternatives:
+    return tuple(with_facts(alternative, facts) for alternative in alternatives)
 
 
-def _further(source: Source, above: Facts) -> Iterator[Alternatives]:
+def _keyword_alternatives(source: Source, above: Facts) -> Iterator[Alternatives]:
     """What each of the keywords that speak of values of every kind admits."""
     keywords = source.keywords()
     if "enum" in keywords:
@@ -267,31 +269,31 @@ def _further(source: Source, above: Facts) -> Iterator[Alternatives]:
         yield read(source.at(schema), above)
     for name in ("anyOf", "oneOf"):
         if name in keywords:
-            yield tuple(one for schema in keywords[name] for one in read(source.at(schema), above))
+            yield tuple(alternative for schema in keywords[name] for alternative in read(source.at(schema), above))
     if "if" in keywords and "else" in keywords:
         passed = meet_all(read(source.at(keywords["if"]), above), read(source.at(keywords.get("then", True)), above))
         yield passed + read(source.at(keywords["else"]), above)
     for name in ("dependentRequired", "dependencies"):
         for trigger, needed in keywords.get(name, {}).items():
             if isinstance(needed, list):
-                yield _dependent(trigger, needed)
+                yield _dependent_objects(trigger, needed)
     if (
         isinstance(barred := keywords.get("not"), dict)
         and barred.keys() == {"required"}
         and len(barred["required"]) == 1
     ):
-        yield _objects([_lacking(barred["required"][0])])
+        yield _objects([_objects_without(barred["required"][0])])
 
 
-def _dependent(trigger: str, needed: list[str]) -> Alternatives:
+def _dependent_objects(trigger: str, needed: list[str]) -> Alternatives:
     """Objects without the trigger, or with it and all that it needs."""
-    return _objects([_lacking(trigger), require_members(Object(rest=ANYTHING), [trigger, *needed])])
+    return _objects([_objects_without(trigger), require_members(Object(rest=ANYTHING), [trigger, *needed])])
 
 
-def _lacking(name: str) -> Object:
+def _objects_without(name: str) -> Object:
     return Object(members={name: Member(NOTHING)}, rest=ANYTHING)
 
 
 def _objects(objects: Iterable[Object]) -> Alternatives:
     """Some objects, and everything that is none."""
-    return (*(one for one in ANYTHING.alternatives if not isinstance(one, Object)), *objects)
+    return (*(alternative for alternative in ANYTHING.alternatives if not isinstance(alternative, Object)), *objects)

@@ -1,4 +1,4 @@
-"""Schemas where they stand: a place in a document that resolves references and knows its draft.
+"""Schemas within their documents, which resolve references and know their draft.
 
 A *fact* is a text that says what one schema asserts, references included. Equal facts mean equal sets of documents.
 """
@@ -130,7 +130,7 @@ _TANGLING = ("$id", "id", "$schema", "$dynamicRef", "$recursiveRef", "$recursive
 
 
 class Source(NamedTuple):
-    """A schema and the document it stands in."""
+    """A schema and the document it belongs to."""
 
     schema: Any
     root: Root
@@ -153,15 +153,15 @@ class Source(NamedTuple):
         return self.followed()[0]
 
     def followed(self) -> tuple[Source, Pointer | None]:
-        """The same, and where in the document it stands, if a reference led there."""
-        source, seen, place = self, set(), None
+        """The same, and its path in the document, if a reference led there."""
+        source, seen, path = self, set(), None
         while (keywords := source.keywords()).keys() == {"$ref"} and keywords["$ref"] not in seen:
             target = source.root.resolve(keywords["$ref"])
             if target is None:
                 break
             seen.add(keywords["$ref"])
-            source, place = target, pointer.parse(unquote(keywords["$ref"].partition("#")[2]))
-        return source, place
+            source, path = target, pointer.parse(unquote(keywords["$ref"].partition("#")[2]))
+        return source, path
 
 
 class Root:
@@ -189,11 +189,11 @@ class Root:
             return {}
         if "$ref" in schema and self.dialect < Dialect.DRAFT2019:
             return {"$ref": schema["$ref"]}
-        known = asserting(self.dialect)
+        asserting_keywords = asserting(self.dialect)
         return {
             name: value
             for name, value in schema.items()
-            if name in known and (name != "format" or value == "date-time")
+            if name in asserting_keywords and (name != "format" or value == "date-time")
         }
 
     def resolve(self, reference: Any) -> Source | None:
@@ -204,21 +204,21 @@ class Root:
             return None
         fragment = unquote(fragment)
         names = pointer.parse(fragment)
-        found = self._anchored(self.schema, fragment) if names is None else _step(self.schema, names)
-        if not isinstance(found, dict | bool) or self._tangled(found, top=found is self.schema):
+        target = self._anchored(self.schema, fragment) if names is None else _resolve_names(self.schema, names)
+        if not isinstance(target, dict | bool) or self._tangled(target, top=target is self.schema):
             return None
-        return Source(found, self)
+        return Source(target, self)
 
     def fact(self, schema: Any) -> str:
         """What a schema of this document asserts, with every schema it refers to."""
-        known = self._facts.get(id(schema))
-        if known is None:
-            known = self._facts[id(schema)] = (schema, self._fact(schema))
-        return known[1]
+        cached = self._facts.get(id(schema))
+        if cached is None:
+            cached = self._facts[id(schema)] = (schema, self._fact(schema))
+        return cached[1]
 
     def _fact(self, schema: Any) -> str:
         if not self.plain:
-            return _short(f"{self._whole()}!{value_text(schema)}")
+            return _digest_long(f"{self._whole()}!{value_text(schema)}")
         text, references = self._text(schema)
         reached: dict[str, str] = {}
         pending = list(references)
@@ -231,22 +231,22 @@ class Root:
                 reached[reference], more = self._text(target.schema) if target else (self._whole(), frozenset[str]())
                 pending.extend(more)
         closure = "".join(f"|{json.dumps(name)}={reached[name]}" for name in sorted(reached))
-        return _short(f"{self.dialect.value}|{text}{closure}")
+        return _digest_long(f"{self.dialect.value}|{text}{closure}")
 
     def _whole(self) -> str:
-        return _short("!" + value_text(self.schema))
+        return _digest_long("!" + value_text(self.schema))
 
     def _name(self) -> Any:
         """What the document calls itself."""
         return self.schema.get("$id", self.schema.get("id")) if isinstance(self.schema, dict) else None
 
     def _text(self, schema: Any) -> tuple[str, frozenset[str]]:
-        known = self._texts.get(id(schema))
-        if known is None:
+        cached = self._texts.get(id(schema))
+        if cached is None:
             check_deadline()
             text, references = self._spelled(schema)
-            known = self._texts[id(schema)] = (schema, _short(text), references)
-        return known[1], known[2]
+            cached = self._texts[id(schema)] = (schema, _digest_long(text), references)
+        return cached[1], cached[2]
 
     def _spelled(self, schema: Any) -> tuple[str, frozenset[str]]:
         if not isinstance(schema, dict):
@@ -281,22 +281,27 @@ class Root:
             return None
         if self.dialect >= Dialect.DRAFT2019 and schema.get("$anchor") == anchor:
             return schema
-        return next((found for inner in _inner(schema) if (found := self._anchored(inner, anchor)) is not None), None)
+        return next(
+            (anchored for inner in _inner_schemas(schema) if (anchored := self._anchored(inner, anchor)) is not None),
+            None,
+        )
 
     def _tangled(self, schema: Any, *, top: bool = False) -> bool:
         """Whether names in it mean something that we do not follow: other bases, other drafts, dynamic references."""
         if not isinstance(schema, dict):
             return False
         own = _TANGLING[3:] if top else _TANGLING
-        return any(isinstance(schema.get(name), str | bool) for name in own) or any(map(self._tangled, _inner(schema)))
+        return any(isinstance(schema.get(name), str | bool) for name in own) or any(
+            map(self._tangled, _inner_schemas(schema))
+        )
 
 
-def _short(text: str) -> str:
+def _digest_long(text: str) -> str:
     """The text, or a digest of a long one, so that texts do not repeat each other."""
     return text if len(text) <= _LONG else hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
-def _inner(schema: dict[str, Any]) -> Iterator[Any]:
+def _inner_schemas(schema: dict[str, Any]) -> Iterator[Any]:
     """The schemas that stand directly in a schema."""
     for name, value in schema.items():
         if isinstance(value, dict) and (name in NAMED or name in ("$defs", "definitions")):
@@ -307,7 +312,7 @@ def _inner(schema: dict[str, Any]) -> Iterator[Any]:
             yield from (item for item in value if isinstance(item, dict))
 
 
-def _step(value: Any, names: Pointer) -> Any:
+def _resolve_names(value: Any, names: Pointer) -> Any:
     for name in names:
         if isinstance(value, dict) and name in value:
             value = value[name]

@@ -168,7 +168,7 @@ class _Accepting:
             entity_id=identity.entity_id,
             fields=fields,
             fragments=fragments,
-            given=given,
+            members=given,
             source_id=common.source_id,
             observed_at_us=common.observed_at_us,
             source_priority=common.priority,
