@@ -20,7 +20,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "headrace"
 CEILINGS = {
     "repeated class name": 21,
     "gerund as module name": 38,
-    "vague name": 1455,
+    "vague name": 776,
     "local import": 51,
     "local import without a reason": 49,
     "small module": 25,
