@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from headrace.engine.entities.entity_hook import ENTITIES, EntityHook
+from headrace.engine.entities.entity_type import ENTITIES, EntityType
 from headrace.engine.entities.read.definitions import defined_of
 from headrace.format.object_names import state_key
 from headrace.format.state.reader import StateReader
@@ -31,7 +31,7 @@ def packed(directory: Path, entity_type: str) -> dict[bytes, str]:
 
 
 def _packed(connection: Connection, directory: Path, entity_type: str) -> dict[bytes, str]:
-    defined = defined_of(EntityHook.load(connection, entity_type))
+    defined = defined_of(EntityType.load(connection, entity_type))
     row = Streams(connection).by_name(ENTITIES + entity_type)
     assert row is not None
     states = [state for state in States(connection).listed(row.id) if state.table == entity_type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.engine.entities.enhancement.candidates import Analysis, Tallied
-from headrace.engine.entities.enhancement.enhancing import Enhanced
+from headrace.engine.entities.enhancement.promotions import Enhanced
 from headrace.engine.entities.enhancement.settings import EnhancementSettings
 from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.candidates import Candidate
@@ -48,17 +48,17 @@ class Growing(Entities):
     def enhance(self, owner: str = EVERYBODY, **terms: Any) -> Enhanced:
         """Promote, and not only look at it."""
         terms.setdefault("dry_run", False)
-        return self.run(self.engine.enhancement.enhancing.enhance("contact", owner, "tests", **terms))
+        return self.run(self.engine.enhancement.promotions.enhance("contact", owner, "tests", **terms))
 
     def set(self, owner: str = EVERYBODY, **settings: Any) -> None:
         """Say how the type grows."""
         given = EnhancementSettings(**settings)
-        self.run(self.engine.enhancement.enhancing.set("contact", owner, given, "tests"))
+        self.run(self.engine.enhancement.promotions.set("contact", owner, given, "tests"))
         self.engine.enhancement.queue.call()
 
     def migrate(self, *fields: str, owner: str = EVERYBODY) -> Run:
         """Move values of some fields, and wait until that is done."""
-        run = self.run(self.engine.enhancement.migrating.begin("contact", owner, fields, "tests"))
+        run = self.run(self.engine.enhancement.migrations.begin("contact", owner, fields, "tests"))
         return self.ended(run)
 
     def ended(self, run: Run) -> Run:
@@ -69,7 +69,7 @@ class Growing(Entities):
 
     def undo(self, run: Run) -> Run:
         """Let a migration count no more."""
-        undo = self.engine.enhancement.migrating.undo
+        undo = self.engine.enhancement.migrations.undo
         return self.run(undo("contact", run.id, [run.user_id], "tests"))
 
     def version(self, owner: str = EVERYBODY) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.entities.read.listing import Wanted
+from headrace.engine.entities.read.entity_list import EntityFilter
 from headrace.engine.entities.read.snapshots import Asked, Shown
-from headrace.engine.entities.types.verbs import Outcome
-from headrace.engine.entities.write.observing import Observe
+from headrace.engine.entities.types.entity_types import Outcome
+from headrace.engine.entities.write.store_observations import StoreObservations
 from headrace.reduce.policies.build import fold_observations
 from headrace.reduce.policies.reducer import TypeReducer
 from headrace.reduce.work_units import JobName
@@ -73,7 +73,7 @@ class Entities(Pipelines):
         answer: list[Any] = msgspec.json.decode(self.run(self._store(asked)).body)["entities"]
         return answer
 
-    async def _store(self, asked: request.StoreRequest) -> Observe:
+    async def _store(self, asked: request.StoreRequest) -> StoreObservations:
         stores = self.engine.stores
         await stores.ensure(asked, stores.look(asked))
         found = stores.look(asked)
@@ -114,7 +114,7 @@ class Entities(Pipelines):
     async def _every(self, entity_type: str) -> list[Shown]:
         found: list[Shown] = []
         for user in self.users(entity_type):
-            found += await self.engine.listing.every(Wanted(user, self.find(f"entities/{entity_type}").id))
+            found += await self.engine.entity_list.every(EntityFilter(user, self.find(f"entities/{entity_type}").id))
         return found
 
     def users(self, entity_type: str = "contact") -> list[str]:

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from headrace.engine.derive.generation import NotReady
 from headrace.engine.derive.lease_scheduler import Grant
-from headrace.engine.features.proposing import Change
-from headrace.engine.features.serving import Answer
+from headrace.engine.features.feature_reader import FeatureAnswer
+from headrace.engine.features.proposals import FeatureChange
 from headrace.pipeline.kernels import features, merging
 from headrace.pipeline.kernels.units import result
 from headrace.reduce.features import lanes
@@ -66,7 +66,7 @@ class Pipelines(Rig):
         """Register the whole of an app; raises where it is refused."""
         found = read({"descriptors": list(descriptors), **terms})
         assert isinstance(found, Registration), found
-        envelope = self.run(self.engine.features.register(Change.of(found), "tests"))
+        envelope = self.run(self.engine.features.register(FeatureChange.of(found), "tests"))
         assert not envelope.refused, envelope.errors
         return envelope
 
@@ -75,10 +75,10 @@ class Pipelines(Rig):
         self.clock.us += round(after_s * SECOND_US)
         self.append(f"events/{name}", msgspec.json.encode(list(events)))
 
-    def answer(self, table: str, key: Any, **facts: Any) -> Answer:
+    def answer(self, table: str, key: Any, **facts: Any) -> FeatureAnswer:
         """What a table says of a key."""
 
-        async def ask() -> Answer:
+        async def ask() -> FeatureAnswer:
             serving = self.engine.serving
             while True:
                 try:

@@ -140,7 +140,9 @@ class _ClockedServer(Server):
             stack.callback(self._keys.close)
             engine = await Engine.open(self._config, self._clock)
             stack.push_async_callback(engine.close)
-            system = System.open(engine, notes=self._config.system.registry_log)
+            system = System.open(
+                writer=engine.writer, log=engine.log, connect=engine.connect, notes=self._config.system.registry_log
+            )
             stack.push_async_callback(system.close)
             await self._serve(engine, system, None, ready)
 

@@ -19,7 +19,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.log.append import Append
 from headrace.engine.log.lifecycle import Create, Delete
 from headrace.engine.log.stream import Stream
-from headrace.engine.subscriptions.roster import Bounds
+from headrace.engine.subscriptions.subscription_index import Bounds
 from headrace.engine.subscriptions.subscriptions import Subscriptions
 from headrace.engine.subscriptions.webhook import Webhooks
 from headrace.storage.streams import StreamRow
@@ -87,7 +87,14 @@ class World:
 
     async def open(self) -> None:
         self.engine = await Engine.open(self.config, self.clock)
-        self.subscriptions = await Subscriptions.open(self.engine, bounds=self.bounds, webhooks=Webhooks())
+        self.subscriptions = await Subscriptions.open(
+            log=self.engine.log,
+            clock=self.engine.clock,
+            apply=self.engine.apply,
+            webhook_timeout_s=self.engine.config.subscriptions.webhook_timeout_s,
+            bounds=self.bounds,
+            webhooks=Webhooks(),
+        )
         await self.idle()
 
     async def close(self) -> None:

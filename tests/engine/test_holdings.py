@@ -137,7 +137,7 @@ def test_companions_of_a_remote_store_are_counted_while_they_are_cached(tmp_path
         Worker(rig).work()
         stream, (companion,) = rig.find("a"), listed(rig, "a")
         assert companion_cache_bytes(rig.engine, stream) == 0
-        files = rig.engine.open_archive().files
+        files = rig.engine.caches.archive().files
         with pytest.raises(CorruptData), files.open("a", stream.incarnation, companion, ["columns", "panes"]):
             pass
         assert companion.panes is not None

@@ -36,15 +36,15 @@ def test_what_is_decoded_is_accounted_for_and_can_be_let_go(tmp_path: Path) -> N
 
 _ASKED_DURING_IMPORTS = """
 import sys
-from headrace.engine.account import Account
+from headrace.engine.memory_account import DuckDBMemory
 
-account, asked = Account(None), []
+memory, asked = DuckDBMemory(), []
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == "duckdb":
             asked.append(name)
-            assert account._duckdb() == 0
+            assert memory.bytes() == 0
 
 sys.meta_path.insert(0, Finder())
 import headrace.reduce.duck

@@ -31,7 +31,7 @@ def keys(tmp_path: Path) -> Iterator[KeyStore]:
 
 async def recorded(rig: Rig, keys: KeyStore) -> None:
     """Take over what is noted, as a server does that then stops."""
-    system = System.open(rig.engine)
+    system = System.open(writer=rig.engine.writer, log=rig.engine.log, connect=rig.engine.connect)
     await system.take_over(keys)
     await system.close()
 
@@ -79,7 +79,10 @@ def test_streams_of_the_server_are_written_while_the_queue_is_full_and_take_no_p
         rig.create("s", OCTETS)
 
         async def measure() -> None:
-            system, hold = System.open(rig.engine, notes=False), Hold()
+            system, hold = (
+                System.open(writer=rig.engine.writer, log=rig.engine.log, connect=rig.engine.connect, notes=False),
+                Hold(),
+            )
             rig.engine.writer.submit(hold)
             assert rig.engine.writer.full
             measuring = asyncio.create_task(system.measured([record]))

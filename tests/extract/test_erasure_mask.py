@@ -32,7 +32,7 @@ class Held(Entities):
 
     async def _open(self) -> Engine:
         engine: Engine = await super()._open()
-        engine.erasing._loop.stopping.set()
+        engine.erasure._loop.stopping.set()
         return engine
 
 
@@ -62,7 +62,7 @@ def begin_only(rig: Held, entity_id: str) -> None:
     """The commit that begins an erasure, and nothing else."""
 
     async def begin() -> None:
-        stream, planned = await rig.engine.erasing._planned(entity_id, USER)
+        stream, planned = await rig.engine.erasure._planned(entity_id, USER)
         await carry_out(rig.engine.writer, commits.Begin, "erasure_1", stream, USER, planned)
 
     rig.run(begin())
@@ -72,7 +72,7 @@ def test_a_server_that_stopped_right_after_the_commit_hides_it_when_it_comes_bac
     begin_only(rig, filled(rig))
     rig.reopen()
     assert kinds(rig) == ["erased", "observation", "erased"]
-    row = rig.engine.erasing.find("erasure_1", USER)
+    row = rig.engine.erasure.find("erasure_1", USER)
     assert not is_over(row) and '"log_rows":1' in row.report
 
 
@@ -82,7 +82,7 @@ def test_a_server_that_takes_over_from_the_store_hides_it(rig: Held, tmp_path: P
     rig.seal_type()
     assert rig.work() and rig.states_of()
     rig.seal_type()  # so that the manifest lists them
-    rig.run(rig.engine.erasing.begin(gone, USER))
+    rig.run(rig.engine.erasure.begin(gone, USER))
     rig.run(rig.engine.sealer.publish_journals())
     shutil.copytree(tmp_path / "data" / "objects", tmp_path / "store")
     if ahead:
@@ -111,7 +111,7 @@ def test_an_answer_that_was_found_before_and_nobody_has_fetched_is_not_given(rig
     with pytest.raises(NeedsFetch) as cold:
         read()
     cold.value.work()  # who asked has gone away meanwhile
-    rig.run(rig.engine.erasing.begin(gone, USER))
+    rig.run(rig.engine.erasure.begin(gone, USER))
     with pytest.raises(NeedsFetch) as cold:
         read()
     cold.value.work()
@@ -126,18 +126,18 @@ def test_an_erasure_that_its_caller_did_not_wait_for_begins_all_the_same(rig: He
         assert await asyncio.to_thread(hold.entered.wait, 30)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
-                await rig.engine.erasing.begin(gone, USER)
+                await rig.engine.erasure.begin(gone, USER)
         hold.go_on.set()
-        await asyncio.gather(*rig.engine.erasing._tasks)
+        await asyncio.gather(*rig.engine.erasure._tasks)
 
     rig.run(leave())
-    assert kinds(rig) == ["erased", "observation", "erased"] and rig.engine.erasing._loop._awake.is_set()
+    assert kinds(rig) == ["erased", "observation", "erased"] and rig.engine.erasure._loop._awake.is_set()
 
 
 def test_readers_of_other_streams_are_not_concerned(rig: Held) -> None:
     gone = filled(rig)
     assert rig.engine._masks == {}
-    rig.run(rig.engine.erasing.begin(gone, USER))
+    rig.run(rig.engine.erasure.begin(gone, USER))
     assert list(rig.engine._masks) == [rig.find("entities/contact").incarnation]
 
 
@@ -145,7 +145,7 @@ def test_what_was_stored_between_the_plan_and_the_commit_is_forgotten_too(rig: H
     gone = filled(rig)
 
     async def begin() -> None:
-        stream, planned = await rig.engine.erasing._planned(gone, USER)
+        stream, planned = await rig.engine.erasure._planned(gone, USER)
         again = {"entity_type": "contact", "email": "gone@x.io", "name": SECRET}
         for number in (1, 2):
             entity = {**again, "_meta": {"idempotency_key": f"item {SECRET} {number}"}}
@@ -162,19 +162,19 @@ def test_what_was_stored_between_the_plan_and_the_commit_is_forgotten_too(rig: H
 def test_a_source_goes_with_the_last_entity_that_it_brought(rig: Held) -> None:
     both = [{"entity_type": "contact", "email": f"{name}@x.io"} for name in ("one", "two")]
     one, two = (told["entity_id"] for told in rig.store(*both, source_id=SECRET))
-    rig.run(rig.engine.erasing.begin(one, USER))
-    sourcing = rig.engine.sourcing
+    rig.run(rig.engine.erasure.begin(one, USER))
+    sourcing = rig.engine.source_reader
     found = sourcing.read(USER, SECRET, sourcing.places(USER, SECRET))
     assert [entity["email"] for entity in found.entities] == ["two@x.io"] and not found.complete
-    rig.run(rig.engine.erasing.begin(two, USER))
+    rig.run(rig.engine.erasure.begin(two, USER))
     with pytest.raises(NotFound):
         sourcing.places(USER, SECRET)
 
 
 def test_an_erasure_does_not_keep_the_names_that_callers_gave_to_sources(rig: Held) -> None:
     gone = rig.store({"entity_type": "contact", "email": "gone@x.io"}, source_id=SECRET)[0]["entity_id"]
-    assert rig.run(rig.engine.erasing.plan(gone, USER)).sources == [SECRET]
-    begun = rig.run(rig.engine.erasing.begin(gone, USER))
+    assert rig.run(rig.engine.erasure.plan(gone, USER)).sources == [SECRET]
+    begun = rig.run(rig.engine.erasure.begin(gone, USER))
     assert SECRET not in begun.plan
 
 
@@ -182,7 +182,7 @@ def test_a_request_that_comes_again_meanwhile_is_stored_and_not_replayed(rig: He
     entity = {"entity_type": "contact", "email": "gone@x.io", "name": "n"}
     first = rig.store(entity, idempotency_key="k")
     rig.seal_type()
-    rig.run(rig.engine.erasing.begin(first[0]["entity_id"], USER))
+    rig.run(rig.engine.erasure.begin(first[0]["entity_id"], USER))
     again = rig.store({**entity, "name": "new"}, idempotency_key="k")  # another request: it would collide
     assert again[0]["action"] == "created"
     assert rig.snapshot(again[0]["entity_id"]) == {"email": "gone@x.io", "name": "new"}

@@ -237,7 +237,12 @@ def served(directory: Path) -> set[tuple[str, str]]:
         engine = await Engine.open(Config(storage=StorageConfig(data_dir=str(directory))))
         gates = Gates(LimitsConfig())
         monitor = MemoryMonitor(gates, limit_bytes=None)
-        subscriptions = await Subscriptions.open(engine)
+        subscriptions = await Subscriptions.open(
+            log=engine.log,
+            clock=engine.clock,
+            apply=engine.apply,
+            webhook_timeout_s=engine.config.subscriptions.webhook_timeout_s,
+        )
         routes = starlette_routes(
             engine, gates, monitor, Readiness(engine), Metrics(engine, gates, monitor), subscriptions
         )

@@ -33,7 +33,7 @@ def test_metrics_go_on_when_the_clock_is_set_back(rig: Rig) -> None:
     counted, level = Counter("things", "", registry=registry), Gauge("level", "", registry=registry)
 
     async def emit() -> None:
-        system = System(rig.engine)
+        system = System(writer=rig.engine.writer, log=rig.engine.log, connect=rig.engine.connect)
         emitter = MetricsStream(system, registry.collect, rig.clock)
         for number in range(1, 4):
             counted.inc(number)
@@ -55,7 +55,7 @@ def test_metrics_are_emitted_at_the_start_already(rig: Rig) -> None:
     Gauge("level", "", registry=registry).set(1)
 
     async def start() -> None:
-        system = System(rig.engine)
+        system = System(writer=rig.engine.writer, log=rig.engine.log, connect=rig.engine.connect)
         running = asyncio.create_task(MetricsStream(system, registry.collect, rig.clock).run(3600))
         async with asyncio.timeout(30):
             while rig.engine.log.catalog.find(METRICS) is None or not rig.find(METRICS).head.next_seq:

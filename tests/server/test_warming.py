@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.engine.warm_up import MODULES
+from headrace.engine.object_caches import MODULES
 
 ROOT = Path(headrace.__file__).parent
 #: They serve requests; of the others, Spark and the command line are no business of a server.
@@ -59,7 +59,7 @@ def test_a_server_loads_everything_that_requests_import_once_it_is_ready(tmp_pat
                 missing = _missing(log)
         finally:
             server.terminate()
-    assert not missing, "add them to headrace.engine.warm_up"
+    assert not missing, "add them to headrace.engine.object_caches"
 
 
 def _missing(log: Path) -> set[str]:

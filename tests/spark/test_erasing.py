@@ -26,9 +26,9 @@ MARKER, PARTS = "xyzzy-canary", 4
 
 async def offered(rig: Entities, entity_id: str) -> tuple[str, Grant]:
     """An erasure that waits for workers, and the lease of one."""
-    id = (await rig.engine.erasing.begin(entity_id, USER)).id
+    id = (await rig.engine.erasure.begin(entity_id, USER)).id
     async with asyncio.timeout(10):
-        while rig.engine.erasing.find(id, USER).step != "offered":
+        while rig.engine.erasure.find(id, USER).step != "offered":
             await asyncio.sleep(0.01)
     granted = await rig.engine.work.lease("spark", 10)
     assert granted is not None
@@ -56,11 +56,11 @@ def test_spark_rewrites_segments_without_what_is_erased(
             settled = (await rig.engine.work.commit(lease.id, lease.token, results)).settled
             assert [one.outcome for one in settled] == ["committed"] * len(units)
             async with asyncio.timeout(20):
-                while not erasures.is_over(rig.engine.erasing.find(id, USER)):
+                while not erasures.is_over(rig.engine.erasure.find(id, USER)):
                     await asyncio.sleep(0.01)
 
         rig.run(committed())
-        report = msgspec.json.decode(rig.engine.erasing.find(id, USER).report, type=erasures.Report)
+        report = msgspec.json.decode(rig.engine.erasure.find(id, USER).report, type=erasures.ErasureReport)
         made = {one.segment.name for one in results if one.segment is not None}
         assert len(made) == PARTS and set(report.rewritten.values()) == made
         segments = list((tmp_path / "data" / "objects" / "segments").rglob("*.parquet"))

@@ -19,8 +19,8 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from headrace.config import PipelineConfig
-from headrace.engine.features.histories import Answer
-from headrace.engine.features.training import Training
+from headrace.engine.features.histories import HistoryAnswer
+from headrace.engine.features.training_sets import TrainingSets
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
 from headrace.reduce.features import lanes
@@ -316,7 +316,15 @@ def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case)
     case.register(some)
     case.push(EVENTS // 4)
     engine = case.pipelines.engine
-    training = Training(engine.apply, engine.log, engine.sealer, engine.work, engine.pasts, engine._reader, -1)
+    training = TrainingSets(
+        apply=engine.apply,
+        log=engine.log,
+        sealer=engine.sealer,
+        job=engine.training._job,
+        pasts=engine.pasts,
+        reader=engine._reader,
+        fold_rows=-1,
+    )
     for since_us in (began_us - 1, case.pipelines.clock.us - 1_000_000):
         span = case.pipelines.clock.us - since_us
         asked = [(f"k{case.random.randrange(KEYS + 1)}", since_us + case.random.randrange(span + 1)) for _ in range(40)]
@@ -326,7 +334,7 @@ def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case)
         assert case.work("history") == 1
         told = training.find("T", begun.id)
         assert told.state == "done" and told.answer is not None
-        answer = msgspec.json.decode(told.answer, type=Answer)
+        answer = msgspec.json.decode(told.answer, type=HistoryAnswer)
         expected = case.pipelines.run(engine.pasts.rows("T", asked))
         assert answer.complete and expected.complete
         for (key, _), found, wanted in zip(asked, answer.rows, expected.rows, strict=True):

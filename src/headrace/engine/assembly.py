@@ -1,55 +1,44 @@
-"""Where the parts meet: opens them, and owns their lifetimes."""
+"""Builds the parts of a running system, and starts and stops them."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.config import Config, MiB
-from headrace.engine.derive.job import JobTable
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
 from headrace.engine.derive.local_worker import LocalWorker
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_demand import StateDemand
-from headrace.engine.derive.state_job import StateJob, StateKind
-from headrace.engine.entities.enhancement import enhancement
-from headrace.engine.entities.enhancement.candidates import Fragments
-from headrace.engine.entities.entity_hook import ENTITIES
-from headrace.engine.entities.erasure import erasures
-from headrace.engine.entities.erasure.erase_job import EraseJob
-from headrace.engine.entities.read.definitions import Types
-from headrace.engine.entities.read.listing import Listing
+from headrace.engine.entities.enhancement.enhancement import Enhancement
+from headrace.engine.entities.entity_store import EntityStore
+from headrace.engine.entities.erasure.erasures import EntityErasure, listed_files
+from headrace.engine.entities.read.entity_list import EntityList
 from headrace.engine.entities.read.snapshots import Snapshots
-from headrace.engine.entities.read.sourcing import Sourcing
-from headrace.engine.entities.types.verbs import EntityTypes
-from headrace.engine.entities.write.aliasing import Aliasing
-from headrace.engine.entities.write.stores import Stores
+from headrace.engine.entities.read.source_reader import SourceReader
+from headrace.engine.entities.types.entity_types import EntityTypes
+from headrace.engine.entities.write.relations import EntityRelations
+from headrace.engine.features.feature_reader import FeatureReader
 from headrace.engine.features.features import Features
-from headrace.engine.features.histories import HistoryJob
-from headrace.engine.features.registry import EVENTS
-from headrace.engine.features.tables import Ground, Tables
-from headrace.engine.history.journal import Journal
+from headrace.engine.features.past import Pasts
+from headrace.engine.features.training_sets import TrainingSets
 from headrace.engine.history.recovery import Recovered
 from headrace.engine.history.sealer import SealContext, Sealer
-from headrace.engine.history.takeover import take_over
 from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.catalog import Catalog
-from headrace.engine.log.lifecycle import Change, carry_out
+from headrace.engine.log.lifecycle import apply
 from headrace.engine.log.log import Log
 from headrace.engine.log.retention import Sweeper
 from headrace.engine.log.tail import Tail
 from headrace.engine.log.tiers import Tiers
-from headrace.engine.log.writer import Writer
 from headrace.engine.memory_account import Account
-from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks
+from headrace.engine.object_caches import ObjectCaches, load_modules
+from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks, create_jobs
 from headrace.engine.registry.profiles import Profiles
 from headrace.engine.registry.schemas import Schemas
-from headrace.engine.runtime import auto_tune
 from headrace.engine.runtime.computing import Computing
 from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gates
@@ -57,34 +46,27 @@ from headrace.engine.runtime.slices import Slices
 from headrace.engine.search.companion_coverage import CompanionCoverage
 from headrace.engine.search.definitions import Definitions
 from headrace.engine.search.extraction import Extraction
-from headrace.engine.search.index_job import IndexJob
 from headrace.engine.search.index_status import Indexes
+from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store
 from headrace.engine.touch.touches import Touches
 from headrace.engine.verification.verifier import Verifier
-from headrace.engine.verification.verify_job import VerifyJob
-from headrace.engine.warm_up import load_modules
 from headrace.extract.erasure_mask import Masks
-from headrace.storage import database, log_damage
-from headrace.storage.derived import Companions
+from headrace.storage import database
+from headrace.storage.derived import Companions, States
 from headrace.storage.entity_types import EntityChanges
 from headrace.storage.feature_registry import FeatureRegistry
-from headrace.storage.lock import DirectoryLock, make_directory
 from headrace.storage.node import Node
-from headrace.storage.objects import Objects, StoreUnavailable
+from headrace.storage.objects import Objects
 from headrace.storage.published import Published
 from headrace.storage.registries import Registries
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 from headrace.types import Clock, SystemClock
 
-if TYPE_CHECKING:
-    from headrace.engine.search.archive import Archive
-    from headrace.storage.segments import Segments
-
-log = logging.getLogger("headrace.engine")
-
 #: A row group is decoded ahead for so much room among the decoded ones, so that readers do not crowd each other out.
 _AHEAD_BYTES, _MOST_AHEAD = 16 * MiB, 4
+#: What is left of the working time of a request when rows of the past are answered.
+_PAST_TIME_SHARE = 0.9
 
 
 class Engine:
@@ -93,71 +75,43 @@ class Engine:
     #: Whether answers are computed from companions, which is looked up at the start.
     _has_companions = False
 
-    def __init__(self, config: Config, clock: Clock, vfs: str | None = None, accept_log_damage: bool = False) -> None:
+    def __init__(self, config: Config, clock: Clock, opened: OpenDatabase, vfs: str | None = None) -> None:
+        """``opened`` is the database, and ``vfs`` the file system for further connections to it."""
         self.config = config
         self.clock = clock
         self.counters = Counters()
+        self._vfs = vfs
+        self._opened, self.writer, self._reader = opened, opened.writer, opened.reader
+        #: Opens a connection that only reads, for a thread, which closes it.
+        self.connect = opened.connect
         self._masks: Masks = {}
         self.gates = Gates(config.limits)
         self.computing = Computing(self.gates, config.limits.arriving_bytes)
-        data_dir = Path(config.storage.data_dir)
-        make_directory(data_dir, config.storage.directory_permissions)
-        self._open_database(data_dir, vfs, accept_log_damage)
-        self.streams, self.wal, self.published = Streams(self._reader), Wal(self._reader), Published(self._reader)
-        self.objects = Objects.open(
-            config.storage.object_store or str(data_dir / "objects"),
-            timeout_s=config.storage.store_timeout_s,
-            mode=config.storage.object_permissions,
-        )
-        self.node = Node(self.objects, clock)
-        ahead = max(1, min(_MOST_AHEAD, config.storage.decoded_bytes // _AHEAD_BYTES))
-        self.tiers = Tiers(self.wal, self.published, self._open_segments, ahead)
-        self.slices = Slices()
-        self.tail = Tail(config.limits.waiters, self.slices)
-        registries = Registries(self._reader)
-        most_keys = config.features.dedupe_keys
-        hooks = append_hooks(self._reader, most_keys=most_keys)
-        catalog = Catalog(
-            self.streams, registries, hooks, clock, self.writer.logged, capacity=config.limits.cached_streams
-        )
-        self.schemas = Schemas(self.writer, registries, self.computing, config.server.resolver_timeout_s)
-        self.profiles = Profiles(self.writer, self.schemas)
-        self.log = Log(self.writer, catalog, self.streams, self.tiers, self.tail, self.counters, clock)
-        patience_s = config.server.resolver_timeout_s
-        feature_registry = FeatureRegistry(self._reader)
-        self.features = Features(
-            self.writer, self.log, feature_registry, self.computing, patience_s=patience_s, most_keys=most_keys
-        )
-        self._stand_entities(patience_s)
-        self.sealer = self._hire_sealer(vfs)
-        definitions = Definitions()
-        self.coverage = CompanionCoverage(self._reader, definitions)
-        self.indexes = Indexes(self._reader, self.streams, self.coverage)
-        self._create_work(definitions)
-        self._keep_states()
-        self.touches = Touches(self.log, self.tiers, self.apply, self._reader, self.slices)
-        self.sweeper = self._make_sweeper(hooks)
         self.recovered: Recovered | None = None
-        self._opening = threading.RLock()
-        self._segments: Segments | None = None
-        self._archive: Archive | None = None
-        self._vfs = vfs
-        self.extraction = Extraction(self.log, lambda: self._archive, self.open_archive)
-        self.account = Account(self)
-
-    def _open_database(self, data_dir: Path, vfs: str | None, accept_log_damage: bool) -> None:
-        """Lock the directory, and open its database for the writer and for the event loop."""
-        self._lock = DirectoryLock(data_dir)
-        path, storage = data_dir / "headrace.db", self.config.storage
-        database.limit_memory(auto_tune.sqlite_bytes(self.config))
-        try:
-            _check_files(path, self._lock, accept_log_damage)
-            self.writer = Writer(path, self.config, self.clock, vfs)
-            self._lock.mark()
-            self._reader = database.connect(path, cache_bytes=storage.cache_bytes // 4, readonly=True, vfs=vfs)
-        except BaseException:
-            self._lock.release()
-            raise
+        hooks = append_hooks(self._reader, most_keys=config.features.dedupe_keys)
+        definitions = Definitions()
+        self._open_storage()
+        self._create_log(hooks)
+        self._create_registries()
+        self._create_sealer()
+        self._create_search(definitions)
+        self._create_jobs(definitions)
+        self._create_features()
+        self._create_entities()
+        self._create_local_worker()
+        self.touches = Touches(
+            log=self.log, tiers=self.tiers, apply=self.apply, reader=self._reader, slices=self.slices
+        )
+        self.sweeper = Sweeper(
+            writer=self.writer,
+            log=self.log,
+            streams=self.streams,
+            wal=self.wal,
+            published=self.published,
+            hooks=hooks,
+            held_from=self._feature_demand.held_from,
+        )
+        self.account = self._create_account()
 
     @classmethod
     async def open(
@@ -169,24 +123,25 @@ class Engine:
         accept_log_damage: bool = False,
     ) -> Engine:
         """Recover the log and start the writer; ``vfs`` names another file system for SQLite."""
-        engine = cls(config, clock or SystemClock(), vfs, accept_log_damage)
+        clock = clock or SystemClock()
+        engine = cls(config, clock, open_database(config, clock, vfs=vfs, accept_log_damage=accept_log_damage), vfs)
         try:
             with database.using(Path(engine._reader.filename)):
-                await asyncio.to_thread(engine._stand_up)
+                await asyncio.to_thread(engine._recover)
                 engine._has_companions = Companions(engine._reader).are_there()
                 engine.work.restore_workers()
         except BaseException:
-            engine._let_go()
+            engine._release()
             raise
         engine.writer.start()
         engine.work.start()
         engine.sealer.start()
         engine.verifier.start()
-        engine.tables.start()
+        engine.training.start()
         engine.touches.start()
         engine.local_worker.start()
         engine.enhancement.start()
-        engine.erasing.start()
+        engine.erasure.start()
         engine.sweeper.start()
         return engine
 
@@ -200,19 +155,18 @@ class Engine:
         finally:
             await self.writer.stop()
             self.tiers.close()
-            if self._archive is not None:
-                self._archive.close()
-            self._reader.close()
-            self._lock.release()
+            self.caches.close()
+            self._opened.release()
 
     async def _stop_working(self) -> None:
         for part in (
             self.extraction,
-            self.erasing,
+            self.erasure,
             self.enhancement.queue,
             self.local_worker,
             self.touches,
-            self.tables,
+            self.training,
+            self.serving,
             self.snapshots,
             self.enhancement,
             self.verifier,
@@ -222,85 +176,103 @@ class Engine:
             await part.stop()
         await self.sweep()
 
-    def _stand_up(self) -> None:
-        """Become the writer of the object store, with everything that was published there meanwhile."""
-        try:
-            self.recovered = take_over(
-                self.objects, self.node, self.streams, self.writer.before_start, journals=JOURNALS
-            )
-        except StoreUnavailable as reason:
-            if not self.streams.meta("epoch_end") or reason.facts.get("behind"):
-                raise
-            message = "the object store does not answer; appends are taken, and published once it does: %s"
-            log.warning(message, reason.message)
-            self.sealer.trouble = reason.message
-        if self.recovered is not None:
-            log.info("what the object store knew better was taken over: %s", self.recovered)
+    def _recover(self) -> None:
+        """Bring the database up to what the object store has, and load what was stored; in a thread, before start."""
+        takeover = take_over_store(objects=self.objects, node=self.node, streams=self.streams, writer=self.writer)
+        self.recovered = takeover.recovered
+        if takeover.trouble is not None:
+            self.sealer.trouble = takeover.trouble
         self.work.prepare(self.writer.before_start)
         self.features.load()
-        due = [journal for journal in JOURNALS if self.streams.meta(journal.reread_key)]
-        for journal in due:
-            self._reread(journal)
-        self.erasing.prepare(self.writer.before_start, recovered=self.recovered is not None or bool(due))
+        reread = reread_journals(
+            streams=self.streams,
+            writer=self.writer,
+            catalog=self.log.catalog,
+            connect=self.connect,
+            segments=self.caches.segments,
+        )
+        self.erasure.prepare(self.writer.before_start, recovered=self.recovered is not None or reread)
         if self.streams.has_published():
-            self._open_segments()  # what reads them takes a while to load, and the first reader need not wait for it
+            self.caches.segments()  # what reads them takes a while to load, and the first reader need not wait for it
 
-    def _reread(self, journal: Journal[Any]) -> None:
-        """Read events again that a recovery has brought, for what it could not bring."""
-        connection = self.connect()
-        try:
-            self.writer.before_start(
-                lambda batch: journal.reread(batch, self.log.catalog.find, connection, self._open_segments)
-            )
-        finally:
-            connection.close()
-
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Close what was opened, where nothing has been started yet."""
         self.tiers.close()
         self.writer.close()
-        self._reader.close()
-        self._lock.release()
+        self._opened.release()
 
-    def _open_segments(self) -> Segments:
-        """The segments at hand; opened when the first is needed."""
-        with self._opening:
-            if self._segments is None:
-                from headrace.format.segment.heap import keep_freed_pages
-                from headrace.storage.segments import Segments
+    def _open_storage(self) -> None:
+        """The tables of the database, the object store, and what is kept of it here."""
+        storage = self.config.storage
+        self.streams, self.wal, self.published = Streams(self._reader), Wal(self._reader), Published(self._reader)
+        self.objects = Objects.open(
+            storage.object_store or str(Path(storage.data_dir) / "objects"),
+            timeout_s=storage.store_timeout_s,
+            mode=storage.object_permissions,
+        )
+        self.node = Node(self.objects, self.clock)
+        self.caches = ObjectCaches(config=self.config, objects=self.objects, masks=self._masks, vfs=self._vfs)
 
-                keep_freed_pages()
-                storage = self.config.storage
-                self._segments = Segments(
-                    self.objects,
-                    Path(storage.data_dir) / "cache",
-                    limit_bytes=storage.segment_cache_bytes,
-                    decoded_bytes=storage.decoded_bytes,
-                    footer_bytes=auto_tune.footer_bytes(self.config),
-                    masks=self._masks,
-                )
-            return self._segments
+    def _create_log(self, hooks: AppendHooks) -> None:
+        limits, ahead = self.config.limits, self.config.storage.decoded_bytes // _AHEAD_BYTES
+        self.tiers = Tiers(self.wal, self.published, self.caches.segments, max(1, min(_MOST_AHEAD, ahead)))
+        self.slices = Slices()
+        self.tail = Tail(limits.waiters, self.slices)
+        self._registries = Registries(self._reader)
+        catalog = Catalog(
+            streams=self.streams,
+            registries=self._registries,
+            hooks=hooks,
+            clock=self.clock,
+            logged=self.writer.logged,
+            capacity=limits.cached_streams,
+        )
+        self.log = Log(
+            writer=self.writer,
+            catalog=catalog,
+            streams=self.streams,
+            tiers=self.tiers,
+            tail=self.tail,
+            counters=self.counters,
+            clock=self.clock,
+        )
 
-    def _stand_entities(self, patience_s: float) -> None:
-        """What changes entity types, stores entities and reads their sources."""
-        known = self.writer, self.log, self._reader, self.connect, self.clock, self.computing
-        self.types = EntityTypes(*known, patience_s=patience_s)
-        self.stores = Stores(self.writer, self.log, self.types, self._reader, self.clock)
-        self.sourcing = Sourcing(self._reader, self.log.catalog, self.connect, self._open_segments)
+    def _create_registries(self) -> None:
+        """What changes the schemas and profiles of streams, the features, and the entity types."""
+        timeout_s = self.config.server.resolver_timeout_s
+        self.schemas = Schemas(self.writer, self._registries, self.computing, timeout_s)
+        self.profiles = Profiles(self.writer, self.schemas)
+        self.features = Features(
+            writer=self.writer,
+            log=self.log,
+            registry=FeatureRegistry(self._reader),
+            computing=self.computing,
+            patience_s=timeout_s,
+            most_keys=self.config.features.dedupe_keys,
+        )
+        self.types = EntityTypes(
+            writer=self.writer,
+            log=self.log,
+            reader=self._reader,
+            connect=self.connect,
+            clock=self.clock,
+            computing=self.computing,
+            patience_s=timeout_s,
+        )
 
-    def _hire_sealer(self, vfs: str | None) -> Sealer:
+    def _create_sealer(self) -> None:
         context = SealContext(
             objects=self.objects,
             node=self.node,
-            segments=self._open_segments,
+            segments=self.caches.segments,
             clock=self.clock,
             config=self.config.storage,
-            vfs=vfs,
-            close_removed=self._close_removed,
+            vfs=self._vfs,
+            close_removed=self.caches.forget_objects,
             journals=JOURNALS,
             make_rewriter=SEGMENT_REWRITER,
         )
-        return Sealer(
+        self.sealer = Sealer(
             log=self.log,
             writer=self.writer,
             streams=self.streams,
@@ -310,31 +282,19 @@ class Engine:
             connect=self.connect,
             clock=self.clock,
             config=self.config.storage,
-            columns_share=self._columns_share,
+            columns_share=self.caches.columns_share,
         )
 
-    def _make_sweeper(self, hooks: AppendHooks) -> Sweeper:
-        return Sweeper(
-            writer=self.writer,
-            log=self.log,
-            streams=self.streams,
-            wal=self.wal,
-            published=self.published,
-            hooks=hooks,
-            held_from=self.tables.needs.held_from,
-        )
+    def _create_search(self, definitions: Definitions) -> None:
+        self.coverage = CompanionCoverage(self._reader, definitions)
+        self.indexes = Indexes(self._reader, self.streams, self.coverage)
+        self.extraction = Extraction(self.log, lambda: self.caches.opened_archive, self.caches.archive)
 
-    def _create_work(self, definitions: Definitions) -> None:
-        """What leases everything that can be derived, in the order of the table: someone waits for what comes first."""
+    def _create_jobs(self, definitions: Definitions) -> None:
+        """What leases everything that can be derived, and what verifies it."""
         pipeline = self.config.pipeline
-        kinds = [
-            StateKind("features", EVENTS, lambda _: self.features.current),
-            StateKind("snapshots", ENTITIES, Types.read),
-            StateKind("enhance", ENTITIES, Fragments.read),
-        ]
-        self._verify_job, self._history_job = VerifyJob(pipeline), HistoryJob()
-        self._state_job = StateJob(pipeline, kinds)
-        index_job = IndexJob(pipeline, definitions)
+        jobs = create_jobs(pipeline, definitions=definitions, features=lambda: self.features.current)
+        self._state_job, self._history_job = jobs.states, jobs.histories
         self.work = LeaseScheduler(
             apply=self.apply,
             reader=self._reader,
@@ -342,138 +302,173 @@ class Engine:
             objects=self.objects,
             clock=self.clock,
             config=pipeline,
-            jobs=JobTable([self._verify_job, self._history_job, EraseJob(), self._state_job, index_job]),
+            jobs=jobs.table,
         )
         self.verifier = Verifier(
             apply=self.apply,
             writer=self.writer,
             log=self.log,
             work=self.work,
-            job=self._verify_job,
+            job=jobs.verify,
             reader=self._reader,
             connect=self.connect,
-            segments=self._open_segments,
+            segments=self.caches.segments,
             gate=self.gates.index,
         )
 
-    def _keep_states(self) -> None:
-        """What is folded of streams, and who does it where no worker comes."""
+    def _create_features(self) -> None:
+        """What answers for feature tables: now, as of the past, and for training."""
         settings = self.config.features
-        self.bench = StateBuilder(
-            self.objects,
-            Path(self.config.storage.data_dir) / "cache" / "states",
-            self.connect,
-            self._open_segments,
-            self.gates.index,
+        self.state_builder = StateBuilder(
+            objects=self.objects,
+            directory=Path(self.config.storage.data_dir) / "cache" / "states",
+            connect=self.connect,
+            segments=self.caches.segments,
+            gate=self.gates.index,
             cache_bytes=settings.state_cache_bytes,
             row_bytes=settings.row_bytes,
         )
-        work = self.features, self.log, self.sealer, self._state_job, self._history_job, self.apply
-        self.tables = Tables(
-            Ground(*work, self._reader, self.connect, self._open_segments, self.bench, self.clock), self.config
+        self.serving = FeatureReader(
+            log=self.log,
+            wal=Wal(self._reader),
+            states=States(self._reader),
+            current=lambda: self.features.current,
+            bench=self.state_builder,
+            clock=self.clock,
+            config=settings,
         )
-        self.serving, self.pasts, self.training = self.tables.serving, self.tables.pasts, self.tables.training
-        self._stand_snapshots()
-        self.erasing = self._stand_erasing()
-        readers = self.snapshots.serving, self.enhancement.candidates.serving
-        self.local_worker = LocalWorker(
-            work=self.work,
-            demands=[self.tables.needs, *(StateDemand(each, self.published, self.clock, settings) for each in readers)],
-            builder=self.bench,
+        self.pasts = Pasts(
+            log=self.log,
+            serving=self.serving,
+            connect=self.connect,
+            segments=self.caches.segments,
+            patience_s=self.config.server.resolver_timeout_s * _PAST_TIME_SHARE,
+        )
+        self.training = TrainingSets(
+            apply=self.apply,
+            log=self.log,
+            sealer=self.sealer,
+            job=self._history_job,
+            pasts=self.pasts,
+            reader=self._reader,
+            fold_rows=settings.fold_rows,
+        )
+        self._feature_demand = StateDemand(self.serving, self.published, self.clock, settings)
+        self.log.on_append.append(self.serving.appended)
+        self._state_job.listeners.append(self.serving.states_changed)
+
+    def _create_entities(self) -> None:
+        """What stores entities, answers for them, lets their types grow, and erases them."""
+        self.stores = EntityStore(
+            writer=self.writer, log=self.log, types=self.types, reader=self._reader, clock=self.clock
+        )
+        self.source_reader = SourceReader(
+            reader=self._reader, catalog=self.log.catalog, connect=self.connect, segments=self.caches.segments
+        )
+        settings = self.config.features
+        self.snapshots = Snapshots(
             log=self.log,
             reader=self._reader,
             connect=self.connect,
-            segments=self._open_segments,
+            segments=self.caches.segments,
+            bench=self.state_builder,
+            number=EntityChanges(self._reader).newest,
+            fold_rows=settings.fold_rows,
+            row_bytes=settings.row_bytes // 4,
+        )
+        self._state_job.listeners.append(self.snapshots.serving.states_changed)
+        self.entity_list = EntityList(self.snapshots, self._reader)
+        self.entity_relations = EntityRelations(
+            writer=self.writer, log=self.log, stream_of=self.snapshots.stream, reader=self._reader
+        )
+        self.enhancement = Enhancement(
+            types=self.types,
+            stores=self.stores,
+            log=self.log,
+            work=self.work,
+            state_job=self._state_job,
+            reader=self._reader,
+            connect=self.connect,
+            segments=self.caches.segments,
+            state_builder=self.state_builder,
+            apply=self.apply,
+            clock=self.clock,
+            fold_rows=settings.fold_rows,
+        )
+        self.erasure = self._create_erasure()
+
+    def _create_erasure(self) -> EntityErasure:
+        return EntityErasure(
+            writer=self.writer,
+            log=self.log,
+            sealer=self.sealer,
+            snapshots=self.snapshots,
+            state_readers=(self.enhancement.candidates.serving,),
+            reader=self._reader,
+            connect=self.connect,
+            segments=self.caches.segments,
+            prune=self._prune,
+            apply=self.apply,
+            database=Path(self.config.storage.data_dir) / "headrace.db",
+            clock=self.clock,
+            masks=self._masks,
+            forget_events=self._forget_events,
+        )
+
+    def _create_local_worker(self) -> None:
+        """Who folds states where no worker comes."""
+        readers = self.snapshots.serving, self.enhancement.candidates.serving
+        settings = self.config.features
+        demands = [StateDemand(each, self.published, self.clock, settings) for each in readers]
+        self.local_worker = LocalWorker(
+            work=self.work,
+            demands=[self._feature_demand, *demands],
+            builder=self.state_builder,
+            log=self.log,
+            reader=self._reader,
+            connect=self.connect,
+            segments=self.caches.segments,
             objects=self.objects,
             clock=self.clock,
             gate=self.gates.index,
         )
 
-    def _stand_snapshots(self) -> None:
-        settings, changes = self.config.features, EntityChanges(self._reader)
-        self.snapshots = Snapshots(
-            self.log,
-            self._reader,
-            self.connect,
-            self._open_segments,
-            self.bench,
-            changes.newest,
-            fold_rows=settings.fold_rows,
-            row_bytes=settings.row_bytes // 4,
+    def _create_account(self) -> Account:
+        return Account(
+            settings=self.config.features,
+            writer=self.writer,
+            log=self.log,
+            tiers=self.tiers,
+            touches=self.touches,
+            caches=self.caches,
+            state_builder=self.state_builder,
+            entity_rows=self.snapshots.rows,
+            features=self.serving,
+            entities=(self.snapshots.serving, self.enhancement.candidates.serving),
+            release_pages=self.release_pages,
         )
-        self._state_job.listeners.append(self.snapshots.serving.states_changed)
-        self.listing = Listing(self.snapshots, self._reader)
-        self.aliasing = Aliasing(self.writer, self.log, self.snapshots.stream, self._reader)
-        stored = self._reader, self.connect, self._open_segments, self.bench
-        ground = enhancement.Ground(
-            self.types, self.stores, self.log, self.work, self._state_job, *stored, self.apply, self.clock
-        )
-        self.enhancement = enhancement.Enhancement(ground, settings.fold_rows)
 
-    def _stand_erasing(self) -> erasures.Erasing:
-        known = self.writer, self.log, self.sealer, self.snapshots, (self.enhancement.candidates.serving,)
-        stored = self._reader, self.connect, self._open_segments, self._prune, self.apply
-        path = Path(self.config.storage.data_dir) / "headrace.db"
-        return erasures.Erasing(erasures.Ground(*known, *stored, path, self.clock, self._masks, self._forget))
-
-    def _forget(self) -> None:
+    def _forget_events(self) -> None:
         """Let go of what is kept of events: some are not to be read any more."""
         self.tiers.forget()
-        if self._archive is not None:
-            self._archive.forget()
-
-    def _close_removed(self, keys: Collection[str]) -> None:
-        """Close the files of objects that were removed."""
-        if self._segments is not None:
-            self._segments.forget(keys)
-        if self._archive is not None:
-            self._archive.files.forget(keys)
+        self.caches.forget_events()
 
     def _prune(self) -> int:
         """Let go of what is kept of events, and of files of objects that nothing lists; answers how many are in use."""
         connection = self.connect()
         try:
-            segments, parts, states = erasures.listed_files(connection)
+            segments, companion_parts, states = listed_files(connection)
         finally:
             connection.close()
-        used = self._open_segments().prune(segments) + self.bench.files.prune(states)
-        archive = self.open_archive()
-        archive.forget()
-        return used + archive.files.prune(parts)
-
-    def open_archive(self) -> Archive:
-        """What answers are computed from; opened when the first is asked for."""
-        with self._opening:
-            if self._archive is None:
-                from headrace.engine.search.archive import Archive
-
-                self._archive = Archive(self.config, self.objects, self._open_segments, self._vfs)
-            return self._archive
+        return self.state_builder.files.prune(states) + self.caches.prune(
+            segments=segments, companion_parts=companion_parts
+        )
 
     def warm_up(self) -> None:
         """Load what only some requests need, so that the first of them need not wait for it; for a thread."""
         load_modules()
         if self._has_companions:
-            self.open_archive()
-
-    def _columns_share(self) -> float:
-        """How much of the room for columns of events without companions is taken, from 0 to 1."""
-        return 0.0 if self._archive is None else self._archive.blocks.used_share
-
-    @property
-    def segments(self) -> Segments | None:
-        """The segments at hand; None while nobody has needed any."""
-        return self._segments
-
-    @property
-    def archive(self) -> Archive | None:
-        """What answers are computed from; None while nobody has asked."""
-        return self._archive
-
-    def connect(self) -> database.Connection:
-        """A connection that only reads, for a thread, which closes it."""
-        path, cache_bytes = Path(self.config.storage.data_dir) / "headrace.db", self.config.storage.cache_bytes // 8
-        return database.connect(path, cache_bytes=cache_bytes, readonly=True, vfs=self._vfs)
+            self.caches.archive()
 
     def release_pages(self) -> None:
         """Let go of the pages of the database that the event loop has read."""
@@ -482,7 +477,7 @@ class Engine:
 
     async def apply(self, perform: Callable[[Batch], Any], *, is_chore: bool = False) -> Any:
         """Run a function inside a commit, on the writer's thread, and answer what it returned."""
-        return (await carry_out(self.writer, _ChoreCall if is_chore else _Call, perform)).found
+        return await apply(self.writer, perform, is_chore=is_chore)
 
     async def probe(self) -> None:
         """Prove that the log can grow: a write that takes a page, and gives it back in the same commit."""
@@ -496,30 +491,3 @@ class Engine:
     async def sweep(self) -> None:
         """Do once what time does to streams."""
         await self.sweeper.sweep()
-
-
-class _Call(Change):
-    """A function to run inside a commit."""
-
-    def __init__(self, function: Callable[[Batch], Any], done: Callable[[Any], None]) -> None:
-        super().__init__(done, size=200)
-        self.function = function
-        self.found: Any = None
-
-    def perform(self, batch: Batch) -> None:
-        batch.flush()
-        self.found = self.function(batch)
-
-
-class _ChoreCall(_Call):
-    """A function that no client has asked for."""
-
-    is_chore = True
-
-
-def _check_files(path: Path, lock: DirectoryLock, accept_log_damage: bool) -> None:
-    """Refuse a database that is gone, or that SQLite would open without commits that were acknowledged."""
-    log_damage.refuse_lost_database(path, lock)
-    if accept_log_damage or log_damage.is_accepting(path):
-        log_damage.accept_log_damage(path, log_damage.mark_restored)
-    log_damage.refuse_log_damage(path)

@@ -61,16 +61,16 @@ def holdings(engine: Engine, stream: Stream) -> Holdings:
 
 def cache_usage(engine: Engine) -> Usage | None:
     """What the cache of segments holds; None while no segment has been touched."""
-    return None if engine.segments is None else engine.segments.usage()
+    return None if engine.caches.opened_segments is None else engine.caches.opened_segments.usage()
 
 
 def dropped_files(engine: Engine) -> dict[str, int]:
     """How many damaged files each cache has dropped."""
-    segments, archive = cache_usage(engine), engine.archive
+    segments, archive = cache_usage(engine), engine.caches.opened_archive
     return {
         "segments": 0 if segments is None else segments.dropped,
         "companions": 0 if archive is None else archive.files.usage().dropped,
-        "states": engine.bench.dropped,
+        "states": engine.state_builder.dropped,
     }
 
 
@@ -85,7 +85,7 @@ def companion_cache_bytes(engine: Engine, stream: Stream) -> int:
 
 
 def _cached_bytes(engine: Engine, stream: Stream) -> int:
-    segments = engine.segments
+    segments = engine.caches.opened_segments
     if segments is None or engine.objects.is_local:
         return 0  # those of a local store are read where they are
     return segments.held_bytes(engine.published.checksums(stream.id))

@@ -6,7 +6,7 @@ interpreter, of work in progress, and free pages that the allocators keep.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +15,59 @@ from headrace.engine.runtime import allocators, auto_tune
 from headrace.storage import database
 
 if TYPE_CHECKING:
-    from headrace.engine.assembly import Engine
+    from headrace.config import FeaturesConfig
+    from headrace.engine.derive.state_builder import StateBuilder
     from headrace.engine.derive.state_reader import StateReader
+    from headrace.engine.log.log import Log
+    from headrace.engine.log.tiers import Tiers
+    from headrace.engine.log.writer import Writer
+    from headrace.engine.object_caches import ObjectCaches
+    from headrace.engine.touch.touches import Touches
+    from headrace.format.segment.decoded import DecodedCache
 
 #: Loaded with what computes aggregates; until then DuckDB holds nothing. It is asked no more often than this.
 _DUCKDB, _DUCKDB_S = "headrace.reduce.duck", 5.0
 
 
+class DuckDBMemory:
+    """Measures what DuckDB holds."""
+
+    def __init__(self) -> None:
+        self._bytes, self._measured_s = 0, -_DUCKDB_S
+
+    def bytes(self) -> int:
+        """What DuckDB held a moment ago: asking it takes a query."""
+        duck, now_s = allocators.loaded_module(_DUCKDB), monotonic()
+        if duck is not None and now_s - self._measured_s >= _DUCKDB_S:
+            self._bytes, self._measured_s = duck.held_bytes(), now_s
+        return self._bytes
+
+
 class Account:
     """Who holds how much memory; on the event loop."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        *,
+        settings: FeaturesConfig,
+        writer: Writer,
+        log: Log,
+        tiers: Tiers,
+        touches: Touches,
+        caches: ObjectCaches,
+        state_builder: StateBuilder,
+        entity_rows: DecodedCache,
+        features: StateReader[Any],
+        entities: Sequence[StateReader[Any]],
+        release_pages: Callable[[], None],
+    ) -> None:
+        """``features`` and ``entities`` are the readers of their states."""
+        self._settings, self._writer, self._log, self._tiers, self._touches = settings, writer, log, tiers, touches
+        self._caches, self._state_rows, self._entity_rows = caches, state_builder.rows, entity_rows
+        self._features, self._entities = features, entities
+        self._release_pages = release_pages
         self._more: dict[str, Callable[[], int]] = {}
-        self._duckdb_bytes, self._duckdb_asked_s = 0, -_DUCKDB_S
+        self._duckdb = DuckDBMemory()
 
     def add(self, holder: str, measure: Callable[[], int]) -> None:
         """Count what someone else holds, too."""
@@ -38,54 +77,46 @@ class Account:
         """How many bytes each holder has now."""
         held = {**self._served(), **self._derived(), **self._libraries()}
         held |= {holder: measure() for holder, measure in self._more.items()}
-        known = ("decoded_segments", "companions", "tail_columns")
-        held["arrow_work"] = max(0, allocators.arrow_bytes() - sum(held[name] for name in known))
+        arrow_holders = ("decoded_segments", "companions", "tail_columns")
+        held["arrow_work"] = max(0, allocators.arrow_bytes() - sum(held[name] for name in arrow_holders))
         return held
 
     def relieve(self) -> None:
         """Let go of some of what is only kept to answer sooner."""
-        engine = self._engine
-        engine.bench.rows.shrink(engine.bench.rows.bytes // 2)
-        engine.snapshots.rows.shrink(engine.snapshots.rows.bytes // 2)
-        for serving in self._servings():
-            tail_memory.shrink(serving)
-        if engine.segments is not None:
-            engine.segments.shrink()
-        if engine.archive is not None:
-            engine.archive.shrink()
-        engine.release_pages()
+        for rows in (self._state_rows, self._entity_rows):
+            rows.shrink(rows.bytes // 2)
+        for reader in (self._features, *self._entities):
+            tail_memory.shrink(reader)
+        if self._caches.opened_segments is not None:
+            self._caches.opened_segments.shrink()
+        if self._caches.opened_archive is not None:
+            self._caches.opened_archive.shrink()
+        self._release_pages()
 
     def balance(self) -> None:
         """Let tails share the memory that they have for rows at hand."""
-        features, *others = self._servings()
-        settings = self._engine.config.features
-        tail_memory.balance(features, settings.tail_bytes // 2)
-        for serving in others:
-            tail_memory.balance(serving, settings.row_bytes // 2)
+        tail_memory.balance(self._features, self._settings.tail_bytes // 2)
+        for reader in self._entities:
+            tail_memory.balance(reader, self._settings.row_bytes // 2)
 
     def drop_mapped_pages(self) -> None:
         """Let no page of columns in files be resident; those that are read again come from the cache of the system."""
-        if self._engine.archive is not None:
-            self._engine.archive.blocks.drop_pages()
-
-    def _servings(self) -> list[StateReader[Any]]:
-        engine = self._engine
-        return [engine.serving, engine.snapshots.serving, engine.enhancement.candidates.serving]
+        if self._caches.opened_archive is not None:
+            self._caches.opened_archive.blocks.drop_pages()
 
     def _served(self) -> dict[str, int]:
-        engine = self._engine
-        journals = [touching.journal for touching in engine.touches.followed()]
+        journals = [touching.journal for touching in self._touches.followed()]
         return {
-            "append_queue": engine.writer.queued_bytes,
-            "cached_streams": len(engine.log.catalog) * auto_tune.STREAM_BYTES,
-            "watchers": engine.tail.watchers * auto_tune.WAITER_BYTES,
-            "found_answers": engine.tiers.found_bytes,
+            "append_queue": self._writer.queued_bytes,
+            "cached_streams": len(self._log.catalog) * auto_tune.STREAM_BYTES,
+            "watchers": self._log.tail.watchers * auto_tune.WAITER_BYTES,
+            "found_answers": self._tiers.found_bytes,
             "touch_filters": sum(journal.filter_bytes for journal in journals),
         }
 
     def _derived(self) -> dict[str, int]:
-        engine, archive = self._engine, self._engine.archive
-        segments = None if engine.segments is None else engine.segments.usage()
+        archive, opened_segments = self._caches.opened_archive, self._caches.opened_segments
+        segments = None if opened_segments is None else opened_segments.usage()
         companions = None if archive is None else archive.files.usage()
         return {
             "decoded_segments": segments.decoded_bytes if segments else 0,
@@ -94,18 +125,11 @@ class Account:
             "companion_footers": companions.open_bytes if companions else 0,
             "tail_columns": archive.blocks.bytes if archive else 0,
             "recent_events": archive.recent.bytes if archive else 0,
-            "feature_tails": tail_memory.held_bytes(engine.serving),
-            "entity_tails": sum(map(tail_memory.held_bytes, self._servings()[1:])),
-            "state_rows": engine.bench.rows.bytes,
-            "entity_rows": engine.snapshots.rows.bytes,
+            "feature_tails": tail_memory.held_bytes(self._features),
+            "entity_tails": sum(map(tail_memory.held_bytes, self._entities)),
+            "state_rows": self._state_rows.bytes,
+            "entity_rows": self._entity_rows.bytes,
         }
 
     def _libraries(self) -> dict[str, int]:
-        return {"sqlite": database.sqlite_memory()["memory_used_bytes"], "duckdb": self._duckdb()}
-
-    def _duckdb(self) -> int:
-        """What DuckDB held a moment ago: asking it takes a query."""
-        duck, now_s = allocators.loaded_module(_DUCKDB), monotonic()
-        if duck is not None and now_s - self._duckdb_asked_s >= _DUCKDB_S:
-            self._duckdb_bytes, self._duckdb_asked_s = duck.held_bytes(), now_s
-        return self._duckdb_bytes
+        return {"sqlite": database.sqlite_memory()["memory_used_bytes"], "duckdb": self._duckdb.bytes()}

@@ -1,4 +1,4 @@
-"""What features and entities bring into the layers below them, as tables: hooks, journals, rewriters of segments.
+"""What products bring into the layers below them, as tables: hooks, journals, rewriters of segments, and jobs.
 
 The log and its history know these tables, and no product by name. Commands that recover or verify a store need them
 without a running engine.
@@ -6,18 +6,29 @@ without a running engine.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+from headrace.config import PipelineConfig
+from headrace.engine.derive.job import JobTable
+from headrace.engine.derive.state_job import StateJob, StateKind
+from headrace.engine.entities.enhancement.candidates import Fragments
 from headrace.engine.entities.entity_hook import EntityHook
-from headrace.engine.entities.entity_hook import Rules as EntityRules
 from headrace.engine.entities.entity_journal import EntityJournal
+from headrace.engine.entities.entity_type import ENTITIES, EntityRules
+from headrace.engine.entities.erasure.erase_job import EraseJob
 from headrace.engine.entities.erasure.segments import SegmentEraser
+from headrace.engine.entities.read.definitions import TypeDefinitions
 from headrace.engine.features.feature_journal import FeatureJournal
-from headrace.engine.features.source import Rules as SourceRules
-from headrace.engine.features.source import Source
+from headrace.engine.features.histories import HistoryJob
+from headrace.engine.features.registry import EVENTS, Current
+from headrace.engine.features.source import EventSource, SourceRules
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.publication import MakeRewriter
 from headrace.engine.log.append_hook import AppendHooks, StreamManager
+from headrace.engine.search.definitions import Definitions
+from headrace.engine.search.index_job import IndexJob
+from headrace.engine.verification.verify_job import VerifyJob
 from headrace.storage.database import Connection
 from headrace.storage.streams import StreamRow
 
@@ -30,8 +41,8 @@ JOURNALS: tuple[Journal[Any], ...] = (FeatureJournal(), EntityJournal())
 def append_hooks(connection: Connection, *, most_keys: int) -> AppendHooks:
     """What event sources and entity types do to entries; ``most_keys`` is how many keys an event source remembers."""
 
-    def load_source(row: StreamRow) -> Source:
-        return Source(SourceRules.load(row.managed), most_keys)
+    def load_source(row: StreamRow) -> EventSource:
+        return EventSource(SourceRules.load(row.managed), most_keys)
 
     def load_entity_type(row: StreamRow) -> EntityHook:
         return EntityHook.load(connection, EntityRules.load(row.managed).entity_type)
@@ -43,3 +54,24 @@ def append_hooks(connection: Connection, *, most_keys: int) -> AppendHooks:
             "entity": StreamManager(load_entity_type, is_retained=False),
         }
     )
+
+
+class Jobs(NamedTuple):
+    """Everything that can be derived, as a table, and the jobs of it that others speak to."""
+
+    table: JobTable
+    verify: VerifyJob
+    histories: HistoryJob
+    states: StateJob
+
+
+def create_jobs(config: PipelineConfig, *, definitions: Definitions, features: Callable[[], Current]) -> Jobs:
+    """The jobs, in the order in which they are leased: someone waits for what comes first."""
+    kinds = [
+        StateKind("features", EVENTS, lambda _: features()),
+        StateKind("snapshots", ENTITIES, TypeDefinitions.read),
+        StateKind("enhance", ENTITIES, Fragments.read),
+    ]
+    verify, histories, states = VerifyJob(config), HistoryJob(), StateJob(config, kinds)
+    table = JobTable([verify, histories, EraseJob(), states, IndexJob(config, definitions)])
+    return Jobs(table, verify, histories, states)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.log.stream import Stream
@@ -12,7 +13,7 @@ from headrace.query.syntax import quote
 
 if TYPE_CHECKING:
     from headrace.deadline import Deadline
-    from headrace.engine.assembly import Engine
+    from headrace.engine.search.archive import Archive
 
 #: Traces of one request that are looked at.
 MOST_TRACES = 20
@@ -22,9 +23,14 @@ class Seeker:
     """Searches one stream again and again, and knows what all of it covered."""
 
     def __init__(
-        self, engine: Engine, stream: Stream, limit: int, window: tuple[str | None, str | None], deadline: Deadline
+        self,
+        open_archive: Callable[[], Archive],
+        stream: Stream,
+        limit: int,
+        window: tuple[str | None, str | None],
+        deadline: Deadline,
     ) -> None:
-        self._engine = engine
+        self._open_archive = open_archive
         self.stream = stream
         self._limit = limit
         self._window = window
@@ -40,35 +46,39 @@ class Seeker:
         self._queries += 1
         after: list[Any] | None = None
         while not self._is_full:
-            found = self._page(field, value, after)
-            after = found.last
-            if after is None or found.timed_out:
+            page = self._page(field, value, after)
+            after = page.last
+            if after is None or page.timed_out:
                 return
 
     def _page(self, field: str, value: str, after: list[Any] | None) -> Any:
-        from headrace.engine.search.search import search
+        from headrace.engine.search.search import search  # loads DuckDB, which takes long
 
-        archive, head = self._engine.open_archive(), self.stream.head
+        archive, head = self._open_archive(), self.stream.head
         defined = archive.defined(self.stream, head)
-        known = defined.definition.search
+        search_definition = defined.definition.search
         size = min(MAX_SIZE, self._limit - len(self.found) + 1)
-        document = {"q": self._query(field, value, known.primary_timestamp), "size": size, "sort": ["offset:asc"]}
+        document = {
+            "q": self._query(field, value, search_definition.primary_timestamp),
+            "size": size,
+            "sort": ["offset:asc"],
+        }
         if after is not None:
             document["search_after"] = after
-        found = search(archive, self.stream, head, defined, requests.read(document, known), self._deadline)
+        page = search(archive, self.stream, head, defined, requests.read(document, search_definition), self._deadline)
         self._batches += 1
-        self._hits += len(found.hits)
-        for hit in found.hits:
+        self._hits += len(page.hits)
+        for hit in page.hits:
             if len(self.found) >= self._limit and hit.seq not in self.found:
                 self._is_full = True
             else:
                 self.found[hit.seq] = hit.event.document(decode_rounded)
-        self._timed_out |= found.timed_out
-        self._missing = max(self._missing, found.missing.events)
-        self._tail += found.tally.scanned_tail_docs
-        self._segments += found.tally.scanned_segments
-        self._families |= dict.fromkeys(found.families)
-        return found
+        self._timed_out |= page.timed_out
+        self._missing = max(self._missing, page.missing.events)
+        self._tail += page.tally.scanned_tail_docs
+        self._segments += page.tally.scanned_segments
+        self._families |= dict.fromkeys(page.families)
+        return page
 
     def _query(self, field: str, value: str, timestamp: str) -> str:
         parts = [f"{field}:{quote(value)}"]
@@ -104,23 +114,23 @@ class Seeker:
 
 def look_up(events: Seeker | None, traces: Seeker | None, by: str, wanted: str) -> list[str]:
     """Find the events and the spans of a request; answers its traces, the one that was asked for first."""
-    known = [wanted] if by == "traceId" else []
+    traces_found = [wanted] if by == "traceId" else []
     if events is not None and by == "requestId":
         events.seek("requestId", wanted)
-        known = _traces(events)
-    if traces is not None and by != "traceId" and not known:
+        traces_found = _traces(events)
+    if traces is not None and by != "traceId" and not traces_found:
         traces.seek(by, wanted)
-        known = _traces(traces)
-    known = known[:MOST_TRACES]
-    for trace in known:
+        traces_found = _traces(traces)
+    traces_found = traces_found[:MOST_TRACES]
+    for trace in traces_found:
         if traces is not None:
             traces.seek("traceId", trace)
         if events is not None and by != "requestId":
             events.seek("traceId", trace)
-    if events is not None and by == "spanId" and not known:
+    if events is not None and by == "spanId" and not traces_found:
         events.seek("spanId", wanted)
-        known = _traces(events)
-    return known
+        traces_found = _traces(events)
+    return traces_found
 
 
 def _traces(seeker: Seeker) -> list[str]:

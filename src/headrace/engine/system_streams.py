@@ -15,22 +15,22 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import create_managed, settling
+from headrace.engine.log.lifecycle import apply, create_managed, settling
+from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
+from headrace.engine.log.writer import Writer
 from headrace.errors import Conflict, HeadraceError
 from headrace.profiles.metrics.envelope import SCHEMA
 from headrace.schema.registry import KeySetting, Registry
+from headrace.storage.database import Connection
 from headrace.storage.keys import KeyStore
 from headrace.storage.notes import Notes
-
-if TYPE_CHECKING:
-    from headrace.engine.assembly import Engine
 
 log = logging.getLogger("headrace.system")
 
@@ -69,25 +69,25 @@ class _Recording(_OwnAppend):
 class System:
     """Writes the streams of the server."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._connection = engine.connect()
+    def __init__(self, *, writer: Writer, log: Log, connect: Callable[[], Connection]) -> None:
+        self._writer, self._log = writer, log
+        self._connection = connect()
         self._notes = Notes(self._connection)
         self._noted = asyncio.Event()
         self._recorder: asyncio.Task[None] | None = None
 
     @classmethod
-    def open(cls, engine: Engine, *, notes: bool = True) -> System:
+    def open(cls, *, writer: Writer, log: Log, connect: Callable[[], Connection], notes: bool = True) -> System:
         """Begin, where ``notes`` are wanted, to note what is done; what was noted before a crash is recorded first."""
-        system = cls(engine)
-        engine.writer.on_noted = system._noted.set if notes else None
+        system = cls(writer=writer, log=log, connect=connect)
+        writer.on_noted = system._noted.set if notes else None
         system._noted.set()
         system._recorder = asyncio.create_task(system._record_forever())
         return system
 
     async def close(self) -> None:
         """Record what is noted, and stop."""
-        self._engine.writer.on_noted = None
+        self._writer.on_noted = None
         if self._recorder is not None:
             self._recorder.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -120,7 +120,7 @@ class System:
         """Let notes on keys be notes like all others, each of them once."""
         while notes := keys.noted(_MOST_NOTES):
             documents = [document for _, document in notes]
-            await self._engine.apply(partial(_take_over, documents=documents), is_chore=True)
+            await apply(self._writer, partial(_take_over, documents=documents), is_chore=True)
             self._noted.set()
             await asyncio.to_thread(keys.told, notes[-1][0])
 
@@ -150,11 +150,11 @@ class System:
 
     async def _stream(self, name: str, create: Callable[[Batch], int]) -> Stream:
         """The stream, which is made where there is none."""
-        stream = self._engine.log.catalog.find(name)
+        stream = self._log.catalog.find(name)
         if stream is None:
             with contextlib.suppress(Conflict):
-                await self._engine.apply(create, is_chore=True)
-            stream = self._engine.log.find(name)
+                await apply(self._writer, create, is_chore=True)
+            stream = self._log.find(name)
         return stream
 
     async def _append(self, stream: Stream, body: bytes, count: int, *, through: int = 0) -> None:
@@ -163,12 +163,12 @@ class System:
         append = kind(stream, body, count, settling(settled))
         if isinstance(append, _Recording):
             append.through = through
-        self._engine.log.append(append)
+        self._log.append(append)
         await settled
         if append.error is not None:
             raise append.error
         # Who reads or follows it hears of it; counters are for what clients append.
-        self._engine.log.announce(stream, append.position - count)
+        self._log.announce(stream, append.position - count)
 
 
 def _take_over(batch: Batch, documents: list[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from headrace import decoding
+from headrace.format.segment import layout
 from headrace.schema.entity.observation import Observation, decode, tombstone
 
 #: An observation by the entity that it was stored for, and its id.
@@ -90,8 +91,6 @@ def erased_rows(batch: Any, targets: Sequence[Targets]) -> list[int]:
     """The rows of a batch that are erased, in order."""
     import pyarrow as pa  # slow to load, and seldom needed
     import pyarrow.compute as pc
-
-    from headrace.format.segment import layout
 
     keys = pa.array(sorted({key for target in targets for key in target.keys}), pa.string())
     rows = pc.indices_nonzero(pc.is_in(batch.column(layout.KEY), value_set=keys)).to_pylist()

@@ -243,7 +243,7 @@ def in_memory(columns: pa.Table, definition: Definition, first_seq: int, through
     """
 
     def panes(rollup: str, interval: int) -> Any:
-        from headrace.reduce import rollup as reducing
+        from headrace.reduce import rollup as reducing  # loads DuckDB, which takes long
 
         most = max(_LEAST_GROUPS, columns.num_rows // _EVENTS_OF_GROUP)
         search = definition.search

@@ -138,7 +138,7 @@ def _package(scratch: Path) -> Path:
 
 def check_executors(spark: SparkSession) -> None:
     """Run one task; raises Unavailable where its executor lacks a package."""
-    from headrace.pipeline.kernels.units import missing
+    from headrace.pipeline.kernels.units import missing  # needs PySpark, whose lack is told elsewhere
 
     rows = spark.range(0, 1, 1, 1).mapInArrow(missing(NEEDED), "module string").collect()
     if rows:
@@ -148,7 +148,7 @@ def check_executors(spark: SparkSession) -> None:
 
 def check_store(spark: SparkSession, store: str) -> None:
     """Run one task; raises Unavailable where its executor cannot use the object store."""
-    from headrace.pipeline.kernels.units import store_failure
+    from headrace.pipeline.kernels.units import store_failure  # needs PySpark
 
     for row in spark.range(0, 1, 1, 1).mapInArrow(store_failure(store), "reason string").collect():
         raise Unavailable(f"executors cannot use the object store: {row['reason']}", reason="executor_store")

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 from headrace.format.state.layout import State, StateInfo
 from headrace.format.state.writer import Packed, write
+from headrace.reduce.fragments import build as fragments
+from headrace.reduce.policies import build as types
 from headrace.reduce.states.coverage import Chain, holding, merge_row
 from headrace.reduce.states.definition import Definition
 from headrace.reduce.work_units import JobName, Unit
@@ -36,14 +38,10 @@ class JobFolder(Protocol):
 def folder_of(job: JobName) -> JobFolder:
     """How the units of a job are made; what makes them is loaded then."""
     if job == "snapshots":
-        from headrace.reduce.policies import build as types
-
         return types
     if job == "enhance":
-        from headrace.reduce.fragments import build as fragments
-
         return fragments
-    from headrace.reduce.features import build as tables
+    from headrace.reduce.features import build as tables  # only workers that fold tables need it
 
     return tables
 

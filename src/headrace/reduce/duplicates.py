@@ -252,7 +252,7 @@ def _byte_distances(pairs: list[tuple[str, str]]) -> list[int]:
         return []
     import pyarrow as pa
 
-    from headrace.reduce.duck import query
+    from headrace.reduce.duck import query  # loads DuckDB, which takes long
 
     columns = {"l": [left for left, _ in pairs], "r": [right for _, right in pairs]}
     distances: list[int] = query("SELECT levenshtein(l, r) AS d FROM pairs", {"pairs": pa.table(columns)})[

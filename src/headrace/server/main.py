@@ -24,7 +24,7 @@ from headrace.engine.runtime.auto_tune import tune
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.engine.runtime.stalls import StallWatchdog
-from headrace.engine.subscriptions.roster import Bounds
+from headrace.engine.subscriptions.subscription_index import Bounds
 from headrace.engine.subscriptions.subscriptions import Subscriptions
 from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks
 from headrace.engine.system_streams import System
@@ -91,7 +91,9 @@ class Server:
             stack.callback(self._keys.close)
             engine = await Engine.open(self._config, accept_log_damage=self._accept_log_damage)
             stack.push_async_callback(engine.close)
-            system = System.open(engine, notes=self._config.system.registry_log)
+            system = System.open(
+                writer=engine.writer, log=engine.log, connect=engine.connect, notes=self._config.system.registry_log
+            )
             stack.push_async_callback(system.close)
             subscriptions = None
             if self._config.subscriptions.enabled:
@@ -103,7 +105,10 @@ class Server:
         """Open the subscriptions, whose webhooks end with their keys."""
         config, is_local = self._config.subscriptions, is_loopback(self._config.server.host)
         opened = await Subscriptions.open(
-            engine,
+            log=engine.log,
+            clock=engine.clock,
+            apply=engine.apply,
+            webhook_timeout_s=engine.config.subscriptions.webhook_timeout_s,
             bounds=Bounds(per_key=config.max_per_key, per_prefix=config.max_per_prefix),
             webhooks=Webhooks(local=LocalTargets(is_local or config.local_webhooks, config.local_webhooks)),
             keys=self._keys.living(),
@@ -134,7 +139,7 @@ class Server:
         if (interval_s := self._config.system.metrics_interval_s) > 0:
             background.append(MetricsStream(system, metrics.collect, engine.clock).run(interval_s))
         if (interval_s := self._config.system.live_interval_s) > 0:
-            background.append(LiveMetrics(system, engine.touches, engine.clock).run(interval_s))
+            background.append(LiveMetrics(system.lived, engine.touches, engine.clock).run(interval_s))
         if self._certificate is not None:
             background.append(self._certificate.watch())
         tasks = [asyncio.create_task(coroutine) for coroutine in background]

@@ -143,7 +143,7 @@ class _ServerNumbers(Collector):
         yield dropped
 
     def _columns(self) -> Iterator[Metric]:
-        archive, config = self._engine.archive, self._engine.config
+        archive, config = self._engine.caches.opened_archive, self._engine.config
         blocks = None if archive is None else archive.blocks
         gauges = {
             "tail_columns_bytes": ("Memory for columns of events without companions", blocks.bytes if blocks else 0),

@@ -138,7 +138,7 @@ def _commit(path: Path, mark: Callable[[Connection], None]) -> None:
 
 
 def _find_damage(wal: Path) -> LogDamage | None:
-    from headrace.format.sqlite_wal import find_damage
+    from headrace.format.sqlite_wal import find_damage  # NumPy, where a log is damaged
 
     damage: LogDamage | None = None
     for _ in range(_TRIES):
@@ -152,7 +152,7 @@ def _find_damage(wal: Path) -> LogDamage | None:
 
 def _has_later_pages(path: Path, wal: Path, intact_bytes: int) -> bool:
     """Whether a checkpoint has moved pages into the database that were committed after a byte of its log."""
-    from headrace.format.sqlite_wal import later_pages
+    from headrace.format.sqlite_wal import later_pages  # NumPy, where a log is damaged
 
     compared = PAGE_BYTES - RESERVED_BYTES
     with wal.open("rb") as file, path.open("rb") as database_file:

@@ -45,7 +45,7 @@ def test_a_file_that_was_damaged_before_the_start_is_made_anew(tmp_path: Path, s
         flipped(path, int(path.stat().st_size * share), 3)
         rig.engine = rig.run(rig._open())
         assert rows(rig) == right
-        assert rig.engine.bench.dropped == 1
+        assert rig.engine.state_builder.dropped == 1
 
 
 def test_a_file_that_is_damaged_while_it_is_open_is_made_anew(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_file_that_is_damaged_while_it_is_open_is_made_anew(tmp_path: Path) ->
                 for file in generation.files.values():
                     file._connection.pragma("shrink_memory")
             assert rows(rig) == right, place
-        assert rig.engine.bench.dropped > 3
+        assert rig.engine.state_builder.dropped > 3
 
 
 def test_a_damaged_file_does_not_change_a_snapshot(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_damaged_file_does_not_change_a_snapshot(tmp_path: Path) -> None:
         rig.engine = rig.run(rig._open())
         rig.ready()
         assert [rig.snapshot(one) for one in ids] == right
-        assert rig.engine.bench.dropped == 1
+        assert rig.engine.state_builder.dropped == 1
 
 
 def test_a_damaged_object_is_named(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_a_damaged_file_does_not_change_the_past(tmp_path: Path) -> None:
         for place in range(0, size, size // 15):
             flipped(cached(tmp_path), place, place % 8)
             assert past() == right, place
-        assert rig.engine.bench.dropped > 3
+        assert rig.engine.state_builder.dropped > 3

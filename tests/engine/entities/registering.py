@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.entities.types.verbs import Outcome
+from headrace.engine.entities.types.entity_types import Outcome
 from headrace.schema.entity import registration
 from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
 from headrace.storage.entity_types import EVERYBODY

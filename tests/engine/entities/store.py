@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from engine.entities import registering
-from headrace.engine.entities.read.sourcing import Source
-from headrace.engine.entities.write.accepting import Storing
-from headrace.engine.entities.write.correcting import Deciding, Decision, Deed
-from headrace.engine.entities.write.observing import Observe
+from headrace.engine.entities.read.source_reader import SourceSummary
+from headrace.engine.entities.write.decisions import Decision, Deed, StoreDecision
+from headrace.engine.entities.write.store_observations import StoreObservations
+from headrace.engine.entities.write.store_request import ObservationWrite
 from headrace.engine.log.append import Append
 from headrace.schema.entity import request
 from rig import Rig
@@ -60,13 +60,13 @@ class Store:
     def asked(self, entities: list[Payload], user: str = "local", **said: Any) -> request.StoreRequest:
         return request.read(msgspec.json.encode({"entities": entities, **said}), user)
 
-    def wish(self, entities: list[Payload], user: str = "local", **said: Any) -> tuple[Storing, Any]:
+    def wish(self, entities: list[Payload], user: str = "local", **said: Any) -> tuple[ObservationWrite, Any]:
         """What is wished for, and the types it found."""
         asked = self.asked(entities, user, **said)
         found = self.rig.engine.stores.look(asked)
         return self.rig.engine.stores.storing(asked, found), found.typed
 
-    def observe(self, *entities: Payload, user: str = "local", **said: Any) -> Observe:
+    def observe(self, *entities: Payload, user: str = "local", **said: Any) -> StoreObservations:
         """Store entities, and see what the commit made of them."""
         asked = self.asked(list(entities), user, **said)
         stores = self.rig.engine.stores
@@ -95,7 +95,7 @@ class Store:
             given=given,
             idempotency_key=key,
         )
-        observe = self.rig.run(stores.carry_out(Deciding(decision), lambda: stores.held(entity_type, user)))
+        observe = self.rig.run(stores.carry_out(StoreDecision(decision), lambda: stores.held(entity_type, user)))
         answer: Payload = msgspec.json.decode(observe.body)
         return answer
 
@@ -107,8 +107,8 @@ class Store:
         """The documents that the stream of a type holds."""
         return [msgspec.json.decode(body) for body in self.rig.read(f"entities/{entity_type}", key=key)]
 
-    def source(self, source_id: str, user: str = "local") -> Source:
-        sourcing = self.rig.engine.sourcing
+    def source(self, source_id: str, user: str = "local") -> SourceSummary:
+        sourcing = self.rig.engine.source_reader
         return sourcing.read(user, source_id, sourcing.places(user, source_id))
 
     def actions(self, answer: Payload) -> list[str]:

@@ -83,9 +83,9 @@ def test_entities_come_back_with_their_observations(tmp_path: Path) -> None:
         store.store({"entity_type": "note", "title": "by itself"})
         rows = rig.engine.types.entities.page(rig.find("entities/contact").id, "local", "", 10)
         ids = [row.entity_id for row in rows]
-        rig.run(rig.engine.aliasing.merge("local", ids[0], ids[1]))
-        rig.run(rig.engine.aliasing.merge("local", ids[2], ids[1]))
-        rig.run(rig.engine.aliasing.unmerge("local", ids[2]))
+        rig.run(rig.engine.entity_relations.merge("local", ids[0], ids[1]))
+        rig.run(rig.engine.entity_relations.merge("local", ids[2], ids[1]))
+        rig.run(rig.engine.entity_relations.unmerge("local", ids[2]))
         publish(rig, "entities/contact", "entities/note")
         before = tables(rig)
         assert (len(before["entities"]), len(before["aliases"])) == (4, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.features.proposing import Change
+from headrace.engine.features.proposals import FeatureChange
 from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.problem import RegistrationResponse
 from rig import Rig
@@ -24,11 +24,11 @@ def table(name: str = "Users", upstream: str = "Txn", **features: Payload) -> Pa
     return {"kind": "table", "name": name, "key": ["user"], "upstreams": [upstream], "agg": agg}
 
 
-def asked(*descriptors: Payload, **terms: Any) -> Change:
+def asked(*descriptors: Payload, **terms: Any) -> FeatureChange:
     """A change as a payload asks for it."""
     given = read({"descriptors": list(descriptors), **terms})
     assert isinstance(given, Registration), given
-    return Change.of(given)
+    return FeatureChange.of(given)
 
 
 def register(rig: Rig, *descriptors: Payload, **terms: Any) -> RegistrationResponse:

@@ -13,7 +13,7 @@ import pytest
 from headrace.engine.derive import state_reader as served
 from headrace.engine.derive import tails
 from headrace.engine.derive.generation import NotReady
-from headrace.engine.features.serving import Answer
+from headrace.engine.features.feature_reader import FeatureAnswer
 from tabling import Pipelines, event, op, table
 
 STEPS = 45
@@ -148,7 +148,7 @@ class World:
                 assert value == expected[feature] or lacks, (name, key, feature, value, expected)
             assert answer.complete or not self.newborn.issuperset(answer.row)
 
-    async def _answers(self, asked: list[tuple[str, Any]]) -> list[Answer]:
+    async def _answers(self, asked: list[tuple[str, Any]]) -> list[FeatureAnswer]:
         found = self.pipelines.engine.serving
         while True:
             try:

@@ -3,12 +3,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headrace.engine.features.source import Rules, Source
+from headrace.engine.features.source import EventSource, SourceRules
 from headrace.schema.descriptor.nodes import Event, EventField
 
 
-def source(*, dedupe_key: str | None = None, **fields: EventField) -> Source:
-    return Source(Rules(Event("Txn", fields, dedupe_key=dedupe_key)), 100)
+def source(*, dedupe_key: str | None = None, **fields: EventField) -> EventSource:
+    return EventSource(SourceRules(Event("Txn", fields, dedupe_key=dedupe_key)), 100)
 
 
 DEFAULTS = source(
@@ -56,7 +56,7 @@ def test_keys_of_integers_have_all_their_digits() -> None:
 
 
 def test_rules_are_read_back_as_they_were() -> None:
-    rules = Rules(
+    rules = SourceRules(
         Event("Txn", {"a": EventField("i64", default=0)}, dedupe_key="a"), kept=((0, 5), (10, None)), dedupe_since=3
     )
-    assert Rules.load(rules.dump()) == rules
+    assert SourceRules.load(rules.dump()) == rules

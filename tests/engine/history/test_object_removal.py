@@ -88,7 +88,7 @@ def test_removed_files_are_not_kept_open(rig: Rig, tmp_path: Path) -> None:
     place = rig.engine.objects.local_path(companion_key("s", stream.incarnation, "0-0-0", "columns"))
     assert place is not None
     companion = made(place.parent, stream="s", incarnation=stream.incarnation)
-    files = rig.engine.open_archive().files
+    files = rig.engine.caches.archive().files
     with files.open("s", stream.incarnation, companion, list(companion.parts)) as found:
         assert found.rows_with_prefix("f", "").tolist() == [0]
     del found

@@ -137,7 +137,7 @@ def test_nothing_is_noted_while_nobody_listens(rig: Rig) -> None:
 
 def test_notes_move_into_the_stream_once(rig: Rig) -> None:
     async def live() -> None:
-        system = System.open(rig.engine)
+        system = System.open(writer=rig.engine.writer, log=rig.engine.log, connect=rig.engine.connect)
         try:
             rig.engine.log.create(_row("one"), lambda _: None)
             rig.engine.log.create(_row("two"), lambda _: None)
@@ -158,7 +158,7 @@ def test_metrics_are_stored_lean(rig: Rig) -> None:
     record = {"metric": "m", "unit": "count", "windowStart": 0, "windowEnd": 10, "count": 1, "sum": 1}
 
     async def live() -> None:
-        system = System.open(rig.engine, notes=False)
+        system = System.open(writer=rig.engine.writer, log=rig.engine.log, connect=rig.engine.connect, notes=False)
         try:
             await system.measured([record])
             await system.measured([])

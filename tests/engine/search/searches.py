@@ -13,7 +13,7 @@ from engine.registries import change, registry
 from headrace.deadline import Deadline
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.archive import Archive
-from headrace.engine.search.hits import Found
+from headrace.engine.search.hits import SearchHits
 from headrace.engine.search.search import search
 from headrace.extract.columns import Extractor
 from headrace.extract.postings import describe_companion, postings, stored_columns
@@ -68,7 +68,7 @@ class Asked(NamedTuple):
     """What was found, and the request that found it."""
 
     request: requests.SearchRequest
-    found: Found
+    found: SearchHits
 
     @property
     def seqs(self) -> list[int]:
@@ -97,7 +97,7 @@ class Searched:
 
     @property
     def archive(self) -> Archive:
-        return self.rig.engine.open_archive()
+        return self.rig.engine.caches.archive()
 
     @property
     def search(self) -> Search:

@@ -96,7 +96,7 @@ def test_blocks_of_the_stream_asked_longest_ago_make_room(tmp_path: Path, monkey
         for stream in streams:
             append(stream, 0, 50)
             assert len(stream.ask("has:time").seqs) == 50
-        held = rig.engine.open_archive().blocks
+        held = rig.engine.caches.archive().blocks
         assert 0 < held.bytes <= 400_000
         assert sum(block.bytes for line in held._lines.values() for block in line.blocks) == held.bytes
         assert len(held._lines) < 6
@@ -115,7 +115,7 @@ def test_a_range_larger_than_the_room_is_still_answered(tmp_path: Path, monkeypa
         append(stream, 0, 100)
         for query in ("has:time", "red"):
             assert len(stream.ask(query, size=500, sort=["_score"]).seqs) == 100
-        assert rig.engine.open_archive().blocks.bytes <= 100_000
+        assert rig.engine.caches.archive().blocks.bytes <= 100_000
 
 
 def test_holes_between_blocks_are_filled(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

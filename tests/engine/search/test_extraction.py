@@ -48,7 +48,7 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 
 def extracted(rig: Rig) -> int:
-    archive = rig.engine.archive
+    archive = rig.engine.caches.opened_archive
     return 0 if archive is None else archive.blocks.extracted
 
 
@@ -57,7 +57,7 @@ def test_events_of_a_source_are_extracted_ahead_once_somebody_searches_them(rig:
     pushed = [{"user": "u", "amount": 1.0}] * 50
     for _ in range(4):
         rig.append("events/Txn", array(*pushed))
-    assert rig.engine.archive is None
+    assert rig.engine.caches.opened_archive is None
     source = Searched.of(rig, "events/Txn")
     assert source.ask("user:u", size=0, track_total_hits=True).found.total == 200
     rig.append("events/Txn", array(*pushed))
@@ -106,7 +106,7 @@ def test_events_before_those_that_are_caught_up_with_are_left_to_whoever_asks(
 def test_few_events_are_left_to_whoever_asks(rig: Rig) -> None:
     stream = Searched(rig)
     append(stream, 0, 39)
-    assert rig.engine.archive is None and rig.engine.extraction._thread is None
+    assert rig.engine.caches.opened_archive is None and rig.engine.extraction._thread is None
     assert len(stream.ask("red").seqs) == 39
 
 
@@ -151,7 +151,7 @@ def test_columns_of_a_stream_that_nobody_asks_are_extracted_in_whole_blocks(
 def test_a_stream_without_search_fields_is_not_followed(rig: Rig) -> None:
     rig.create("plain", "application/json")
     rig.append("plain", array(*range(200)))
-    assert rig.engine.archive is None and rig.engine.extraction._thread is None
+    assert rig.engine.caches.opened_archive is None and rig.engine.extraction._thread is None
 
 
 def test_columns_go_when_companions_describe_the_events_and_when_the_stream_does(rig: Rig) -> None:

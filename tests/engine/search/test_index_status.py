@@ -13,8 +13,7 @@ from engine.registries import change, evolve
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import save_registry
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.search.index_ground import Covered
-from headrace.engine.search.index_status import Index, Status
+from headrace.engine.search.index_status import CoveredSegments, Index, Status
 from headrace.errors import NotFound
 from headrace.types import JSON
 from rig import START_US, Rig, array
@@ -47,7 +46,7 @@ def test_a_stream_without_search_fields_wants_no_index(rig: Rig) -> None:
     found = status(rig, "s")
     assert (found.generation, found.exact, found.families, found.objects) == (0, (), (), 0)
     assert (found.segments, found.is_complete, found.shares.total) == (1, True, 0)
-    assert (found.lexicon.covered, found.lexicon.behind) == (Covered(), 1)
+    assert (found.lexicon.covered, found.lexicon.behind) == (CoveredSegments(), 1)
 
 
 def test_segments_are_counted_as_companions_cover_them(rig: Rig) -> None:
@@ -57,10 +56,10 @@ def test_segments_are_counted_as_companions_cover_them(rig: Rig) -> None:
         publish(rig, "s", 10)
     before = status(rig, "s")
     assert (before.segments, before.is_complete, before.generation) == (4, False, 1)
-    assert before.everything == Covered(4, 4, START_US + 4_000_000)
+    assert before.everything == CoveredSegments(4, 4, START_US + 4_000_000)
     work(rig, 2)
     for index in (*exact(rig, "s").values(), *status(rig, "s").families, status(rig, "s").lexicon):
-        assert index.covered == Covered(2, 2, START_US + 2_000_000)
+        assert index.covered == CoveredSegments(2, 2, START_US + 2_000_000)
         assert (index.behind, index.outdated, index.is_stale, index.active, index.objects) == (2, 0, False, 2, 2)
     work(rig, 2)
     after = status(rig, "s")
@@ -161,7 +160,11 @@ def test_entries_before_a_break_are_not_waited_for(rig: Rig) -> None:
     assert not exact(rig, "s")["user"].is_stale
     Worker(rig).work()
     found = status(rig, "s")
-    assert (found.segments, found.is_complete, exact(rig, "s")["user"].covered) == (3, True, Covered(1, 1, START_US))
+    assert (found.segments, found.is_complete, exact(rig, "s")["user"].covered) == (
+        3,
+        True,
+        CoveredSegments(1, 1, START_US),
+    )
 
 
 def test_retention_takes_segments_out_of_the_count(rig: Rig) -> None:

@@ -11,7 +11,7 @@ import pytest
 from engine.derive.workers import search
 from engine.registries import change
 from engine.search.keyed import Indexer, append, keyed, opened, page, pages
-from headrace.engine.search.routing_keys import Lexicon, Question
+from headrace.engine.search.routing_keys import KeyQuery, Lexicon
 from headrace.errors import NotFound
 from headrace.format.object_names import companion_key
 from rig import Rig
@@ -61,7 +61,7 @@ def test_a_stream_without_search_fields_has_its_keys_from_segments(rig: Rig) -> 
     append(rig, "s", ["a", "c"])
     rig.publish("s")
     assert Indexer(rig).work() == 0
-    lexicon = Lexicon(rig.engine)
+    lexicon = Lexicon(config=rig.engine.config, open_archive=rig.engine.caches.archive, connect=rig.engine.connect)
     for _ in range(2):
         found = page(rig, "s", lexicon=lexicon)
         assert (found.keys, found.scanned_segments) == (["a", "b", "c"], 1)
@@ -170,7 +170,9 @@ def test_the_keys_of_a_deleted_stream_are_gone(rig: Rig) -> None:
     stream = rig.find("s")
     rig.delete("s")
     with pytest.raises(NotFound):
-        Lexicon(rig.engine).page(Question(stream, stream.head, "", 10, 60))
+        Lexicon(config=rig.engine.config, open_archive=rig.engine.caches.archive, connect=rig.engine.connect).page(
+            KeyQuery(stream, stream.head, "", 10, 60)
+        )
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -13,7 +13,7 @@ from engine.search.searches import SHAPES, Searched, document
 from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.search import search
-from headrace.engine.search.hits import Found
+from headrace.engine.search.hits import SearchHits
 from headrace.errors import BadRequest, CorruptData, NotFound, OffsetFenced, Unavailable
 from headrace.format.companion.layout import Limits
 from headrace.format.object_names import companion_key
@@ -334,7 +334,7 @@ def test_what_there_was_no_time_for_is_reported(rig: Rig, monkeypatch: pytest.Mo
         assert missing == sorted(missing, reverse=True) and len(set(missing)) > 3
 
 
-def _until(stream: Searched, monkeypatch: pytest.MonkeyPatch, looks: int, **request: Any) -> Found:
+def _until(stream: Searched, monkeypatch: pytest.MonkeyPatch, looks: int, **request: Any) -> SearchHits:
     """Search until the clock was looked at so often."""
     left = iter(range(looks))
     with monkeypatch.context() as patched:

@@ -61,7 +61,12 @@ async def test_what_replaced_a_named_stream_before_a_crash_is_followed_from_its_
         await w.subscriptions.close()
         await w.delete("job")
         tail = (await w.create("job", b"1")).tail_offset()
-        w.subscriptions = await Subscriptions.open(w.engine)
+        w.subscriptions = await Subscriptions.open(
+            log=w.engine.log,
+            clock=w.engine.clock,
+            apply=w.engine.apply,
+            webhook_timeout_s=w.engine.config.subscriptions.webhook_timeout_s,
+        )
         (view,) = (await w.subscriptions.claim("s", "w1")).streams
         assert (view.acked_offset, view.tail_offset) == (offsets.START, tail)
 
@@ -99,7 +104,12 @@ async def test_a_wake_event_that_was_deleted_before_a_crash_is_written_again(
         await w.delete("wake/pool")
         if made_before_the_restart:
             await w.create("wake/pool")
-        w.subscriptions = await Subscriptions.open(w.engine)
+        w.subscriptions = await Subscriptions.open(
+            log=w.engine.log,
+            clock=w.engine.clock,
+            apply=w.engine.apply,
+            webhook_timeout_s=w.engine.config.subscriptions.webhook_timeout_s,
+        )
         await w.idle()
         if not made_before_the_restart:
             await w.create("wake/pool")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine.subscriptions.subscribing import BASE, Opened
-from headrace.engine.subscriptions.roster import Bounds
 from headrace.engine.subscriptions.subscription import Ack, Definition
+from headrace.engine.subscriptions.subscription_index import Bounds
 from headrace.engine.subscriptions.subscriptions import Proof
 from headrace.engine.subscriptions.wakes import Fenced
 from headrace.engine.subscriptions.webhook import WebhookUrlRejected

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from engine.subscriptions.subscribing import BASE, PULL, Opened, proof_of
-from headrace.engine.subscriptions.roster import Bounds
 from headrace.engine.subscriptions.subscription import (
     Ack,
     Definition,
@@ -22,6 +21,7 @@ from headrace.engine.subscriptions.subscription import (
     TooManyStreams,
     TooManySubscriptions,
 )
+from headrace.engine.subscriptions.subscription_index import Bounds
 from headrace.engine.subscriptions.subscriptions import Proof, Subscriptions
 from headrace.engine.subscriptions.wakes import AlreadyClaimed, Fenced
 from headrace.engine.system_streams import System
@@ -306,7 +306,7 @@ async def test_named_streams_come_and_go_and_a_pattern_keeps_its_own(world: Open
 
 async def test_streams_of_the_server_wake_who_follows_them(world: Opened) -> None:
     async with world() as w:
-        system = System.open(w.engine)
+        system = System.open(writer=w.engine.writer, log=w.engine.log, connect=w.engine.connect)
         await w.create("noted")
         await system.record()
         await w.create("wake/pool")
@@ -349,7 +349,12 @@ async def test_streams_that_a_crash_kept_from_being_noted_are_found_at_the_next_
         await w.create("events/a", b"1")
         await w.create("events/empty")
         await w.delete("events/gone")
-        w.subscriptions = await Subscriptions.open(w.engine)
+        w.subscriptions = await Subscriptions.open(
+            log=w.engine.log,
+            clock=w.engine.clock,
+            apply=w.engine.apply,
+            webhook_timeout_s=w.engine.config.subscriptions.webhook_timeout_s,
+        )
         await w.idle()
         assert w.acked("s") == {"events/a": offsets.START}
         assert (await w.subscriptions.claim("s", "w1")).streams[0].path == "events/a"

@@ -469,7 +469,11 @@ def test_a_template_that_someone_waits_with_is_in_use(tmp_path: Path) -> None:
 def test_templates_are_told_of_again_after_the_clock_was_set_back(tmp_path: Path) -> None:
     with Touched(tmp_path) as touched:
         touching, rig = touched.touching, touched.rig
-        live = LiveMetrics(System(rig.engine), rig.engine.touches, rig.clock)
+        live = LiveMetrics(
+            System(writer=rig.engine.writer, log=rig.engine.log, connect=rig.engine.connect).lived,
+            rig.engine.touches,
+            rig.clock,
+        )
 
         def kinds() -> list[str]:
             touching.counts.rows += 1

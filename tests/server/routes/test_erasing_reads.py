@@ -18,7 +18,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.entities.erasure import erasures
 from headrace.engine.entities.erasure.erasures import is_over
 from headrace.engine.entities.read.snapshots import Asked
-from headrace.engine.entities.write.relating import Moved
+from headrace.engine.entities.write.relations import Moved
 from headrace.engine.system_streams import System
 from headrace.pipeline.kernels import index
 from headrace.pipeline.kernels.units import result
@@ -150,7 +150,7 @@ class Rig(Growing):
     async def _open(self) -> Engine:
         engine: Engine = await super()._open()
         if self.holds:
-            engine.erasing._loop.stopping.set()
+            engine.erasure._loop.stopping.set()
         return engine
 
     def hold(self, holds: bool) -> None:
@@ -172,7 +172,7 @@ class Rig(Growing):
     async def _serve(self, ask: Callable[[httpx2.Client], Any]) -> Any:
         config = msgspec.structs.replace(self.config, server=msgspec.structs.replace(self.config.server, port=0))
         server, address = Server(config), asyncio.get_running_loop().create_future()
-        system = System.open(self.engine, notes=False)
+        system = System.open(writer=self.engine.writer, log=self.engine.log, connect=self.engine.connect, notes=False)
         serving = asyncio.create_task(server._serve(self.engine, system, None, address.set_result))
 
         def work(url: str) -> Any:
@@ -215,10 +215,10 @@ def filled(rig: Rig) -> tuple[str, str, str, list[str]]:
     rig.seal_type()
     rig.store({**PERSON, "phone": f"{SECRET} phone", "_meta": {}}, source_id=f"mail of {SECRET}")
     other = rig.said(f"other-{EMAIL}", name=SECRET)
-    rig.run(rig.engine.aliasing.merge(USER, other, gone))
+    rig.run(rig.engine.entity_relations.merge(USER, other, gone))
     moved = rig.store({"entity_type": "contact", "email": "kept@x.io", "phone": SECRET})[0]["observation_id"]
     into = rig.engine.snapshots.view(Asked(gone, USER)).group.row
-    rig.run(rig.engine.aliasing.split(USER, kept, into, [Moved(moved, kept, kept)]))
+    rig.run(rig.engine.entity_relations.split(USER, kept, into, [Moved(moved, kept, kept)]))
     rig.seal_type()
     assert rig.work()
     rig.store({**PERSON, "phone": f"{SECRET} log", "_meta": {}}, source_id=f"letter of {SECRET}")
@@ -279,7 +279,7 @@ def test_no_route_tells_of_an_entity_from_the_answer_to_its_erasure_on(rig: Rig,
         assert SECRET not in client.get(f"/v1/erasures/{erasure}").text
 
     rig.serve(ask)
-    assert not is_over(rig.engine.erasing.find(erasure, USER)) and holding(tmp_path)
+    assert not is_over(rig.engine.erasure.find(erasure, USER)) and holding(tmp_path)
     rig.hold(False)
     rig.run(ended(rig, erasure))
     rig.serve(ask)
@@ -288,7 +288,7 @@ def test_no_route_tells_of_an_entity_from_the_answer_to_its_erasure_on(rig: Rig,
 
 async def ended(rig: Rig, erasure: str) -> None:
     async with asyncio.timeout(30):
-        while not is_over(rig.engine.erasing.find(erasure, USER)):
+        while not is_over(rig.engine.erasure.find(erasure, USER)):
             await asyncio.sleep(0.01)
 
 

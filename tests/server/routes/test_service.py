@@ -469,7 +469,7 @@ def test_a_stream_that_is_only_cached_is_among_those_that_take_most_of_the_disk(
         searched(rig, "cached", 100)
         Worker(rig).work()
         stream, companion = rig.find("cached"), listed(rig, "cached")[0]
-        files = rig.engine.open_archive().files
+        files = rig.engine.caches.archive().files
         with pytest.raises(CorruptData), files.open("cached", stream.incarnation, companion, ["columns"]):
             pass
         monitor = MemoryMonitor(rig.engine.gates, limit_bytes=None)

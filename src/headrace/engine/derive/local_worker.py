@@ -18,6 +18,7 @@ from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_demand import StateDemand
 from headrace.engine.derive.workers import LOCAL_WORKER
+from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.background import BackgroundThread, RepeatedWarning
@@ -25,6 +26,7 @@ from headrace.engine.runtime.gates import Gate
 from headrace.errors import HeadraceError
 from headrace.format.object_names import state_key
 from headrace.format.ranges import Range
+from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce import build_states
 from headrace.reduce.work_units import FOLDED, Result, Unit
 from headrace.storage.database import Connection
@@ -197,8 +199,6 @@ class FoldThread(BackgroundThread):
         )
 
     def _batches(self, stream: Stream, head: Head, where: Range) -> Iterator[Any]:
-        from headrace.engine.history.stored_events import Events, EventsMoved
-        from headrace.format.segment.decoded import DecodedCache
 
         events, at = Events(self.connection, self._segments, DecodedCache(0), stream, head), where.first
         while at < where.end:

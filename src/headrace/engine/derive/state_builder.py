@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.engine.derive.generation import Generation
 from headrace.engine.derive.tails import Follower, fold_through
+from headrace.engine.history.stored_events import EventsMoved
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.background import BackgroundThread
 from headrace.engine.runtime.gates import Gate
@@ -34,12 +35,12 @@ class StateBuilder:
 
     def __init__(
         self,
+        *,
         objects: Objects,
         directory: Path,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
         gate: Gate,
-        *,
         cache_bytes: int,
         row_bytes: int,
     ) -> None:
@@ -135,7 +136,6 @@ class StateBuilder:
         return found
 
     def _fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation], *, rests: bool) -> None:
-        from headrace.engine.history.stored_events import EventsMoved
 
         connection, goes_on = self.connection(), self.goes_on
         for _ in range(_TRIES):

@@ -13,10 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.derive.generation import Generation
+from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
+from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce.states.definition import EventRun, Shapes
 from headrace.reduce.states.fold import runs_of_batch
+from headrace.reduce.states.pending_events import PendingEvents
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.wal import Entries, Wal
@@ -208,9 +211,6 @@ def fold_through(
     rests: bool,
 ) -> bool:
     """Fold everything up to a head, wherever it lies; for a thread. False where it was told to stop."""
-    from headrace.engine.history.stored_events import Events
-    from headrace.format.segment.decoded import DecodedCache
-
     tails = list(tails)
     events = Events(connection, segments, DecodedCache(0), stream, head)
     at = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))

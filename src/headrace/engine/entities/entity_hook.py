@@ -1,59 +1,37 @@
-"""An entity type at the gate of its stream: which schema holds for whom, and how observations are told apart."""
+"""What an entity type does to plain appends: entries are entities, and become observations like any others."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace import decoding
-from headrace.errors import BadRequest
+from headrace.engine.entities.entity_type import EntityType, dedupe_key
+from headrace.engine.entities.write.store_request import Draft, ObservationWrite, Typed
+from headrace.engine.entities.write.type_batch import TypeBatch, source_of
+from headrace.errors import BadRequest, NoSchemaForEntityType
 from headrace.profiles.hook import Hook
-from headrace.reduce.policies.reducer import life_of
-from headrace.schema.descriptor.nodes import Life
-from headrace.schema.entity.accept import Acceptor
-from headrace.schema.entity.nodes import Definition, ReducerConfig, Schema
-from headrace.schema.entries import Failure
+from headrace.schema.entity import names
+from headrace.schema.entity.answer import EntityOutcome, refusal
+from headrace.schema.entity.identity import Identity
+from headrace.schema.entity.observation import Observation, encode
+from headrace.schema.entity.request import RequestOptions, make_store_request
+from headrace.schema.entries import Failure, read
 from headrace.storage.database import Connection
-from headrace.storage.enhancements import Enhancements
-from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry, SchemaRow
+from headrace.storage.entities import Entities, SourceRange, Sources
 
 if TYPE_CHECKING:
     from headrace.engine.log.append import Terms
     from headrace.engine.log.batch import Batch
     from headrace.engine.log.stream import Stream
 
-#: What the streams of entity types are called.
-ENTITIES = "entities/"
-#: The life that every entity is folded in.
-COMMON = ""
-_COMPILED = 1024
-_MOST_USERS = 4096
+NOTHING_ERASED: Mapping[str, int] = {}
 _FOREVER = 2**62
-
-
-class Rules(msgspec.Struct, frozen=True, tag="entity", tag_field="kind"):
-    """What a stream that holds the observations of an entity type is stored with."""
-
-    entity_type: str
-
-    def dump(self) -> str:
-        """The rules as they are stored."""
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def load(cls, text: str) -> Rules:
-        """Read them back."""
-        return decoding.decode(text, cls)
-
-
-class Effective(NamedTuple):
-    """The schema that holds for a user, and what accepts entities by it."""
-
-    schema: Schema
-    acceptor: Acceptor
+_OBSERVATIONS = decoding.make_decoder(list[Observation])
 
 
 class _Named(msgspec.Struct, gc=False):
@@ -67,8 +45,8 @@ class _Named(msgspec.Struct, gc=False):
 _NAMED = decoding.make_decoder(list[_Named])
 
 
-class EntityHook(Hook):
-    """One entity type as of one change of it; never changed, only replaced."""
+class EntityHook(EntityType, Hook):
+    """What an entity type does to entries that are appended to its stream: they become observations of entities."""
 
     normalises = True
     routes = True
@@ -77,83 +55,49 @@ class EntityHook(Hook):
     most_keys = _FOREVER
     window_us = _FOREVER
 
-    def __init__(self, entity_type: str, number: int, rows: Iterable[SchemaRow], undone: Iterable[str] = ()) -> None:
-        """``rows`` are the active versions of everybody, ``number`` is that of the last change; of migrations that were
-        ``undone`` no observation counts.
-        """
-        self.entity_type = entity_type
-        self.number = number
-        self.undone = tuple(sorted(undone))
-        self.rows: Mapping[str, SchemaRow] = {row.user_id: row for row in rows}
-        self._effective: dict[str, Effective] = {}
-        self._lives: dict[str, Life] | None = None
-        self._configs: dict[str, ReducerConfig] = {}
-
-    @classmethod
-    def load(cls, connection: Connection, entity_type: str) -> EntityHook:
-        """The type as it is stored; on any thread, through a connection of its own."""
-        number = EntityChanges(connection).newest_of(entity_type)
-        undone = Enhancements(connection).undone(entity_type)
-        return cls(entity_type, number, SchemaRegistry(connection).active(entity_type), undone)
-
-    def effective(self, user_id: str) -> Effective | None:
-        """What holds for a user: their own schema, else the global one; None where there is neither."""
-        row = self.rows.get(user_id) or self.rows.get(EVERYBODY)
-        if row is None:
-            return None
-        effective = self._effective.get(row.user_id)
-        if effective is None:
-            if len(self._effective) >= _MOST_USERS:
-                self._effective.clear()
-            acceptor = _acceptor(row.entity_type, row.schema_definition, row.reducer_config)
-            effective = self._effective[row.user_id] = Effective(schema_of(row), acceptor)
-        return effective
-
-    def lives(self) -> Mapping[str, Life]:
-        """The lives of its snapshots: that of all entities, and those of users whose policies differ from the global
-        ones.
-        """
-        if self._lives is None:
-            self._find_lives()
-        assert self._lives is not None
-        return self._lives
-
-    def config(self, life: str) -> ReducerConfig:
-        """The policies of a life, by its name."""
-        self.lives()
-        return self._configs[life]
-
-    def _find_lives(self) -> None:
-        common = self.rows.get(EVERYBODY)
-        shared = ReducerConfig({}) if common is None else _config(common.reducer_config)
-        life = life_of(shared)
-        configs, lives = {COMMON: shared}, {COMMON: Life(life_of(shared, None, self.undone), 0)}
-        for user, row in self.rows.items():
-            own = _config(row.reducer_config)
-            if user != EVERYBODY and life_of(own) != life:
-                configs[user], lives[user] = own, Life(life_of(own, user, self.undone), 0)
-        self._configs = configs
-        self._lives = lives
-
-    # -- the gate
-
     def normalised(self, joined: bytes, terms: Terms) -> bytes:
-        """Observations of entities, which are those of the user who appends."""
-        from headrace.engine.entities.write import appending  # which builds on this
-
-        return appending.normalised(self, joined, terms)
+        """Observations of entities of one type, in the order of the request; all are the user's who appends."""
+        effective = self.effective(terms.user)
+        if effective is None:
+            raise NoSchemaForEntityType(f"{self.entity_type} has no schema for you", entity_type=self.entity_type)
+        values, failures = read(joined)
+        if failures:
+            first = failures[0]
+            raise BadRequest(
+                f"entity {first.index}: {first.pointer or 'it'} {first.reason}", field="body", item=first.index
+            )
+        entities = [_of_type(number, value, self.entity_type) for number, value in enumerate(values)]
+        request = make_store_request(entities, RequestOptions(), terms.user)
+        now_us = time.time_ns() // 1_000 if terms.timestamp_us is None else terms.timestamp_us
+        storing = ObservationWrite(request, dict.fromkeys(request.types, self.entity_type), now_us)
+        prepared = storing.prepare({self.entity_type: Typed(self.entity_type, effective)})
+        made = {draft.told.observation_id: encode(draft.observation) for draft in prepared.drafts[self.entity_type]}
+        return b",".join([made[answer.observation_id] for answer in prepared.told])
 
     def check(self, batch: Batch, stream: Stream, joined: bytes, keys: list[str | None]) -> None:
         """Refuse what may not be merged with an entity that is there."""
-        from headrace.engine.entities.write import appending
-
-        appending.check(self, batch, stream, joined)
+        observations = _OBSERVATIONS.decode(b"[" + joined + b"]")
+        effective = self.effective(observations[0].user_id)
+        if effective is None or effective.schema.schema_definition.name_collision_policy != "reject":
+            return
+        typed = Typed(self.entity_type, effective, stream, batch.draft(stream).registry)
+        drafts = [
+            _draft(typed, number, observation)
+            for number, observation in enumerate(observations)
+            if observation.kind == "observation"
+        ]
+        type_batch = TypeBatch(batch, drafts, observations[0].user_id)
+        if type_batch.issues:
+            raise refusal(type_batch.issues)
 
     def note(self, batch: Batch, stream: Stream, first_seq: int, joined: bytes, at_us: int) -> None:
         """Store which entities and sources new observations are about."""
-        from headrace.engine.entities.write import appending
-
-        appending.note(batch.connection, stream.id, first_seq, joined, at_us)
+        observations = _OBSERVATIONS.decode(b"[" + joined + b"]")
+        note_observations(
+            batch.connection,
+            stream.id,
+            ((first_seq + index, at_us, observation) for index, observation in enumerate(observations)),
+        )
 
     def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
         """Why an observation does not fit."""
@@ -170,47 +114,54 @@ class EntityHook(Hook):
         return [observation.entity_id for observation in _NAMED.decode(b"[" + joined + b"]")]
 
 
-def dedupe_key(observation_id: str, source_id: str | None) -> str:
-    """What an observation is remembered by; those of one source lie together, so that a request touches few pages."""
-    return observation_id if source_id is None else source_id[:12] + observation_id
+def _of_type(number: int, value: Any, entity_type: str) -> Any:
+    """An entry as an entity of a request."""
+    if not isinstance(value, dict):
+        return value
+    spelled = value.setdefault("entity_type", entity_type)
+    if isinstance(spelled, str) and names.normalise_type_name(spelled) != entity_type:
+        raise BadRequest(f"entity {number} is no {entity_type}", field="entity_type", item=number)
+    return value
 
 
-def schema_of(row: SchemaRow) -> Schema:
-    """A stored version as a schema."""
-    return Schema(
-        entity_type=row.entity_type,
-        schema_version=row.schema_version,
-        schema_definition=_definition(row.schema_definition),
-        reducer_config=_config(row.reducer_config),
-        scope="user" if row.user_id else "global",
-        user_id=row.user_id or None,
-        metadata=msgspec.json.decode(row.metadata),
-        base_version=row.base_version,
+def _draft(typed: Typed, number: int, observation: Observation) -> Draft:
+    basis: Any = observation.identity_basis
+    identity = Identity(observation.entity_id, observation.canonical_name or "", basis, observation.identity_rule or "")
+    answer = EntityOutcome(
+        observation.entity_id,
+        observation.entity_type,
+        "",
+        observation.id,
+        observation.schema_version,
+        identity.canonical_name,
+        basis,
+        "",
+        [],
+        [],
     )
+    return Draft(typed, observation, identity, dedupe_key(observation.id, observation.source_id), answer, number, False)
 
 
-def compiled(schema: Schema) -> Effective:
-    """A schema that is stored nowhere, ready for use."""
-    return Effective(schema, Acceptor(schema))
+def note_observations(
+    connection: Connection,
+    stream: int,
+    events: Iterable[tuple[int, int, Observation]],
+    erased: Mapping[str, int] = NOTHING_ERASED,
+) -> None:
+    """Store which entities and sources observations of a stream are about, given in order with their times.
 
-
-@lru_cache(maxsize=_COMPILED)
-def _definition(text: str) -> Definition:
-    return decoding.decode(text, Definition)
-
-
-@lru_cache(maxsize=_COMPILED)
-def _config(text: str) -> ReducerConfig:
-    return decoding.decode(text, ReducerConfig)
-
-
-@lru_cache(maxsize=_COMPILED)
-def _acceptor(entity_type: str, definition: str, config: str) -> Acceptor:
-    """What accepts entities; users with equal schemas share it."""
-    schema = Schema(
-        entity_type=entity_type,
-        schema_version="",
-        schema_definition=_definition(definition),
-        reducer_config=_config(config),
-    )
-    return Acceptor(schema)
+    What is known of an entity stays; so a recovery can go through all observations again. ``erased`` has entities that
+    were erased, and up to where: observations before that were moved from them, and do not bring them back.
+    """
+    entities, sources = Entities(connection), Sources(connection)
+    for (user_id, at_us), group in groupby(events, key=lambda event: (event[2].user_id, event[1])):
+        run = list(group)
+        names: dict[str, tuple[str, int]] = {}
+        for seq, _, observation in run:
+            if seq >= erased.get(observation.entity_id, 0):
+                names.setdefault(observation.entity_id, (observation.canonical_name or "", seq))
+        entities.save(stream, user_id, at_us, [(entity_id, name, seq) for entity_id, (name, seq) in names.items()])
+        for source_id, part in groupby(run, key=lambda event: source_of(event[2])):
+            seqs = [seq for seq, _, _ in part]
+            if source_id is not None:
+                sources.save(user_id, source_id, [SourceRange(stream, seqs[0], seqs[-1] - seqs[0] + 1, at_us)])

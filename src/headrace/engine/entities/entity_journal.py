@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engine.entities.entity_hook import ENTITIES, Rules, dedupe_key
+from headrace.engine.entities import entity_hook
+from headrace.engine.entities.entity_type import ENTITIES, EntityRules, dedupe_key
 from headrace.engine.entities.types.document import registry_of
 from headrace.engine.entities.types.journal import load, replay
-from headrace.engine.entities.write import appending, relating
+from headrace.engine.entities.write import relations
 from headrace.engine.history.journal import Journal, ReportProblem
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.batch import Batch
@@ -158,7 +159,7 @@ def _follow(batch: Batch, entity_type: str, new_epoch: Callable[[], int], report
     """Let a type have its stream, where that was never published."""
     row = batch.streams.by_name(ENTITIES + entity_type)
     if row is None or row.state == DELETED:
-        create_managed(batch, registry_of(entity_type), Rules(entity_type).dump(), new_epoch())
+        create_managed(batch, registry_of(entity_type), EntityRules(entity_type).dump(), new_epoch())
     elif not row.managed:
         report(f"{row.name!r} is the stream of an entity type, and somebody else's")
 
@@ -195,7 +196,7 @@ def _note(
         (stream, dedupe_key(observation.id, observation.source_id), seq, at_us)
         for seq, at_us, observation in statements
     )
-    appending.replayed(connection, stream, events, erased)
+    entity_hook.note_observations(connection, stream, events, erased)
     for seq, at_us, observation in events:
         if observation.kind in _RELATIONS:
-            relating.replayed(connection, stream, seq, at_us, observation)
+            relations.note_relations(connection, stream, seq, at_us, observation)

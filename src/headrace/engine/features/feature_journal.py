@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engine.features.applying import create
-from headrace.engine.features.evolving import created, evolved
-from headrace.engine.features.registry import EVENTS, Document, Plan, load
-from headrace.engine.features.source import Rules, Source, source_of
+from headrace.engine.features.apply_change import create
+from headrace.engine.features.registry import EVENTS, AppliedChange, FeatureDocument, load
+from headrace.engine.features.source import EventSource, SourceRules, source_of
+from headrace.engine.features.stream_changes import created, evolved
 from headrace.engine.history.journal import Journal, ReportProblem
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.batch import Batch
@@ -96,7 +96,7 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
         clamped = _clamped(batch, document)
         if clamped != document:
             version, app = history[-1].version + 1, history[-1].app
-            clamped = msgspec.structs.replace(clamped, plan=Plan(action="recovery"))
+            clamped = msgspec.structs.replace(clamped, plan=AppliedChange(action="recovery"))
             text = msgspec.json.encode(clamped).decode()
             registry.save(FeatureRegistryRow(version, batch.now_us, "recovery", app, text))
 
@@ -145,8 +145,8 @@ def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[]
         report(f"{row.name!r} is the stream of an event source, and somebody else's")
         return
     document = msgspec.json.decode(batch.registries.document(row.id, row.revision))
-    rules = Rules.load(row.managed)
-    registry = StreamRegistry(Registry.load(document), row.revision, Source(rules, 0))
+    rules = SourceRules.load(row.managed)
+    registry = StreamRegistry(Registry.load(document), row.revision, EventSource(rules, 0))
     matching = [at for at, event in enumerate(events) if event == rules.event]
     for event in events[matching[-1] + 1 if matching else 0 :]:
         made = evolved(registry, event, row.next_seq)
@@ -188,7 +188,7 @@ def managed(batch: Batch) -> Iterator[StreamRow]:
         after = rows[-1].id
 
 
-def _clamped(batch: Batch, document: Document) -> Document:
+def _clamped(batch: Batch, document: FeatureDocument) -> FeatureDocument:
     """The registry with nothing that begins after the next event of its source."""
     ends = {row.name.removeprefix(EVENTS): row.next_seq for row in managed(batch)}
     roots = {table: document.root_of(table) for table in document.lives}
@@ -203,7 +203,7 @@ def _clamped(batch: Batch, document: Document) -> Document:
     return msgspec.structs.replace(document, lives=versions, cold=cold)
 
 
-def _clamped_rules(rules: Rules, next_seq: int) -> Rules:
+def _clamped_rules(rules: SourceRules, next_seq: int) -> SourceRules:
     kept = _clamped_steps(rules.kept, next_seq)
     return msgspec.structs.replace(rules, kept=kept, dedupe_since=min(rules.dedupe_since, next_seq))
 

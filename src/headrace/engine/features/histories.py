@@ -29,7 +29,7 @@ KEPT = 100
 KEPT_US = 86_400_000_000
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HistoryAnswer(msgspec.Struct, frozen=True):
     """Rows in the order of the question, and what they know."""
 
     rows: list[dict[str, Any]]
@@ -69,9 +69,9 @@ class HistoryJob(Job[list[dict[str, Any]]]):
 class _HistoryCommitter(JobCommitter[list[dict[str, Any]]]):
     def accept(self, row: UnitRow, unit: Unit, output: list[dict[str, Any]]) -> str | None:
         assert unit.history is not None
-        known = decoding.convert(unit.known, StartPoint)
+        ranges = decoding.convert(unit.known, StartPoint)
         Work(self._batch.connection).succeeded(row.stream, unit.concern, 0, unit.end_seq)
-        return store_answer(self._batch, unit.history, Answer(output, known.complete, known.since))
+        return store_answer(self._batch, unit.history, HistoryAnswer(output, ranges.complete, ranges.since))
 
 
 class HistoryPlanner(JobPlanner):
@@ -146,7 +146,7 @@ class HistoryPlanner(JobPlanner):
         if has_worker(self._work, row):
             return True
         name = f"history {row.id}"
-        return any(one.job == name and one.retry_us > now_us for one in self._work.failures(row.stream))
+        return any(failure.job == name and failure.retry_us > now_us for failure in self._work.failures(row.stream))
 
 
 def has_worker(work: Work, row: HistoryRow) -> bool:
@@ -156,14 +156,14 @@ def has_worker(work: Work, row: HistoryRow) -> bool:
 
 def known_ranges(begun: ReplayStart) -> StartPoint:
     """Where to begin, as a document."""
-    found = [
+    ranges = [
         StartPart(tuple(part.chain.names), part.start, tuple(state.name for state in part.chain.states))
         for part in begun.parts
     ]
-    return StartPoint(tuple(found), begun.complete, begun.since)
+    return StartPoint(tuple(ranges), begun.complete, begun.since)
 
 
-def store_answer(batch: Batch, id: str, answer: Answer) -> str | None:
+def store_answer(batch: Batch, id: str, answer: HistoryAnswer) -> str | None:
     """Write an answer down; or say why it does not count."""
     text = msgspec.json.encode(answer).decode()
     return None if Histories(batch.connection).end(id, DONE, batch.now_us, answer=text) else "the question is over"

@@ -8,13 +8,14 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.engine.features.serving import Serving, shapes_of
-from headrace.engine.history.stored_events import MissingObjects
+from headrace.engine.features.feature_reader import FeatureReader, shapes_of
+from headrace.engine.history.stored_events import Events, EventsMoved, MissingObjects
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, TimedOut
+from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.replay import KeyMoment, Question, Replay, ReplayStart, find_start
 from headrace.reduce.states.fold import runs_of_batch
@@ -47,8 +48,9 @@ class Pasts:
 
     def __init__(
         self,
+        *,
         log: Log,
-        serving: Serving,
+        serving: FeatureReader,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
         patience_s: float,
@@ -58,17 +60,19 @@ class Pasts:
         self._patience_s = patience_s
         self._gate = Gate(AT_ONCE)
 
-    async def rows(self, table: str, asked: Sequence[tuple[Any, int]], features: Sequence[str] | None = None) -> Past:
+    async def rows(self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None = None) -> Past:
         """The rows of keys, each as of its moment in microseconds; raises TimedOut where there is too much to fold."""
-        question = await self.question(table, asked, features)
+        question = await self.question(table, moments, features)
         async with self._gate:
             return await self.answer(question, monotonic() + self._patience_s)
 
-    async def question(self, table: str, asked: Sequence[tuple[Any, int]], features: Sequence[str] | None) -> Question:
+    async def question(
+        self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None
+    ) -> Question:
         """What is asked of a table as it is defined now."""
         defined = self.serving.defined(table)
         wanted = tuple(self.serving.wanted(defined, features))
-        return await asyncio.to_thread(_question, defined, wanted, asked)
+        return await asyncio.to_thread(_question, defined, wanted, moments)
 
     async def answer(self, question: Question, ends: float) -> Past:
         """The rows, if they are found by then."""
@@ -77,12 +81,12 @@ class Pasts:
             stream = self._log.find(question.defined.stream)
             work = _Work(self, stream, stream.head, await self.begun(question, stream), ends)
             try:
-                found = await asyncio.to_thread(work.run, question)
+                past = await asyncio.to_thread(work.run, question)
             except ObjectMissing as reason:
                 missing.note(reason)
                 continue
-            if found is not None:
-                return found
+            if past is not None:
+                return past
 
     async def begun(self, question: Question, stream: Stream) -> ReplayStart:
         """Where to begin."""
@@ -94,14 +98,14 @@ class Pasts:
         """The first event after a moment; 0 where that may be one that is not retained any more."""
         while True:
             try:
-                found = self._log.seek(stream, at_us + 1)
-                return found if found > head.first_seq or at_us >= head.last_us else 0
+                position = self._log.seek(stream, at_us + 1)
+                return position if position > head.first_seq or at_us >= head.last_us else 0
             except NeedsFetch as cold:
                 await asyncio.to_thread(cold.work)
 
 
-def _question(defined: TableDefinition, features: tuple[str, ...], asked: Sequence[tuple[Any, int]]) -> Question:
-    return Question(features, tuple((defined.reducer.key(key), at_us) for key, at_us in asked), defined)
+def _question(defined: TableDefinition, features: tuple[str, ...], moments: Sequence[tuple[Any, int]]) -> Question:
+    return Question(features, tuple((defined.reducer.key(key), at_us) for key, at_us in moments), defined)
 
 
 class _Work(NamedTuple):
@@ -115,15 +119,13 @@ class _Work(NamedTuple):
 
     def run(self, question: Question) -> Past | None:
         """The answer; None where something has moved meanwhile, and it is to be looked for again."""
-        from headrace.engine.history.stored_events import EventsMoved
-
         try:
-            return self._run([KeyMoment(*one) for one in question.asked], question.features)
+            return self._run([KeyMoment(*key_moment) for key_moment in question.asked], question.features)
         except EventsMoved:
             self._check_time()
             return None
 
-    def _run(self, asked: Sequence[KeyMoment], features: Sequence[str]) -> Past:
+    def _run(self, moments: Sequence[KeyMoment], features: Sequence[str]) -> Past:
         files = self.pasts.serving.bench.files
         with ExitStack() as stack:
             connection = self.pasts.connect()
@@ -132,15 +134,13 @@ class _Work(NamedTuple):
             for state in self.begun.states:
                 held[state.name] = files.hold(self.stream.name, self.stream.incarnation, state)
                 stack.callback(files.release, held[state.name])
-            replay = Replay(self.begun, asked, features, lambda state, key: self._looked_up(held[state.name], key))
+            replay = Replay(self.begun, moments, features, lambda state, key: self._looked_up(held[state.name], key))
             reaches_us = self._replay(replay, connection)
             since = self.begun.since
             return Past(replay.finish(), self.begun.complete, since, self.stream.offset_at(since), reaches_us)
 
     def _looked_up(self, file: StateFile, key: bytes) -> dict[str, bytes] | None:
         """What a state has of a key; a damaged file is made anew for the next try."""
-        from headrace.engine.history.stored_events import EventsMoved
-
         try:
             return file.get(key)
         except CorruptData as reason:
@@ -149,9 +149,6 @@ class _Work(NamedTuple):
 
     def _replay(self, replay: Replay, connection: Connection) -> int | None:
         """Fold the events; answers when the first one that is retained was appended."""
-        from headrace.engine.history.stored_events import Events
-        from headrace.format.segment.decoded import DecodedCache
-
         head, registry = self.head, self.head.registry
         assert registry is not None
         shapes = shapes_of(registry)
@@ -160,8 +157,8 @@ class _Work(NamedTuple):
         while at < head.next_seq:
             chunk = events.first_chunk(at, head.next_seq)
             for batch in events.batches(chunk):
-                for told in runs_of_batch(batch, _SLICE_BYTES):
-                    if not replay.fold(shapes, told):
+                for run in runs_of_batch(batch, _SLICE_BYTES):
+                    if not replay.fold(shapes, run):
                         return reaches_us
                     self._check_time()
             at = chunk.stop

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from headrace import decoding
 from headrace.errors import CorruptData, UnknownTable
+from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.events import DerivedEvents
 from headrace.schema.descriptor.nodes import Derivation, Event, Life, Node, Table
 from headrace.storage.feature_registry import FeatureRegistryRow
 from headrace.types import Steps
-
-if TYPE_CHECKING:
-    from headrace.reduce.features.definition import TableDefinition
-    from headrace.reduce.features.events import DerivedEvents
 
 #: What the streams of event sources are called.
 EVENTS = "events/"
@@ -25,7 +23,7 @@ EVENTS = "events/"
 DEFAULT_APP = "default"
 
 
-class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+class AppliedChange(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a change did, as it was answered: kept for the history."""
 
     added: tuple[str, ...] = ()
@@ -38,7 +36,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     streams: tuple[dict[str, Any], ...] = ()
 
 
-class Document(msgspec.Struct, frozen=True, omit_defaults=True):
+class FeatureDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     """The whole registry as it is stored."""
 
     nodes: dict[str, Node] = {}
@@ -46,7 +44,7 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
     lives: dict[str, dict[str, Life]] = {}
     #: ``cold_after`` of each event source, by the event from which on it holds.
     cold: dict[str, Steps] = {}
-    plan: Plan = Plan()
+    plan: AppliedChange = AppliedChange()
 
     def root_of(self, name: str) -> str:
         """The event source that a node leads back to."""
@@ -56,10 +54,10 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
         return node.name
 
 
-def load(row: FeatureRegistryRow) -> Document:
+def load(row: FeatureRegistryRow) -> FeatureDocument:
     """The document of a row."""
     try:
-        return decoding.decode(row.document, Document)
+        return decoding.decode(row.document, FeatureDocument)
     except msgspec.DecodeError as reason:
         raise CorruptData(f"version {row.version} of the feature registry cannot be read: {reason}") from reason
 
@@ -67,7 +65,7 @@ def load(row: FeatureRegistryRow) -> Document:
 class Current:
     """The registry that holds now. It is never changed: the next version is another object."""
 
-    def __init__(self, version: int, document: Document) -> None:
+    def __init__(self, version: int, document: FeatureDocument) -> None:
         self.version = version
         self.document = document
         self.nodes: Mapping[str, Node] = MappingProxyType(document.nodes)
@@ -78,16 +76,16 @@ class Current:
     @classmethod
     def of(cls, row: FeatureRegistryRow | None) -> Current:
         """The registry of the newest row; an empty one of version 0 where there is none."""
-        return cls(0, Document()) if row is None else cls(row.version, load(row))
+        return cls(0, FeatureDocument()) if row is None else cls(row.version, load(row))
 
     @cached_property
     def tables(self) -> Mapping[str, tuple[str, ...]]:
         """The tables over each event source, by its name."""
-        found: dict[str, list[str]] = {}
+        tables: dict[str, list[str]] = {}
         for name, node in self.nodes.items():
             if isinstance(node, Table):
-                found.setdefault(self.root_of(name), []).append(name)
-        return {event: tuple(sorted(names)) for event, names in found.items()}
+                tables.setdefault(self.root_of(name), []).append(name)
+        return {event: tuple(sorted(names)) for event, names in tables.items()}
 
     def tables_of(self, event: str) -> tuple[str, ...]:
         """The tables over an event source, through any number of derivations."""
@@ -108,9 +106,10 @@ class Current:
 
     def defined(self, name: str) -> TableDefinition:
         """A table, whole enough to be folded anywhere; raises UnknownTable where there is none of this name."""
-        from headrace.engine.features.defining import defined_in
-
-        return defined_in(self, name)
+        self.table(name)
+        nodes = {node.name: node for node in _upstreams(self.nodes, name)}
+        root = self.root_of(name)
+        return TableDefinition(name, root, EVENTS + root, nodes, dict(self.lives[name]), self.cold(root))
 
     def root_of(self, name: str) -> str:
         """The event source that a node leads back to."""
@@ -128,13 +127,18 @@ class Current:
         name = stream.removeprefix(EVENTS)
         if name == stream or not isinstance(self.nodes.get(name), Derivation):
             return None
-        found = self._derived.get(name)
-        if found is None:
-            from headrace.reduce.features.events import DerivedEvents
-
-            found = self._derived[name] = DerivedEvents(self.nodes, name, self.version)
-        return found
+        derived = self._derived.get(name)
+        if derived is None:
+            derived = self._derived[name] = DerivedEvents(self.nodes, name, self.version)
+        return derived
 
     def cold(self, event: str) -> Steps:
         """When entities of an event source are cold, by the event from which on that holds."""
         return self.document.cold.get(event, ((0, None),))
+
+
+def _upstreams(nodes: Mapping[str, Node], name: str) -> Iterator[Node]:
+    node = nodes[name]
+    yield node
+    if not isinstance(node, Event):
+        yield from _upstreams(nodes, node.upstream)

@@ -25,7 +25,7 @@ _KINDS: dict[str, type[BadRequest]] = {kind.code: kind for kind in (MissingField
 _ENCODE = msgspec.json.Encoder().encode
 
 
-class Rules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_defaults=True):
+class SourceRules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_defaults=True):
     """What a stream that is an event source is stored with."""
 
     event: Event
@@ -39,12 +39,12 @@ class Rules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_def
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def load(cls, text: str) -> Rules:
+    def load(cls, text: str) -> SourceRules:
         """Read them back."""
         return decoding.decode(text, cls)
 
 
-class Source(Hook):
+class EventSource(Hook):
     """The rules of one event source, ready for use; never changed, only replaced."""
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Source(Hook):
         "normalises", "rules", "window_us",
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, most_keys: int) -> None:
+    def __init__(self, rules: SourceRules, most_keys: int) -> None:
         event = rules.event
         self.rules = rules
         self.kept: Steps | None = rules.kept
@@ -124,10 +124,10 @@ class Source(Hook):
         ]
 
 
-def source_of(registry: StreamRegistry | None) -> Source:
+def source_of(registry: StreamRegistry | None) -> EventSource:
     """The event source that a stream is, by its registry."""
     hook = None if registry is None else registry.hook
-    if not isinstance(hook, Source):
+    if not isinstance(hook, EventSource):
         raise UnknownEvent("the stream is no event source")
     return hook
 

@@ -87,6 +87,31 @@ async def carry_out(writer: Writer, make_change: Callable[..., ChangeType], *arg
     return change
 
 
+class _Call(Change):
+    """A function to run inside a commit."""
+
+    def __init__(self, function: Callable[[Batch], Any], done: Callable[[Any], None]) -> None:
+        super().__init__(done, size=200)
+        self.function = function
+        self.returned: Any = None
+
+    def perform(self, batch: Batch) -> None:
+        """Run it."""
+        batch.flush()
+        self.returned = self.function(batch)
+
+
+class _ChoreCall(_Call):
+    """A function that no client has asked for."""
+
+    is_chore = True
+
+
+async def apply(writer: Writer, perform: Callable[[Batch], Any], *, is_chore: bool = False) -> Any:
+    """Run a function inside a commit, on the writer's thread, and answer what it returned."""
+    return (await carry_out(writer, _ChoreCall if is_chore else _Call, perform)).returned
+
+
 class Create(Change):
     """A new stream, with its first entries and its closing mark, or nothing at all."""
 

@@ -1,17 +1,13 @@
 """Companions in memory: what no file covers, extracted once and kept in blocks, bounded in bytes.
 
-The blocks of a stream lie side by side and never overlap, wherever the events lie at the moment. New events become a
-block of their own. A block that has a neighbour not much larger than itself is merged with it, so that there are few
-of them, and none is merged often.
-
-Blocks beyond the limit of memory go to local files, the oldest first, and are mapped from there. Where these have no
-room either, the blocks of streams asked longest ago go. A stream's own blocks never make room for its others: what
-does not fit is not kept, so that a scan of more than fits extracts again only the rest.
+Their tables may move to local files that no directory lists: memory-mapped, and gone with the last reader.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -27,12 +23,52 @@ from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import CHUNK_BYTES, CHUNK_ROWS, Chunk, Events
 from headrace.engine.runtime.allocators import drop_mapped_pages
 from headrace.engine.search.definitions import Defined
-from headrace.engine.search.mapped_tables import spilled
 from headrace.extract.columns import Extractor
 from headrace.extract.postings import in_memory
 from headrace.format.companion import tables
 from headrace.format.companion.memory import MemoryCompanion, Tables
 from headrace.format.ranges import Range
+from headrace.storage.files import make_directories
+
+_ALIGNED = 64
+
+
+def spilled(tables: Tables, directory: Path) -> tuple[Tables, Any]:
+    """The same tables, mapped from a file, and all that is mapped; raises OSError where it cannot be written.
+
+    The file is unlinked at once, so that neither a crash nor an erasure leaves it behind.
+    """
+    make_directories(directory)
+    descriptor, name = tempfile.mkstemp(dir=directory)
+    os.close(descriptor)
+    try:
+        ends = _written(name, [tables.columns, *tables.postings.values(), *tables.panes.values()])
+        with pa.memory_map(name) as mapped:
+            whole = mapped.read_buffer(ends[-1])
+    finally:
+        Path(name).unlink()
+    parts = iter([_read(whole.slice(start, end - start)) for start, end in zip([0, *ends], ends, strict=False)])
+    mapped_tables = Tables(
+        next(parts), {name: next(parts) for name in tables.postings}, {name: next(parts) for name in tables.panes}
+    )
+    return mapped_tables, whole
+
+
+def _written(name: str, tables: list[Any]) -> list[int]:
+    """Where each table ends in the file."""
+    ends = []
+    with pa.OSFile(name, "wb") as file:
+        for table in tables:
+            with pa.ipc.new_stream(file, table.schema) as writer:
+                writer.write_table(table.combine_chunks())
+            file.write(b"\0" * (-file.tell() % _ALIGNED))
+            ends.append(file.tell())
+    return ends
+
+
+def _read(part: Any) -> Any:
+    return pa.ipc.open_stream(part).read_all()
+
 
 log = logging.getLogger("headrace.search")
 
@@ -209,7 +245,7 @@ class Blocks:
         with self._lock:
             line = self._lines.get(incarnation)
             for block in list(line.blocks) if line is not None else ():
-                if not any(Range(block.first_seq, block.end_seq).overlaps(one) for one in ranges):
+                if not any(Range(block.first_seq, block.end_seq).overlaps(kept_range) for kept_range in ranges):
                     self._remove(incarnation, block)
 
     def drop_pages(self) -> None:
@@ -297,11 +333,17 @@ class Blocks:
         """A block beside this one to merge it with."""
         with self._lock:
             line = self._lines.get(incarnation)
-            found = [] if line is None else line.blocks
-            at = bisect_left(found, block.first_seq, key=_first)
-            beside = [one for one in found[max(0, at - 1) :] if one.first_seq <= block.end_seq][:4]
-        touching = [one for one in beside if one.end_seq == block.first_seq or one.first_seq == block.end_seq]
-        return next((one for one in touching if block.may_grow(one) and one.is_current(defined)), None)
+            blocks = [] if line is None else line.blocks
+            at = bisect_left(blocks, block.first_seq, key=_first)
+            beside = [neighbour for neighbour in blocks[max(0, at - 1) :] if neighbour.first_seq <= block.end_seq][:4]
+        touching = [
+            neighbour
+            for neighbour in beside
+            if neighbour.end_seq == block.first_seq or neighbour.first_seq == block.end_seq
+        ]
+        return next(
+            (neighbour for neighbour in touching if block.may_grow(neighbour) and neighbour.is_current(defined)), None
+        )
 
     def _make_room(self, incarnation: str, added: Block) -> None:
         """Let blocks leave memory until the others fit into it."""

@@ -37,23 +37,24 @@ def widest(companions: Iterable[Companion]) -> list[Companion]:
     """Of companions that overlap the one of a higher level, or the wider, or what was given later; in order."""
     chosen: list[Companion] = []
     firsts: list[int] = []
-    for one in sorted(reversed(list(companions)), key=lambda one: (-one.level, -one.count)):
-        at = bisect_right(firsts, one.first_seq)
-        is_after_the_one_before = not at or chosen[at - 1].end_seq <= one.first_seq
-        if is_after_the_one_before and (at == len(chosen) or one.end_seq <= firsts[at]):
-            chosen.insert(at, one)
-            firsts.insert(at, one.first_seq)
+    for companion in sorted(reversed(list(companions)), key=lambda one: (-one.level, -one.count)):
+        at = bisect_right(firsts, companion.first_seq)
+        is_after_the_one_before = not at or chosen[at - 1].end_seq <= companion.first_seq
+        if is_after_the_one_before and (at == len(chosen) or companion.end_seq <= firsts[at]):
+            chosen.insert(at, companion)
+            firsts.insert(at, companion.first_seq)
     return chosen
 
 
 def replaced(listed: list[Companion], defined: Defined, start: int) -> list[str]:
     """The names of companions that are of no more use: others have their entries from ``start`` on."""
-    chosen = widest(one for one in listed if is_current(one, defined))
-    kept = {one.name for one in chosen if one.end_seq > start}
+    chosen = widest(companion for companion in listed if is_current(companion, defined))
+    kept = {companion.name for companion in chosen if companion.end_seq > start}
     covered = merge_ranges([Range(-1, start), *map(span, chosen)])
     firsts = [first for first, _ in covered]
     return [
-        one.name
-        for one in listed
-        if one.name not in kept and one.end_seq <= covered[bisect_right(firsts, one.first_seq) - 1].end
+        companion.name
+        for companion in listed
+        if companion.name not in kept
+        and companion.end_seq <= covered[bisect_right(firsts, companion.first_seq) - 1].end
     ]

@@ -65,37 +65,41 @@ class CompanionCoverage:
         registry = stream.head.registry
         if defined is None or registry is None:
             return []
-        known = self._look(stream)
-        asked = None if fields is None else frozenset(fields)
-        question = registry.revision, asked, frozenset(rollups), keys
-        found = known.answers.get(question)
-        if found is None:
-            if len(known.answers) >= _QUESTIONS:
-                known.answers.clear()
-            found = known.answers[question] = _answering(known.companions, defined, *question[1:])
+        cached = self._look(stream)
+        field_names = None if fields is None else frozenset(fields)
+        question = registry.revision, field_names, frozenset(rollups), keys
+        answer = cached.answers.get(question)
+        if answer is None:
+            if len(cached.answers) >= _QUESTIONS:
+                cached.answers.clear()
+            answer = cached.answers[question] = _answering(cached.companions, defined, *question[1:])
         start = max(stream.head.first_seq, defined.registry.readable_from)
-        return [one for one in found if one.end_seq > start]
+        return [companion for companion in answer if companion.end_seq > start]
 
     def _look(self, stream: Stream) -> _Known:
         stamp = self._companions.stamp(stream.id)
-        known = self._known.get(stream.id)
-        if known is None or known.stamp != stamp:
+        cached = self._known.get(stream.id)
+        if cached is None or cached.stamp != stamp:
             self._forget(stream.id)
-            known = self._known[stream.id] = _Known(stamp, self._companions.listed(stream.id))
-            self._kept += len(known.companions)
+            cached = self._known[stream.id] = _Known(stamp, self._companions.listed(stream.id))
+            self._kept += len(cached.companions)
             while self._kept > _KEPT and len(self._known) > 1:
                 self._forget(next(iter(self._known)))
         self._known.move_to_end(stream.id)
-        return known
+        return cached
 
     def _forget(self, stream: int) -> None:
-        known = self._known.pop(stream, None)
-        self._kept -= 0 if known is None else len(known.companions)
+        cached = self._known.pop(stream, None)
+        self._kept -= 0 if cached is None else len(cached.companions)
 
 
 def _answering(
     companions: list[Companion], defined: Defined, fields: frozenset[str] | None, rollups: frozenset[str], keys: bool
 ) -> list[Companion]:
     if fields is None:
-        return widest(one for one in companions if is_current(one, defined))
-    return widest(one for one in companions if one.keys >= keys and may_answer(one, defined, fields, rollups))
+        return widest(companion for companion in companions if is_current(companion, defined))
+    return widest(
+        companion
+        for companion in companions
+        if companion.keys >= keys and may_answer(companion, defined, fields, rollups)
+    )

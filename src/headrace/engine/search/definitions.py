@@ -34,14 +34,14 @@ class Defined:
 
     def hashes(self, through_version: int) -> Hashes:
         """Of everything that is defined, for events of versions up to this one."""
-        known = self._hashes.get(through_version)
-        if known is None:
+        hashes = self._hashes.get(through_version)
+        if hashes is None:
             definition, search = self.definition, self.definition.search
-            known = self._hashes[through_version] = Hashes(
+            hashes = self._hashes[through_version] = Hashes(
                 {name: definition.field_hash(name, through_version) for name in search.fields},
                 {name: definition.rollup_hash(name, through_version) for name in search.rollups},
             )
-        return known
+        return hashes
 
 
 class Definitions:
@@ -68,9 +68,9 @@ class Definitions:
                 return self._kept[mark]
         registry = load()
         definition = Definition.of(registry)
-        found = None if definition is None else Defined(registry, definition)
+        defined = None if definition is None else Defined(registry, definition)
         with self._lock:
-            self._kept[mark] = found
+            self._kept[mark] = defined
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
-        return found
+        return defined

@@ -8,6 +8,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from headrace.engine.history.stored_events import EventsMoved
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.background import BackgroundThread
@@ -111,7 +112,6 @@ class Extraction:
             log.exception("columns of %s are not extracted ahead", stream.name)
 
     def _extract(self, archive: Archive, stream: Stream) -> None:
-        from headrace.engine.history.stored_events import EventsMoved
 
         head = stream.head
         _, start = self._followed.get(stream.id, (stream, max(0, head.next_seq - CATCH_UP_ROWS)))

@@ -55,7 +55,7 @@ def filtered(
     )
 
 
-class Candidates(NamedTuple):
+class CandidateRows(NamedTuple):
     """The events of a window that match, in order, and odd ones among them, of which their documents have to tell."""
 
     seqs: list[int]
@@ -104,7 +104,7 @@ class _Read:
             return Filtered(self._parts, position, self._scanned, timed_out=position < self._look.stop)
         return Filtered(self._parts, position, self._scanned, limit_reached=position < self._look.stop)
 
-    def _windows(self, position: int) -> Iterator[Candidates]:
+    def _windows(self, position: int) -> Iterator[CandidateRows]:
         """What matches from a position on, window by window, up to the end or as far as may be scanned."""
         events = self._look.events
         for start, stop, companion in self._look.stretches(query_fields(self._tree, self._search)):
@@ -127,7 +127,7 @@ class _Read:
             if wanted.stop < stop:
                 return
 
-    def _candidates(self, piece: Described) -> Iterator[Candidates]:
+    def _candidates(self, piece: Described) -> Iterator[CandidateRows]:
         companion = piece.companion
         first = companion.first_seq
         evaluator = Evaluator(companion, self._search, self._tally)
@@ -138,7 +138,7 @@ class _Read:
             rows = evaluator.select(self._tree, window).rows().tolist()
             keyed = self._keyed(companion, window)
             seqs = [start + row for row in (sorted({*rows, *odd}) if odd else rows) if keyed is None or keyed[row]]
-            yield Candidates(seqs, {start + row for row in odd}, first + window.stop)
+            yield CandidateRows(seqs, {start + row for row in odd}, first + window.stop)
 
     def _keyed(self, companion: Rows, window: Window) -> list[bool] | None:
         if self._key is None:

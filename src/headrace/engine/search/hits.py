@@ -26,7 +26,7 @@ class Missing(NamedTuple):
     since_us: int | None = None
 
 
-class Found(NamedTuple):
+class SearchHits(NamedTuple):
     """The answer to a search among the events from ``start`` to ``stop``; from ``visible`` on it left them out.
 
     ``total`` is the number of all matches, None where they were not counted. ``last`` is the place of the last hit of

@@ -221,7 +221,7 @@ class _Target:
             return _CHANGED
         if companion.end_seq <= self.start:
             return "its entries are not retained any more"
-        if not {one.name for one in unit.inputs} <= self.names:
+        if not {unit_input.name for unit_input in unit.inputs} <= self.names:
             return "its inputs were replaced"
         return None
 

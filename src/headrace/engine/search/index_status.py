@@ -1,26 +1,143 @@
-"""How far the indexes of a stream are: what companions hold of it, told by rows of the database alone."""
+"""How far the indexes of a stream are: which of its segments companions cover, and how many bytes each index takes.
+
+Everything is answered from rows of the database alone.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
-from headrace.engine.derive.readable import owned_ranges
+from headrace.engine.derive.readable import OwnedRange, owned_ranges
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.companion_cover import is_current, may_answer, span
 from headrace.engine.search.companion_coverage import CompanionCoverage
 from headrace.engine.search.definitions import Defined
-from headrace.engine.search.index_ground import Covered, Ground
-from headrace.engine.search.index_shares import FAMILIES, Family, Shares
 from headrace.errors import NotFound
-from headrace.format.companion.layout import Companion, PartName
+from headrace.format.companion.layout import KEYS, Companion, PartName
 from headrace.format.ranges import Range, merge_ranges
 from headrace.query.search import Kind, Search
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp
-from headrace.storage.published import Counts
+from headrace.storage.published import Counts, Touched
 from headrace.storage.streams import StreamRow, Streams
+
+
+class CoveredSegments(NamedTuple):
+    """Segments that ranges cover: all, those from the first on without a gap, and when the last of these ends."""
+
+    segments: int = 0
+    contiguous: int = 0
+    last_us: int | None = None
+
+
+class PublishedSegments:
+    """What a stream reads from segments, those of its ancestors included; a segment counts from its first such entry.
+
+    A fork may read a part of a segment, and retention may cut into one: such a segment is covered if that part is.
+    """
+
+    def __init__(self, counts: Counts, parts: Sequence[OwnedRange]) -> None:
+        self._counts = counts
+        self._stretches = [(part, counts.touched(*part)) for part in parts]
+        self.segments = sum(touched.segments for _, touched in self._stretches)
+
+    def covered(self, ranges: Iterable[Range]) -> CoveredSegments:
+        """How much of it some ranges cover."""
+        joined_ranges = merge_ranges(ranges)
+        if not joined_ranges or not self._stretches:
+            return CoveredSegments()
+        start = self._stretches[0][0].first
+        first = next(
+            (covered_range for covered_range in joined_ranges if covered_range.first <= start < covered_range.end), None
+        )
+        contiguous = CoveredSegments() if first is None else self._within(first)
+        return contiguous._replace(
+            segments=sum(self._within(covered_range).segments for covered_range in joined_ranges)
+        )
+
+    def _within(self, wanted: Range) -> CoveredSegments:
+        segments, last_us = 0, None
+        for part, touched in self._stretches:
+            if wanted.overlaps(Range(part.first, part.end)):
+                counted = self._counts.within(part.owner, *_edges(wanted, part, touched))
+                segments += counted.segments
+                last_us = counted.last_us if counted.segments else last_us
+        return CoveredSegments(segments, segments, last_us)
+
+
+def _edges(wanted: Range, part: OwnedRange, touched: Touched) -> tuple[int, int]:
+    """A range, widened to whole segments where it reaches the ends of a part."""
+    return (
+        touched.first if wanted.first <= part.first else wanted.first,
+        touched.end if wanted.end >= part.end else wanted.end,
+    )
+
+
+Family = Literal["exact", "col", "fts", "agg"]
+FAMILIES: tuple[Family, ...] = ("exact", "col", "fts", "agg")
+
+
+class Shares:
+    """The bytes of companions, by family and by the field whose postings they are; the lexicon is no family."""
+
+    def __init__(self, search: Search | None) -> None:
+        self._search = search
+        self.families: Counter[str] = Counter()
+        self.postings: Counter[str] = Counter()
+        self.total = 0
+
+    @property
+    def lexicon(self) -> int:
+        """The bytes of routing keys."""
+        return self.postings[KEYS]
+
+    def add(self, alike: Sequence[Companion]) -> None:
+        """Count more companions, all of which hold the same."""
+        sizes = Counter[str]()
+        for companion in alike:
+            sizes.update({name: part.bytes for name, part in companion.parts.items()})
+        self.total += sizes.total()
+        self.families["col"] += sizes["columns"]
+        self.families["agg"] += sizes["panes"]
+        texts = alike[0].words
+        for name, size in split(sizes["postings"], self._postings(alike)).items():
+            self.postings[name] += size
+            if name != KEYS:
+                self.families["fts" if name in texts or self._is_prefix(name) else "exact"] += size
+
+    def _postings(self, alike: Sequence[Companion]) -> dict[str, int]:
+        """About how many numbers the postings of every field have."""
+        first, events = alike[0], sum(companion.count for companion in alike)
+        weights = {KEYS: events} if first.keys else {}
+        for name in first.fields:
+            if name in first.words:
+                weights[name] = 2 * sum(companion.words[name][1] for companion in alike)
+            elif self._has_postings(name):
+                weights[name] = events
+        return weights
+
+    def _has_postings(self, name: str) -> bool:
+        field = None if self._search is None else self._search.fields.get(name)
+        return field is None or field.exact or field.kind is Kind.KEYWORD
+
+    def _is_prefix(self, name: str) -> bool:
+        """Whether the postings of a field answer for beginnings of values, and not for whole ones."""
+        field = None if self._search is None else self._search.fields.get(name)
+        return field is not None and not field.exact
+
+
+def split(total: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """Parts of a whole by weight, which together are the whole; nobody has any where all weigh nothing."""
+    whole = sum(weights.values())
+    parts, so_far, before = dict[str, int](), 0, 0
+    for name, weight in weights.items():
+        so_far += weight
+        upto = total * so_far // whole if whole else 0
+        parts[name], before = upto - before, upto
+    return parts
+
 
 _KEPT = 1_000
 _PART: dict[Family, PartName] = {"exact": "postings", "col": "columns", "fts": "postings", "agg": "panes"}
@@ -36,7 +153,7 @@ class Index(NamedTuple):
     name: str
     kind: str
     fields: tuple[str, ...]
-    covered: Covered
+    covered: CoveredSegments
     behind: int
     outdated: int
     is_stale: bool
@@ -54,7 +171,7 @@ class Status(NamedTuple):
 
     generation: int
     segments: int
-    everything: Covered
+    everything: CoveredSegments
     lexicon: Index
     exact: tuple[Index, ...]
     families: tuple[Index, ...]
@@ -88,13 +205,13 @@ class Indexes:
         registry = stream.head.registry
         revision = 0 if registry is None else registry.revision
         mark = self.stamp(stream), revision, row.generation, tuple(owned_ranges(self._streams, row, row.first_seq))
-        known = self._known.pop(stream.id, None)
-        if known is None or known[0] != mark:
-            known = mark, self._survey(stream, row)
-        self._known[stream.id] = known
+        cached = self._known.pop(stream.id, None)
+        if cached is None or cached[0] != mark:
+            cached = mark, self._survey(stream, row)
+        self._known[stream.id] = cached
         if len(self._known) > _KEPT:
             self._known.popitem(last=False)
-        return known[1]
+        return cached[1]
 
     def companions(self, stream: Stream) -> list[Companion]:
         """All companions of a stream that count; do not change the list."""
@@ -104,13 +221,16 @@ class Indexes:
         defined = self._coverage.defined(stream)
         start = row.first_seq if defined is None else max(row.first_seq, defined.registry.readable_from)
         retained, wanted = (
-            Ground(self._counts, owned_ranges(self._streams, row, one)) for one in (row.first_seq, start)
+            PublishedSegments(self._counts, owned_ranges(self._streams, row, first_seq))
+            for first_seq in (row.first_seq, start)
         )
         listed, retired = self._coverage.listed(stream), self._companions.retired(stream.id)
         shares = Shares(None if defined is None else defined.definition.search)
         for companions in _sorted_out(listed):
             shares.add(companions)
-        survey = _Survey(wanted, defined, [one for one in listed if one.end_seq > start], retired, shares)
+        survey = _Survey(
+            wanted, defined, [companion for companion in listed if companion.end_seq > start], retired, shares
+        )
         families = survey.families()
         revision = 0 if stream.head.registry is None else stream.head.registry.revision
         return Status(
@@ -120,7 +240,7 @@ class Indexes:
             lexicon=survey.lexicon(),
             exact=survey.exact(),
             families=families,
-            objects=sum(len(one.parts) for one in listed),
+            objects=sum(len(companion.parts) for companion in listed),
             is_complete=survey.is_complete(),
             shares=shares,
         )
@@ -140,17 +260,17 @@ class _Survey:
 
     def __init__(
         self,
-        ground: Ground,
+        segments: PublishedSegments,
         defined: Defined | None,
         listed: Sequence[Companion],
         retired: Sequence[Companion],
         shares: Shares,
     ) -> None:
-        self._ground, self._defined, self._shares = ground, defined, shares
+        self._segments, self._defined, self._shares = segments, defined, shares
         self._search: Search | None = None if defined is None else defined.definition.search
         self._retired = retired
         self._alike = [_alike(companions) for companions in _sorted_out(listed)]
-        self._covered: dict[tuple[int, ...], Covered] = {}
+        self._covered: dict[tuple[int, ...], CoveredSegments] = {}
 
     def lexicon(self) -> Index:
         """The index of routing keys."""
@@ -173,7 +293,7 @@ class _Survey:
         defined = self._defined
         if defined is None:
             return True
-        return self._cover(lambda one: is_current(one, defined)).segments == self._ground.segments
+        return self._cover(lambda one: is_current(one, defined)).segments == self._segments.segments
 
     def _exact(self, name: str) -> Index:
         assert self._search is not None
@@ -206,23 +326,25 @@ class _Survey:
             kind=kind,
             fields=fields,
             covered=covered,
-            behind=self._ground.segments - covered.segments,
+            behind=self._segments.segments - covered.segments,
             outdated=described.segments - covered.segments,
-            is_stale=any(field in one.fields or field in one.rollups for one in others for field in fields),
+            is_stale=any(
+                field in companion.fields or field in companion.rollups for companion in others for field in fields
+            ),
             bytes=size,
             objects=sum(alike.objects[part] for alike in active),
             active=sum(alike.companions for alike in active),
-            retired=sum(holds(one) for one in self._retired),
+            retired=sum(holds(companion) for companion in self._retired),
         )
 
-    def _cover(self, holds: Callable[[Companion], bool]) -> Covered:
+    def _cover(self, holds: Callable[[Companion], bool]) -> CoveredSegments:
         """What those cover together that hold something."""
         chosen = tuple(at for at, alike in enumerate(self._alike) if holds(alike.one))
-        known = self._covered.get(chosen)
-        if known is None:
-            ranges = [one for at in chosen for one in self._alike[at].ranges]
-            known = self._covered[chosen] = self._ground.covered(ranges)
-        return known
+        covered = self._covered.get(chosen)
+        if covered is None:
+            ranges = [covered_range for at in chosen for covered_range in self._alike[at].ranges]
+            covered = self._covered[chosen] = self._segments.covered(ranges)
+        return covered
 
 
 def _alike(companions: list[Companion]) -> _Alike:
@@ -232,11 +354,17 @@ def _alike(companions: list[Companion]) -> _Alike:
 
 def _sorted_out(listed: Sequence[Companion]) -> list[list[Companion]]:
     """Companions by what they hold: there are many of them, and few differ."""
-    found: dict[Hashable, list[Companion]] = {}
-    for one in listed:
-        mark = one.through_version, one.keys, tuple(one.fields.items()), tuple(one.rollups.items()), tuple(one.words)
-        found.setdefault(mark, []).append(one)
-    return list(found.values())
+    alike: dict[Hashable, list[Companion]] = {}
+    for companion in listed:
+        mark = (
+            companion.through_version,
+            companion.keys,
+            tuple(companion.fields.items()),
+            tuple(companion.rollups.items()),
+            tuple(companion.words),
+        )
+        alike.setdefault(mark, []).append(companion)
+    return list(alike.values())
 
 
 def _fields(search: Search, family: Family) -> tuple[str, ...]:
@@ -244,14 +372,20 @@ def _fields(search: Search, family: Family) -> tuple[str, ...]:
     fields = search.fields.values()
     match family:
         case "exact":
-            return tuple(one.name for one in fields if one.exact and one.kind is not Kind.TEXT)
+            return tuple(field.name for field in fields if field.exact and field.kind is not Kind.TEXT)
         case "col":
             primary = search.primary_timestamp
-            asked = (one for one in fields if one.column or one.sortable or one.aggregatable or one.name == primary)
-            return tuple(one.name for one in asked if one.kind is not Kind.TEXT)
+            columns = (
+                field
+                for field in fields
+                if field.column or field.sortable or field.aggregatable or field.name == primary
+            )
+            return tuple(field.name for field in columns if field.kind is not Kind.TEXT)
         case "fts":
             return tuple(
-                one.name for one in fields if one.kind is Kind.TEXT or (one.prefix and one.kind is Kind.KEYWORD)
+                field.name
+                for field in fields
+                if field.kind is Kind.TEXT or (field.prefix and field.kind is Kind.KEYWORD)
             )
         case "agg":
             return tuple(search.rollups)

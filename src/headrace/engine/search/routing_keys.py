@@ -7,7 +7,7 @@ read afterwards. Keys of segments that no companion describes are kept, within a
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from heapq import nsmallest
 from itertools import islice
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace.config import Config
 from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import MissingObjects
 from headrace.engine.log.read import owned
@@ -34,7 +35,6 @@ from headrace.storage.streams import LIVE, Streams
 from headrace.storage.wal import WalKeys
 
 if TYPE_CHECKING:
-    from headrace.engine.assembly import Engine
     from headrace.engine.search.archive import Archive
     from headrace.format.companion.reader import FileCompanion
 
@@ -45,7 +45,7 @@ _MANY = 20_000
 _OVERHEAD = 300
 
 
-class Page(msgspec.Struct):
+class KeyPage(msgspec.Struct):
     """Routing keys in order, how they were found, and what was not looked at; times are in milliseconds."""
 
     keys: list[str]
@@ -74,7 +74,7 @@ class Page(msgspec.Struct):
                 setattr(self, name, getattr(self, name) + (perf_counter() - began) * 1000)
 
 
-class Question(NamedTuple):
+class KeyQuery(NamedTuple):
     """The keys of a stream after one of them, as of a head, so many at most, as far as the time goes."""
 
     stream: Stream
@@ -87,14 +87,15 @@ class Question(NamedTuple):
 class Lexicon:
     """Lists routing keys; shared by all answers of a node."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.kept = DecodedCache(beside_companions(engine.config))
-        engine.account.add("routing_keys", lambda: self.kept.bytes)
+    def __init__(
+        self, *, config: Config, open_archive: Callable[[], Archive], connect: Callable[[], Connection]
+    ) -> None:
+        self._open_archive, self.connect = open_archive, connect
+        self.kept = DecodedCache(beside_companions(config))
 
-    def page(self, question: Question) -> Page:
+    def page(self, question: KeyQuery) -> KeyPage:
         """One page; begins again where objects vanish meanwhile."""
-        stream, archive = question.stream, self.engine.open_archive()
+        stream, archive = question.stream, self._open_archive()
         tries, missing = 0, MissingObjects()
         while tries < _TRIES:
             try:
@@ -124,17 +125,17 @@ class _Scan(NamedTuple):
 class _Look:
     """One attempt to answer."""
 
-    def __init__(self, lexicon: Lexicon, archive: Archive, question: Question) -> None:
-        self._engine, self._kept = lexicon.engine, lexicon.kept
+    def __init__(self, lexicon: Lexicon, archive: Archive, question: KeyQuery) -> None:
+        self._connect, self._kept = lexicon.connect, lexicon.kept
         self._archive, self._question, self._deadline = archive, question, question.deadline
         self._wanted = question.limit + 1
         self._found: set[str] = set()
-        self._page = Page([])
+        self._page = KeyPage([])
         self._start = 0
 
-    def page(self) -> Page:
+    def page(self) -> KeyPage:
         """Look at everything that there is time for."""
-        with closing(self._engine.connect()) as connection:
+        with closing(self._connect()) as connection:
             companions, scans = self._look_up(connection)
         self._read_companions(companions)
         self._read_segments(scans)
@@ -154,8 +155,8 @@ class _Look:
                 raise NotFound("the stream was deleted", stream=stream.name)
             self._start = max(row.first_seq, head.first_seq)
             listed = Companions(connection).listed(stream.id)
-            usable = (one for one in listed if one.keys and one.end_seq > self._start)
-            companions = widest(one for one in usable if not self._archive.is_damaged(one))
+            usable = (companion for companion in listed if companion.keys and companion.end_seq > self._start)
+            companions = widest(companion for companion in usable if not self._archive.is_damaged(companion))
             gaps = without([Range(self._start, head.next_seq)], map(span, companions))
             return companions, [scan for gap in gaps for scan in self._scans(connection, gap)]
         finally:
@@ -212,11 +213,11 @@ class _Look:
         cut, after, limit = self._start - companion.first_seq, self._question.after, self._wanted
         if cut <= 0:
             return companion.keys(after, limit)
-        found: list[str] = []
-        while len(found) < limit and (keys := companion.keys(after, limit)) and not self._is_over():
-            found += [key for key in keys if companion.rows(KEYS, key)[-1] >= cut]
+        keys_found: list[str] = []
+        while len(keys_found) < limit and (keys := companion.keys(after, limit)) and not self._is_over():
+            keys_found += [key for key in keys if companion.rows(KEYS, key)[-1] >= cut]
             after = keys[-1]
-        return found[:limit]
+        return keys_found[:limit]
 
     def _read_segments(self, scans: list[_Scan]) -> None:
         page, after = self._page, self._question.after

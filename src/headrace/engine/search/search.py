@@ -18,7 +18,7 @@ from headrace.engine.search.archive import Archive, Described, Look, Stretch
 from headrace.engine.search.attempts import tried
 from headrace.engine.search.definitions import Defined
 from headrace.engine.search.documents import Documents
-from headrace.engine.search.hits import Found, Hit
+from headrace.engine.search.hits import Hit, SearchHits
 from headrace.engine.search.walk import Walk
 from headrace.errors import BadRequest, OffsetGone
 from headrace.extract.match import columns
@@ -43,7 +43,7 @@ _COUNTING = 0.6
 
 def search(
     archive: Archive, stream: Stream, head: Head, defined: Defined, request: SearchRequest, deadline: Deadline
-) -> Found:
+) -> SearchHits:
     """Find what a request asks for, as of a head; begins again where events vanish meanwhile."""
     after = None if request.after is None else _place(stream, request.order, request.after)
     return tried(archive, stream, head, defined, lambda look: _Search(archive, look, request, after, deadline).run())
@@ -70,7 +70,7 @@ class _Search:
         self._total = 0
         self._kept: dict[tuple[int, int], Evaluator] = {}
 
-    def run(self) -> Found:
+    def run(self) -> SearchHits:
         """Look at everything that matters, as far as the time goes."""
         try:
             return self._run()
@@ -78,7 +78,7 @@ class _Search:
             # The walk refers to this search: what both hold would wait for the garbage collector.
             del self._walk
 
-    def _run(self) -> Found:
+    def _run(self) -> SearchHits:
         stretches = self._look.stretches(self._fields())
         stretches = stretches[::-1] if self._backward else stretches
         for stretch in stretches:
@@ -191,12 +191,12 @@ class _Search:
 
     # -- the answer
 
-    def _found(self, visited: list[Stretch], timed_out: bool) -> Found:
+    def _found(self, visited: list[Stretch], timed_out: bool) -> SearchHits:
         hits = [hit for held in self._best.held if (hit := self._hit(held)) is not None]
         is_full = self._request.size > 0 and len(self._best.held) == self._request.size
         self._walk.note(visited)
         indexed = any(stretch.companion is not None for stretch in visited)
-        return Found(
+        return SearchHits(
             start=self._look.start,
             stop=self._look.stop,
             hits=hits,

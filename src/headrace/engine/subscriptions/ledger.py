@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from headrace import decoding
-from headrace.engine.assembly import Engine
 from headrace.engine.log.batch import Batch
 from headrace.engine.subscriptions.keyring import Keyring, fresh_secret
 from headrace.engine.subscriptions.subscription import Definition, Link, Owner, Subscription
@@ -16,6 +15,7 @@ from headrace.engine.subscriptions.wakes import Wakes
 from headrace.storage.subscriptions import LinkRow, SubscriptionRow, SubscriptionRows
 
 T = TypeVar("T")
+Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
 _NO_MOVES: Mapping[str, str] = {}
 
 
@@ -38,8 +38,9 @@ class Note(NamedTuple):
 class Ledger:
     """Reads and writes subscriptions inside the log's own commits."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, apply: Apply) -> None:
+        """``apply`` runs a function inside a commit of the log."""
+        self._run_in_commit = apply
 
     async def load(self) -> list[Stored]:
         """Every subscription, not yet linked."""
@@ -100,8 +101,8 @@ class Ledger:
                 batch.note(note.what, note.who, subscription=note.subscription, **note.facts)
             return work(SubscriptionRows(batch.connection))
 
-        found: T = await self._engine.apply(perform)
-        return found
+        returned: T = await self._run_in_commit(perform)
+        return returned
 
 
 def _strike_out(

@@ -50,13 +50,13 @@ def first_pending(subscription: Subscription, catalog: Catalog) -> Link | None:
 def snapshot(subscription: Subscription, catalog: Catalog) -> list[StreamView]:
     """The streams of a subscription, those with pending entries first, at most :data:`MOST_STREAMS`."""
     views = [_pending(link, catalog) for link in islice(subscription.pending.values(), MOST_STREAMS)]
-    found = [view for view in views if view is not None]
+    stream_views = [view for view in views if view is not None]
     idle = (link for link in subscription.links.values() if link.path not in subscription.pending)
-    found += (
+    stream_views += (
         StreamView(link.path, link.kind, link.acked, link.acked, has_pending=False)
-        for link in islice(idle, MOST_STREAMS - len(found))
+        for link in islice(idle, MOST_STREAMS - len(stream_views))
     )
-    return found
+    return stream_views
 
 
 def _pending(link: Link, catalog: Catalog) -> StreamView | None:

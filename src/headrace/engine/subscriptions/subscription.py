@@ -228,13 +228,13 @@ class Subscription:
 
     def forward(self, moves: Mapping[str, str], find: Callable[[Link], Stream | None]) -> dict[str, str]:
         """Those of the moves that take a cursor forward within its stream."""
-        found: dict[str, str] = {}
+        offsets_by_path: dict[str, str] = {}
         for path, text in moves.items():
             link, position = self.links.get(path), offsets.decode(text).position
             stream = None if link is None else find(link)
             if link is not None and stream is not None and position > link.position:
-                found |= {path: text} if stream.offset_at(position) == text else {}
-        return found
+                offsets_by_path |= {path: text} if stream.offset_at(position) == text else {}
+        return offsets_by_path
 
     def move(self, link: Link, text: str) -> None:
         """Set a cursor."""

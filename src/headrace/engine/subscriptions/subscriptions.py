@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.engine.assembly import Engine
 from headrace.engine.log.lifecycle import SERVER
+from headrace.engine.log.log import Log
 from headrace.engine.subscriptions.announcer import Announcer
 from headrace.engine.subscriptions.delivery import Delivery, new_wake_id
 from headrace.engine.subscriptions.keyring import Keyring, token_invalid
-from headrace.engine.subscriptions.ledger import Ledger, Note
-from headrace.engine.subscriptions.roster import Bounds, Roster
+from headrace.engine.subscriptions.ledger import Apply, Ledger, Note
 from headrace.engine.subscriptions.snapshot import StreamView, first_pending, snapshot, stream_of
 from headrace.engine.subscriptions.subscription import (
     NO_KEY,
@@ -30,8 +29,10 @@ from headrace.engine.subscriptions.subscription import (
     SubscriptionExists,
     SubscriptionNotFound,
 )
+from headrace.engine.subscriptions.subscription_index import Bounds, SubscriptionIndex
 from headrace.engine.subscriptions.wakes import Fenced, Wakes
 from headrace.engine.subscriptions.webhook import Webhooks
+from headrace.types import Clock
 
 log = logging.getLogger("headrace.subscriptions")
 
@@ -66,26 +67,38 @@ class Subscriptions:
     """
 
     def __init__(
-        self, engine: Engine, keyring: Keyring, bounds: Bounds, webhooks: Webhooks, keys: Collection[str] | None
+        self,
+        *,
+        log: Log,
+        clock: Clock,
+        ledger: Ledger,
+        keyring: Keyring,
+        bounds: Bounds,
+        webhooks: Webhooks,
+        webhook_timeout_s: float,
+        keys: Collection[str] | None,
     ) -> None:
         self._keys = keys
-        self._engine = engine
+        self._log, self._clock = log, clock
         self._bounds = bounds
         self._webhooks = webhooks
-        self._ledger = Ledger(engine)
+        self._ledger = ledger
         self.keyring = keyring
-        announcer = Announcer(engine, keyring, webhooks)
-        self.delivery = Delivery(self._ledger, announcer, engine.clock, concurrent=bounds.deliveries)
-        self._catalog = engine.log.catalog
-        self._roster = Roster(self._catalog, self._ledger, bounds, self.delivery.changed)
+        announcer = Announcer(log=log, clock=clock, keyring=keyring, webhooks=webhooks, timeout_s=webhook_timeout_s)
+        self.delivery = Delivery(self._ledger, announcer, clock, concurrent=bounds.deliveries)
+        self._catalog = log.catalog
+        self._roster = SubscriptionIndex(self._catalog, self._ledger, bounds, self.delivery.changed)
         self._lock = asyncio.Lock()
         self._verbs: set[asyncio.Task[Any]] = set()
 
     @classmethod
     async def open(
         cls,
-        engine: Engine,
         *,
+        log: Log,
+        clock: Clock,
+        apply: Apply,
+        webhook_timeout_s: float,
         bounds: Bounds | None = None,
         webhooks: Webhooks | None = None,
         keys: Collection[str] | None = None,
@@ -94,22 +107,31 @@ class Subscriptions:
 
         ``keys`` are the ids of those that hold; without them every key does.
         """
-        keyring = await Ledger(engine).keyring()
-        found = cls(engine, keyring, bounds or Bounds(), webhooks or Webhooks(), keys)
-        engine.log.on_append.append(found._roster.appended)
-        engine.log.on_delete.append(found._roster.deleted)
-        for stored in await found._ledger.load():
-            await found._roster.restore(stored)
+        ledger = Ledger(apply)
+        subscriptions = cls(
+            log=log,
+            clock=clock,
+            ledger=ledger,
+            keyring=await ledger.keyring(),
+            bounds=bounds or Bounds(),
+            webhooks=webhooks or Webhooks(),
+            webhook_timeout_s=webhook_timeout_s,
+            keys=keys,
+        )
+        log.on_append.append(subscriptions._roster.appended)
+        log.on_delete.append(subscriptions._roster.deleted)
+        for stored in await ledger.load():
+            await subscriptions._roster.restore(stored)
             stored.subscription.ready = True
-            found._suspend_without_key(stored.subscription)
-            found.delivery.changed(stored.subscription)
-        found.delivery.start()
-        return found
+            subscriptions._suspend_without_key(stored.subscription)
+            subscriptions.delivery.changed(stored.subscription)
+        subscriptions.delivery.start()
+        return subscriptions
 
     async def close(self) -> None:
         """Finish what was asked for, and leave the rest to the next start."""
-        self._engine.log.on_append.remove(self._roster.appended)
-        self._engine.log.on_delete.remove(self._roster.deleted)
+        self._log.on_append.remove(self._roster.appended)
+        self._log.on_delete.remove(self._roster.deleted)
         if self._verbs:
             await asyncio.wait(self._verbs)
         await self.delivery.stop()
@@ -120,15 +142,15 @@ class Subscriptions:
 
     def find(self, id: str) -> Subscription | None:
         """The subscription of this name, if there is one."""
-        found = self._roster.by_id.get(id)
-        return found if found is not None and found.ready else None
+        subscription = self._roster.by_id.get(id)
+        return subscription if subscription is not None and subscription.ready else None
 
     def get(self, id: str) -> Subscription:
         """The subscription of this name."""
-        found = self.find(id)
-        if found is None:
+        subscription = self.find(id)
+        if subscription is None:
             raise SubscriptionNotFound("there is no such subscription", subscription=id)
-        return found
+        return subscription
 
     def keep_keys(self, keys: Collection[str]) -> None:
         """Suspend the webhooks whose keys are not among these, which hold; those of the others go on."""
@@ -198,33 +220,35 @@ class Subscriptions:
         may_see: Callable[[Subscription], bool],
     ) -> tuple[Subscription, bool]:
         async with self._lock:
-            found = self._roster.by_id.get(id)
-            if found is not None:
-                if found.definition != definition or not may_see(found):
+            existing = self._roster.by_id.get(id)
+            if existing is not None:
+                if existing.definition != definition or not may_see(existing):
                     message = "the name is taken by a subscription that asks for something else: choose another"
                     raise SubscriptionExists(message, subscription=id)
-                await self._confirm(found, base_url, owner)
-                return found, False
+                await self._confirm(existing, base_url, owner)
+                return existing, False
             if definition.webhook_url is not None:
                 self._webhooks.check(definition.webhook_url)
             self._roster.refuse_one_more(owner)
             return await self._create(id, definition, base_url, who, owner), True
 
-    async def _confirm(self, found: Subscription, base_url: str, owner: Owner) -> None:
-        takes_over = owner.key_id != found.owner.key_id and (owner.prefix == found.owner.prefix or found.suspended)
+    async def _confirm(self, subscription: Subscription, base_url: str, owner: Owner) -> None:
+        takes_over = owner.key_id != subscription.owner.key_id and (
+            owner.prefix == subscription.owner.prefix or subscription.suspended
+        )
         if takes_over:
             self._roster.refuse_one_more_of(owner.key_id)
         else:
-            owner = found.owner
-        if found.base_url != base_url or takes_over:
-            async with self._turn(found):
-                await self._ledger.save(found, found.wakes, base_url=base_url, owner=owner)
+            owner = subscription.owner
+        if subscription.base_url != base_url or takes_over:
+            async with self._turn(subscription):
+                await self._ledger.save(subscription, subscription.wakes, base_url=base_url, owner=owner)
                 if takes_over:
-                    found.suspended = False
-                    self._roster.add(found)
+                    subscription.suspended = False
+                    self._roster.add(subscription)
 
     async def _create(self, id: str, definition: Definition, base_url: str, who: str, owner: Owner) -> Subscription:
-        subscription = Subscription(id, definition, base_url, self._engine.clock.now_us(), Wakes(), owner)
+        subscription = Subscription(id, definition, base_url, self._clock.now_us(), Wakes(), owner)
         # Appends are noted from here on, so that none falls between the look at what exists and the commit.
         self._roster.add(subscription)
         try:
@@ -241,112 +265,119 @@ class Subscriptions:
 
     async def _delete(self, id: str, who: str) -> None:
         async with self._lock:
-            found = self._roster.by_id.get(id)
-            if found is None:
+            subscription = self._roster.by_id.get(id)
+            if subscription is None:
                 return
-            async with self._turn(found):
-                await self._ledger.remove(found, Note("subscription_deleted", who, id))
-                found.ready = False
-                self._roster.drop(found)
+            async with self._turn(subscription):
+                await self._ledger.remove(subscription, Note("subscription_deleted", who, id))
+                subscription.ready = False
+                self._roster.drop(subscription)
 
     async def _add_streams(self, id: str, paths: tuple[str, ...], who: str) -> None:
-        found = self.get(id)
-        async with self._turn(found):
-            self._roster.name(found, paths)
-            await self._ledger.save(found, found.wakes, note=Note(_CHANGED, who, id, {"linked": paths}))
+        subscription = self.get(id)
+        async with self._turn(subscription):
+            self._roster.name(subscription, paths)
+            await self._ledger.save(subscription, subscription.wakes, note=Note(_CHANGED, who, id, {"linked": paths}))
 
     async def _remove_stream(self, id: str, path: str, who: str) -> None:
-        found = self.get(id)
-        async with self._turn(found):
-            self._roster.unname(found, path)
-            await self._ledger.save(found, found.wakes, note=Note(_CHANGED, who, id, {"unlinked": [path]}))
+        subscription = self.get(id)
+        async with self._turn(subscription):
+            self._roster.unname(subscription, path)
+            await self._ledger.save(
+                subscription, subscription.wakes, note=Note(_CHANGED, who, id, {"unlinked": [path]})
+            )
 
     async def _claim(self, id: str, worker: str) -> Claim:
-        found = self._with_hook(id, "pull-wake")
-        async with self._turn(found):
-            now_us = self._engine.clock.now_us()
-            wakes = found.wakes.expire(now_us)
-            if wakes.holder is None and first_pending(found, self._catalog) is None:
-                await self._nothing_to_claim(found, wakes)
+        subscription = self._with_hook(id, "pull-wake")
+        async with self._turn(subscription):
+            now_us = self._clock.now_us()
+            wakes = subscription.wakes.expire(now_us)
+            if wakes.holder is None and first_pending(subscription, self._catalog) is None:
+                await self._nothing_to_claim(subscription, wakes)
             if wakes.wake_id is None:
                 wakes = wakes.begin(new_wake_id(), now_us)
-            wakes = wakes.claim(worker, now_us + found.lease_us)
-            await self._ledger.save(found, wakes)
-            return self._claimed(found)
+            wakes = wakes.claim(worker, now_us + subscription.lease_us)
+            await self._ledger.save(subscription, wakes)
+            return self._claimed(subscription)
 
-    async def _nothing_to_claim(self, found: Subscription, wakes: Wakes) -> None:
+    async def _nothing_to_claim(self, subscription: Subscription, wakes: Wakes) -> None:
         """Refuse a claim, and end a wake that nobody needs: the next entry must begin a new one."""
-        if found.wakes.wake_id is not None:
-            await self._ledger.save(found, wakes.finish())
+        if subscription.wakes.wake_id is not None:
+            await self._ledger.save(subscription, wakes.finish())
         raise NoPendingWork("nothing waits in the streams of this subscription", generation=wakes.generation)
 
-    def _claimed(self, found: Subscription) -> Claim:
-        wakes = found.wakes
+    def _claimed(self, subscription: Subscription) -> Claim:
+        wakes = subscription.wakes
         assert wakes.wake_id is not None
         return Claim(
             wake_id=wakes.wake_id,
             generation=wakes.generation,
-            token=self.keyring.token(found, wakes.generation),
-            streams=snapshot(found, self._catalog),
-            lease_ttl_ms=found.definition.lease_ttl_ms,
+            token=self.keyring.token(subscription, wakes.generation),
+            streams=snapshot(subscription, self._catalog),
+            lease_ttl_ms=subscription.definition.lease_ttl_ms,
         )
 
     async def _ack(self, id: str, kind: str, proof: Proof, acks: tuple[Ack, ...], done: bool) -> bool:
-        async with self._proven(id, proof) as found:
-            self._refuse_other_kind(found, kind)
-            moves = found.moves(acks, partial(stream_of, self._catalog))
-            wakes = found.wakes.finish() if done else found.wakes.delivered().lease(self._lease_end(found))
-            await self._ledger.save(found, wakes, moves)
-            return done and bool(found.pending)
+        async with self._proven(id, proof) as subscription:
+            self._refuse_other_kind(subscription, kind)
+            moves = subscription.moves(acks, partial(stream_of, self._catalog))
+            wakes = (
+                subscription.wakes.finish()
+                if done
+                else subscription.wakes.delivered().lease(self._lease_end(subscription))
+            )
+            await self._ledger.save(subscription, wakes, moves)
+            return done and bool(subscription.pending)
 
     async def _release(self, id: str, proof: Proof) -> None:
-        async with self._proven(id, proof) as found:
-            self._refuse_other_kind(found, "pull-wake")
-            await self._ledger.save(found, found.wakes.finish())
+        async with self._proven(id, proof) as subscription:
+            self._refuse_other_kind(subscription, "pull-wake")
+            await self._ledger.save(subscription, subscription.wakes.finish())
 
     @asynccontextmanager
     async def _proven(self, id: str, proof: Proof) -> AsyncIterator[Subscription]:
         """The subscription of a wake, for whoever holds its token; to others it is as if there were none."""
-        found = self.find(id)
-        if found is None or found.suspended:
+        subscription = self.find(id)
+        if subscription is None or subscription.suspended:
             raise token_invalid()
-        self.keyring.generation(found, proof.token)  # before its turn: who has no token learns nothing from the wait
+        # Before its turn: who has no token learns nothing from the wait.
+        self.keyring.generation(subscription, proof.token)
         try:
-            async with self._turn(found):
-                self._prove(found, proof)
-                yield found
+            async with self._turn(subscription):
+                self._prove(subscription, proof)
+                yield subscription
         except SubscriptionNotFound as reason:
             raise token_invalid() from reason
 
-    def _prove(self, found: Subscription, proof: Proof) -> None:
+    def _prove(self, subscription: Subscription, proof: Proof) -> None:
         """Refuse whoever does not hold the wake in flight: token, generation and wake id must all be its own."""
-        generation = self.keyring.generation(found, proof.token)
-        found.wakes.check(proof.wake_id, proof.generation, self._engine.clock.now_us())
+        generation = self.keyring.generation(subscription, proof.token)
+        subscription.wakes.check(proof.wake_id, proof.generation, self._clock.now_us())
         if generation != proof.generation:
-            raise Fenced("the token is of another wake", generation=found.wakes.generation)
+            raise Fenced("the token is of another wake", generation=subscription.wakes.generation)
 
     def _with_hook(self, id: str, kind: str) -> Subscription:
-        found = self.get(id)
-        self._refuse_other_kind(found, kind)
-        return found
+        subscription = self.get(id)
+        self._refuse_other_kind(subscription, kind)
+        return subscription
 
-    def _refuse_other_kind(self, found: Subscription, kind: str) -> None:
-        if found.definition.type != kind:
-            raise InvalidRequest(f"this is not a {kind} subscription", subscription=found.id)
+    def _refuse_other_kind(self, subscription: Subscription, kind: str) -> None:
+        if subscription.definition.type != kind:
+            raise InvalidRequest(f"this is not a {kind} subscription", subscription=subscription.id)
 
     @asynccontextmanager
-    async def _turn(self, found: Subscription) -> AsyncIterator[None]:
+    async def _turn(self, subscription: Subscription) -> AsyncIterator[None]:
         """Be the only one to change a subscription, if it is still there when the turn comes."""
-        async with found.lock:
-            if not found.ready:
-                raise SubscriptionNotFound("there is no such subscription", subscription=found.id)
+        async with subscription.lock:
+            if not subscription.ready:
+                raise SubscriptionNotFound("there is no such subscription", subscription=subscription.id)
             try:
                 yield
             finally:
-                self.delivery.changed(found)
+                self.delivery.changed(subscription)
 
-    def _lease_end(self, found: Subscription) -> int:
-        return self._engine.clock.now_us() + found.lease_us
+    def _lease_end(self, subscription: Subscription) -> int:
+        return self._clock.now_us() + subscription.lease_us
 
     async def _whole(self, verb: Coroutine[Any, Any, T]) -> T:
         """Run a verb to its end even if its caller goes away: memory must follow what was written."""

@@ -87,8 +87,8 @@ def check_url(url: str, local: LocalTargets = LOOPBACK) -> None:
 
 async def resolve(host: str, port: int) -> list[str]:
     """The addresses of a host."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[4][0]) for address in found))
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[4][0]) for address in addresses))
 
 
 class Webhooks:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import secrets
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.touch.touching import Touching
@@ -17,7 +18,6 @@ from headrace.profiles.state_protocol import keys
 from headrace.types import rfc3339
 
 if TYPE_CHECKING:
-    from headrace.engine.system_streams import System
     from headrace.engine.touch.touches import Touches
     from headrace.types import Clock
 
@@ -42,8 +42,10 @@ _PROCESSOR = {"eventsIn": "rows", "batches": "batches"}
 class LiveMetrics:
     """Turns what happens to touches into records."""
 
-    def __init__(self, system: System, touches: Touches, clock: Clock) -> None:
-        self._system = system
+    def __init__(
+        self, record: Callable[[list[dict[str, Any]]], Awaitable[None]], touches: Touches, clock: Clock
+    ) -> None:
+        self._record = record
         self._touches = touches
         self._clock = clock
         self._instance = f"{os.getpid()}-{secrets.token_hex(3)}"
@@ -55,7 +57,7 @@ class LiveMetrics:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                await self._system.lived(self.records())
+                await self._record(self.records())
             except HeadraceError as reason:
                 log.warning("live metrics of an interval were not told: %s", reason)
             except Exception:

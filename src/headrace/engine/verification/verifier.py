@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.engine.derive.lease_scheduler import Apply, LeaseScheduler
+from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Change, carry_out
 from headrace.engine.log.log import Log
@@ -33,6 +34,7 @@ from headrace.engine.verification.verify_job import (
 )
 from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
+from headrace.format.segment.decoded import DecodedCache
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Trial
 from headrace.storage.database import Connection
@@ -238,9 +240,7 @@ class VerifyThread(BackgroundThread):
         return await self.run(self._look, row, stream, head, where)
 
     def _look(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
-        from headrace.engine.history.stored_events import Events, EventsMoved
         from headrace.format.segment.body_runs import body_runs
-        from headrace.format.segment.decoded import DecodedCache
 
         if where.first < head.first_seq:
             return where.first, Findings()

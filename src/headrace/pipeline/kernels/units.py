@@ -206,6 +206,7 @@ def store_failure(store: str) -> Kernel:
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
+        # In the executor, which may lack packages.
         from headrace.errors import HeadraceError
         from headrace.storage.objects import ObjectMissing
 

@@ -1,4 +1,4 @@
-"""Folding the events of a unit of the job ``features``, as columns."""
+"""Folding the events of a unit of the job ``features``, as make_rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.errors import CorruptData
 from headrace.format.state.writer import Packed
+from headrace.reduce.features.columns import make_rows, reduce_rows
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.fold import runs_of_batch
@@ -22,10 +23,8 @@ _KEPT = 64
 
 
 def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
-    """The rows of a unit's events, in the columns of segments; ``rest`` is called between slices of them."""
+    """The rows of a unit's events, in the make_rows of segments; ``rest`` is called between slices of them."""
     import pyarrow as pa
-
-    from headrace.reduce.features.columns import make_rows, reduce_rows
 
     shapes, reducer = _shapes(unit), defined_by(unit).reducer
     tables, count = [], 0

@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.enhancement.candidates import Analysis
-from headrace.engine.entities.enhancement.migrating import told
+from headrace.engine.entities.enhancement.migrations import run_document
 from headrace.engine.entities.enhancement.queue import WAIT_S
-from headrace.engine.entities.enhancement.settings import EnhancementSettings, Held
+from headrace.engine.entities.enhancement.settings import EffectiveSettings, EnhancementSettings
 from headrace.errors import BadRequest
 from headrace.reduce.fragments.agreement import Agreement
 from headrace.reduce.fragments.candidates import Candidate
@@ -115,8 +115,8 @@ class EnhancementRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._types, parts = engine.types, engine.enhancement
-        self._candidates, self._enhancing, self._queue = parts.candidates, parts.enhancing, parts.queue
-        self._migrating, self._reconciling = parts.migrating, parts.reconciling
+        self._candidates, self._enhancing, self._queue = parts.candidates, parts.promotions, parts.queue
+        self._migrating, self._reconciling = parts.migrations, parts.reconciliation
 
     # -- look
 
@@ -154,12 +154,12 @@ class EnhancementRoutes:
         """GET ``…/migrations``: the migrations of every scope that the caller may see, or of one, the newest first."""
         entity_type, owners = self._owners(request, *self._scope_and_user(request), "read")
         runs = self._migrating.runs(entity_type, owners)
-        return json_response({"entity_type": entity_type, "migrations": [told(run) for run in runs]})
+        return json_response({"entity_type": entity_type, "migrations": [run_document(run) for run in runs]})
 
     async def migration(self, request: Request) -> Response:
         """GET ``…/migrations/{run_id}``: how far it is."""
         entity_type, owners = self._owners(request, *self._scope_and_user(request), "read")
-        return json_response(told(self._migrating.find(entity_type, request.path_params["run_id"], owners)))
+        return json_response(run_document(self._migrating.find(entity_type, request.path_params["run_id"], owners)))
 
     # -- change
 
@@ -175,7 +175,7 @@ class EnhancementRoutes:
         migration = None
         if enhanced.run is not None:
             self._queue.call()
-            migration = {"dry_run": False, **told(await self._queue.ended(enhanced.run, WAIT_S))}
+            migration = {"dry_run": False, **run_document(await self._queue.ended(enhanced.run, WAIT_S))}
         elif moves and dry_run:
             migration = await self._moved(entity_type, owner, enhanced.fields, who, True)
         promoted = [_candidate(enhanced.analysis, candidate) for candidate in enhanced.promoted]
@@ -209,7 +209,9 @@ class EnhancementRoutes:
         body = await self._read(request, UndoBody)
         entity_type, owners = self._owners(request, body.scope, body.user_id, "write")
         who = request.state.principal.user_id
-        return json_response(told(await self._migrating.undo(entity_type, request.path_params["run_id"], owners, who)))
+        return json_response(
+            run_document(await self._migrating.undo(entity_type, request.path_params["run_id"], owners, who))
+        )
 
     async def reconcile(self, request: Request) -> Response:
         """POST ``…/reconcile``: let everybody have the fields that users agree on."""
@@ -229,9 +231,9 @@ class EnhancementRoutes:
         if dry_run:
             return {"dry_run": True, "fragments": await self._migrating.planned(entity_type, owner, fields)}
         run = await self._migrating.begin(entity_type, owner, fields, who)
-        return {"dry_run": False, **told(await self._queue.ended(run, WAIT_S))}
+        return {"dry_run": False, **run_document(await self._queue.ended(run, WAIT_S))}
 
-    def _settings(self, entity_type: str, owner: str, held: Held) -> dict[str, Any]:
+    def _settings(self, entity_type: str, owner: str, held: EffectiveSettings) -> dict[str, Any]:
         return {
             "entity_type": entity_type,
             "scope": "user" if owner else "global",

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.entity_hook import ENTITIES
-from headrace.engine.entities.read.listing import Wanted
+from headrace.engine.entities.entity_type import ENTITIES
+from headrace.engine.entities.read.entity_list import EntityFilter
 from headrace.engine.entities.read.observed import Observed
 from headrace.engine.entities.read.snapshots import Shown, View
 from headrace.engine.log.stream import Stream
@@ -59,7 +59,7 @@ class EntityListRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._listing, self._snapshots = engine.listing, engine.snapshots
+        self._listing, self._snapshots = engine.entity_list, engine.snapshots
 
     async def unknown(self, request: Request) -> Response:
         """GET of what cannot be the id of an entity."""
@@ -77,7 +77,7 @@ class EntityListRoutes:
         shown = [entity for entity in page.shown if _may_read(principal, entity.view.entity_type)]
         return await self._engine.computing.run(0, _listed, shown, page.after)
 
-    def _read_query(self, query: dict[str, str], principal: Principal) -> Wanted:
+    def _read_query(self, query: dict[str, str], principal: Principal) -> EntityFilter:
         parameters = {"entity_type", "canonical_name", "search", "after", "limit", "user_id"}
         for name in query:
             if name not in parameters and not name.startswith(FIELD):
@@ -86,7 +86,7 @@ class EntityListRoutes:
         stream = None if "entity_type" not in query else self._stream(query["entity_type"], user_id, principal)
         fields = {name.removeprefix(FIELD): _values(text) for name, text in query.items() if name.startswith(FIELD)}
         search = None if "search" not in query else query["search"].lower()
-        return Wanted(user_id, None if stream is None else stream.id, query.get("canonical_name"), search, fields)
+        return EntityFilter(user_id, None if stream is None else stream.id, query.get("canonical_name"), search, fields)
 
     def _stream(self, entity_type: str, user_id: str, principal: Principal) -> Stream:
         name = self._engine.types.resolve(entity_type, user_id)
@@ -141,7 +141,7 @@ class EntityListRoutes:
         definition = None if effective is None else effective.schema.schema_definition
         threshold = _threshold(query, 0.85 if definition is None else definition.duplicate_detection_threshold)
         fields = () if definition is None else definition.duplicate_detection_fields
-        every = await self._listing.every(Wanted(user_id, stream.id))
+        every = await self._listing.every(EntityFilter(user_id, stream.id))
         limit = number(query, "limit", PAIRS, MOST_PAIRS)
         facts = {"entity_type": entity_type, "threshold": threshold, "fields": list(fields)}
         patience_s = self._engine.config.server.resolver_timeout_s

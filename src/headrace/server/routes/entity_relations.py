@@ -11,8 +11,7 @@ from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.read.snapshots import Asked, View
-from headrace.engine.entities.write.aliasing import Related
-from headrace.engine.entities.write.splitting import Predicate, moved, target
+from headrace.engine.entities.write.relations import Predicate, Related, moved_observations, split_target
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.server.http.auth import Principal
 from headrace.server.http.parameters import refuse_unknown_parameters
@@ -99,7 +98,7 @@ class EntityRelationRoutes:
     """One method per verb: reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
-        self._snapshots, self._listing, self._aliasing = engine.snapshots, engine.listing, engine.aliasing
+        self._snapshots, self._listing, self._aliasing = engine.snapshots, engine.entity_list, engine.entity_relations
 
     async def merge(self, request: Request) -> Response:
         """POST: an entity is another one."""
@@ -128,7 +127,7 @@ class EntityRelationRoutes:
         observed = await self._listing.observations(view, None, MOST_MOVED + 1, newest_first=False)
         if len(observed) > MOST_MOVED:
             raise BadRequest(f"an entity with more than {MOST_MOVED} observations cannot be split", field="entity_id")
-        gone = moved(view, body.predicate.predicate(), observed)
+        gone = moved_observations(view, body.predicate.predicate(), observed)
         made = await self._aliasing.split(user_id, view.group.row.entity_id, into, gone)
         return json_response({**_split(made), "split_id": made.observation.id, "split_at": rfc3339(made.at_us)})
 
@@ -146,7 +145,7 @@ class EntityRelationRoutes:
 
     def _into(self, body: SplitBody, view: View, user_id: str) -> EntityRow:
         if body.to_canonical_name is not None:
-            into = target(view, body.to_canonical_name)
+            into = split_target(view, body.to_canonical_name)
         else:
             assert body.to_entity_id is not None
             into = self._snapshots.groups.row(body.to_entity_id, user_id)

@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from headrace.engine.entities.types import journal
-from headrace.engine.entities.types.verbs import Outcome
+from headrace.engine.entities.types.entity_types import Outcome
 from headrace.schema.entity.plan import refusal
 from headrace.server.http.starlette_json import json_response
 from headrace.storage.entity_types import EntityChangeRow, SchemaRow

@@ -9,10 +9,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.entity_hook import ENTITIES
-from headrace.engine.entities.types.exporting import files
-from headrace.engine.entities.types.rekeying import Rekeyed, is_rekeyed, rekey
-from headrace.engine.entities.types.verbs import Outcome
+from headrace.engine.entities.entity_type import ENTITIES
+from headrace.engine.entities.types.document import files
+from headrace.engine.entities.types.entity_types import Outcome
+from headrace.engine.entities.types.rekey_preview import Rekeyed, is_rekeyed, rekey
 from headrace.errors import BadRequest
 from headrace.schema.entity import registration
 from headrace.schema.entity.plan import refusal, unknown

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.erasure.planning import Plan
+from headrace.engine.entities.erasure.erasure_plan import ErasurePlan
 from headrace.engine.entities.read.snapshots import Asked
 from headrace.errors import BadRequest, InvalidCursor
 from headrace.extract.erasure_mask import load
@@ -47,7 +47,7 @@ class ErasureRoutes:
     """One method per verb: reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
-        self._erasing, self._snapshots = engine.erasing, engine.snapshots
+        self._erasing, self._snapshots = engine.erasure, engine.snapshots
 
     async def erase(self, request: Request) -> Response:
         """POST: remove an entity for good, or tell what that would remove."""
@@ -103,7 +103,7 @@ def _limit(text: str | None) -> int:
 
 def _erasure_document(row: ErasureRow) -> dict[str, Any]:
     """An erasure as it is answered; ``complete`` once nothing holds the data."""
-    plan = decoding.decode(row.plan, Plan)
+    plan = decoding.decode(row.plan, ErasurePlan)
     return {
         "erasure_id": row.id,
         "entity_id": row.entity_id,
@@ -118,5 +118,5 @@ def _erasure_document(row: ErasureRow) -> dict[str, Any]:
     }
 
 
-def _plan(plan: Plan) -> Any:
+def _plan(plan: ErasurePlan) -> Any:
     return msgspec.to_builtins(plan)

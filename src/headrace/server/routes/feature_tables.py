@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
-from headrace.engine.features.histories import Answer
+from headrace.engine.features.histories import HistoryAnswer
 from headrace.engine.features.past import Past
 from headrace.engine.features.registry import EVENTS
 from headrace.errors import BatchTooLarge
@@ -74,7 +74,7 @@ class FeatureTableRoutes:
         row = self._engine.training.find(self._admitted(request), request.path_params["id"])
         if row.answer is None:
             return json_response(self._row_document(row))
-        answer = decoding.decode(row.answer, Answer)
+        answer = decoding.decode(row.answer, HistoryAnswer)
         return json_response({**self._row_document(row), "results": answer.rows}, headers=_coverage(answer.complete))
 
     def _row_document(self, row: HistoryRow) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class FeatureTableRoutes:
             "reason": row.reason,
         }
         if row.answer is not None:
-            answer = decoding.decode(row.answer, Answer)
+            answer = decoding.decode(row.answer, HistoryAnswer)
             stream = self._engine.log.find(self._engine.serving.defined(row.table).stream)
             document |= {"complete": answer.complete, "since": stream.offset_at(answer.since)}
         return document

@@ -14,8 +14,8 @@ from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import NotReady
 from headrace.engine.derive.state_reader import SLICE_S
+from headrace.engine.features.feature_reader import FeatureAnswer, Moment
 from headrace.engine.features.registry import EVENTS
-from headrace.engine.features.serving import Answer, Moment
 from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestError, TimedOut, UnsupportedMedia
 from headrace.schema.entries import checked_number
@@ -107,9 +107,11 @@ class FeatureRoutes:
         headers = _COMPLETE if past.complete else _PARTIAL
         if reaches is not None:
             headers = {**headers, "headrace-events-from": reaches}
-        request.exchange.reply_json(_ENCODE(_row(body, Answer(past.rows[0], past.complete, explanation))), headers)
+        request.exchange.reply_json(
+            _ENCODE(_row(body, FeatureAnswer(past.rows[0], past.complete, explanation))), headers
+        )
 
-    def _get_row(self, body: GetBody, moment: Moment | None = None) -> Answer:
+    def _get_row(self, body: GetBody, moment: Moment | None = None) -> FeatureAnswer:
         return self._serving.get(body.table, body.key, body.features, moment, explain=body.explain)
 
     def batch_get(self, request: Request) -> None:
@@ -204,7 +206,7 @@ class FeatureRoutes:
         assert moment.ends is not None
         for number in range(len(rows.rows), len(bodies)):
             body = bodies[number]
-            answer: Answer = _with_index(number, lambda one=body: self._get_row(one, moment))  # type: ignore[misc]
+            answer: FeatureAnswer = _with_index(number, lambda one=body: self._get_row(one, moment))  # type: ignore[misc]
             rows.rows.append(_ENCODE(_row(body, answer)))
             rows.complete = rows.complete and answer.complete
             if monotonic() > moment.ends:
@@ -230,11 +232,11 @@ def _read(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
         raise BadRequest(f"the body cannot be read: {json_fault(reason, request.body)}", field="body") from reason
 
 
-def _row(body: GetBody, answer: Answer) -> dict[str, Any]:
+def _row(body: GetBody, answer: FeatureAnswer) -> dict[str, Any]:
     return {"row": answer.row, "explain": answer.explain} if body.explain else answer.row
 
 
-def _reply_row(request: Request, body: GetBody, answer: Answer) -> None:
+def _reply_row(request: Request, body: GetBody, answer: FeatureAnswer) -> None:
     request.exchange.reply_json(_ENCODE(_row(body, answer)), _COMPLETE if answer.complete else _BACKFILLING)
 
 

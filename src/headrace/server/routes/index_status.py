@@ -6,8 +6,7 @@ from typing import Any
 
 from headrace.engine.holdings import Holdings, holdings
 from headrace.engine.log.stream import Stream
-from headrace.engine.search.index_ground import Covered
-from headrace.engine.search.index_status import Index, Status
+from headrace.engine.search.index_status import CoveredSegments, Index, Status
 from headrace.profiles import table
 from headrace.server.routes.watched import WatchableDocument
 from headrace.types import NEVER_US, rfc3339
@@ -62,7 +61,7 @@ class _StatusWords:
 
     def key_index(self, status: Status) -> dict[str, Any]:
         """Where keys are: filters and bounds in the segments themselves, which have no bytes and runs of their own."""
-        covered = status.everything if self._is_keyed else Covered()
+        covered = status.everything if self._is_keyed else CoveredSegments()
         return {
             "configured": self._is_keyed,
             "indexed_segment_count": covered.segments,
@@ -80,7 +79,7 @@ class _StatusWords:
         """Which keys there are: the lexicons of companions. They have one even where no event has a key."""
         index = status.lexicon
         if not self._is_keyed:
-            index = index._replace(covered=Covered(), behind=0, bytes=0, objects=0, active=0, retired=0)
+            index = index._replace(covered=CoveredSegments(), behind=0, bytes=0, objects=0, active=0, retired=0)
         return {"configured": self._is_keyed, **self._runs(index)}
 
     def exact(self, index: Index) -> dict[str, Any]:
@@ -118,7 +117,7 @@ class _StatusWords:
             "updated_at": self._updated_at(index.active),
         }
 
-    def _lag_ms(self, covered: Covered) -> str | None:
+    def _lag_ms(self, covered: CoveredSegments) -> str | None:
         """From the last event up to which nothing is left out to the last of all."""
         if covered.last_us is None or self._last_us == NEVER_US:
             return None

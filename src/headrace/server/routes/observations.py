@@ -16,10 +16,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.entity_hook import ENTITIES
-from headrace.engine.entities.write.correcting import Deciding, Decision, Deed
-from headrace.engine.entities.write.observing import Observe, Outdated
-from headrace.engine.entities.write.stores import TRIES, Found
+from headrace.engine.entities.entity_store import TRIES, RequestTypes
+from headrace.engine.entities.entity_type import ENTITIES
+from headrace.engine.entities.write.decisions import Decision, Deed, StoreDecision
+from headrace.engine.entities.write.store_observations import StoreObservations, TypesOutdated
 from headrace.engine.runtime.computing import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, UnsupportedMedia
 from headrace.schema.entity import request as entity_request
@@ -87,7 +87,7 @@ class ObservationRoute:
             prepared = await self._computing.run(len(request.body), write.prepare, lookup.typed)
             self._stores.submit(write, prepared, self._when_settled, _Stored(request, store_request, tries))
 
-    def _look_up(self, principal: Principal, store_request: StoreRequest) -> Found:
+    def _look_up(self, principal: Principal, store_request: StoreRequest) -> RequestTypes:
         principal.acting_for(store_request.user_id)
         lookup = self._stores.look(store_request)
         if principal is not LOCAL:
@@ -95,14 +95,14 @@ class ObservationRoute:
                 principal.require_type("write", name)
         return lookup
 
-    def _settled(self, observe: Observe) -> None:
+    def _settled(self, observe: StoreObservations) -> None:
         stored: _Stored = observe.caller
         exchange = stored.request.exchange
         if not observe.settled:
             exchange.reply(Reply.failure(AppendTimedOut(TIMED_OUT)))
         elif observe.expired:
             pass  # it was told so
-        elif isinstance(observe.error, Outdated) and stored.tries < TRIES:
+        elif isinstance(observe.error, TypesOutdated) and stored.tries < TRIES:
             self._background.begin(
                 exchange, self._store_in_background(stored.request, stored.store_request, stored.tries + 1)
             )
@@ -192,7 +192,7 @@ class ObservationDecisionRoutes:
             given=corrections,
             idempotency_key=body.idempotency_key,
         )
-        observe = await self._stores.carry_out(Deciding(decision), lambda: self._stores.held(entity_type, user_id))
+        observe = await self._stores.carry_out(StoreDecision(decision), lambda: self._stores.held(entity_type, user_id))
         headers = {"content-type": JSON_TYPE, "cache-control": "no-store"}
         if observe.replayed:
             headers["idempotency-replayed"] = "true"
@@ -212,7 +212,7 @@ class SourceRoute:
     """Reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
-        self._sourcing = engine.sourcing
+        self._sourcing = engine.source_reader
 
     async def get(self, request: HttpRequest) -> Response:
         """GET: the entities of a source, and the observations that they became."""

@@ -99,7 +99,9 @@ class Observer:
     ) -> dict[str, Any]:
         window = tuple(None if ms is None else rfc3339(ms * 1000) for ms in (question.from_ms, question.to_ms))
         seekers = [
-            None if stream is None else Seeker(self._engine, stream, most, (window[0], window[1]), deadline)
+            None
+            if stream is None
+            else Seeker(self._engine.caches.archive, stream, most, (window[0], window[1]), deadline)
             for stream, most in ((events, question.most_events), (traces, question.most_spans))
         ]
         seqs = look_up(seekers[0], seekers[1], question.by, question.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.entity_hook import EntityHook
+from headrace.engine.entities.entity_type import EntityType
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.log.expiry import expires
 from headrace.engine.log.read import Slice
@@ -181,7 +181,7 @@ def etag(question: ReadRequest, position: int, head: Head) -> str:
 def _changes(head: Head) -> str:
     """What changes with every erasure, in a stream of entities: the same offsets may have other entries since."""
     kind = None if head.registry is None else head.registry.hook
-    return f":change={kind.number}" if isinstance(kind, EntityHook) else ""
+    return f":change={kind.number}" if isinstance(kind, EntityType) else ""
 
 
 def matches(if_none_match: bytes | None, tag: str) -> bool:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.features.features import refusal
-from headrace.engine.features.proposing import Change
+from headrace.engine.features.proposals import FeatureChange
 from headrace.engine.features.registry import DEFAULT_APP, EVENTS, Current, load
 from headrace.errors import BadRequest, Conflict, ResetDisabled
 from headrace.schema.descriptor import wire
@@ -83,7 +83,7 @@ class RegistrationRoutes:
         request.state.principal.require("admin")
         if not self._test_mode:
             raise ResetDisabled("this server keeps what it has; features.test_mode allows a reset")
-        everything = Change(nodes={}, owners={}, apps=None, force=True, cascade=True)
+        everything = FeatureChange(nodes={}, owners={}, apps=None, force=True, cascade=True)
         return await self._carry_out(request, lambda who: self._features.register(everything, who))
 
     async def register(self, request: Request) -> Response:
@@ -106,7 +106,7 @@ class RegistrationRoutes:
             registration = [DescriptorProblem("schema_invalid", "descriptors", message)]
         if not isinstance(registration, Registration):
             return _answer(RegistrationResponse("invalid", current.version, errors=registration, refused=True))
-        change = Change.of(registration)
+        change = FeatureChange.of(registration)
         _require(request.state.principal, current, change)
         if taken := self._hidden_conflicts(request.state.principal, current, change):
             return _answer(RegistrationResponse("conflict", current.version, errors=taken, refused=not change.dry_run))
@@ -120,7 +120,7 @@ class RegistrationRoutes:
             body = await _read(request, RollbackBody)
         except BadRequest as reason:
             return self._invalid(reason)
-        change = Change(
+        change = FeatureChange(
             nodes={},
             owners={},
             apps=None if body.app is None else frozenset([body.app]),
@@ -133,7 +133,9 @@ class RegistrationRoutes:
         )
         return await self._carry_out(request, lambda who: self._features.rollback(body.version, change, who))
 
-    def _hidden_conflicts(self, principal: Principal, current: Current, change: Change) -> list[DescriptorProblem]:
+    def _hidden_conflicts(
+        self, principal: Principal, current: Current, change: FeatureChange
+    ) -> list[DescriptorProblem]:
         """Problems with names in use outside the prefix of the key; nothing else of their owners is disclosed."""
         return [
             DescriptorProblem("owned_by", f"descriptors[{index}].name", f"the name {name!r} is taken: choose another")
@@ -141,7 +143,7 @@ class RegistrationRoutes:
             if self._is_hidden_conflict(principal, current, change, name)
         ]
 
-    def _is_hidden_conflict(self, principal: Principal, current: Current, change: Change, name: str) -> bool:
+    def _is_hidden_conflict(self, principal: Principal, current: Current, change: FeatureChange, name: str) -> bool:
         owner = current.apps.get(name)
         if owner is not None:
             return not change.covers(owner) and not principal.covers(EVENTS + current.root_of(name))
@@ -222,7 +224,7 @@ def _answer(envelope: RegistrationResponse) -> Response:
     return json_response(envelope.body(), status=envelope.http_status)
 
 
-def _require(principal: Principal, current: Current, change: Change) -> None:
+def _require(principal: Principal, current: Current, change: FeatureChange) -> None:
     """Refuse callers who may not write to every event source concerned; force takes an operator."""
     if change.force:
         principal.require("admin")
@@ -234,7 +236,7 @@ def _require_some(principal: Principal) -> None:
     principal.require("write", principal.prefix or None)
 
 
-def _sources(current: Current, change: Change) -> set[str]:
+def _sources(current: Current, change: FeatureChange) -> set[str]:
     """The event sources that a change makes, changes, removes or builds on."""
     before = {name: node for name, node in current.nodes.items() if change.covers(current.apps[name])}
     nodes: dict[str, Node] = {**current.nodes, **change.nodes}

@@ -223,7 +223,7 @@ class Report:
 
     def _subsystems(self) -> Document:
         engine, usage = self._engine, cache_usage(self._engine)
-        archive, journals = engine.archive, [touching.journal for touching in engine.touches.followed()]
+        archive, journals = engine.caches.opened_archive, [touching.journal for touching in engine.touches.followed()]
         companions = None if archive is None else archive.files.usage()
         streams, watchers = len(engine.log.catalog), engine.tail.watchers
         return {
@@ -246,7 +246,7 @@ class Report:
                 "open_segments": usage.readers if usage else 0,
                 "cached_companions": companions.files if companions else 0,
                 "open_companions": companions.opened if companions else 0,
-                "open_states": engine.bench.open_files,
+                "open_states": engine.state_builder.open_files,
                 "touch_journals": len(journals),
                 "touch_keys": sum(map(len, journals)),
                 "sqlite_connections": database.sqlite_memory()["open_connections"],

@@ -11,7 +11,7 @@ from headrace.deadline import Deadline
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
 from headrace.engine.runtime.gates import Gate
-from headrace.engine.search.routing_keys import Lexicon, Page, Question
+from headrace.engine.search.routing_keys import KeyPage, KeyQuery, Lexicon
 from headrace.errors import BadRequest, TimedOut
 from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequests, in_thread
 from headrace.server.http.exchange import Reply
@@ -28,7 +28,9 @@ class RoutingKeysRoute:
     def __init__(self, engine: Engine, gate: Gate) -> None:
         self._engine = engine
         self._gate = gate
-        self._lexicon = Lexicon(engine)
+        lexicon = Lexicon(config=engine.config, open_archive=engine.caches.archive, connect=engine.connect)
+        engine.account.add("routing_keys", lambda: lexicon.kept.bytes)
+        self._lexicon = lexicon
         self._background = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
@@ -57,7 +59,7 @@ class RoutingKeysRoute:
         try:
             # The newest head: what was appended while others were answered is listed too.
             head = await self._engine.log.fetch_readable_head(stream)
-            question = Question(stream, head, after, limit, deadline)
+            question = KeyQuery(stream, head, after, limit, deadline)
             page = await in_thread(lambda: self._lexicon.page(question))
         finally:
             await self._gate.__aexit__()
@@ -71,7 +73,7 @@ def _limit(text: str) -> int:
     return int(text)
 
 
-def _rendered(stream: Stream, page: Page, took_ms: int) -> dict[str, Any]:
+def _rendered(stream: Stream, page: KeyPage, took_ms: int) -> dict[str, Any]:
     goes_on = page.has_more or not page.is_complete
     return {
         "stream": stream.name,

@@ -27,7 +27,7 @@ from headrace.types import json_fault, rfc3339
 
 if TYPE_CHECKING:
     from headrace.engine.search.aggregate import Aggregated
-    from headrace.engine.search.hits import Found, Hit
+    from headrace.engine.search.hits import Hit, SearchHits
     from headrace.reduce.request import AggregateRequest
 
 
@@ -54,7 +54,7 @@ def find_readable_stream(engine: Engine, request: Request) -> Stream:
     return stream
 
 
-def coverage(stream: Stream, answer: Found | Aggregated, *, visible: int, complete: bool) -> dict[str, Any]:
+def coverage(stream: Stream, answer: SearchHits | Aggregated, *, visible: int, complete: bool) -> dict[str, Any]:
     """What an answer covers, and how much it may have left out; ``visible`` is where the events end that were seen."""
     missing, tally = answer.missing, answer.tally
     return {
@@ -133,7 +133,7 @@ class SearchRoutes:
         # The first search loads what computes answers, which is not its fault.
         from headrace.engine.search.search import search
 
-        archive = self._engine.open_archive()
+        archive = self._engine.caches.archive()
         defined = archive.defined(stream, head)
         search_request = reading(defined.definition.search)
         within = deadline.within(search_request.timeout_ms / 1000 - waited_s)
@@ -142,7 +142,9 @@ class SearchRoutes:
         return _rendered(stream, defined.definition.search, search_request, outcome, took_ms)
 
 
-def _rendered(stream: Stream, search: Search, search_request: SearchRequest, outcome: Found, took_ms: int) -> Reply:
+def _rendered(
+    stream: Stream, search: Search, search_request: SearchRequest, outcome: SearchHits, took_ms: int
+) -> Reply:
     coverage = _coverage(stream, outcome)
     total = _total(search_request, outcome)
     timeout_ms = round(search_request.timeout_ms)
@@ -169,7 +171,7 @@ def _rendered(stream: Stream, search: Search, search_request: SearchRequest, out
     return Reply.json(408 if outcome.timed_out else 200, body, headers)
 
 
-def _total(search_request: SearchRequest, outcome: Found) -> dict[str, Any]:
+def _total(search_request: SearchRequest, outcome: SearchHits) -> dict[str, Any]:
     """All matches where they were counted; else those of the page, which are all where it begins and ends the list."""
     if outcome.total is not None and not outcome.missing.events:
         return {"value": outcome.total, "relation": "eq"}
@@ -192,7 +194,7 @@ def _hit(stream: Stream, search: Search, search_request: SearchRequest, hit: Hit
     return rendered
 
 
-def _coverage(stream: Stream, outcome: Found) -> dict[str, Any]:
+def _coverage(stream: Stream, outcome: SearchHits) -> dict[str, Any]:
     tally = outcome.tally
     complete = not outcome.missing.events and not outcome.timed_out
     return {
@@ -242,10 +244,10 @@ class AggregateRoute:
         request.exchange.reply(reply)
 
     def _aggregate(self, stream: Stream, head: Head, document: Any, deadline: Deadline, answer_by: Deadline) -> Reply:
-        from headrace.engine.search.aggregate import aggregate
-        from headrace.reduce.request import read
+        from headrace.engine.search.aggregate import aggregate  # loads DuckDB, which takes long
+        from headrace.reduce.request import read  # loads DuckDB, which takes long
 
-        archive = self._engine.open_archive()
+        archive = self._engine.caches.archive()
         defined = archive.defined(stream, head)
         aggregate_request = read(document, defined.definition.search)
         aggregated = aggregate(archive, stream, head, defined, aggregate_request, deadline, answer_by)
@@ -253,7 +255,7 @@ class AggregateRoute:
 
 
 def _aggregate_rendered(stream: Stream, request: AggregateRequest, aggregated: Aggregated) -> dict[str, Any]:
-    from headrace.reduce.answer import iso
+    from headrace.reduce.answer import iso  # loads DuckDB, which takes long
 
     return {
         "stream": stream.name,

@@ -83,9 +83,9 @@ class FilteredReads:
         version: int | None,
         deadline: Deadline,
     ) -> None:
-        from headrace.engine.search.filtered_read import filtered
+        from headrace.engine.search.filtered_read import filtered  # loads DuckDB, which takes long
 
-        archive = self._engine.open_archive()
+        archive = self._engine.caches.archive()
         defined = archive.defined(stream, head)
         assert head.registry is not None, "what is defined stands in the registry"
         view = head.registry.view(version)

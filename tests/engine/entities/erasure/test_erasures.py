@@ -19,8 +19,7 @@ from headrace.engine.entities.erasure import erasures
 from headrace.engine.entities.erasure.erasures import is_over
 from headrace.engine.entities.read.snapshots import Asked
 from headrace.engine.entities.types.journal import load
-from headrace.engine.entities.write.relating import Moved
-from headrace.engine.entities.write.splitting import target
+from headrace.engine.entities.write.relations import Moved, split_target
 from headrace.engine.history.takeover import recover_directory
 from headrace.engine.history.verify import verify
 from headrace.engine.products import JOURNALS
@@ -54,13 +53,13 @@ def rig(tmp_path: Path) -> Iterator[Entities]:
 
 async def ended(rig: Entities, id: str, user: str = USER) -> ErasureRow:
     async with asyncio.timeout(30):
-        while not is_over(found := rig.engine.erasing.find(id, user)):
+        while not is_over(found := rig.engine.erasure.find(id, user)):
             await asyncio.sleep(0.01)
     return found
 
 
 async def erase(rig: Entities, entity_id: str, user: str = USER) -> ErasureRow:
-    return await ended(rig, (await rig.engine.erasing.begin(entity_id, user)).id, user)
+    return await ended(rig, (await rig.engine.erasure.begin(entity_id, user)).id, user)
 
 
 def holding(directory: Path, *texts: str | bytes) -> list[str]:
@@ -145,7 +144,7 @@ def test_pages_that_are_unused_are_overwritten(rig: Entities, tmp_path: Path) ->
 
 def test_a_plan_tells_what_would_go_and_changes_nothing(rig: Entities) -> None:
     gone, _ = filled(rig)
-    plan = rig.run(rig.engine.erasing.plan(gone, USER))
+    plan = rig.run(rig.engine.erasure.plan(gone, USER))
     assert (plan.ids, plan.observations, plan.log_rows) == ([gone], 3, 1)
     assert sum(held.observations for held in plan.segments) == 2
     assert all(held.bytes > 0 for held in (*plan.segments, *plan.states)) and plan.states
@@ -157,9 +156,9 @@ def test_what_comes_after_an_erasure_is_another_entity(rig: Entities) -> None:
     gone, _ = filled(rig)
 
     async def scenario() -> str:
-        return (await rig.engine.erasing.begin(gone, USER)).id
+        return (await rig.engine.erasure.begin(gone, USER)).id
 
-    rig.engine.erasing._loop.stopping.set()  # nothing is removed yet
+    rig.engine.erasure._loop.stopping.set()  # nothing is removed yet
     id = rig.run(scenario())
     with pytest.raises(EntityNotFound):
         rig.shown(gone)
@@ -186,10 +185,10 @@ def test_an_observation_that_was_erased_can_be_stored_again(rig: Entities) -> No
 def test_what_was_merged_goes_too_and_what_it_was_merged_into_stays(rig: Entities, tmp_path: Path) -> None:
     gone, _ = filled(rig)
     other, root = rig.said("other@x.io", phone=MARKER), rig.said("root@x.io", name="root")
-    rig.run(rig.engine.aliasing.merge(USER, other, gone))
-    rig.run(rig.engine.aliasing.merge(USER, gone, root))
+    rig.run(rig.engine.entity_relations.merge(USER, other, gone))
+    rig.run(rig.engine.entity_relations.merge(USER, gone, root))
     assert MARKER in str(rig.snapshot(root))
-    assert rig.run(rig.engine.erasing.plan(gone, USER)).ids == [gone, other]
+    assert rig.run(rig.engine.erasure.plan(gone, USER)).ids == [gone, other]
     rig.run(erase(rig, gone))
     assert holding(tmp_path) == [] and rig.snapshot(root) == {"email": "root@x.io", "name": "root"}
     with pytest.raises(EntityNotFound):
@@ -199,10 +198,10 @@ def test_what_was_merged_goes_too_and_what_it_was_merged_into_stays(rig: Entitie
 def test_the_entities_of_others_are_not_there(rig: Entities) -> None:
     gone, _ = filled(rig, parts=1)
     with pytest.raises(EntityNotFound):
-        rig.run(rig.engine.erasing.begin(gone, "someone"))
+        rig.run(rig.engine.erasure.begin(gone, "someone"))
     found = rig.run(erase(rig, gone))
     with pytest.raises(NotFound):
-        rig.engine.erasing.find(found.id, "someone")
+        rig.engine.erasure.find(found.id, "someone")
 
 
 def test_a_source_says_that_something_of_it_is_missing(rig: Entities) -> None:
@@ -213,7 +212,7 @@ def test_a_source_says_that_something_of_it_is_missing(rig: Entities) -> None:
     sources = rig.engine._reader.execute("SELECT source_id FROM sources ORDER BY first_seq").fetchall()
     rig.run(erase(rig, stored[0]["entity_id"]))
     assert alone[0]["entity_id"] == stored[0]["entity_id"]
-    sourcing = rig.engine.sourcing
+    sourcing = rig.engine.source_reader
     source = sourcing.read(USER, sources[0][0], sourcing.places(USER, sources[0][0]))
     assert not source.complete and [one["email"] for one in source.entities] == ["kept@x.io"]
     with pytest.raises(NotFound):
@@ -241,8 +240,8 @@ def test_what_was_moved_from_it_does_not_bring_it_back_in_a_recovery(
     gone = rig.said("gone@x.io", name=MARKER)
     moved = rig.store({"entity_type": "contact", "email": "gone@x.io", "phone": "moved"})[0]["observation_id"]
     view = rig.engine.snapshots.view(Asked(gone, USER))
-    rig.run(rig.engine.aliasing.split(USER, gone, target(view, "another"), [Moved(moved, gone, gone)]))
-    into = target(view, "another").entity_id
+    rig.run(rig.engine.entity_relations.split(USER, gone, split_target(view, "another"), [Moved(moved, gone, gone)]))
+    into = split_target(view, "another").entity_id
     before = told(rig, [into])
     rig.run(erase(rig, gone))
     if again:
@@ -265,7 +264,7 @@ def test_an_entity_that_a_fork_holds_is_not_erased_before_the_fork_is_gone(rig: 
     gone, others = filled(rig)
     before = told(rig, [gone, *others])
     rig.fork("entities/contact", "copy", rig.find("entities/contact").head.next_seq)
-    for refused in (rig.engine.erasing.plan(gone, USER), rig.engine.erasing.begin(gone, USER)):
+    for refused in (rig.engine.erasure.plan(gone, USER), rig.engine.erasure.begin(gone, USER)):
         with pytest.raises(Conflict) as caught:
             rig.run(refused)
         assert caught.value.facts["forks"] == ["copy"]
@@ -281,7 +280,7 @@ def test_observations_that_were_moved_go_with_the_entity_that_they_are_about(rig
     rig.seal_type()
     view = rig.engine.snapshots.view
     row = view(Asked(into, USER)).group.row
-    rig.run(rig.engine.aliasing.split(USER, kept, row, [Moved(moved, kept, kept)]))
+    rig.run(rig.engine.entity_relations.split(USER, kept, row, [Moved(moved, kept, kept)]))
     assert rig.snapshot(into)["phone"] == MARKER
     rig.run(erase(rig, into))
     assert holding(tmp_path) == [] and rig.snapshot(kept) == {"email": "kept@x.io", "name": "kept"}
@@ -293,9 +292,9 @@ def test_workers_rewrite_segments_where_there_is_much_of_them(rig: Entities, tmp
     before = told(rig, others)
 
     async def offered() -> tuple[str, Grant]:
-        id = (await rig.engine.erasing.begin(gone, USER)).id
+        id = (await rig.engine.erasure.begin(gone, USER)).id
         async with asyncio.timeout(10):
-            while rig.engine.erasing.find(id, USER).step != "offered":
+            while rig.engine.erasure.find(id, USER).step != "offered":
                 await asyncio.sleep(0.01)
         granted = await rig.engine.work.lease("tests", 10)
         assert granted is not None
@@ -313,7 +312,7 @@ def test_workers_rewrite_segments_where_there_is_much_of_them(rig: Entities, tmp
         return await ended(rig, id)
 
     found = rig.run(committed())
-    report = msgspec.json.decode(found.report, type=erasures.Report)
+    report = msgspec.json.decode(found.report, type=erasures.ErasureReport)
     assert sorted(report.rewritten.values()) == sorted(one.segment.name for one in results if one.segment is not None)
     assert holding(tmp_path) == [] and told(rig, others) == before
 
@@ -354,8 +353,8 @@ def test_a_recovery_goes_on_with_an_erasure_that_was_not_over(rig: Entities, tmp
     gone, others = filled(rig)
     rig.seal_type()
     before = told(rig, others)
-    rig.engine.erasing._loop.stopping.set()  # nothing is removed yet
-    id = rig.run(rig.engine.erasing.begin(gone, USER)).id
+    rig.engine.erasure._loop.stopping.set()  # nothing is removed yet
+    id = rig.run(rig.engine.erasure.begin(gone, USER)).id
     rig.run(rig.engine.sealer.publish_journals())
     shutil.copytree(tmp_path / "data" / "objects", tmp_path / "store")
     assert any("segments" in path for path in holding(tmp_path / "store"))

@@ -207,7 +207,7 @@ def _lives(entities: Entities, name: str) -> list[str]:
 
 def _ids(entities: Entities, user: str) -> list[str]:
     stream = entities.find("entities/contact")
-    return [row.entity_id for row in entities.engine.listing._entities.page(stream.id, user, "", 100)]
+    return [row.entity_id for row in entities.engine.entity_list._entities.page(stream.id, user, "", 100)]
 
 
 def test_the_past_is_folded_again(small: Entities) -> None:

@@ -27,8 +27,8 @@ def test_observations_are_found_whatever_is_indexed_while_segments_are_published
                 entities.seal_type()
             stream = entities.find("entities/contact")
             with closing(entities.engine.connect()) as connection:
-                indexed = Observations(connection, entities.engine._open_segments, stream, stream.head, tails)
-                looked = Observations(connection, entities.engine._open_segments, stream, stream.head)
+                indexed = Observations(connection, entities.engine.caches.segments, stream, stream.head, tails)
+                looked = Observations(connection, entities.engine.caches.segments, stream, stream.head)
                 for id in ids:
                     start = random.randrange(stream.head.next_seq)
                     assert list(indexed.of(id)) == list(looked.of(id))
@@ -49,5 +49,5 @@ def test_two_streams_share_what_may_be_indexed(tmp_path: Path) -> None:
         for name in ("contact", "person", "contact"):
             stream = entities.find(f"entities/{name}")
             with closing(entities.engine.connect()) as connection:
-                of = Observations(connection, entities.engine._open_segments, stream, stream.head, tails).of
+                of = Observations(connection, entities.engine.caches.segments, stream, stream.head, tails).of
                 assert [len(list(of(id))) for id in found[name]] == [1, 1, 1, 1]

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from engine.entities.registering import added, asked, change, schema
-from headrace.engine.entities.entity_hook import EntityHook, schema_of
+from headrace.engine.entities.entity_type import EntityType, schema_of
 from headrace.engine.entities.types import journal
-from headrace.engine.entities.types.verbs import EntityTypes, Outcome
+from headrace.engine.entities.types.entity_types import EntityTypes, Outcome
 from headrace.storage.database import Connection
 from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry
 from rig import Rig
@@ -70,7 +70,7 @@ def test_sixteen_clients_leave_whole_tables(tmp_path: Path) -> None:
         try:
             check_tables(connection)
             for entity_type in TYPES:
-                kind, stored = types.kind(entity_type), EntityHook.load(connection, entity_type)
+                kind, stored = types.kind(entity_type), EntityType.load(connection, entity_type)
                 assert kind is not None
                 assert (kind.number, kind.rows) == (stored.number, stored.rows)
         finally:

@@ -18,8 +18,8 @@ from headrace.engine.derive.lease_scheduler import LeaseScheduler
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_reader import StateReader
 from headrace.engine.entities.enhancement import settings
-from headrace.engine.entities.entity_hook import ENTITIES, schema_of
-from headrace.engine.entities.types.verbs import EntityTypes
+from headrace.engine.entities.entity_type import ENTITIES, schema_of
+from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.errors import NoSchemaForEntityType, UnknownEntityType
@@ -94,24 +94,24 @@ class Analysis(NamedTuple):
     """What the fragments of an owner speak for, by which schema and settings, and what was recommended before."""
 
     schema: Schema
-    held: settings.Held
+    held: settings.EffectiveSettings
     tallied: Tallied
     candidates: list[Candidate]
     recommendations: list[Recommendation]
 
 
-class Candidates:
+class FragmentCandidates:
     """Answers for every entity type of this node."""
 
     def __init__(
         self,
+        *,
         types: EntityTypes,
         log: Log,
         work: LeaseScheduler,
         reader: Connection,
         bench: StateBuilder,
         apply: Callable[[Callable[[Any], Any]], Awaitable[Any]],
-        *,
         fold_rows: int,
     ) -> None:
         self._types, self._log, self._work, self._reader, self._apply = types, log, work, reader, apply
@@ -123,9 +123,9 @@ class Candidates:
 
     def current(self) -> Fragments:
         """What is counted now."""
-        found = Fragments.read(self._reader)
-        if found.version != self._current.version:
-            self._current = found
+        fragments = Fragments.read(self._reader)
+        if fragments.version != self._current.version:
+            self._current = fragments
         return self._current
 
     def schema(self, entity_type: str, owner: str) -> Schema:
@@ -146,10 +146,13 @@ class Candidates:
         tallied = await self.tallied(entity_type, owner)
         schema = self.schema(entity_type, owner)
         held = settings.load(self._enhancements, entity_type, owner)
-        known = self._enhancements.recommendations(entity_type, owner)
-        asked = held.asked(owner, _decided(known, schema))
-        found = [_judged(one, held.own.min_confidence) for one in candidates(tallied.keys.stats, schema, asked)]
-        return Analysis(schema, held, tallied, found, known)
+        recommendations = self._enhancements.recommendations(entity_type, owner)
+        settings_asked = held.asked(owner, _decided(recommendations, schema))
+        judged = [
+            _judged(candidate, held.own.min_confidence)
+            for candidate in candidates(tallied.keys.stats, schema, settings_asked)
+        ]
+        return Analysis(schema, held, tallied, judged, recommendations)
 
     async def tallied(self, entity_type: str, owner: str) -> Tallied:
         """What is known of the fragments of a user, or of everybody."""
@@ -182,7 +185,7 @@ class Candidates:
 
     async def _keys(self, entity_type: str, generation: Generation, users: list[str]) -> UserFragments | None:
         """What all of these users have; None where something else answers meanwhile."""
-        reducer, found = FragmentReducer(), UserFragments()
+        reducer, keys = FragmentReducer(), UserFragments()
         for some in _steps(users):
             if self.serving.tail_of(name_of(entity_type)) is not generation:
                 return None
@@ -192,23 +195,23 @@ class Candidates:
                 return None
             for row in rows:
                 if row is not None:
-                    found = reducer.merge(found, row)
+                    keys = reducer.merge(keys, row)
             await asyncio.sleep(0)
-        return found
+        return keys
 
 
 def _steps(users: list[str]) -> Iterator[list[str]]:
     return (users[at : at + _STEP] for at in range(0, len(users), _STEP))
 
 
-def _decided(known: list[Recommendation], schema: Schema) -> frozenset[str]:
+def _decided(recommendations: list[Recommendation], schema: Schema) -> frozenset[str]:
     """The keys that nothing is done about again; a field that has converters may get more."""
     fields = schema.schema_definition.fields
     return frozenset(
-        one.field
-        for one in known
-        if (one.change == "add_converters") == (one.field in fields)
-        and one.status in (SETTLED if one.change == "add_fields" else ("rejected",))
+        recommendation.field
+        for recommendation in recommendations
+        if (recommendation.change == "add_converters") == (recommendation.field in fields)
+        and recommendation.status in (SETTLED if recommendation.change == "add_fields" else ("rejected",))
     )
 
 

@@ -1,59 +1,127 @@
-"""How entity types grow: what fragments speak for, promotion, migration, reconciliation, and what goes on by itself."""
+"""How entity types grow: what fragments speak for, promotion, migration, reconciliation, and what goes on by itself.
+
+Reconciliation makes fields everyone's that users have added for themselves and agree on.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_job import StateJob
-from headrace.engine.entities.enhancement.candidates import Candidates
-from headrace.engine.entities.enhancement.enhancing import Enhancing
-from headrace.engine.entities.enhancement.migrating import Migrating, told
-from headrace.engine.entities.enhancement.queue import WAIT_S, Queue
-from headrace.engine.entities.enhancement.reconciling import Reconciling
-from headrace.engine.entities.types.verbs import EntityTypes
-from headrace.engine.entities.write.stores import Stores
+from headrace.engine.entities.enhancement import settings
+from headrace.engine.entities.enhancement.candidates import FragmentCandidates
+from headrace.engine.entities.enhancement.migrations import Migrations, run_document
+from headrace.engine.entities.enhancement.promotions import Promotions
+from headrace.engine.entities.enhancement.queue import WAIT_S, EnhancementQueue
+from headrace.engine.entities.entity_store import EntityStore
+from headrace.engine.entities.entity_type import EntityType, schema_of
+from headrace.engine.entities.types import proposals
+from headrace.engine.entities.types.entity_types import EntityTypes, Outcome
 from headrace.engine.log.log import Log
+from headrace.errors import NoSchemaForEntityType
+from headrace.reduce.fragments.agreement import Adoption, Agreement, agreements
+from headrace.schema.entity.plan import unknown
 from headrace.schema.entity.registration import ChangeRequest
+from headrace.schema.entity.update import TypeUpdate
 from headrace.storage.database import Connection
 from headrace.storage.enhancements import Enhancements, Run
+from headrace.storage.entities import Entities
+from headrace.storage.entity_types import EVERYBODY
 from headrace.types import Clock
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 
-class Ground(NamedTuple):
-    """What it stands on."""
+class Reconciled(NamedTuple):
+    """What users agree on, and the change of the global schema that it made."""
 
-    types: EntityTypes
-    stores: Stores
-    log: Log
-    work: LeaseScheduler
-    states: StateJob
-    reader: Connection
-    connect: Callable[[], Connection]
-    segments: Callable[[], Segments]
-    bench: StateBuilder
-    apply: Callable[[Callable[[Any], Any]], Awaitable[Any]]
-    clock: Clock
+    agreements: list[Agreement]
+    outcome: Outcome
+
+
+class Reconciliation:
+    """The verb, on the event loop; entities are counted in a thread."""
+
+    def __init__(self, *, types: EntityTypes, enhancements: Enhancements, connect: Callable[[], Connection]) -> None:
+        self._types, self._enhancements, self._connect = types, enhancements, connect
+
+    async def reconcile(self, entity_type: str, who: str, *, dry_run: bool) -> Reconciled:
+        """Add what users agree on to the global schema; users' own schemas follow it."""
+        stream, kind = self._types.stream(entity_type), self._types.kind(entity_type)
+        if stream is None or kind is None:
+            raise unknown(entity_type)
+        common = kind.rows.get(EVERYBODY)
+        if common is None:
+            raise NoSchemaForEntityType(f"{entity_type} has no global schema", entity_type=entity_type)
+        adoptions = await asyncio.to_thread(self._adoptions, stream.id, kind)
+        held = settings.load(self._enhancements, entity_type, EVERYBODY)
+        agreed = agreements(adoptions, schema_of(common), held.common.banned)
+        update = TypeUpdate(fields_to_add=tuple(agreement.addition for agreement in agreed if agreement.promotable))
+        request = ChangeRequest(update=update, dry_run=dry_run)
+        outcome = await self._types.change(entity_type, EVERYBODY, proposals.update(request), who, dry_run)
+        return Reconciled(agreed, outcome)
+
+    def _adoptions(self, stream: int, kind: EntityType) -> list[Adoption]:
+        """Users with schemas of their own, and how many entities each has."""
+        connection = self._connect()
+        try:
+            entities = Entities(connection)
+            rows = [row for user, row in sorted(kind.rows.items()) if user != EVERYBODY]
+            return [Adoption(row.user_id, schema_of(row), entities.count(stream, row.user_id)) for row in rows]
+        finally:
+            connection.close()
 
 
 class Enhancement:
     """Its parts, which begin and end together."""
 
-    def __init__(self, ground: Ground, fold_rows: int) -> None:
-        types, stores, log, work, states, reader, connect, segments, bench, apply, clock = ground
+    def __init__(
+        self,
+        *,
+        types: EntityTypes,
+        stores: EntityStore,
+        log: Log,
+        work: LeaseScheduler,
+        state_job: StateJob,
+        reader: Connection,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        state_builder: StateBuilder,
+        apply: Callable[[Callable[[Any], Any]], Awaitable[Any]],
+        clock: Clock,
+        fold_rows: int,
+    ) -> None:
         enhancements = Enhancements(reader)
-        self.candidates = Candidates(types, log, work, reader, bench, apply, fold_rows=fold_rows)
-        self.enhancing = Enhancing(types, self.candidates, enhancements, clock)
-        self.migrating = Migrating(types, stores, self.candidates, reader, connect, segments, clock)
-        self.reconciling = Reconciling(types, enhancements, connect)
-        self.queue = Queue(types, self.enhancing, self.migrating, log, reader, apply, clock)
+        self.candidates = FragmentCandidates(
+            types=types, log=log, work=work, reader=reader, bench=state_builder, apply=apply, fold_rows=fold_rows
+        )
+        self.promotions = Promotions(types=types, candidates=self.candidates, enhancements=enhancements, clock=clock)
+        self.migrations = Migrations(
+            types=types,
+            stores=stores,
+            candidates=self.candidates,
+            reader=reader,
+            connect=connect,
+            segments=segments,
+            clock=clock,
+        )
+        self.reconciliation = Reconciliation(types=types, enhancements=enhancements, connect=connect)
+        self.queue = EnhancementQueue(
+            types=types,
+            promotions=self.promotions,
+            migrations=self.migrations,
+            log=log,
+            reader=reader,
+            apply=apply,
+            clock=clock,
+        )
         types.migrate = self._update_moves
-        states.listeners.append(self.candidates.serving.states_changed)
+        state_job.listeners.append(self.candidates.serving.states_changed)
 
     def start(self) -> None:
         """Go on with what was not done."""
@@ -66,7 +134,7 @@ class Enhancement:
 
     async def _update_moves(self, entity_type: str, owner: str, who: str, request: ChangeRequest) -> Mapping[str, Any]:
         """What became of values that an update is to move, once that is done or takes longer."""
-        found = await self.migrating.of_update(entity_type, owner, who, request)
-        if isinstance(found, Run):
-            return {"dry_run": False, **told(await self.queue.ended(found, WAIT_S))}
-        return found
+        outcome = await self.migrations.of_update(entity_type, owner, who, request)
+        if isinstance(outcome, Run):
+            return {"dry_run": False, **run_document(await self.queue.ended(outcome, WAIT_S))}
+        return outcome

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from headrace.engine.entities.enhancement import settings
-from headrace.engine.entities.enhancement.enhancing import ITSELF, Enhancing
-from headrace.engine.entities.enhancement.migrating import Migrating
-from headrace.engine.entities.entity_hook import ENTITIES
-from headrace.engine.entities.types.verbs import EntityTypes
+from headrace.engine.entities.enhancement.migrations import Migrations
+from headrace.engine.entities.enhancement.promotions import ITSELF, Promotions
+from headrace.engine.entities.entity_type import ENTITIES
+from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.runtime.background import BackgroundLoop, RepeatedWarning
@@ -54,20 +54,21 @@ class _Stopped(Exception):
     """The server is shutting down."""
 
 
-class Queue:
+class EnhancementQueue:
     """Runs on the event loop."""
 
     def __init__(
         self,
+        *,
         types: EntityTypes,
-        enhancing: Enhancing,
-        migrating: Migrating,
+        promotions: Promotions,
+        migrations: Migrations,
         log: Log,
         reader: Connection,
         apply: Apply,
         clock: Clock,
     ) -> None:
-        self._types, self._enhancing, self._migrating = types, enhancing, migrating
+        self._types, self._promotions, self._migrations = types, promotions, migrations
         self._runs, self._enhancements = EnhancementRuns(reader), Enhancements(reader)
         self._apply, self._clock = apply, clock
         failed = "types do not grow right now"
@@ -86,7 +87,7 @@ class Queue:
         self._looked_s = 0.0
         self._waiting: dict[str, list[asyncio.Future[Run]]] = {}
         log.on_append.append(self._appended)
-        migrating.on_begin = self.call
+        migrations.on_begin = self.call
 
     def start(self) -> None:
         """Begin, with what was not done when the server stopped."""
@@ -107,9 +108,9 @@ class Queue:
 
     async def ended(self, run: Run, seconds: float) -> Run:
         """A run once it has ended, or as it is when the time is up."""
-        known = self._runs.find(run.id) or run
-        if known.ended_us is not None:
-            return known
+        current = self._runs.find(run.id) or run
+        if current.ended_us is not None:
+            return current
         waiting: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run.id, []).append(waiting)
         with contextlib.suppress(TimeoutError):
@@ -182,7 +183,7 @@ class Queue:
         run = msgspec.structs.replace(run, state="processing", attempts=run.attempts + 1)
         await self._save(run)
         try:
-            done = await (self._enhanced(run) if run.job == "enhance" else self._migrating.perform(run, self._go_on))
+            done = await (self._enhanced(run) if run.job == "enhance" else self._migrations.perform(run, self._go_on))
         except _Stopped:
             raise
         except HeadraceError as reason:
@@ -198,11 +199,11 @@ class Queue:
 
     async def _enhanced(self, run: Run) -> Run:
         """Promote what a type promotes by itself, and move what was stored before."""
-        held = self._enhancing.settings(run.entity_type, run.user_id)
+        held = self._promotions.settings(run.entity_type, run.user_id)
         if not held.own.enabled:
             return self._ended(run, "skipped", {})
         begun = monotonic()
-        enhanced = await self._enhancing.enhance_itself(run.entity_type, run.user_id)
+        enhanced = await self._promotions.enhance_itself(run.entity_type, run.user_id)
         self._looked_s = monotonic() - begun
         if enhanced is None or enhanced.outcome.number is None:
             return self._ended(run, "completed", {})
@@ -221,11 +222,11 @@ class Queue:
 
     def _failed(self, run: Run, reason: str) -> Run:
         """A run that is tried again later, or given up."""
-        now_us, told = self._clock.now_us(), reason[:_REASON_LENGTH]
+        now_us, message = self._clock.now_us(), reason[:_REASON_LENGTH]
         if run.attempts >= MOST_ATTEMPTS:
-            return msgspec.structs.replace(run, state="failed", ended_us=now_us, reason=told)
+            return msgspec.structs.replace(run, state="failed", ended_us=now_us, reason=message)
         retry_us = now_us + _RETRY_US * 2 ** max(0, run.attempts - 1)
-        return msgspec.structs.replace(run, state="pending", retry_us=retry_us, reason=told)
+        return msgspec.structs.replace(run, state="pending", retry_us=retry_us, reason=message)
 
     async def _go_on(self, run: Run) -> None:
         """Keep how far a run is, unless it is time to stop: then it goes on from there another time."""

@@ -41,7 +41,7 @@ class EnhancementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     @property
     def banned(self) -> tuple[Banned, ...]:
         """What is never promoted."""
-        return tuple(Banned(one) if isinstance(one, str) else one for one in self.blacklist)
+        return tuple(Banned(pattern) if isinstance(pattern, str) else pattern for pattern in self.blacklist)
 
     def check(self) -> None:
         """Refuse what no type decides."""
@@ -55,7 +55,7 @@ class EnhancementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
                 raise BadRequest(f"a pattern has 1 to {_LONGEST_PATTERN} characters", field="blacklist")
 
 
-class Held(msgspec.Struct, frozen=True):
+class EffectiveSettings(msgspec.Struct, frozen=True):
     """The settings that hold for an owner, and those of everybody."""
 
     own: EnhancementSettings
@@ -84,10 +84,10 @@ def read(document: str | bytes) -> EnhancementSettings:
     return decoding.decode(document, EnhancementSettings)
 
 
-def load(enhancements: Enhancements, entity_type: str, owner: str) -> Held:
+def load(enhancements: Enhancements, entity_type: str, owner: str) -> EffectiveSettings:
     """The settings that hold for an owner: their own, else everybody's; those do not switch a user's on."""
-    found, shared = enhancements.settings(entity_type, owner), enhancements.settings(entity_type, EVERYBODY)
+    row, shared = enhancements.settings(entity_type, owner), enhancements.settings(entity_type, EVERYBODY)
     common = EnhancementSettings() if shared is None else read(shared)
-    if found is not None:
-        return Held(read(found), True, common)
-    return Held(msgspec.structs.replace(common, enabled=False), False, common)
+    if row is not None:
+        return EffectiveSettings(read(row), True, common)
+    return EffectiveSettings(msgspec.structs.replace(common, enabled=False), False, common)

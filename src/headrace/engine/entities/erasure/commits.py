@@ -11,9 +11,16 @@ import msgspec
 
 from headrace import decoding
 from headrace.engine.entities.entity_hook import EntityHook
-from headrace.engine.entities.erasure.planning import Plan, Planned, emptied_sources, refuse_forked, targets_of
+from headrace.engine.entities.entity_type import EntityType
+from headrace.engine.entities.erasure.erasure_plan import (
+    ErasurePlan,
+    PlannedErasure,
+    emptied_sources,
+    refuse_forked,
+    targets_of,
+)
 from headrace.engine.entities.read.observed import Observed
-from headrace.engine.entities.types.journal import Action, Document
+from headrace.engine.entities.types.journal import Action, TypeChange
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Change
 from headrace.engine.log.stream import Stream
@@ -39,7 +46,7 @@ _ROW_BYTES = 1024 * 1024
 _OVERLAP_US = 60_000_000
 
 
-class Outdated(Conflict):
+class EntityOutdated(Conflict):
     """The entity has changed since the erasure was planned: it has to be planned again."""
 
 
@@ -57,7 +64,9 @@ def secure(connection: Connection) -> Iterator[None]:
 class Begin(Change):
     """An erasure from now on: the entity is gone for everybody, and what comes later is another."""
 
-    def __init__(self, id: str, stream: Stream, user_id: str, planned: Planned, done: Callable[[Any], None]) -> None:
+    def __init__(
+        self, id: str, stream: Stream, user_id: str, planned: PlannedErasure, done: Callable[[Any], None]
+    ) -> None:
         super().__init__(done, pinned=(stream,), size=2_000)
         self.id, self.stream, self.user_id, self.planned = id, stream, user_id, planned
         self.who = user_id
@@ -73,12 +82,16 @@ class Begin(Change):
         refuse_forked(batch.streams, stream.id, entity_id)
         now = targets_of(connection, entity_id, planned.targets.entity_type)
         if msgspec.structs.replace(planned.targets, before_seq=0) != now:
-            raise Outdated("the entity was merged or split meanwhile", entity_id=entity_id)
+            raise EntityOutdated("the entity was merged or split meanwhile", entity_id=entity_id)
         targets = msgspec.structs.replace(now, before_seq=head.next_seq)
-        since = [one for key in targets.keys for one in _since(batch.wal, stream, key, planned.head.next_seq, targets)]
+        since = [
+            observed
+            for key in targets.keys
+            for observed in _since(batch.wal, stream, key, planned.head.next_seq, targets)
+        ]
         with secure(connection):
             self._forget(batch, targets, since)
-        retire(batch, stream.id, [*planned.seqs, *(one.seq for one in since)])
+        retire(batch, stream.id, [*planned.seqs, *(observed.seq for observed in since)])
         # The plan is kept when all is over: of sources only those are named whose names are made by the server.
         kept = [source for source in planned.plan.sources if source.startswith(ADDRESSED)]
         plan = msgspec.structs.replace(planned.plan, sources=kept)
@@ -93,16 +106,16 @@ class Begin(Change):
 
     def _forget(self, batch: Batch, targets: Targets, since: list[Observed]) -> None:
         connection, planned, stream, user_id = batch.connection, self.planned, self.stream, self.user_id
-        seqs = [*planned.seqs, *(one.seq for one in since)]
+        seqs = [*planned.seqs, *(observed.seq for observed in since)]
         Entities(connection).drop(targets.ids)
         Aliases(connection).drop(targets.ids)
         Dedupe(connection).drop(stream.id, seqs)
-        observation_ids = planned.observation_ids.union(one.observation.id.encode() for one in since)
+        observation_ids = planned.observation_ids.union(observed.observation.id.encode() for observed in since)
         later = Idempotency(connection).mentioning(
             user_id, [id.encode() for id in targets.ids], observation_ids, planned.at_us - _OVERLAP_US
         )
         Idempotency(connection).drop(user_id, {*planned.answers, *later})
-        brought = {source for one in since if (source := one.observation.source_id) is not None}
+        brought = {source for observed in since if (source := observed.observation.source_id) is not None}
         emptied = planned.emptied | emptied_sources(connection, user_id, brought, stream, set(seqs))
         for source_id, ranges in emptied.items():
             Sources(connection).drop(user_id, source_id, ranges)
@@ -112,7 +125,10 @@ def retire(batch: Batch, stream: int, seqs: Sequence[int]) -> None:
     """Answer from nothing any more that was derived from some observations."""
     companions = Companions(batch.connection)
     listed = companions.listed(stream)
-    companions.retire(stream, [one.name for one in listed if any(one.first_seq <= seq < one.end_seq for seq in seqs)])
+    companions.retire(
+        stream,
+        [companion.name for companion in listed if any(companion.first_seq <= seq < companion.end_seq for seq in seqs)],
+    )
     States(batch.connection).retire_all(stream)
     batch.published.mark(stream, batch.now_us)
 
@@ -120,21 +136,21 @@ def retire(batch: Batch, stream: int, seqs: Sequence[int]) -> None:
 def _since(wal: Wal, stream: Stream, key: str, start: int, targets: Targets) -> Iterator[Observed]:
     """The observations of a key in the log that go, from one on."""
     for row in wal.scan_key(stream.id, key, start, targets.before_seq):
-        for place, body in enumerate(entries_of(row.body)):
+        for index, body in enumerate(entries_of(row.body)):
             observation = decode(bytes(body))
-            if row.seq + place >= start and targets.take(row.seq + place, observation):
-                yield Observed(row.seq + place, row.append_us, observation)
+            if row.seq + index >= start and targets.take(row.seq + index, observation):
+                yield Observed(row.seq + index, row.append_us, observation)
 
 
 def write_down(batch: Batch, stream: Stream, action: Action, row: ErasureRow) -> None:
     """Let the journal of entity types tell of an erasure, so that a recovery knows of it; sources have other names."""
     changes, head = EntityChanges(batch.connection), batch.draft(stream)
     kind = None if head.registry is None else head.registry.hook
-    if head.state != LIVE or head.registry is None or not isinstance(kind, EntityHook):
+    if head.state != LIVE or head.registry is None or not isinstance(kind, EntityType):
         return
-    plan = msgspec.structs.replace(decoding.decode(row.plan, Plan), sources=[])
-    told = msgspec.structs.replace(row, plan=msgspec.json.encode(plan).decode())
-    number, document = changes.newest() + 1, Document(action, erasure=told)
+    plan = msgspec.structs.replace(decoding.decode(row.plan, ErasurePlan), sources=[])
+    stored_row = msgspec.structs.replace(row, plan=msgspec.json.encode(plan).decode())
+    number, document = changes.newest() + 1, TypeChange(action, erasure=stored_row)
     facts = kind.entity_type, row.user_id, batch.now_us, row.user_id, document.dump()
     changes.save(EntityChangeRow(number, *facts))
     again = EntityHook(kind.entity_type, number, kind.rows.values(), kind.undone)
@@ -158,9 +174,9 @@ class RewriteRows(Change):
         """Rewrite one slice."""
         batch.flush()
         wal, before = batch.wal, self.targets.before_seq
-        found = wal.scan_key(self.stream.id, self.key, self.start, before)
-        some = list(islice((row for row in found if row.seq >= self.start), SLICE_ROWS))
-        found.close()
+        rows = wal.scan_key(self.stream.id, self.key, self.start, before)
+        some = list(islice((row for row in rows if row.seq >= self.start), SLICE_ROWS))
+        rows.close()
         self.next = some[-1].seq + some[-1].count if len(some) == SLICE_ROWS else None
         self.rows = 0
         with secure(batch.connection):
@@ -168,9 +184,9 @@ class RewriteRows(Change):
                 self._rewrite(wal, row)
 
     def _rewrite(self, wal: Wal, row: Entries) -> None:
-        found = rewritten(row, self.targets)
-        if found is not None:
-            wal.rewrite(self.stream.id, row.seq, found.key, found.keys, found.body)
+        rewritten_row = rewritten(row, self.targets)
+        if rewritten_row is not None:
+            wal.rewrite(self.stream.id, row.seq, rewritten_row.key, rewritten_row.keys, rewritten_row.body)
             self.rows += 1
 
 
@@ -184,7 +200,7 @@ class Rewritten(NamedTuple):
 
 def rewritten(row: Entries, targets: Targets) -> Rewritten | None:
     """A row without the observations that go; None where it has none."""
-    entries: list[bytes] = [bytes(one) for one in entries_of(row.body)]
+    entries: list[bytes] = [bytes(entry) for entry in entries_of(row.body)]
     gone = [at for at, body in enumerate(entries) if targets.take(row.seq + at, decode(body))]
     if not gone:
         return None

@@ -10,7 +10,7 @@ import msgspec
 from headrace import decoding
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
 from headrace.engine.derive.unit_cutter import PlannedUnit
-from headrace.engine.entities.erasure.planning import Plan
+from headrace.engine.entities.erasure.erasure_plan import ErasurePlan
 from headrace.engine.log.batch import Batch
 from headrace.extract.erasure_mask import load
 from headrace.format.manifest import Segment
@@ -88,9 +88,9 @@ class ErasePlanner(JobPlanner):
             if stream is None or stream.state != LIVE:
                 continue
             taken = {unit.first_seq for unit in self._work.working_on(stream.id) if unit.job == "erase"}
-            failures = [one for one in self._work.failures(stream.id) if one.job == "erase"]
-            resting = {one.first_seq for one in failures if one.parked or one.retry_us > now_us}
-            lost = {one.first_seq for one in failures if one.lost > 1}
+            failures = [failure for failure in self._work.failures(stream.id) if failure.job == "erase"]
+            resting = {failure.first_seq for failure in failures if failure.parked or failure.retry_us > now_us}
+            lost = {failure.first_seq for failure in failures if failure.lost > 1}
             for placed in self.left(row, stream):
                 first = placed.segment.first_seq
                 if first not in taken | resting:
@@ -98,7 +98,7 @@ class ErasePlanner(JobPlanner):
 
     def left(self, row: ErasureRow, stream: StreamRow) -> list[Placed]:
         """The segments that were to be rewritten when an erasure was planned, and are still listed as they were."""
-        names = {held.name for held in decoding.decode(row.plan, Plan).segments}
+        names = {held.name for held in decoding.decode(row.plan, ErasurePlan).segments}
         listed = self._published.following(stream.id, 0, stream.next_seq)
         return [
             placed
@@ -108,7 +108,7 @@ class ErasePlanner(JobPlanner):
 
     def _unit(self, stream: StreamRow, placed: Placed) -> Unit:
         segment, unique = placed.segment, secrets.token_hex(6)
-        targets = [load(one.targets) for one in self._erasures.running(stream.id)]
+        targets = [load(erasure.targets) for erasure in self._erasures.running(stream.id)]
         name = range_name(segment.first_seq, segment.count, unique)
         return Unit(
             unit=f"erase-{stream.incarnation}-{segment.first_seq}-{unique}",

@@ -12,20 +12,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from headrace import decoding
 from headrace.engine.derive.state_reader import StateReader
-from headrace.engine.entities.entity_hook import ENTITIES
-from headrace.engine.entities.erasure import commits, planning
+from headrace.engine.entities.entity_type import ENTITIES
+from headrace.engine.entities.erasure import commits
 from headrace.engine.entities.erasure.erase_job import ErasePlanner
-from headrace.engine.entities.erasure.planning import Plan, Planned, targets_of
+from headrace.engine.entities.erasure.erasure_plan import ErasurePlan, PlannedErasure, planned, targets_of
 from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
@@ -66,7 +66,7 @@ class _Stopped(Exception):
     """The server is shutting down."""
 
 
-class Report(msgspec.Struct):
+class ErasureReport(msgspec.Struct):
     """What was done so far."""
 
     log_rows: int = 0
@@ -76,35 +76,36 @@ class Report(msgspec.Struct):
     removed: list[str] = []
 
 
-class Ground(NamedTuple):
-    """What it stands on."""
-
-    writer: Writer
-    log: Log
-    sealer: Sealer
-    snapshots: Snapshots
-    #: What else answers from what was folded.
-    servings: tuple[StateReader[Any], ...]
-    reader: Connection
-    connect: Callable[[], Connection]
-    segments: Callable[[], Segments]
-    #: Removes files of objects that are not listed any more; answers how many are still in use.
-    prune: Callable[[], int]
-    apply: Callable[[Callable[[Batch], Any]], Awaitable[Any]]
-    database: Path
-    clock: Clock
-    #: What is hidden from readers of segments, by the incarnation of the stream.
-    masks: Masks
-    #: Lets go of answers and events that are kept in memory.
-    forget: Callable[[], None]
-
-
-class Erasing:
+class EntityErasure:
     """Runs on the event loop; reads in threads, and writes in the log's own commits."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._rows = Erasures(ground.reader)
+    def __init__(
+        self,
+        *,
+        writer: Writer,
+        log: Log,
+        sealer: Sealer,
+        snapshots: Snapshots,
+        state_readers: Sequence[StateReader[Any]],
+        reader: Connection,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        prune: Callable[[], int],
+        apply: Callable[[Callable[[Batch], Any]], Awaitable[Any]],
+        database: Path,
+        clock: Clock,
+        masks: Masks,
+        forget_events: Callable[[], None],
+    ) -> None:
+        """``state_readers`` are what else answers from folded entities; ``prune`` removes files of objects that are
+        not listed any more, and answers how many are still in use; ``masks`` hide entries from readers of segments;
+        ``forget_events`` lets go of answers and events that are kept in memory.
+        """
+        self._writer, self._log, self._sealer, self._snapshots = writer, log, sealer, snapshots
+        self._state_readers, self._reader, self._connect, self._segments = state_readers, reader, connect, segments
+        self._prune, self._apply, self._database, self._clock = prune, apply, database, clock
+        self._masks, self._forget_events = masks, forget_events
+        self._rows = Erasures(reader)
         self._warning = RepeatedWarning("headrace.erasing", "an erasure waits")
         self._loop = BackgroundLoop("headrace.erasing", self._go_round, failed="an erasure waits", retry_s=_PAUSE_S)
         #: Held while rows of the log are rewritten, so that each is counted once.
@@ -133,7 +134,7 @@ class Erasing:
         await self._loop.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def plan(self, entity_id: str, user_id: str) -> Plan:
+    async def plan(self, entity_id: str, user_id: str) -> ErasurePlan:
         """What an erasure would concern."""
         return (await self._planned(entity_id, user_id))[1].plan
 
@@ -147,9 +148,9 @@ class Erasing:
             stream, planned = await self._planned(entity_id, user_id)
             id = f"erasure_{secrets.token_hex(12)}"
             try:
-                await carry_out(self._ground.writer, commits.Begin, id, stream, user_id, planned)
+                await carry_out(self._writer, commits.Begin, id, stream, user_id, planned)
                 break
-            except commits.Outdated:
+            except commits.EntityOutdated:
                 if attempt == _TRIES - 1:
                     raise
         self._hide(stream)
@@ -176,21 +177,21 @@ class Erasing:
         """Let readers of a stream's segments see what is being erased now as tombstones."""
         running = [load(row.targets) for row in self._rows.running(stream.id)]
         if running:
-            self._ground.masks[stream.incarnation] = ErasureMask(running)
+            self._masks[stream.incarnation] = ErasureMask(running)
         else:
-            self._ground.masks.pop(stream.incarnation, None)
+            self._masks.pop(stream.incarnation, None)
 
     def _forget(self, stream: Stream) -> None:
         """Answer from nothing that was read or counted before observations of a stream were hidden."""
-        self._ground.forget()
-        self._ground.snapshots.forget()
-        for serving in self._ground.servings:
+        self._forget_events()
+        self._snapshots.forget()
+        for serving in self._state_readers:
             self._keep(serving.forget(stream))
 
     def _stream(self, row: ErasureRow) -> Stream | None:
         """The stream of an erasure, while it is there."""
-        stored = Streams(self._ground.reader).by_id(row.stream)
-        stream = None if stored is None else self._ground.log.catalog.find(stored.name)
+        stored = Streams(self._reader).by_id(row.stream)
+        stream = None if stored is None else self._log.catalog.find(stored.name)
         return stream if stream is not None and stream.id == row.stream else None
 
     def find(self, id: str, user_id: str) -> ErasureRow:
@@ -206,17 +207,16 @@ class Erasing:
             self.find(after, user_id)
         return self._rows.page(user_id, after, limit)
 
-    async def _planned(self, entity_id: str, user_id: str) -> tuple[Stream, Planned]:
-        ground = self._ground
-        row = ground.snapshots.groups.row(entity_id, user_id)
-        stream = ground.snapshots.stream(row.stream)
-        entity_type, head, now_us = stream.name.removeprefix(ENTITIES), stream.head, ground.clock.now_us()
+    async def _planned(self, entity_id: str, user_id: str) -> tuple[Stream, PlannedErasure]:
+        row = self._snapshots.groups.row(entity_id, user_id)
+        stream = self._snapshots.stream(row.stream)
+        entity_type, head, now_us = stream.name.removeprefix(ENTITIES), stream.head, self._clock.now_us()
 
-        def read() -> Planned:
-            connection = ground.connect()
+        def read() -> PlannedErasure:
+            connection = self._connect()
             try:
                 targets = targets_of(connection, entity_id, entity_type)
-                return planning.planned(connection, ground.segments, stream, head, user_id, targets, now_us)
+                return planned(connection, self._segments, stream, head, user_id, targets, now_us)
             finally:
                 connection.close()
 
@@ -239,8 +239,8 @@ class Erasing:
         return pause
 
     async def _perform(self, row: ErasureRow) -> None:
-        ground, targets, stream = self._ground, load(row.targets), self._stream(row)
-        report = decoding.decode(row.report, Report)
+        targets, stream = load(row.targets), self._stream(row)
+        report = decoding.decode(row.report, ErasureReport)
         if stream is not None:
             report = await self._rewrite_log(row, stream)
             await self._offer(row, report)
@@ -252,46 +252,46 @@ class Erasing:
             await self._remove_files(row, stream, report)
         await self._note(row, report, "pages")
         await self._overwrite()
-        await ground.apply(lambda batch: _end(batch, row, stream, report))
+        await self._apply(lambda batch: _end(batch, row, stream, report))
         if stream is not None:
             self._hide(stream)
-        ground.snapshots.forget()
+        self._snapshots.forget()
 
     async def _pause(self, seconds: float) -> None:
         """Let others have their turn."""
         if not await self._loop.rest(seconds):
             raise _Stopped
 
-    async def _note(self, row: ErasureRow, report: Report, step: str) -> None:
+    async def _note(self, row: ErasureRow, report: ErasureReport, step: str) -> None:
         if self._loop.stopping.is_set():
             raise _Stopped
         document = msgspec.json.encode(report).decode()
-        await self._ground.apply(lambda batch: Erasures(batch.connection).update(row.id, step=step, report=document))
+        await self._apply(lambda batch: Erasures(batch.connection).update(row.id, step=step, report=document))
 
-    async def _rewrite_log(self, row: ErasureRow, stream: Stream) -> Report:
+    async def _rewrite_log(self, row: ErasureRow, stream: Stream) -> ErasureReport:
         """Put tombstones into the log; answers what was done so far."""
         async with self._rewriting:
-            known = self._rows.get(row.id)
-            report, rows = decoding.decode((known or row).report, Report), 0
+            stored_row = self._rows.get(row.id)
+            report, rows = decoding.decode((stored_row or row).report, ErasureReport), 0
             targets = load(row.targets)
             for key in targets.keys:
                 start: int | None = 0
                 while start is not None:
-                    done = await carry_out(self._ground.writer, commits.RewriteRows, stream, targets, key, start)
+                    done = await carry_out(self._writer, commits.RewriteRows, stream, targets, key, start)
                     rows, start = rows + done.rows, done.next
             if rows:
                 report.log_rows += rows
                 document = msgspec.json.encode(report).decode()
-                await self._ground.apply(lambda batch: Erasures(batch.connection).update(row.id, report=document))
+                await self._apply(lambda batch: Erasures(batch.connection).update(row.id, report=document))
             return report
 
-    async def _offer(self, row: ErasureRow, report: Report) -> None:
+    async def _offer(self, row: ErasureRow, report: ErasureReport) -> None:
         """Leave segments to workers where it is much, until they are rewritten or nobody works on them."""
-        plan = decoding.decode(row.plan, Plan)
+        plan = decoding.decode(row.plan, ErasurePlan)
         if sum(held.bytes for held in plan.segments) < OFFER_BYTES:
             return
         await self._note(row, report, OFFERED)
-        plans, streams, quiet_since = ErasePlanner(self._ground.reader), Streams(self._ground.reader), monotonic()
+        plans, streams, quiet_since = ErasePlanner(self._reader), Streams(self._reader), monotonic()
         while (stored := streams.by_id(row.stream)) is not None and plans.left(row, stored):
             if self._is_worked_on(row.stream):
                 quiet_since = monotonic()
@@ -300,20 +300,19 @@ class Erasing:
             await self._pause(_LOOK_S)
 
     def _is_worked_on(self, stream: int) -> bool:
-        work = Work(self._ground.reader)
-        held = {lease.id for lease in work.held(self._ground.clock.now_us())}
+        work = Work(self._reader)
+        held = {lease.id for lease in work.held(self._clock.now_us())}
         return any(unit.job == "erase" and unit.lease in held for unit in work.working_on(stream))
 
-    async def _rewrite_objects(self, row: ErasureRow, stream: Stream, report: Report) -> None:
+    async def _rewrite_objects(self, row: ErasureRow, stream: Stream, report: ErasureReport) -> None:
         """Publish the stream until neither it nor what is listed for it holds anything of what goes."""
-        ground = self._ground
         while True:
-            publication = await ground.sealer.publish(stream.id)
+            publication = await self._sealer.publish(stream.id)
             if publication is None:
                 return  # it was deleted
             report.rewritten |= {old.segment.name: new.name for old, new in publication.swaps.made}
             await self._note(row, report, "objects")
-            derived = [*States(ground.reader).retired(stream.id), *Companions(ground.reader).retired(stream.id)]
+            derived = [*States(self._reader).retired(stream.id), *Companions(self._reader).retired(stream.id)]
             if not publication.swaps.made and not publication.swaps.left and not derived:
                 return
 
@@ -324,34 +323,33 @@ class Erasing:
             with commits.secure(batch.connection):
                 Aliases(batch.connection).drop_moved(targets.ids)
 
-        await self._ground.apply(perform)
+        await self._apply(perform)
 
-    async def _remove_files(self, row: ErasureRow, stream: Stream, report: Report) -> None:
+    async def _remove_files(self, row: ErasureRow, stream: Stream, report: ErasureReport) -> None:
         """Let go of what was folded and of files, and remove what nothing lists from the store."""
-        ground = self._ground
-        for serving in (ground.snapshots.serving, *ground.servings):
+        for serving in (self._snapshots.serving, *self._state_readers):
             await serving.forget(stream)
-        ground.snapshots.forget()
+        self._snapshots.forget()
         await self._pause(GRACE_S)
-        report.removed += await ground.sealer.purge(stream.id)
+        report.removed += await self._sealer.purge(stream.id)
         await self._note(row, report, "files")
-        while await asyncio.to_thread(ground.prune):
+        while await asyncio.to_thread(self._prune):
             await self._pause(GRACE_S)  # someone still reads
 
     async def _overwrite(self) -> None:
         """Overwrite pages that the database does not use, and what waits to be moved into it."""
-        writer = self._ground.writer
+        writer = self._writer
         while (await carry_out(writer, commits.Fill)).left:
             await self._pause(0)
         while (await carry_out(writer, commits.Unfill)).removed:
             await self._pause(0)
-        while not await asyncio.to_thread(database.truncate, self._ground.database):
+        while not await asyncio.to_thread(database.truncate, self._database):
             await self._pause(_LOOK_S)
 
 
 def _rewrite_all(batch: Batch, stream: Stream, row: ErasureRow) -> None:
     """Put tombstones into the log where a server had stopped before it had done so."""
-    targets, report = load(row.targets), decoding.decode(row.report, Report)
+    targets, report = load(row.targets), decoding.decode(row.report, ErasureReport)
     for key in targets.keys:
         start: int | None = 0
         while start is not None:
@@ -368,7 +366,7 @@ def _retire(batch: Batch, row: ErasureRow) -> None:
     batch.published.mark(row.stream, batch.now_us)
 
 
-def _end(batch: Batch, row: ErasureRow, stream: Stream | None, report: Report) -> None:
+def _end(batch: Batch, row: ErasureRow, stream: Stream | None, report: ErasureReport) -> None:
     erasures = Erasures(batch.connection)
     erasures.end(row.id, batch.now_us, msgspec.json.encode(report).decode())
     ended = erasures.get(row.id)
@@ -384,5 +382,5 @@ def is_over(row: ErasureRow) -> bool:
 
 def listed_files(connection: Connection) -> tuple[set[str], set[str], set[str]]:
     """The checksums of every segment, companion part and state that counts."""
-    parts = {part.sha256 for one in Companions(connection).every() for part in one.parts.values()}
-    return Published(connection).every_checksum(), parts, {one.sha256 for one in States(connection).every()}
+    parts = {part.sha256 for companion in Companions(connection).every() for part in companion.parts.values()}
+    return Published(connection).every_checksum(), parts, {state.sha256 for state in States(connection).every()}

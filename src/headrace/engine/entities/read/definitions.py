@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from headrace.engine.entities.entity_hook import ENTITIES, EntityHook
+from headrace.engine.entities.entity_type import ENTITIES, EntityType
 from headrace.errors import UnknownEntityType
 from headrace.reduce.policies.definition import TypeDefinition
 from headrace.storage.database import Connection
@@ -14,23 +14,23 @@ from headrace.storage.entity_types import EntityChanges, SchemaRegistry
 Known = dict[str, tuple[int, TypeDefinition]]
 
 
-def defined_of(kind: EntityHook) -> TypeDefinition:
+def defined_of(kind: EntityType) -> TypeDefinition:
     """A type as it is now."""
     configs = {name: kind.config(name) for name in kind.lives()}
     return TypeDefinition(kind.entity_type, ENTITIES + kind.entity_type, configs, kind.undone)
 
 
-class Types:
+class TypeDefinitions:
     """The entity types that hold as of one change, read through one connection."""
 
-    def __init__(self, connection: Connection, version: int, known: Known | None = None) -> None:
+    def __init__(self, connection: Connection, version: int, cache: Known | None = None) -> None:
         """``known`` are types that were read before: those that have not changed since are not read again."""
         self._connection, self._registry = connection, SchemaRegistry(connection)
         self.version = version
-        self._known: Known = {} if known is None else known
+        self._known: Known = {} if cache is None else cache
 
     @classmethod
-    def read(cls, connection: Connection) -> Types:
+    def read(cls, connection: Connection) -> TypeDefinitions:
         """The types as they are stored."""
         return cls(connection, EntityChanges(connection).newest())
 
@@ -50,9 +50,9 @@ class Types:
 
     def defined(self, name: str) -> TypeDefinition:
         """A type by its name."""
-        number, known = EntityChanges(self._connection).newest_of(name), self._known.get(name)
-        if known is None or known[0] != number:
+        number, cached = EntityChanges(self._connection).newest_of(name), self._known.get(name)
+        if cached is None or cached[0] != number:
             if not self._registry.knows(name):
                 raise UnknownEntityType("there is no entity type of this name", entity_type=name)
-            known = self._known[name] = number, defined_of(EntityHook.load(self._connection, name))
-        return known[1]
+            cached = self._known[name] = number, defined_of(EntityType.load(self._connection, name))
+        return cached[1]

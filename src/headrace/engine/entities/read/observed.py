@@ -81,8 +81,8 @@ class Observations:
         """The observations with an entity's key in a range, in order."""
         start, stop = self._range(start, stop)
         placed, rows = self._look(entity_id, start, stop)
-        for one in placed:
-            yield from self._sealed(one, entity_id, start, stop)
+        for entry in placed:
+            yield from self._sealed(entry, entity_id, start, stop)
         for row in rows:
             yield from _of_row(row, entity_id, start, stop)
 
@@ -92,8 +92,8 @@ class Observations:
         placed, rows = self._look(entity_id, start, stop)
         for row in reversed(rows):
             yield from reversed(list(_of_row(row, entity_id, start, stop)))
-        for one in reversed(placed):
-            yield from reversed(list(self._sealed(one, entity_id, start, stop)))
+        for entry in reversed(placed):
+            yield from reversed(list(self._sealed(entry, entity_id, start, stop)))
 
     def _range(self, start: int, stop: int | None) -> tuple[int, int]:
         head = self._head
@@ -111,13 +111,13 @@ class Observations:
 
     def _logged(self, key: str, start: int, stop: int) -> list[Entries]:
         """The rows of the log that may hold a key."""
-        owner, found = self._stream.id, None
+        owner, entries = self._stream.id, None
         if self._tails is not None:
-            found = self._tails.of(self._connection, self._stream, key, self._head.published_seq, start, stop)
-        if found is None:
+            entries = self._tails.of(self._connection, self._stream, key, self._head.published_seq, start, stop)
+        if entries is None:
             return list(self._wal.scan_key(owner, key, start, stop))
         rows: list[Entries] = []
-        for seq in found:
+        for seq in entries:
             if not rows or seq >= rows[-1].seq + rows[-1].count:
                 row = self._wal.holding(owner, seq)
                 rows += [] if row is None else [row]
@@ -133,6 +133,6 @@ class Observations:
 
 def _of_row(row: Entries, key: str, start: int, stop: int) -> Iterator[Observed]:
     keys = [row.key] * row.count if row.keys is None else _KEYS.decode(row.keys)
-    for place, body in enumerate(entries_of(row.body)):
-        if keys[place] == key and start <= row.seq + place < stop:
-            yield Observed(row.seq + place, row.append_us, decode(bytes(body)))
+    for index, body in enumerate(entries_of(row.body)):
+        if keys[index] == key and start <= row.seq + index < stop:
+            yield Observed(row.seq + index, row.append_us, decode(bytes(body)))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.engine.derive.generation import Generation, NotReady
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_reader import FoldPace, StateReader
-from headrace.engine.entities.entity_hook import EntityHook, schema_of
-from headrace.engine.entities.read.definitions import Known, Types, defined_of
-from headrace.engine.entities.read.grouping import Group, Groups
+from headrace.engine.entities.entity_type import EntityType, schema_of
+from headrace.engine.entities.read.definitions import Known, TypeDefinitions, defined_of
+from headrace.engine.entities.read.entity_groups import EntityGroup, EntityGroups
 from headrace.engine.entities.read.observed import Reading
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
@@ -75,10 +75,10 @@ class View(NamedTuple):
     """What is asked for, found: the entity, its stream, and the schema and policies that it is seen by."""
 
     asked: Asked
-    group: Group
+    group: EntityGroup
     stream: Stream
     head: Head
-    kind: EntityHook
+    kind: EntityType
     schema: Schema | None
     #: The life that has the policies, and the policies.
     life: str
@@ -110,13 +110,13 @@ class Snapshots:
 
     def __init__(
         self,
+        *,
         log: Log,
         reader: Connection,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
         bench: StateBuilder,
         number: Callable[[], int],
-        *,
         fold_rows: int,
         row_bytes: int,
     ) -> None:
@@ -125,7 +125,7 @@ class Snapshots:
         #: How observations are read.
         self.reading = Reading(connect, segments)
         self._known: Known = {}
-        self._types = Types(reader, -1, self._known)
+        self._types = TypeDefinitions(reader, -1, self._known)
         self.serving: StateReader[TypeDefinition] = StateReader(
             log,
             Wal(reader),
@@ -136,9 +136,9 @@ class Snapshots:
             fold_rows,
             PACE,
         )
-        self.groups = Groups(reader)
+        self.groups = EntityGroups(reader)
         self._names: dict[int, str] = {}
-        self._kinds: dict[str, tuple[EntityHook, TypeDefinition]] = {}
+        self._kinds: dict[str, tuple[EntityType, TypeDefinition]] = {}
         #: Rows that were folded anew.
         self.rows = DecodedCache(row_bytes)
         self._gate = Gate(AT_ONCE)
@@ -149,21 +149,21 @@ class Snapshots:
         await self.serving.stop()
         self.reading.close()
 
-    def current(self) -> Types:
+    def current(self) -> TypeDefinitions:
         """The entity types that hold now."""
         number = self._number()
         if number != self._types.version:
-            self._types = Types(self._reader, number, self._known)
+            self._types = TypeDefinitions(self._reader, number, self._known)
         return self._types
 
-    def get(self, asked: Asked) -> Shown:
+    def get(self, query: Asked) -> Shown:
         """An entity, where that is at hand; raises NotReady where not, EntityNotFound where there is none."""
-        return self._at_hand(self.view(asked))
+        return self._at_hand(self.view(query))
 
-    async def find(self, asked: Asked) -> Shown:
+    async def find(self, query: Asked) -> Shown:
         """The same, however long it takes."""
         while True:
-            view = self.view(asked)
+            view = self.view(query)
             try:
                 return self._at_hand(view)
             except NotReady:
@@ -172,23 +172,23 @@ class Snapshots:
                 else:
                     return await self._folded_anew(view)
 
-    def view(self, asked: Asked) -> View:
+    def view(self, query: Asked) -> View:
         """What is asked for."""
-        row = self.groups.row(asked.entity_id, asked.user_id)
-        group = self.groups.of(row, _EVER if asked.at_ingested_us is None else asked.at_ingested_us)
+        row = self.groups.row(query.entity_id, query.user_id)
+        group = self.groups.of(row, _EVER if query.at_ingested_us is None else query.at_ingested_us)
         stream = self.stream(row.stream)
         head = stream.head
         kind = None if head.registry is None else head.registry.hook
-        assert isinstance(kind, EntityHook)
+        assert isinstance(kind, EntityType)
         life = row.user_id if row.user_id in kind.lives() else EVERYONE
         config = kind.config(life)
-        if asked.schema_version is None:
+        if query.schema_version is None:
             effective = kind.effective(row.user_id)
             schema = None if effective is None else effective.schema
         else:
-            schema = self._version(kind.entity_type, row.user_id, asked.schema_version, asked.scope)
+            schema = self._version(kind.entity_type, row.user_id, query.schema_version, query.scope)
             config = schema.reducer_config
-        return View(asked, group, stream, head, kind, schema, life, config)
+        return View(query, group, stream, head, kind, schema, life, config)
 
     def forget(self) -> None:
         """Keep no row that was folded anew: observations were erased."""
@@ -204,15 +204,15 @@ class Snapshots:
             name = self._names[id] = row.name
         return self._log.find(name)
 
-    def _version(self, entity_type: str, user_id: str, given: str, scope: str | None) -> Schema:
+    def _version(self, entity_type: str, user_id: str, version: str, scope: str | None) -> Schema:
         """A version of a type by its number: the user's own, else the global one, unless it is said whose."""
-        parsed, registry = semver.parse(given), SchemaRegistry(self._reader)
-        named = given if parsed is None else str(parsed)
+        parsed, registry = semver.parse(version), SchemaRegistry(self._reader)
+        named = version if parsed is None else str(parsed)
         for owner in _OWNERS[scope](user_id):
             row = registry.version(entity_type, owner, named)
             if row is not None:
                 return schema_of(row)
-        raise NotFound("the entity type has no such version", entity_type=entity_type, schema_version=given)
+        raise NotFound("the entity type has no such version", entity_type=entity_type, schema_version=version)
 
     def _at_hand(self, view: View) -> Shown:
         if self._may_use_states(view):
@@ -239,11 +239,11 @@ class Snapshots:
         """Whether a generation answers for the very policies that are asked for."""
         return generation.is_folded(view.life, self._defined(view.kind).lives[view.life].id)
 
-    def _defined(self, kind: EntityHook) -> TypeDefinition:
-        known = self._kinds.get(kind.entity_type)
-        if known is None or known[0] is not kind:
-            known = self._kinds[kind.entity_type] = kind, defined_of(kind)
-        return known[1]
+    def _defined(self, kind: EntityType) -> TypeDefinition:
+        cached = self._kinds.get(kind.entity_type)
+        if cached is None or cached[0] is not kind:
+            cached = self._kinds[kind.entity_type] = kind, defined_of(kind)
+        return cached[1]
 
     def _has_states(self, view: View) -> bool:
         generation = self.serving.tail_of(view.entity_type) if self._may_use_states(view) else None
@@ -251,23 +251,23 @@ class Snapshots:
 
     async def _folded_anew(self, view: View) -> Shown:
         async with self._gate:
-            known = _Folded(None, 0) if view.asked.is_past else self.rows.get(_mark(view)) or _Folded(None, 0)
-            if known.through >= view.head.next_seq > 0:
-                return _finished(view, known.row)  # somebody else has just done it
-            row = await asyncio.to_thread(self._fold, view, known)
+            folded = _Folded(None, 0) if view.asked.is_past else self.rows.get(_mark(view)) or _Folded(None, 0)
+            if folded.through >= view.head.next_seq > 0:
+                return _finished(view, folded.row)  # somebody else has just done it
+            row = await asyncio.to_thread(self._fold, view, folded)
             if not view.asked.is_past:
                 self.rows.keep(_mark(view), _Folded(row, view.head.next_seq), _ROW_BYTES)
             return _finished(view, row)
 
-    def _fold(self, view: View, known: _Folded) -> EntityState | None:
+    def _fold(self, view: View, folded: _Folded) -> EntityState | None:
         """Go on with a row that was folded, from the observations that it lacks."""
-        reducer, asked = _reducer(view), view.asked
-        row = None if known.row is None else reducer.unpack(reducer.pack(known.row))
-        with self.reading.opened(view.stream, view.head) as found:
-            for seq, at_us, observation in view.group.observations(found, known.through):
-                if asked.as_of_us is not None and observation.observed_at_us > asked.as_of_us:
+        reducer, query = _reducer(view), view.asked
+        row = None if folded.row is None else reducer.unpack(reducer.pack(folded.row))
+        with self.reading.opened(view.stream, view.head) as observations:
+            for seq, at_us, observation in view.group.observations(observations, folded.through):
+                if query.as_of_us is not None and observation.observed_at_us > query.as_of_us:
                     continue
-                if asked.at_ingested_us is not None and at_us > asked.at_ingested_us:
+                if query.at_ingested_us is not None and at_us > query.at_ingested_us:
                     continue
                 if reducer.place(observation) is not None:
                     row = reducer.fold(row, observation, at_us // 1000, seq)

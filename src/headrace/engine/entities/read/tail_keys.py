@@ -58,8 +58,8 @@ class _Tail:
 
     def of(self, key: str, start: int, stop: int) -> list[int]:
         seqs = self._seqs[: self.count][self._hashes[: self.count] == hash(key)]
-        found: list[int] = seqs[(seqs >= start) & (seqs < stop)].tolist()
-        return found
+        matching_seqs: list[int] = seqs[(seqs >= start) & (seqs < stop)].tolist()
+        return matching_seqs
 
     def fill(self, rows: WalKeys, stream: int, stop: int) -> None:
         """Take in the rows up to an entry. Where rows have gone that were not seen, the tail begins after them."""

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import msgspec
 
-from headrace.engine.entities.types.journal import Action, Document
-from headrace.engine.entities.types.resolving import Base, followers
+from headrace.engine.entities.types.journal import Action, TypeChange
+from headrace.engine.entities.types.type_base import TypeBase, followers
 from headrace.reduce.policies.reducer import life_of
 from headrace.schema.entity.nodes import ReducerConfig, Schema
 from headrace.schema.plan import Effect, Impact, Plan
@@ -21,18 +21,18 @@ from headrace.storage.entity_types import EVERYBODY, SchemaRow
 Counts = Mapping[str, int]
 
 
-class Owned(NamedTuple):
+class OwnerChange(NamedTuple):
     """What a change does for one owner."""
 
     owner: str
-    document: Document
+    document: TypeChange
 
 
 def steps(
-    base: Base, plan: Plan[Schema], action: Action, made: SchemaRow | None, active: Schema | None, now_us: int
-) -> tuple[Owned, ...]:
+    base: TypeBase, plan: Plan[Schema], action: Action, made: SchemaRow | None, active: Schema | None, now_us: int
+) -> tuple[OwnerChange, ...]:
     """What is done for the owner, and for the users who follow."""
-    own = Document(
+    own = TypeChange(
         action,
         made=made,
         active=None if active is None else active.schema_version,
@@ -42,14 +42,16 @@ def steps(
         reasons=plan.reasons,
     )
     follow = followers(base, active) if base.owner == EVERYBODY and active is not None else ()
-    return (Owned(base.owner, own), *(_follow(base, schema, now_us) for schema in follow))
+    return (OwnerChange(base.owner, own), *(_follow(base, schema, now_us) for schema in follow))
 
 
-def _follow(base: Base, schema: Schema, now_us: int) -> Owned:
+def _follow(base: TypeBase, schema: Schema, now_us: int) -> OwnerChange:
     user, version = str(schema.user_id), schema.schema_version
     before = base.rows[user].schema_version
-    document = Document("follow", made=row_of(schema, now_us), active=version, from_version=before, to_version=version)
-    return Owned(user, document)
+    document = TypeChange(
+        "follow", made=row_of(schema, now_us), active=version, from_version=before, to_version=version
+    )
+    return OwnerChange(user, document)
 
 
 def row_of(schema: Schema, now_us: int) -> SchemaRow:
@@ -68,18 +70,18 @@ def row_of(schema: Schema, now_us: int) -> SchemaRow:
     )
 
 
-def impact(base: Base, old: Schema | None, new: Schema, counts: Counts) -> list[Impact]:
+def impact(base: TypeBase, old: Schema | None, new: Schema, counts: Counts) -> list[Impact]:
     """What the change does to snapshots, and to users' schemas that follow."""
     before = old or base.common
     config = ReducerConfig({}) if before is None else before.reducer_config
     same = life_of(config) == life_of(new.reducer_config)
-    found = [Impact("snapshots", Effect.KEPT if same else Effect.REBUILT, counts)]
+    impacts = [Impact("snapshots", Effect.KEPT if same else Effect.REBUILT, counts)]
     if base.owner == EVERYBODY and (users := sum(1 for _ in followers(base, new))):
-        found.append(Impact("user_schemas", Effect.REBUILT, {"users": users}))
-    return found
+        impacts.append(Impact("user_schemas", Effect.REBUILT, {"users": users}))
+    return impacts
 
 
-def after(base: Base) -> str:
+def after(base: TypeBase) -> str:
     """What holds once the owner has no active version."""
     if base.owner != EVERYBODY and base.common is not None:
         return f"the global version {base.common.schema_version} holds from then on"

@@ -1,13 +1,16 @@
-"""The stream of an entity type: what its entries look like, and what may be asked of them. It never changes."""
+"""What an entity type is to others: the registry of its stream, which never changes, and its versions as files."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.entities.entity_hook import ENTITIES
+from headrace.engine.entities.entity_type import ENTITIES, schema_of
+from headrace.schema.entity import registration
 from headrace.schema.registry import KeySetting, Registry
+from headrace.storage.entity_types import SchemaRow
 
 _TEXT = {"type": "string"}
 _TEXT_OR_NOTHING = {"type": ["string", "null"]}
@@ -62,3 +65,16 @@ def _search() -> dict[str, Any]:
         "primaryTimestampField": _NO_MOMENT,
         "fields": {name: {**kind, "bindings": bound[name]} for name, kind in kinds.items()},
     }
+
+
+class File(NamedTuple):
+    """Where a version lies, and what it says."""
+
+    path: str
+    content: bytes
+
+
+def files(rows: Iterable[SchemaRow]) -> Iterator[File]:
+    """The file of each version, in the order of their paths."""
+    made = (schema_of(row) for row in rows)
+    yield from sorted(File(registration.path(schema), registration.export(schema)) for schema in made)

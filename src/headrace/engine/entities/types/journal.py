@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace import decoding
-from headrace.engine.entities.entity_hook import ENTITIES, schema_of
+from headrace.engine.entities.entity_type import ENTITIES, schema_of
 from headrace.errors import CorruptData
 from headrace.extract.erasure_mask import load as load_targets
 from headrace.storage.database import Connection
@@ -37,7 +37,7 @@ Action = Literal[
 NONE = ""
 
 
-class Document(msgspec.Struct, frozen=True, omit_defaults=True):
+class TypeChange(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change of one owner's schema: the version that it made, if it made one, and which is active from then on."""
 
     action: Action
@@ -61,15 +61,15 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
 
-def load(row: EntityChangeRow) -> Document:
+def load(row: EntityChangeRow) -> TypeChange:
     """The document of a row."""
     try:
-        return decoding.decode(row.document, Document)
+        return decoding.decode(row.document, TypeChange)
     except msgspec.DecodeError as reason:
         raise CorruptData(f"change {row.number} of the entity types cannot be read: {reason}") from reason
 
 
-def replay(registry: SchemaRegistry, entity_type: str, owner: str, document: Document) -> None:
+def replay(registry: SchemaRegistry, entity_type: str, owner: str, document: TypeChange) -> None:
     """Do what a document says; in the order of their numbers, documents make the registry."""
     if document.made is not None:
         registry.insert(document.made)
@@ -89,31 +89,31 @@ def replay(registry: SchemaRegistry, entity_type: str, owner: str, document: Doc
     registry.set_aliases(entity_type, owner, aliases_of(row))
 
 
-def _replay_enhancement(connection: Connection, entity_type: str, owner: str, document: Document) -> None:
+def _replay_enhancement(connection: Connection, entity_type: str, owner: str, document: TypeChange) -> None:
     enhancements, runs, run = Enhancements(connection), EnhancementRuns(connection), document.run
     if document.enhancement is not None:
         enhancements.set(entity_type, owner, msgspec.json.encode(document.enhancement).decode())
     enhancements.recommend(document.recommendations)
     if run is None:
         return
-    known = runs.find(run.id)
-    if known is None or known.ended_us is None or document.action == "undo":
+    stored_run = runs.find(run.id)
+    if stored_run is None or stored_run.ended_us is None or document.action == "undo":
         runs.save(run)
     if document.action == "undo":
         enhancements.undo(entity_type, run.id, run.fields)
 
 
-def _replay_erasure(connection: Connection, entity_type: str, told: ErasureRow) -> None:
+def _replay_erasure(connection: Connection, entity_type: str, row: ErasureRow) -> None:
     """Let an erasure go on that was not over when the last server was; entries that were lost are not its own."""
     erasures, stream = Erasures(connection), Streams(connection).by_name(ENTITIES + entity_type)
-    known = erasures.get(told.id)
-    if told.ended_us is not None and known is not None and known.ended_us is None:
-        erasures.end(told.id, told.ended_us, told.report)
-    elif known is None and stream is not None:
-        before = min(told.before_seq, stream.next_seq)
-        targets = msgspec.structs.replace(load_targets(told.targets), before_seq=before)
-        here = msgspec.structs.replace(told, stream=stream.id, before_seq=before, targets=targets.dump())
-        erasures.add(here, () if told.ended_us is not None else targets.ids)
+    stored_row = erasures.get(row.id)
+    if row.ended_us is not None and stored_row is not None and stored_row.ended_us is None:
+        erasures.end(row.id, row.ended_us, row.report)
+    elif stored_row is None and stream is not None:
+        before = min(row.before_seq, stream.next_seq)
+        targets = msgspec.structs.replace(load_targets(row.targets), before_seq=before)
+        here = msgspec.structs.replace(row, stream=stream.id, before_seq=before, targets=targets.dump())
+        erasures.add(here, () if row.ended_us is not None else targets.ids)
 
 
 def aliases_of(row: SchemaRow) -> list[str]:

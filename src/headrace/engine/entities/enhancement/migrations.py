@@ -1,0 +1,227 @@
+"""Migrations: values that were stored before there was a field for them are moved there, run by run.
+
+A run goes on from where it was, whatever happens to the server meanwhile, and what it finds twice is stored once. One
+that was undone counts no more: from then on the type is folded without its observations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.engine.entities.enhancement.candidates import FragmentCandidates
+from headrace.engine.entities.enhancement.fragment_moves import FragmentMove, FragmentSlice, FragmentValue, values_in
+from headrace.engine.entities.entity_store import EntityStore
+from headrace.engine.entities.types.entity_types import EntityTypes
+from headrace.engine.entities.types.journal import TypeChange
+from headrace.engine.entities.types.proposals import record
+from headrace.engine.entities.write.store_observations import TypesOutdated
+from headrace.engine.history.stored_events import EventsMoved
+from headrace.engine.log.stream import Stream
+from headrace.errors import BadRequest, Conflict, NotFound
+from headrace.schema.entity.plan import unknown
+from headrace.schema.entity.registration import ChangeRequest
+from headrace.storage.database import Connection
+from headrace.storage.enhancements import EnhancementRuns, Enhancements, Run
+from headrace.storage.entity_types import EVERYBODY
+from headrace.types import Clock
+
+if TYPE_CHECKING:
+    from headrace.storage.segments import Segments
+
+_TRIES = 5
+_MOST_LISTED = 100
+_USER: Callable[[FragmentValue], Any] = attrgetter("found_in.user_id")
+
+Save = Callable[[Run], Awaitable[None]]
+
+
+class Migrations:
+    """The verbs, on the event loop; observations are read in threads."""
+
+    def __init__(
+        self,
+        *,
+        types: EntityTypes,
+        stores: EntityStore,
+        candidates: FragmentCandidates,
+        reader: Connection,
+        connect: Callable[[], Connection],
+        segments: Callable[[], Segments],
+        clock: Clock,
+    ) -> None:
+        self._types, self._stores, self._candidates = types, stores, candidates
+        self._runs, self._enhancements = EnhancementRuns(reader), Enhancements(reader)
+        self._connect, self._segments, self._clock = connect, segments, clock
+        #: Told of every run that begins.
+        self.on_begin: Callable[[], None] = lambda: None
+
+    def find(self, entity_type: str, run_id: str, owners: Iterable[str]) -> Run:
+        """A migration of a type that belongs to one of some owners."""
+        run = self._runs.find(run_id)
+        if run is None or run.job != "migrate" or run.entity_type != entity_type or run.user_id not in owners:
+            raise NotFound("there is no such migration", entity_type=entity_type, run_id=run_id)
+        return run
+
+    def runs(self, entity_type: str, owners: Sequence[str]) -> list[Run]:
+        """Migrations of a type, the newest first."""
+        return self._runs.of_type(entity_type, "migrate", owners, _MOST_LISTED)
+
+    def undone(self, entity_type: str) -> Mapping[str, Sequence[str]]:
+        """The migrations that do not count any more."""
+        return self._enhancements.undone(entity_type)
+
+    async def planned(self, entity_type: str, owner: str, fields: Sequence[str]) -> dict[str, int]:
+        """How many values of each key have no place so far, or had none when they came."""
+        stats = (await self._candidates.tallied(entity_type, owner)).keys.stats
+        return {name: stats[name].frequency + stats[name].nulls if name in stats else 0 for name in fields}
+
+    async def begin(self, entity_type: str, owner: str, fields: Sequence[str], who: str) -> Run:
+        """Let the values of some fields be moved, those of a user or of everybody; others do the work.
+
+        Where the same is about to be done, it is not done twice.
+        """
+        existing_fields = self._candidates.schema(entity_type, owner).schema_definition.fields
+        absent = [name for name in fields if name not in existing_fields]
+        if absent or not fields:
+            raise BadRequest(f"no such fields: {', '.join(absent) or 'none given'}", field="fields", unknown=absent)
+        run = migration(entity_type, owner, fields, who, self._clock.now_us())
+        mark = entity_type, owner, run.fields
+        for other in self._runs.open():
+            if other.until is None and (other.entity_type, other.user_id, other.fields) == mark:
+                return other
+        await self._types.change(entity_type, owner, record(TypeChange("migrate", run=run)), who, False)
+        self.on_begin()
+        return run
+
+    async def of_update(
+        self, entity_type: str, owner: str, who: str, request: ChangeRequest
+    ) -> Run | Mapping[str, Any]:
+        """What an update that asks for it does about what was stored before; of a dry run what it would do."""
+        update = request.update
+        names = {addition.name for addition in update.fields_to_add} | {
+            converter.field for converter in update.converters_to_add
+        }
+        whose = request.migrate_user_id or owner
+        if owner not in (whose, EVERYBODY):
+            raise BadRequest("only an operator moves the values of others", field="migrate_user_id")
+        if request.dry_run or not names:
+            return {"dry_run": True, "fragments": await self.planned(entity_type, whose, sorted(names))}
+        return await self.begin(entity_type, whose, sorted(names), who)
+
+    async def undo(self, entity_type: str, run_id: str, owners: Sequence[str], who: str) -> Run:
+        """Let a migration count no more; what it had moved is seen as before."""
+        run = self.find(entity_type, run_id, owners)
+        if run.ended_us is None:
+            raise Conflict("the migration goes on: it can be undone once it has ended", run_id=run_id)
+        if run_id not in self.undone(entity_type):
+            gone = msgspec.structs.replace(run, outcome={**run.outcome, "undone_us": self._clock.now_us()})
+            await self._types.change(entity_type, run.user_id, record(TypeChange("undo", run=gone)), who, False)
+        return self.find(entity_type, run_id, owners)
+
+    async def perform(self, run: Run, save: Save) -> Run:
+        """Do what is left of a run; answers how it ended."""
+        stream = self._stream(run.entity_type)
+        until = stream.head.next_seq if run.until is None else run.until
+        run = msgspec.structs.replace(run, until=until)
+        while run.through < until:
+            run = await self._next(stream, run)
+            await save(run)
+        ended = msgspec.structs.replace(run, state="completed", ended_us=self._clock.now_us(), reason=None)
+        await self._types.change(run.entity_type, run.user_id, record(TypeChange("migrate", run=ended)), run.who, False)
+        return ended
+
+    async def _next(self, stream: Stream, run: Run) -> Run:
+        """Move the values of one step; they are looked for again where something was erased meanwhile."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(TypesOutdated):
+                return await self._moved(run, await self._slice(stream, run))
+        raise Conflict(f"observations of {stream.name} keep being erased", stream=stream.name)
+
+    async def _slice(self, stream: Stream, run: Run) -> FragmentSlice:
+
+        for _ in range(_TRIES):
+            try:
+                return await asyncio.to_thread(self._read, stream, run)
+            except EventsMoved:
+                continue  # retention has moved on, or events from the log into segments
+        raise Conflict(f"the events of {stream.name} keep moving", stream=stream.name)
+
+    def _read(self, stream: Stream, run: Run) -> FragmentSlice:
+        connection = self._connect()
+        try:
+            user = run.user_id or None
+            until = stream.head.next_seq if run.until is None else run.until
+            return values_in(stream, connection, self._segments, run.through, until, run.fields, user)
+        finally:
+            connection.close()
+
+    async def _moved(self, run: Run, fragments: FragmentSlice) -> Run:
+        """Store the values of one step."""
+        rounds = self._rounds(run)
+        for user, group in groupby(sorted(fragments.values, key=_USER), key=_USER):
+            if self._types.effective(run.entity_type, user) is None:
+                continue  # nothing holds for this user that would show the values
+            moving = FragmentMove(run.entity_type, list(group), run.id, rounds, fragments.erasures)
+            observe = await self._stores.carry_out(moving, partial(self._stores.held, run.entity_type, user))
+            stored = sum(part.count for part in observe.parts)
+            run = msgspec.structs.replace(
+                run,
+                migrated=run.migrated + stored,
+                repeated=run.repeated + len(observe.prepared.told) - stored,
+                unfit=run.unfit + moving.unfit,
+            )
+        return msgspec.structs.replace(run, through=fragments.through)
+
+    def _rounds(self, run: Run) -> dict[str, int]:
+        """How often migrations of each field were undone."""
+        undone = self.undone(run.entity_type).values()
+        return {name: sum(name in fields for fields in undone) for name in run.fields}
+
+    def _stream(self, entity_type: str) -> Stream:
+        stream = self._types.stream(entity_type)
+        if stream is None:
+            raise unknown(entity_type)
+        return stream
+
+
+def migration(entity_type: str, owner: str, fields: Sequence[str], who: str, now_us: int) -> Run:
+    """A run that is to move values of some fields."""
+    return Run(
+        id=f"mig_{token_hex(12)}",
+        entity_type=entity_type,
+        user_id=owner,
+        state="pending",
+        begun_us=now_us,
+        job="migrate",
+        who=who,
+        fields=tuple(sorted(set(fields))),
+    )
+
+
+def run_document(run: Run) -> dict[str, Any]:
+    """A migration as it is answered."""
+    return {
+        "run_id": run.id,
+        "entity_type": run.entity_type,
+        "scope": "user" if run.user_id else "global",
+        "user_id": run.user_id or None,
+        "state": run.state,
+        "fields": list(run.fields),
+        "through": run.through,
+        "until": run.until,
+        "migrated": run.migrated,
+        "repeated": run.repeated,
+        "unfit": run.unfit,
+        "attempts": run.attempts,
+        "reason": run.reason,
+        "undone": "undone_us" in run.outcome,
+    }

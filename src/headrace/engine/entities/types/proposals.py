@@ -1,0 +1,239 @@
+"""From what is asked for to what an entity type would be: the version made, what becomes active, and who follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.engine.entities.entity_type import schema_of
+from headrace.engine.entities.types.consequences import Counts, OwnerChange, after, impact, row_of, steps
+from headrace.engine.entities.types.journal import NONE, Action, TypeChange
+from headrace.engine.entities.types.type_base import TypeBase, next_version, parsed
+from headrace.engine.entities.write.store_request import first_schema
+from headrace.errors import NoSchemaForEntityType
+from headrace.schema.entity.nodes import Schema
+from headrace.schema.entity.overlay import overlay_schema
+from headrace.schema.entity.plan import plan_activation, plan_registration, plan_update
+from headrace.schema.entity.problem import Notice
+from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
+from headrace.schema.entity.semver import Bump
+from headrace.schema.entity.update import apply_update
+from headrace.schema.plan import Effect, Impact, Plan, Refusal
+from headrace.storage.entity_types import EVERYBODY, SchemaRow
+
+#: How many versions an owner may have of a type.
+MOST_VERSIONS = 1_000
+_FULL = "registry_full"
+_INHERITED = "GLOBAL_FIELDS_INHERITED"
+
+
+class TypeProposal(NamedTuple):
+    """A change with all that it does; one that is refused or changes nothing does nothing."""
+
+    base: TypeBase
+    plan: Plan[Schema]
+    steps: tuple[OwnerChange, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    #: The version that the change is about, where there is one.
+    row: SchemaRow | None = None
+    #: How far an update moves the version, and the fields that come and go with it.
+    bump: Bump = Bump.NONE
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        """Whether the version that it is about is the active one afterwards."""
+        row = self.row
+        if row is None:
+            return False
+        if self.steps and self.steps[0].document.active is not None:
+            return self.steps[0].document.active == row.schema_version
+        return bool(row.active)
+
+    @property
+    def activates(self) -> bool:
+        """Whether the version that it is about becomes the active one."""
+        return bool(self.steps and self.steps[0].document.active)
+
+    def refused(self, refusals: Iterable[Refusal]) -> TypeProposal:
+        """The same, if anything more speaks against it."""
+        more = (*self.plan.refusals, *refusals)
+        plan = msgspec.structs.replace(self.plan, refusals=more)
+        return self._replace(plan=plan, steps=()) if more else self
+
+
+Make = Callable[[TypeBase, Counts, int], TypeProposal]
+
+
+def register(registration: TypeRegistration) -> Make:
+    """A version as it is given; a user's takes in what is global."""
+
+    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
+        schema, notices = _owned(base, registration.schema)
+        active = base.active(base.owner)
+        impacts = impact(base, active, schema, counts)
+        plan = plan_registration(active, schema, base.versions(base.owner), impacts)
+        notices = (*registration.notices, *notices)
+        return _proposal(base, plan, "register", now_us, activates=registration.activate, notices=notices)
+
+    return make
+
+
+def update(request: ChangeRequest) -> Make:
+    """The next version of what holds for the owner."""
+
+    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
+        basis = _basis(base)
+        if basis is None:
+            message = f"no schema of {base.entity_type} holds here that could be updated: register or activate one"
+            raise NoSchemaForEntityType(message, entity_type=base.entity_type)
+        taken = base.versions(base.owner)
+        made = apply_update(basis, request.update, taken)
+        if isinstance(made, list):
+            return TypeProposal(base, plan_update(basis, request.update, taken))
+        plan = plan_update(basis, request.update, taken, impact(base, basis, made.schema, counts))
+        notices = tuple(made.notices)
+        proposal = _proposal(base, plan, "update", now_us, activates=request.activate, notices=notices)
+        old, new = basis.schema_definition.fields, made.schema.schema_definition.fields
+        added, removed = (
+            tuple(name for name in fields if name not in other) for fields, other in ((new, old), (old, new))
+        )
+        return proposal._replace(bump=made.bump, added=added, removed=removed)
+
+    return make
+
+
+def activate(row: SchemaRow) -> Make:
+    """Make a version that exists the active one."""
+
+    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
+        schema, active = schema_of(row), base.active(base.owner)
+        plan = plan_activation(active, schema, impact(base, active, schema, counts))
+        current = base.rows.get(base.owner)
+        if current is not None and current.id == row.id:
+            return TypeProposal(base, plan, row=current)
+        return TypeProposal(base, plan, steps(base, plan, "activate", None, schema, now_us), row=_as_active(row, False))
+
+    return make
+
+
+def deactivate(row: SchemaRow) -> Make:
+    """Let a version be active no longer; what holds then is the global one, or none."""
+
+    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
+        schema, current = schema_of(row), base.rows.get(base.owner)
+        if current is None or current.id != row.id:
+            plan = _plan(base, row.schema_version, row.schema_version, schema)
+            return TypeProposal(base, plan, row=_as_active(row, False))
+        impact = Impact("snapshots", Effect.REBUILT, counts)
+        plan = _plan(base, row.schema_version, NONE, schema, impact=(impact,), reasons=(after(base),))
+        document = TypeChange("deactivate", active=NONE, from_version=row.schema_version, reasons=plan.reasons)
+        return TypeProposal(base, plan, (OwnerChange(base.owner, document),), row=row)
+
+    return make
+
+
+def infer(schema: Schema) -> Make:
+    """The first version of a type that has none for a user."""
+
+    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
+        if base.rows.get(base.owner) or base.common:
+            row = base.rows.get(base.owner) or base.rows[EVERYBODY]
+            stored = schema_of(row)
+            return TypeProposal(base, _plan(base, row.schema_version, row.schema_version, stored), row=row)
+        taken = base.versions(base.owner)
+        version = schema.schema_version
+        if version in taken:
+            version = next_version(str(max(map(parsed, taken))), Bump.MAJOR, taken)
+        own = msgspec.structs.replace(schema, scope="user", user_id=base.owner, schema_version=version)
+        return _proposal(base, plan_registration(None, own, taken), "infer", now_us, activates=True)
+
+    return make
+
+
+def _owned(base: TypeBase, schema: Schema) -> tuple[Schema, tuple[Notice, ...]]:
+    """A schema that is given, as its owner has it."""
+    if base.owner == EVERYBODY:
+        return schema, ()
+    own, common = msgspec.structs.replace(schema, user_id=base.owner), base.common
+    if common is None:
+        return own, ()
+    made = msgspec.structs.replace(overlay_schema(own, None, common), base_version=common.schema_version)
+    own_fields = own.schema_definition.fields
+    inherited = tuple(name for name in made.schema_definition.fields if name not in own_fields)
+    message = "these fields come from the global schema"
+    return made, (Notice(_INHERITED, message, inherited),) if inherited else ()
+
+
+def _basis(base: TypeBase) -> Schema | None:
+    """What the owner's schema is updated from: what holds for them, as one of their own."""
+    common = base.common
+    if base.owner == EVERYBODY:
+        return common
+    own = base.active(base.owner)
+    if own is None:
+        if common is None:
+            return None
+        own = msgspec.structs.replace(common, scope="user", user_id=base.owner)
+    elif common is not None:
+        own = overlay_schema(own, base.made_from(own), common)
+    return own if common is None else msgspec.structs.replace(own, base_version=common.schema_version)
+
+
+def _proposal(
+    base: TypeBase,
+    plan: Plan[Schema],
+    action: Action,
+    now_us: int,
+    *,
+    activates: bool,
+    notices: tuple[Notice, ...] = (),
+) -> TypeProposal:
+    """A change that makes a version, unless the plan has nothing to make."""
+    schema, current = plan.registry, base.rows.get(base.owner)
+    if plan.refusals or plan.changes_nothing:
+        return TypeProposal(base, plan, notices=notices, row=current or base.rows.get(EVERYBODY))
+    if len(base.versions(base.owner)) >= MOST_VERSIONS:
+        refusal = Refusal(_FULL, "", f"{base.entity_type} has {MOST_VERSIONS} versions: no more are kept")
+        return TypeProposal(base, msgspec.structs.replace(plan, refusals=(refusal,)), notices=notices)
+    row = row_of(schema, now_us)
+    done = steps(base, plan, action, row, schema if activates else None, now_us)
+    return TypeProposal(base, plan, done, notices, row)
+
+
+def _as_active(row: SchemaRow, active: bool) -> SchemaRow:
+    return msgspec.structs.replace(row, active=int(active))
+
+
+def _plan(
+    base: TypeBase,
+    from_version: str,
+    to_version: str,
+    schema: Schema,
+    *,
+    impact: tuple[Impact, ...] = (),
+    reasons: tuple[str, ...] = (),
+) -> Plan[Schema]:
+    return Plan(
+        subject=base.entity_type,
+        from_version=from_version,
+        to_version=to_version,
+        registry=schema,
+        impact=impact,
+        reasons=reasons,
+    )
+
+
+def record(document: TypeChange) -> Make:
+    """Write something down."""
+
+    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
+        schema = base.active(base.owner) or base.common or first_schema(base.entity_type, ())
+        version = schema.schema_version
+        plan = Plan(subject=base.entity_type, from_version=version, to_version=version, registry=schema)
+        return TypeProposal(base, plan, (OwnerChange(base.owner, document),))
+
+    return make

@@ -1,0 +1,151 @@
+"""Reads the features of keys, at one moment for all that is asked together, and explains how each answer came about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from headrace.config import FeaturesConfig
+from headrace.engine.derive import state_reader
+from headrace.engine.derive.generation import Generation
+from headrace.engine.derive.state_builder import StateBuilder
+from headrace.engine.features.registry import Current
+from headrace.engine.features.source import source_of
+from headrace.engine.log.log import Log
+from headrace.engine.log.stream import Head, Stream
+from headrace.engine.log.stream_registry import StreamRegistry
+from headrace.errors import FeatureNotInTable
+from headrace.format.state.layout import State
+from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.events import EventShapes
+from headrace.reduce.states.coverage import history
+from headrace.storage.derived import States
+from headrace.storage.wal import Wal
+from headrace.types import Clock
+
+
+def explained(
+    defined: TableDefinition,
+    generation: Generation,
+    stream: Stream,
+    through: int,
+    listed: Sequence[State],
+    wanted: Sequence[str],
+) -> dict[str, Any]:
+    """What an answer up to an event comes from, feature by feature."""
+    through = max(through, generation.position)
+    tail, first_seq = generation.base.start, stream.head.first_seq
+    features = {}
+    for name in wanted:
+        life = defined.lives[name]
+        held, _ = history(life, listed, first_seq)
+        start = held[0].first_seq if held else min(first_seq, tail)
+        features[name] = {
+            "life": life.id,
+            "born": stream.offset_at(life.birth),
+            "since": stream.offset_at(max(life.birth, start)),
+            "states": [state.name for state in held],
+            "tail_events": max(0, through - max(tail, life.birth)),
+            "complete": generation.is_folded(name, life.id),
+        }
+    return {
+        "table": defined.table,
+        "tail_from": stream.offset_at(tail),
+        "through": stream.offset_at(through),
+        "features": features,
+    }
+
+
+class Moment(NamedTuple):
+    """What questions are answered for together: a time, how far each source has come, and when to stop looking."""
+
+    now_ms: int
+    heads: Mapping[str, Head]
+    ends: float | None = None
+
+
+class FeatureAnswer(NamedTuple):
+    """The row of a key, whether every feature in it speaks of all events since its birth, and why so."""
+
+    row: dict[str, Any]
+    complete: bool
+    explain: dict[str, Any] | None = None
+
+
+class FeatureReader(state_reader.StateReader[TableDefinition]):
+    """Every table of this node."""
+
+    def __init__(
+        self,
+        *,
+        log: Log,
+        wal: Wal,
+        states: States,
+        current: Callable[[], Current],
+        bench: StateBuilder,
+        clock: Clock,
+        config: FeaturesConfig,
+    ) -> None:
+        super().__init__(
+            log,
+            wal,
+            states,
+            current,
+            shapes_of,
+            bench,
+            config.fold_rows,
+            keying_of=attrgetter("keying"),
+            pending_bytes=config.tail_bytes // 2,
+        )
+        self._clock = clock
+
+    def get(
+        self,
+        table: str,
+        key: Any,
+        features: Sequence[str] | None = None,
+        moment: Moment | None = None,
+        *,
+        explain: bool = False,
+    ) -> FeatureAnswer:
+        """The features of a key at a moment: now, where none is given."""
+        defined = self.defined(table)
+        wanted = self.wanted(defined, features)
+        packed_key = defined.reducer.key(key)
+        now_ms, heads, ends = self.moment([table]) if moment is None else moment
+        head = heads[defined.stream]
+        generation, stream = self.at_hand(defined, head, by_key=True)
+        folded = [name for name in wanted if generation.is_folded(name, defined.lives[name].id)]
+        is_folded = generation.position >= head.next_seq
+        state = generation.row(packed_key) if is_folded else self.row(generation, head, packed_key, ends)
+        row = generation.fold.reducer.finish(state, now_ms, folded)
+        if len(folded) < len(wanted) and (state is not None or not generation.knows_everyone(defined.born)):
+            current_row = row or generation.fold.reducer.blank(now_ms, folded)
+            row = {name: current_row.get(name) for name in wanted}
+        explanation = None
+        if explain:
+            explanation = explained(defined, generation, stream, head.next_seq, self.listed(defined, stream), wanted)
+            explanation["registry_version"] = self._version
+        return FeatureAnswer(row, len(folded) == len(wanted), explanation)
+
+    def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:
+        """Now, for questions about these tables: none of their events comes after it."""
+        names = dict.fromkeys(self.defined(table).stream for table in tables)
+        heads = {name: self._log.find(name).head for name in names}
+        now_us = max([self._clock.now_us(), *(head.last_us for head in heads.values())])
+        return Moment(now_us // 1000, heads, ends)
+
+    def wanted(self, defined: TableDefinition, features: Sequence[str] | None) -> Sequence[str]:
+        """The features that are asked for; refuses those that a table does not have."""
+        if features is None:
+            return defined.reducer.features
+        for name in features:
+            if name not in defined.lives:
+                raise FeatureNotInTable(f"{defined.table} has no feature {name!r}", table=defined.table, feature=name)
+        return features
+
+
+def shapes_of(registry: StreamRegistry) -> EventShapes:
+    """What turns the stored events of a source into its newest shape."""
+    return EventShapes(registry.registry, source_of(registry).rules.event)
