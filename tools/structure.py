@@ -18,12 +18,12 @@ SOURCE = Path(__file__).parents[1] / "src" / "headrace"
 
 #: How many findings of a rule are tolerated. Lower a number when it can be lowered, and never raise one.
 CEILINGS = {
-    "repeated class name": 2,
-    "gerund as module name": 10,
-    "vague name": 417,
-    "local import": 20,
-    "local import without a reason": 4,
-    "small module": 13,
+    "repeated class name": 0,
+    "gerund as module name": 2,
+    "vague name": 100,
+    "local import": 16,
+    "local import without a reason": 0,
+    "small module": 11,
 }
 #: Modules whose name ends like a gerund, and why they may.
 GERUNDS = {
