@@ -276,11 +276,13 @@ def test_the_layers_are_those_that_are_checked() -> None:
 
 
 def test_the_layers_of_the_engine_are_those_that_are_checked() -> None:
-    lower = checked_layers("layers of the engine point down")[1:]
+    layers = checked_layers("layers of the engine point down")
     drawn = drawn_layers("Inside `engine` the layers are:")
-    assert drawn == ["assembly, products", *lower]
+    # Modules of one layer that may import each other are drawn by the name of one of them.
+    assert len(drawn) == len(layers)
+    assert all(name == layer or name in layer.split(" : ") for name, layer in zip(drawn, layers, strict=True))
     rules = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
-    assert f"Inside the engine: assembly and products → {' → '.join(lower)}." in rules
+    assert f"Inside the engine: {' → '.join(drawn)}." in rules
 
 
 def test_the_caps_of_sizes_are_those_that_are_checked() -> None:

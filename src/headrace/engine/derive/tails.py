@@ -25,7 +25,7 @@ from headrace.storage.database import Connection
 from headrace.storage.wal import Entries, Wal
 
 if TYPE_CHECKING:
-    from headrace.reduce.states.pending_events import Block, PendingEvents
+    from headrace.reduce.states.pending_events import Block
     from headrace.storage.segments import Segments
 
 
@@ -86,8 +86,6 @@ class Follower:
 
     def gather(self, stream: Stream, head: Head, room_bytes: int, ends: float) -> bool:
         """Keep the events that tails lack in memory, unfolded; False where not all are there by a moment."""
-        from headrace.reduce.states.pending_events import PendingEvents
-
         start = head.next_seq - self.lag(head)
         pending = self.pending
         if pending is None or pending.start > start:
