@@ -16,7 +16,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.log.append import Append, Terms
 from headrace.engine.log.batch import Batch, Operation
 from headrace.engine.log.forks import Fork
-from headrace.engine.log.lifecycle import Change, Create
+from headrace.engine.log.lifecycle import Create, StreamChange
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.schema.entries import entries_of, split_json
@@ -37,7 +37,7 @@ class ManualClock:
         return self.us
 
 
-class Hold(Change):
+class Hold(StreamChange):
     """Keeps the writer's thread busy until it is let go."""
 
     def __init__(self) -> None:

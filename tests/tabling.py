@@ -13,7 +13,7 @@ from headrace.engine.derive.generation import NotReady
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.features.feature_reader import FeatureAnswer
 from headrace.engine.features.proposals import FeatureChange
-from headrace.pipeline.kernels import features, merging
+from headrace.pipeline.kernels import features, merge
 from headrace.pipeline.kernels.units import result
 from headrace.reduce.features import lanes
 from headrace.reduce.work_units import JobName, Result, Settled, Unit
@@ -135,20 +135,20 @@ def perform(unit: Unit, store: str) -> Result:
     encoded = msgspec.json.encode(unit)
     if not unit.states:
         return msgspec.convert(msgspec.to_builtins(result(features.perform, encoded, store)), Result)
-    found = merging.split(unit)
-    reads = [(merging.in_lanes(gathers), lanes.columns(found.alike(gathers))) for gathers in (False, True)]
-    read = [reduced(_read(encoded, *one, store), merging.SORTED, one[1]) for one in reads if one[1]]
+    found = merge.split_unit(unit)
+    reads = [(merge.in_lanes(gathers), lanes.columns(found.alike(gathers))) for gathers in (False, True)]
+    read = [reduced(_read(encoded, *one, store), merge.SORTED, one[1]) for one in reads if one[1]]
     if found.in_order or not read:
-        read.append(_read(encoded, merging.in_order, [], store))
-    rows = pa.concat_tables(read, promote_options="default").sort_by([(name, "ascending") for name in merging.SORTED])
+        read.append(_read(encoded, merge.in_order, [], store))
+    rows = pa.concat_tables(read, promote_options="default").sort_by([(name, "ascending") for name in merge.SORTED])
     # Arrow puts nulls last, Spark first: the row that has no key comes first.
     is_null = rows["key"].is_null()
     in_order = pa.concat_tables([rows.filter(is_null), rows.filter(pa.compute.invert(is_null))]).to_batches()
-    (made,) = merging.combined([encoded], store)(iter(in_order))
+    (made,) = merge.combined([encoded], store)(iter(in_order))
     return msgspec.json.decode(made.column("result")[0].as_py(), type=Result)
 
 
-def _read(encoded: bytes, read: merging.Read, names: list[str], store: str) -> pa.Table:
+def _read(encoded: bytes, read: merge.Read, names: list[str], store: str) -> pa.Table:
     numbers = pa.RecordBatch.from_pydict({"id": [0]})
-    kernel = merging.rows(read, [[0]], [encoded], merging.shape(names), store)
+    kernel = merge.rows(read, [[0]], [encoded], merge.shape(names), store)
     return pa.Table.from_batches(kernel(iter([numbers])))

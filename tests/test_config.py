@@ -24,7 +24,7 @@ def test_a_flag_beats_the_environment_and_that_beats_the_file(tmp_path: Path) ->
 
 
 def test_the_given_settings_are_those_that_are_not_left_to_the_defaults() -> None:
-    assert config.given(environ={"HEADRACE_MEMORY__LIMIT_MB": "0"}) == {"memory.limit_mb"}
+    assert config.explicit_settings(environ={"HEADRACE_MEMORY__LIMIT_MB": "0"}) == {"memory.limit_mb"}
 
 
 def test_text_from_the_environment_is_converted_to_the_type_of_the_setting() -> None:

@@ -28,7 +28,7 @@ from headrace.format.segment.row_group import AppendRun
 from headrace.format.segment.writer import SegmentWriter
 from headrace.pipeline import jobs, session
 from headrace.pipeline.kernels import index
-from headrace.pipeline.kernels.units import Place, over
+from headrace.pipeline.kernels.units import Workspace, over
 from headrace.pipeline.work import Lease
 from headrace.reduce.work_units import Source, Unit
 from headrace.schema.registry import Registry
@@ -72,7 +72,7 @@ class Extraction:
 
     def by_kernel(self) -> None:
         """Columns by our extractor, each unit into a file."""
-        packs = jobs.packed([msgspec.to_builtins(unit) for unit in self._units], _TASKS)
+        packs = jobs.pack_units([msgspec.to_builtins(unit) for unit in self._units], _TASKS)
         kernel = over(_columns, packs, self._store.as_uri())
         frame = self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(kernel, "result string")
         self._check(json.loads(row["result"]).get("rows", 0) for row in frame.collect())
@@ -158,9 +158,9 @@ def _never_asked(_body: bytes) -> list[bytes]:
     raise NotImplementedError("entries come one by one")
 
 
-def _columns(unit: Unit, here: Place) -> dict[str, Any]:
+def _columns(unit: Unit, here: Workspace) -> dict[str, Any]:
     """The columns of a unit as the index job extracts them, in a Parquet file, and nothing else."""
-    columns, _ = index.extracted(unit, here)
+    columns, _ = index.extract_columns(unit, here)
     path = here.directory / "columns.parquet"
     pq.write_table(
         columns,

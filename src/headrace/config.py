@@ -206,18 +206,19 @@ class ConfigError(BadRequest):
 def fields() -> dict[str, tuple[Any, Any, str]]:
     """Every setting as ``section.name`` → (type, default, description)."""
     return {
-        name: (hint.__origin__, default, hint.__metadata__[0].description) for name, (hint, default) in _known().items()
+        name: (hint.__origin__, default, hint.__metadata__[0].description)
+        for name, (hint, default) in _settings().items()
     }
 
 
-def _known() -> dict[str, tuple[Any, Any]]:
+def _settings() -> dict[str, tuple[Any, Any]]:
     """Every setting with its annotation, which has its limits, and its default."""
-    found: dict[str, tuple[Any, Any]] = {}
+    settings: dict[str, tuple[Any, Any]] = {}
     for section in msgspec.structs.fields(Config):
         hints = get_type_hints(section.type, include_extras=True)
         for field in msgspec.structs.fields(section.type):
-            found[f"{section.name}.{field.name}"] = (hints[field.name], field.default)
-    return found
+            settings[f"{section.name}.{field.name}"] = (hints[field.name], field.default)
+    return settings
 
 
 def resolve(
@@ -227,27 +228,27 @@ def resolve(
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[object, str]]:
     """Every setting with its value and its source: flag, environment, file or default."""
-    known = _known()
-    values = {name: (default, "default") for name, (_, default) in known.items()}
-    for source, given in (
+    settings = _settings()
+    values = {name: (default, "default") for name, (_, default) in settings.items()}
+    for source, source_values in (
         ("file", _from_file(file)),
         ("environment", _from_environ(os.environ if environ is None else environ)),
         ("flag", dict(flags or {})),
     ):
-        for name, value in given.items():
-            if name not in known:
-                raise _unknown(name, source, known)
-            values[name] = (_convert(name, value, known[name][0], source), source)
-    _together(values)  # which settings that do not go together end
+        for name, value in source_values.items():
+            if name not in settings:
+                raise _unknown_error(name, source, settings)
+            values[name] = (_convert(name, value, settings[name][0], source), source)
+    _build_config(values)  # which settings that do not go together end
     return values
 
 
-def given(
+def explicit_settings(
     *, file: Path | None = None, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> frozenset[str]:
     """The settings that were given by someone, and not left to the defaults."""
-    found = resolve(file=file, flags=flags, environ=environ)
-    return frozenset(name for name, (_, source) in found.items() if source != "default")
+    settings = resolve(file=file, flags=flags, environ=environ)
+    return frozenset(name for name, (_, source) in settings.items() if source != "default")
 
 
 def load(
@@ -257,10 +258,10 @@ def load(
     environ: Mapping[str, str] | None = None,
 ) -> Config:
     """The configuration that these sources make together."""
-    return _together(resolve(file=file, flags=flags, environ=environ))
+    return _build_config(resolve(file=file, flags=flags, environ=environ))
 
 
-def _together(values: Mapping[str, tuple[object, str]]) -> Config:
+def _build_config(values: Mapping[str, tuple[object, str]]) -> Config:
     sections: dict[str, dict[str, object]] = {}
     for name, (value, _) in values.items():
         section, key = name.split(".")
@@ -283,7 +284,7 @@ def _from_file(file: Path | None) -> dict[str, object]:
         if not isinstance(content, dict):
             raise ConfigError(f"{section!r} stands outside a section in {path}", field=section)
         if not content and section not in Config.__struct_fields__:
-            raise _unknown(section, "file", Config.__struct_fields__, kind="section")
+            raise _unknown_error(section, "file", Config.__struct_fields__, kind="section")
         flat |= {f"{section}.{key}": value for key, value in content.items()}
     return flat
 
@@ -302,16 +303,16 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _convert(name: str, value: object, hint: Any, source: str) -> object:
-    given = value
+    raw = value
     if isinstance(value, str) and getattr(hint.__origin__, "__origin__", None) is tuple:
         value = tuple(part.strip() for part in value.split(",") if part.strip())
     try:
         return decoding.convert(value, hint, strict=not isinstance(value, str))
     except msgspec.ValidationError as reason:
-        raise ConfigError(f"{name}: {reason}; {given!r} comes from the {source}", field=name) from reason
+        raise ConfigError(f"{name}: {reason}; {raw!r} comes from the {source}", field=name) from reason
 
 
-def _unknown(name: str, source: str, known: Iterable[str], *, kind: str = "setting") -> ConfigError:
-    near = difflib.get_close_matches(name, list(known), n=1)
+def _unknown_error(name: str, source: str, names: Iterable[str], *, kind: str = "setting") -> ConfigError:
+    near = difflib.get_close_matches(name, list(names), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return ConfigError(f"unknown {kind} {name!r} in the {source}{hint}", field=name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.cli.arguments import spelled
+from headrace.cli.arguments import format_moment
 from headrace.cli.main import COMMANDS, app
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_what_waiting_does_not_mend_has_no_hint_to_wait(at: ServerProcess, headr
     ],
 )
 def test_a_date_is_a_moment(given: str | None, meant: str | None) -> None:
-    assert spelled(given) == meant
+    assert format_moment(given) == meant
 
 
 def test_interrupted_tail_ends_with_130(at: ServerProcess, headrace: Headrace, name: str) -> None:

@@ -19,7 +19,7 @@ import pytest
 import headrace as hr
 from headrace.cli import output
 from headrace.cli import work as cli_work
-from headrace.cli.pipeline import Changes
+from headrace.cli.pipeline import RepeatFilter
 from headrace.cli.work import Parked, wait_until_indexed
 from headrace.pipeline.work import Work
 from headrace.storage import database
@@ -266,7 +266,7 @@ def test_a_pipeline_waits_for_its_server_and_says_so_once(tmp_path: Path) -> Non
 
 
 def test_only_news_passes() -> None:
-    news = Changes()
+    news = RepeatFilter()
     said = ["down", "down", "up", "down", "down"]
     records = [logging.LogRecord("x", logging.INFO, "", 0, text, (), None) for text in said]
     assert [news.filter(record) for record in records] == [True, False, True, True, False]

@@ -29,12 +29,14 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tools import size, structure
 
 import headrace
 from headrace import config, errors
@@ -51,7 +53,10 @@ KINDS = {"sh", "sh fails", "sh background", "python", "output", "output backgrou
 _FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SERVER = re.compile(r"^<!-- server: (.*) -->$", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_PACKAGES = "cli|client|server|pipeline|engine|profiles|storage|extract|reduce|query|schema|format|config|types|errors"
+_PACKAGES = (
+    "cli|client|server|pipeline|engine|profiles|storage|extract|reduce|query|schema|format|config|types|errors"
+    "|deadline|decoding|testing"
+)
 _DOTTED = re.compile(rf"`((?:{_PACKAGES})\.(?!py`)[A-Za-z_.]+)`")
 
 
@@ -244,6 +249,46 @@ def test_every_package_is_on_the_map() -> None:
     assert [name for name in large if f"`{name.removeprefix('headrace.')}`" not in table] == []
 
 
+def test_every_top_package_is_where_things_live() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things live")[2].partition("\n\n## ")[0]
+    paths = [path for path in (ROOT / "src/headrace").iterdir() if not path.name.startswith(("_", "py.typed"))]
+    names = [f"{path.name}/" if path.is_dir() else path.name for path in paths]
+    assert sorted(name for name in names if not re.search(rf"`(src/headrace/)?{re.escape(name)}`", table)) == []
+
+
+def checked_layers(contract: str) -> list[str]:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return next(entry["layers"] for entry in contracts if entry["name"] == contract)
+
+
+def drawn_layers(heading: str) -> list[str]:
+    """The layers of the first drawing after some words of the architecture, without what is said of them."""
+    page = (DOCS / "architecture.md").read_text().partition(heading)[2]
+    lines = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    steps = [step.strip() for line in lines for step in re.split(r"└▶|─▶", line)]
+    return [re.split(r" {2,}", step)[0] for step in steps if step]
+
+
+def test_the_layers_are_those_that_are_checked() -> None:
+    layers = [layer.replace("headrace.", "") for layer in checked_layers("layers point down")]
+    assert drawn_layers("## Layers") == layers
+    assert f"**Imports point down:** {' → '.join(layers)}." in " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
+
+
+def test_the_layers_of_the_engine_are_those_that_are_checked() -> None:
+    lower = checked_layers("layers of the engine point down")[1:]
+    drawn = drawn_layers("Inside `engine` the layers are:")
+    assert drawn == ["assembly, products", *lower]
+    rules = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
+    assert f"Inside the engine: assembly and products → {' → '.join(lower)}." in rules
+
+
+def test_the_caps_of_sizes_are_those_that_are_checked() -> None:
+    rules = (ROOT / "CONTRIBUTING.md").read_text()
+    assert f"The caps are {size.MODULE_LINES} and {size.FUNCTION_LINES}, and they are checked." in rules
+    assert f"or {structure.SMALL_LINES} lines" in rules
+
+
 def test_every_table_of_the_database_is_listed() -> None:
     page = (DOCS / "architecture.md").read_text().partition("## What lies on disk")[2]
     files = (ROOT / "src/headrace/storage/migrations").glob("*.sql")
@@ -274,6 +319,13 @@ def _resolve(name: str) -> Any:
             importlib.import_module(path)
         found = getattr(found, part)
     return found
+
+
+def test_every_file_in_the_code_exists() -> None:
+    paths = {path for page in PAGES for path in re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", page.read_text())}
+    tops = [ROOT, ROOT / "src", ROOT / "src/headrace"]
+    assert paths
+    assert sorted(path for path in paths if not any((top / path).exists() for top in tops)) == []
 
 
 def test_every_top_level_command_is_in_its_page() -> None:

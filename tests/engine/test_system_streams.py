@@ -46,7 +46,7 @@ def test_notes_on_keys_are_taken_over(rig: Rig, keys: KeyStore) -> None:
     keys.revoke(key.id)
     rig.run(recorded(rig, keys))
     assert [(note["what"], note["key"]) for note in told(rig)] == [("key_created", key.id), ("key_revoked", key.id)]
-    assert keys.noted(10) == []
+    assert keys.pending_notes(10) == []
 
 
 def test_a_crash_before_notes_are_removed_does_not_tell_them_twice(
@@ -54,7 +54,7 @@ def test_a_crash_before_notes_are_removed_does_not_tell_them_twice(
 ) -> None:
     first, _ = keys.create(user_id="ann", scopes=["read"])
     with monkeypatch.context() as crashing:
-        crashing.setattr(KeyStore, "told", _crash)
+        crashing.setattr(KeyStore, "remove_notes", _crash)
         with pytest.raises(_Crashed):
             rig.run(recorded(rig, keys))
     rig.reopen()

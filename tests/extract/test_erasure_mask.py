@@ -15,7 +15,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.entities.erasure import commits
 from headrace.engine.entities.erasure.erasures import is_over
 from headrace.engine.history.takeover import recover_directory
-from headrace.engine.log.lifecycle import carry_out
+from headrace.engine.log.lifecycle import run_change
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.products import JOURNALS
 from headrace.errors import EntityNotFound, NotFound
@@ -63,7 +63,7 @@ def begin_only(rig: Held, entity_id: str) -> None:
 
     async def begin() -> None:
         stream, planned = await rig.engine.erasure._planned(entity_id, USER)
-        await carry_out(rig.engine.writer, commits.Begin, "erasure_1", stream, USER, planned)
+        await run_change(rig.engine.writer, commits.Begin, "erasure_1", stream, USER, planned)
 
     rig.run(begin())
 
@@ -151,7 +151,7 @@ def test_what_was_stored_between_the_plan_and_the_commit_is_forgotten_too(rig: H
             entity = {**again, "_meta": {"idempotency_key": f"item {SECRET} {number}"}}
             terms = {"idempotency_key": f"key {SECRET} {number}", "source_id": f"source {SECRET}"}
             await rig._store(request.read(msgspec.json.encode({"entities": [entity], **terms}), USER))
-        await carry_out(rig.engine.writer, commits.Begin, "erasure_1", stream, USER, planned)
+        await run_change(rig.engine.writer, commits.Begin, "erasure_1", stream, USER, planned)
 
     rig.run(begin())
     for table, column in (("idempotency", "key"), ("sources", "source_id"), ("entities", "canonical_name")):

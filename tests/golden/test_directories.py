@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from conftest import StartServer
 from golden.write_directory import Answer, send
-from headrace.storage import database
 
 ARCHIVES = sorted((Path(__file__).parent / "directories").glob("*.tar.xz"))
 #: Members of answers that depend on the machine, on the clock or on how far derived data is.
@@ -64,17 +62,6 @@ def _parsed(body: str) -> Any:
         return json.loads(body)
     except ValueError:
         return body
-
-
-def test_every_version_of_the_database_that_was_replaced_has_a_data_directory(tmp_path: Path) -> None:
-    versions = set()
-    for archive in ARCHIVES:
-        extract(archive, tmp_path / archive.name)
-        connection = sqlite3.connect(tmp_path / archive.name / "data" / "headrace.db")
-        versions |= set(connection.execute("PRAGMA user_version").fetchone())
-        connection.close()
-    newest = len(database.migrations())
-    assert versions >= {2, 4, 8, 10, 15, 16, 17, *range(18, newest)}
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.partition(".")[0])

@@ -1,10 +1,11 @@
-"""Write a golden data directory: what a server of an earlier commit left behind, and what it answered.
+"""Write a golden data directory or backup: what an earlier commit left behind, and what it answered.
 
     python tests/golden/write_directory.py COMMIT DIRECTORY PART…
 
 The commit runs from a worktree of its own, with the packages of this environment. The archive holds ``data``, the
 data directory with the object store in it, and ``answers.json``. A new format version needs a new archive, written
-with the last commit that had the old one.
+with the last commit that had the old one. The part ``backup`` makes API keys too, and writes ``backup`` and
+``tokens.json`` in place of ``data``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,22 @@ from pathlib import Path
 from typing import Any
 
 SECONDS_TO_PUBLISH = 60
+BACK_UP = """
+import json, sys
+from pathlib import Path
+from headrace.storage.backup import back_up
+from headrace.storage.keys import KeyStore
+from headrace.types import SystemClock
+
+data, target = Path(sys.argv[1]), Path(sys.argv[2])
+keys = KeyStore(data / "keys.db")
+_, valid = keys.create(user_id="größe", scopes=["read", "write"], prefix="golden/", name="reader")
+key, revoked = keys.create(user_id="gone", scopes=["admin"])
+keys.revoke(key.id)
+keys.close()
+back_up(data, "", target, SystemClock(), lambda done, total: None)
+print(json.dumps({"valid": valid, "revoked": revoked}))
+"""
 
 #: Requests of each part of the story: what is stored before the first publication, stored after it, and asked.
 Request = tuple[str, str, Any]
@@ -214,6 +231,11 @@ class _Commit:
         command = [sys.executable, "-c", program, "pipeline", "--once", "--master", "local[1]"]
         subprocess.run(command, env={**self._environ, "HEADRACE_URL": url}, check=True, timeout=300)
 
+    def back_up(self, target: Path) -> str:
+        """Make keys and a backup; answers the tokens as JSON."""
+        command = [sys.executable, "-c", BACK_UP, str(self.data), str(target)]
+        return subprocess.run(command, env=self._environ, check=True, stdout=subprocess.PIPE, text=True).stdout
+
     def remove(self) -> None:
         subprocess.run(["git", "worktree", "remove", "--force", str(self._source)], check=True)
 
@@ -268,13 +290,17 @@ def main(commit: str, directory: str, *parts: str) -> None:
         server = _Commit(commit, Path(scratch))
         try:
             answers = _story(server, list(parts))
+            texts = {"answers.json": json.dumps(answers, indent=1)}
+            if "backup" in parts:
+                texts["tokens.json"] = server.back_up(Path(scratch) / "backup")
             path = Path(directory) / f"{commit}.tar.xz"
             with tarfile.open(path, "w:xz") as archive:
-                archive.add(server.data, "data", filter=_without_caches)
-                content = json.dumps(answers, indent=1).encode()
-                entry = tarfile.TarInfo("answers.json")
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content))
+                name = "backup" if "backup" in parts else "data"
+                archive.add(Path(scratch) / name, name, filter=_without_caches)
+                for file_name, text in texts.items():
+                    entry = tarfile.TarInfo(file_name)
+                    entry.size = len(text.encode())
+                    archive.addfile(entry, io.BytesIO(text.encode()))
         finally:
             server.remove()
     print(path, path.stat().st_size)

@@ -15,8 +15,8 @@ from extract.expected import field, search
 from headrace.errors import CorruptData
 from headrace.format.segment.row_group import AppendRun
 from headrace.format.segment.writer import SegmentWriter
-from headrace.pipeline.kernels.index import extracted
-from headrace.pipeline.kernels.units import place
+from headrace.pipeline.kernels.index import extract_columns
+from headrace.pipeline.kernels.units import open_workspace
 from headrace.reduce.work_units import Source, Unit
 from headrace.schema.registry import Registry
 
@@ -51,16 +51,16 @@ def unit_of(store: Path, payloads: list[bytes], **more: Any) -> Unit:
 
 def test_the_columns_of_a_unit_are_those_of_all_its_entries(tmp_path: Path) -> None:
     unit = unit_of(tmp_path, [b'{"x":%d}' % number for number in range(2_000)])
-    with place(tmp_path.as_uri()) as here:
-        columns, through_version = extracted(unit, here)
+    with open_workspace(tmp_path.as_uri()) as here:
+        columns, through_version = extract_columns(unit, here)
     assert columns.column("f.x").to_pylist() == columns.column("seq").to_pylist() == [*range(2_000)]
     assert through_version == 1
 
 
 def test_a_unit_that_counts_more_entries_than_its_segments_hold_is_damaged(tmp_path: Path) -> None:
     unit = unit_of(tmp_path, [b'{"x":1}'], count=2)
-    with place(tmp_path.as_uri()) as here, pytest.raises(CorruptData, match="hold 1 entries, not 2"):
-        extracted(unit, here)
+    with open_workspace(tmp_path.as_uri()) as here, pytest.raises(CorruptData, match="hold 1 entries, not 2"):
+        extract_columns(unit, here)
 
 
 def test_a_process_that_performs_units_ends_without_a_word(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipeline.jobs import packed, weight
+from headrace.pipeline.jobs import pack_units, weight
 
 
 def unit(number: int, size: int) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def unit(number: int, size: int) -> dict[str, Any]:
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=30), st.integers(1, 8))
 def test_every_unit_is_in_one_task_and_no_task_has_much_more_than_another(sizes: list[int], tasks: int) -> None:
     units = [unit(number, size) for number, size in enumerate(sizes)]
-    packs = [[msgspec.json.decode(one) for one in pack] for pack in packed(units, tasks)]
+    packs = [[msgspec.json.decode(one) for one in pack] for pack in pack_units(units, tasks)]
     assert len(packs) == min(tasks, len(units))
     assert sorted(int(one["unit"]) for pack in packs for one in pack) == list(range(len(units)))
     loads = [sum(weight(one) + 1 for one in pack) for pack in packs]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.format.object_names import state_key
-from headrace.pipeline.jobs import _result, _split, weight
+from headrace.pipeline.jobs import _result, _split_units, weight
 from headrace.pipeline.kernels import history
 from headrace.reduce.work_units import JobName, Unit
 from headrace.server.routes.work import store_url
@@ -125,6 +125,6 @@ def test_a_definition_that_cannot_be_read_is_an_error_of_its_unit_alone(pipeline
     unit = leased(pipelines, *FEATURES)[0]
     broken = msgspec.structs.replace(unit, unit="broken", defined={"no": "definition"})
     units = {one.unit: msgspec.json.encode(one) for one in (unit, broken)}
-    splits, failed = _split(units)
+    splits, failed = _split_units(units)
     assert list(splits) == [units[unit.unit]]
     assert [(one["unit"], list(one)) for one in failed] == [("broken", ["unit", "error"])]

@@ -17,7 +17,7 @@ from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor, ProcessMemory
 from headrace.engine.runtime.stalls import StallWatchdog
 from headrace.engine.system_streams import System
-from headrace.engine.touch.report import STANDING, report
+from headrace.engine.touch.report import GAUGES, report
 from headrace.profiles.state_protocol import keys
 from headrace.server.metrics import Metrics
 from headrace.server.metrics_stream import MetricsStream
@@ -146,7 +146,7 @@ def test_touches_of_all_streams_are_measured_in_the_words_of_meta(tmp_path: Path
         db.settle()
         assert wait.outcome is True
         found, meta = _samples(metrics), report(db.touching, 0.0)
-        for name in STANDING:
+        for name in GAUGES:
             assert found[f"headrace_touch_{_snake(name)}", ()] == meta[name]
         for name in ("touchesEmitted", "touchesTable", "waitTouched", "waitStale", "journalNotifyWakeups", "scanRows"):
             assert found[f"headrace_touch_{_snake(name)}_total", ()] == meta[f"{name}Total"]

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from headrace.config import PipelineConfig
-from headrace.pipeline.driver import Driver, Orders
+from headrace.pipeline.driver import Driver, DriverConfig
 from headrace.pipeline.failures import SparkFailed
 from headrace.pipeline.reports import Suspects, take
 
@@ -22,7 +22,7 @@ def main(url: str) -> None:
         for _ in range(_MOST_FAILURES):
             told = str(path), suspects.failures, suspects.blamed
             try:
-                Driver(Orders(url, None, None, config, True, *told), Path(directory)).run()
+                Driver(DriverConfig(url, None, None, config, True, *told), Path(directory)).run()
                 return
             except SparkFailed as failure:
                 print(failure.message, flush=True)

@@ -20,7 +20,7 @@ import pytest
 import s3
 from headrace.config import PipelineConfig
 from headrace.pipeline import runner
-from headrace.pipeline.driver import Orders, orders_line
+from headrace.pipeline.driver import DriverConfig, orders_line
 from headrace.pipeline.reports import take
 from spark.clusters import PATIENCE_S, connect_server, environ, standalone_cluster
 from stories import SETTINGS, Story, pipeline
@@ -218,7 +218,7 @@ def test_a_driver_whose_spark_never_starts_ends_and_holds_nothing(start_server: 
     server = start_server(**SETTINGS)
     story_of(server)
     report = tmp_path / "report.json"
-    orders = Orders(server.url, None, None, PipelineConfig(master="local[1]"), once=True, report=str(report))
+    orders = DriverConfig(server.url, None, None, PipelineConfig(master="local[1]"), once=True, report=str(report))
     script = "from headrace.pipeline import driver; driver._START_S = 2.0; driver.main()"
     started = subprocess.Popen(
         [sys.executable, "-c", script],

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import s3
 from headrace.config import PipelineConfig
 from headrace.errors import Unavailable
-from headrace.pipeline.driver import Driver, Orders
+from headrace.pipeline.driver import Driver, DriverConfig
 from headrace.pipeline.work import Work
 from stories import SETTINGS, Story, companions, pipeline
 
@@ -78,12 +78,12 @@ def test_executors_in_this_process(spark: SparkSession, start_server: StartServe
     story = told(server)
     story.check()
     config = PipelineConfig(master="local[2]", tasks=4, lease_units=8)
-    Driver(Orders(server.url, None, None, config, once=True), tmp_path).run()
+    Driver(DriverConfig(server.url, None, None, config, once=True), tmp_path).run()
     check_done(story, server)
     # What comes later is work again, and merged with what was there.
     story.append("second", 160)
     story.published()
-    Driver(Orders(server.url, None, None, config, once=True), tmp_path).run()
+    Driver(DriverConfig(server.url, None, None, config, once=True), tmp_path).run()
     story.check()
     story.check_covered()
 
@@ -130,6 +130,6 @@ def test_a_store_that_executors_cannot_see_is_refused(start_server: StartServer,
     assert "executors elsewhere cannot see a store in a directory of the server" in said
     config = PipelineConfig(remote="sc://nowhere:15002")
     with pytest.raises(Unavailable) as refusal:
-        Driver(Orders(server.url, None, None, config, once=True), tmp_path).run()
+        Driver(DriverConfig(server.url, None, None, config, once=True), tmp_path).run()
     assert refusal.value.facts["reason"] == "hidden_store"
     assert not status(server)["leases"], "what was leased was given back"

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from certificates import write_certificate
 from headrace.config import PipelineConfig
-from headrace.pipeline.driver import Driver, Orders
+from headrace.pipeline.driver import Driver, DriverConfig
 from headrace.storage.keys import KeyStore
 from logs import SEARCH, event
 from stories import SETTINGS
@@ -48,7 +48,7 @@ def test_a_driver_indexes_the_streams_of_a_server_with_a_certificate_and_keys(
             assert time.monotonic() < until, "nothing is due"
             time.sleep(0.05)
         config = PipelineConfig(master="local[1]")
-        Driver(Orders(url, token, str(cert_file), config, once=True), tmp_path).run()
+        Driver(DriverConfig(url, token, str(cert_file), config, once=True), tmp_path).run()
         found = http.post("/v1/stream/logs/_search", json={"q": "has:ts", "size": 0, "track_total_hits": True}).json()
         assert found["total"]["value"] == 60
         assert found["coverage"]["indexed_segments"] >= 1 and found["coverage"]["scanned_segments"] == 0

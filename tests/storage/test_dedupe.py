@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.storage import database
-from headrace.storage.dedupe import Dedupe, First
+from headrace.storage.dedupe import Dedupe, FirstEvent
 
 
 @pytest.fixture
@@ -17,16 +17,16 @@ def dedupe(tmp_path: Path) -> Dedupe:
 
 def test_keys_are_found_one_or_many_at_a_time(dedupe: Dedupe) -> None:
     dedupe.save([(1, '"a"', 0, 10), (1, '"b\\u0000"', 1, 11), (2, '"a"', 5, 12)])
-    assert dedupe.find(1, ['"a"']) == {'"a"': First(0, 10)}
+    assert dedupe.find(1, ['"a"']) == {'"a"': FirstEvent(0, 10)}
     assert dedupe.find(1, ['"c"']) == {}
-    assert dedupe.find(1, ['"a"', '"b\\u0000"', "7"]) == {'"a"': First(0, 10), '"b\\u0000"': First(1, 11)}
-    assert dedupe.find(2, ['"a"', '"b"']) == {'"a"': First(5, 12)}
+    assert dedupe.find(1, ['"a"', '"b\\u0000"', "7"]) == {'"a"': FirstEvent(0, 10), '"b\\u0000"': FirstEvent(1, 11)}
+    assert dedupe.find(2, ['"a"', '"b"']) == {'"a"': FirstEvent(5, 12)}
 
 
 def test_a_key_is_remembered_as_it_came_last(dedupe: Dedupe) -> None:
     dedupe.save([(1, "7", 0, 10)])
     dedupe.save([(1, "7", 9, 20)])
-    assert dedupe.find(1, ["7"]) == {"7": First(9, 20)}
+    assert dedupe.find(1, ["7"]) == {"7": FirstEvent(9, 20)}
     assert dedupe.count(1) == 1
 
 

@@ -70,7 +70,7 @@ def test_a_revoked_key_opens_nothing_but_is_still_listed(keys: KeyStore) -> None
 def test_an_unknown_key_cannot_be_revoked(keys: KeyStore) -> None:
     with pytest.raises(NotFound):
         keys.revoke("nobody")
-    assert keys.noted(10) == []
+    assert keys.pending_notes(10) == []
 
 
 def test_a_rotated_key_has_a_successor_with_its_rights_and_limits(keys: KeyStore) -> None:
@@ -103,7 +103,7 @@ def test_limits_and_names_of_a_key_can_be_changed(keys: KeyStore, path: Path) ->
         for limit in (-1, 2**53 + 1):
             with pytest.raises(BadRequest, match=field):
                 keys.update(key.id, **{field: limit})
-    notes = [msgspec.json.decode(text) for _, text in keys.noted(10)]
+    notes = [msgspec.json.decode(text) for _, text in keys.pending_notes(10)]
     assert [note["what"] for note in notes] == ["key_created", *["key_updated"] * 3]
     assert notes[2]["requests_per_s"] == 10 and "requests_per_s" not in notes[0]
 
@@ -125,12 +125,12 @@ def test_what_was_done_is_noted_until_it_is_told(keys: KeyStore, path: Path) -> 
     key, token = keys.create(user_id="ann", scopes=["read"])
     for _ in range(2):
         keys.revoke(key.id)
-    notes = keys.noted(10)
+    notes = keys.pending_notes(10)
     assert [msgspec.json.decode(document)["what"] for _, document in notes] == ["key_created", "key_revoked"]
     assert token.split("_", 2)[2] not in str(notes)
-    keys.told(notes[0][0])
+    keys.remove_notes(notes[0][0])
     other = KeyStore(path)
-    assert other.noted(10) == notes[1:]
+    assert other.pending_notes(10) == notes[1:]
     other.close()
 
 
@@ -142,7 +142,7 @@ def test_a_file_without_notes_gets_them(path: Path) -> None:
     connection.close()
     store = KeyStore(path)
     store.create(user_id="ann", scopes=["read"])
-    assert len(store.noted(10)) == 1
+    assert len(store.pending_notes(10)) == 1
     store.close()
 
 

@@ -7,9 +7,9 @@ import pytest
 from headrace.format.manifest import Segment
 from headrace.format.object_names import segment_key, segment_name
 from headrace.storage import database
-from headrace.storage.published import Backlog, Grave, Placed, Published
+from headrace.storage.published import Backlog, DeletedStream, Placed, Published
 from headrace.storage.streams import DELETED, StreamRow, Streams
-from headrace.storage.wal import Row, Wal, stored
+from headrace.storage.wal import Row, Wal, pack_body
 from headrace.types import MAX_AHEAD_US
 
 INCARNATION = "42"
@@ -52,7 +52,7 @@ def _segment(first: int, count: int = 10, name: str = "x") -> Segment:
 
 
 def _row(stream: int, seq: int, count: int, at_us: int, total: int, body: bytes) -> Row:
-    return stream, seq, count, at_us, 0, None, None, None, total, *stored(body)
+    return stream, seq, count, at_us, 0, None, None, None, total, *pack_body(body)
 
 
 def _firsts(found: list[Placed]) -> list[int]:
@@ -210,14 +210,14 @@ def test_leftovers_wait_and_are_forgotten_one_by_one(published: Published) -> No
 
 
 def test_graves_are_dug_once_and_filled(connection: database.Connection, published: Published) -> None:
-    published.bury(1)
-    assert published.graves(10) == []  # it was never published
+    published.mark_stream_deleted(1)
+    assert published.deleted_streams(10) == []  # it was never published
     Streams(connection).update(1, generation=1)
-    published.bury(1)
-    published.dig(Grave(INCARNATION, "s"))
-    assert published.graves(10) == [Grave(INCARNATION, "s")]
-    published.fill(Grave(INCARNATION, "s"))
-    assert published.graves(10) == []
+    published.mark_stream_deleted(1)
+    published.mark_deleted(DeletedStream(INCARNATION, "s"))
+    assert published.deleted_streams(10) == [DeletedStream(INCARNATION, "s")]
+    published.unmark_deleted(DeletedStream(INCARNATION, "s"))
+    assert published.deleted_streams(10) == []
 
 
 def test_a_segment_is_an_orphan_if_its_stream_lives_and_does_not_list_it(

@@ -11,7 +11,7 @@ from headrace.format.manifest import Segment
 from headrace.storage import database
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions
-from headrace.storage.published import Counts, Published, Touched, Within
+from headrace.storage.published import ContainedSegments, Published, SegmentCounts, SegmentSpan
 
 
 @pytest.fixture
@@ -43,41 +43,43 @@ def segment(first: int, end: int) -> Segment:
 @pytest.mark.parametrize(
     ("first", "end", "found"),
     [
-        (0, 35, Touched(3, 0, 35)),
-        (0, 10, Touched(1, 0, 10)),
-        (9, 11, Touched(2, 0, 30)),
-        (12, 20, Touched(1, 10, 30)),
-        (34, 99, Touched(1, 30, 35)),
-        (35, 40, Touched(0, 35, 40)),
+        (0, 35, SegmentSpan(3, 0, 35)),
+        (0, 10, SegmentSpan(1, 0, 10)),
+        (9, 11, SegmentSpan(2, 0, 30)),
+        (12, 20, SegmentSpan(1, 10, 30)),
+        (34, 99, SegmentSpan(1, 30, 35)),
+        (35, 40, SegmentSpan(0, 35, 40)),
     ],
 )
 def test_segments_that_hold_some_of_a_range_are_touched(
-    connection: Connection, first: int, end: int, found: Touched
+    connection: Connection, first: int, end: int, found: SegmentSpan
 ) -> None:
-    assert Counts(connection).touched(1, first, end) == found
+    assert SegmentCounts(connection).touched(1, first, end) == found
 
 
 @pytest.mark.parametrize(
     ("first", "end", "found"),
     [
-        (0, 35, Within(3, 34)),
-        (0, 30, Within(2, 29)),
-        (1, 34, Within(1, 29)),
-        (10, 29, Within(0, None)),
-        (35, 40, Within(0, None)),
+        (0, 35, ContainedSegments(3, 34)),
+        (0, 30, ContainedSegments(2, 29)),
+        (1, 34, ContainedSegments(1, 29)),
+        (10, 29, ContainedSegments(0, None)),
+        (35, 40, ContainedSegments(0, None)),
     ],
 )
-def test_segments_are_within_a_range_as_a_whole(connection: Connection, first: int, end: int, found: Within) -> None:
-    assert Counts(connection).within(1, first, end) == found
+def test_segments_are_within_a_range_as_a_whole(
+    connection: Connection, first: int, end: int, found: ContainedSegments
+) -> None:
+    assert SegmentCounts(connection).within(1, first, end) == found
 
 
 def test_a_stream_without_segments_has_none(connection: Connection) -> None:
-    assert Counts(connection).touched(3, 5, 9) == Touched(0, 5, 9)
-    assert Counts(connection).within(3, 0, 9) == Within(0, None)
+    assert SegmentCounts(connection).touched(3, 5, 9) == SegmentSpan(0, 5, 9)
+    assert SegmentCounts(connection).within(3, 0, 9) == ContainedSegments(0, None)
 
 
 def test_every_companion_that_comes_is_newer(connection: Connection) -> None:
-    counts, companions = Counts(connection), Companions(connection)
+    counts, companions = SegmentCounts(connection), Companions(connection)
     seen = [counts.newest_companion()]
     for stream in (1, 2):
         part = PartFile(1, "")

@@ -9,7 +9,7 @@ import pytest
 from headrace.format.body_compression import LEAST_BYTES
 from headrace.storage import database
 from headrace.storage.database import Connection, SQLiteError
-from headrace.storage.wal import Bundle, Row, Wal, stored
+from headrace.storage.wal import Bundle, Row, Wal, pack_body
 
 STREAM = 1
 
@@ -44,14 +44,14 @@ def test_any_number_of_rows_is_inserted_whole(connection: Connection, rows: int)
 @pytest.mark.parametrize("body", [b'{"n":1},' * 1000, bytes(100_000), Random(1).randbytes(5_000), b"x" * LEAST_BYTES])
 def test_a_long_body_is_read_as_it_came(connection: Connection, body: bytes) -> None:
     wal = Wal(connection)
-    wal.insert([_row(0, 1), (*_row(1, 1)[:-2], *stored(body)), _row(2, 1)])
+    wal.insert([_row(0, 1), (*_row(1, 1)[:-2], *pack_body(body)), _row(2, 1)])
     assert [row.body for row in wal.scan(STREAM, 0, 3)] == [b"x", body, b"x"]
     found = wal.holding(STREAM, 1)
     assert found is not None and found.body == body
 
 
 def test_words_that_repeat_take_little_space(connection: Connection) -> None:
-    Wal(connection).insert([(*_row(0, 1)[:-2], *stored(b'{"n":1},' * 1000))])
+    Wal(connection).insert([(*_row(0, 1)[:-2], *pack_body(b'{"n":1},' * 1000))])
     size, packed = connection.execute("SELECT length(body), packed FROM wal").get
     assert (size < 200, packed) == (True, 8000)
 
@@ -81,8 +81,8 @@ def test_rows_of_a_bundle_keep_their_keys(connection: Connection) -> None:
     [
         (STREAM, 1, 1, 0, 0, None, '["k"]', None, 1, b"1", None),
         (STREAM, 1, 1, 0, 1, None, None, None, 1, b"1", None),
-        (STREAM, 1, 1, 0, 0, None, None, None, 1, *stored(Random(1).randbytes(LEAST_BYTES))),
-        (STREAM, 1, 1, 0, 0, None, None, None, 1, *stored(b"1" * LEAST_BYTES)),
+        (STREAM, 1, 1, 0, 0, None, None, None, 1, *pack_body(Random(1).randbytes(LEAST_BYTES))),
+        (STREAM, 1, 1, 0, 0, None, None, None, 1, *pack_body(b"1" * LEAST_BYTES)),
         (STREAM, 2, 1, 0, 0, None, None, None, 1, b"1", None),
     ],
     ids=["a list of keys", "another version", "a long body", "a packed body", "a gap"],

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.storage import database
 from headrace.storage.database import Connection
-from headrace.storage.wal import Mixed, Wal, WalKeys
+from headrace.storage.wal import KeyRow, Wal, WalKeys
 
 ROWS = [(0, ["b", "b"]), (2, ["a"]), (3, ["x", None, "y"]), (6, [None, None]), (8, ["ä"]), (9, ["a", "c", "d"])]
 
@@ -50,4 +50,4 @@ def test_rows_of_different_keys_are_found_where_they_lie(
     connection: Connection, start: int, end: int, rows: list[int]
 ) -> None:
     found = list(WalKeys(connection).mixed(1, start, end))
-    assert found == [Mixed(seq, len(keys), keys) for seq, keys in ROWS if seq in rows]
+    assert found == [KeyRow(seq, len(keys), keys) for seq, keys in ROWS if seq in rows]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from headrace.cli import output
-from headrace.cli.arguments import moment, pointing
+from headrace.cli.arguments import mark_query_faults, moment
 from headrace.cli.output import AsJson, UsageError
 from headrace.cli.remote import LOCAL, Remote
 from headrace.types import parse_duration_us
@@ -42,10 +42,10 @@ def aggregate(
 ) -> int:
     """Measure events per pane of time and per group; fresh events always count."""
     start, end = _span(since, until, last)
-    with remote.connect() as client, pointing(where, as_json=json):
-        found = client.stream(stream)
-        length = interval or _fitting(found, rollup, start, end)
-        result = found.aggregate(
+    with remote.connect() as client, mark_query_faults(where, as_json=json):
+        source = client.stream(stream)
+        length = interval or _fitting(source, rollup, start, end)
+        result = source.aggregate(
             rollup, start, end, length, q=where, group_by=by or [], measures=_with_charted(measure, chart)
         )
     if output.wants_table(json):
@@ -54,7 +54,7 @@ def aggregate(
         buckets.show(result, measure or [], chart)
     else:
         output.show_all(_lines(result), (), as_json=True)
-    return _judged(result)
+    return _exit_code(result)
 
 
 def _span(since: str | None, until: str | None, last: str | None) -> tuple[datetime | str, datetime | str]:
@@ -91,7 +91,7 @@ def _lines(result: AggregateResult) -> Iterator[dict[str, Any]]:
             yield {"start": bucket.start, "end": bucket.end, "key": group.key, "measures": group.measures}
 
 
-def _judged(result: AggregateResult) -> int:
+def _exit_code(result: AggregateResult) -> int:
     """The exit code; says so where something is missing."""
     if result.complete:
         return output.OK

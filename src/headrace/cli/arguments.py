@@ -1,4 +1,4 @@
-"""Amounts on the command line: whole numbers from 1 on."""
+"""Parsing and formatting of command-line arguments."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def moment(text: str) -> datetime | str:
     if text.isdigit():
         return text
     try:
-        found = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         return text
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
 
 
-def spelled(text: str | None) -> str | None:
-    """The same as it is written on the wire; nothing where nothing is given."""
+def format_moment(text: str | None) -> str | None:
+    """A moment as the API expects it; None stays None."""
     if text is None:
         return None
-    found = moment(text)
-    return found if isinstance(found, str) else found.isoformat()
+    parsed = moment(text)
+    return parsed if isinstance(parsed, str) else parsed.isoformat()
 
 
 @contextmanager
-def pointing(query: str, *, as_json: bool) -> Iterator[None]:
+def mark_query_faults(query: str, *, as_json: bool) -> Iterator[None]:
     """Mark every fault of a query that the server refuses, for people."""
     try:
         yield

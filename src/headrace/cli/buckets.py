@@ -53,7 +53,7 @@ def bounds(many: Sequence[Series]) -> tuple[Number, Number]:
 def squeezed(series: Series, width: int, fold: Fold) -> list[Number | None]:
     """As many numbers as there are columns at most, each of neighbours."""
     each = -(-len(series) // max(width, 1))
-    return list(_folded(series, each, fold)) if each > 1 else list(series)
+    return list(_fold_series(series, each, fold)) if each > 1 else list(series)
 
 
 def number(value: Number) -> str:
@@ -63,10 +63,10 @@ def number(value: Number) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _folded(series: Series, each: int, fold: Fold) -> Iterator[Number | None]:
+def _fold_series(series: Series, each: int, fold: Fold) -> Iterator[Number | None]:
     for at in range(0, len(series), each):
-        given = [value for value in series[at : at + each] if value is not None]
-        yield fold(given) if given else None
+        numbers = [value for value in series[at : at + each] if value is not None]
+        yield fold(numbers) if numbers else None
 
 
 def _level(value: Number | None, least: Number, greatest: Number, most: int) -> int:
@@ -109,7 +109,7 @@ def show(result: AggregateResult, measures: Sequence[str], drawn: str) -> None:
     if not result.buckets:
         console.print(f"No events from {result.start} to {result.end}.")
         return
-    part = _drawn(result.buckets[0].groups[0], result.rollup, measures, drawn)
+    part = _choose_part(result.buckets[0].groups[0], result.rollup, measures, drawn)
     if all(_has_year(bucket) for bucket in result.buckets):
         for line in _chart(result, part, console.width):
             console.print(line, markup=False, no_wrap=True, overflow="crop")
@@ -151,15 +151,15 @@ def _series(result: AggregateResult, part: Part) -> dict[str, list[Any]]:
     return series
 
 
-def _drawn(group: Group, rollup: str, measures: Sequence[str], asked: str) -> Part:
-    """What is drawn: what was asked for, else the measure that the rollup is named after, else a plain count."""
-    measure, _, name = asked.partition(".")
-    known = list(group.measures)
-    plain = [one for one in known if set(group.measures[one]) == {"count"}]
-    usual = [one for one in (rollup, *plain, *known) if one in known]
+def _choose_part(group: Group, rollup: str, measures: Sequence[str], chart: str) -> Part:
+    """The part to draw: that of --chart, else of the measure that the rollup is named after, else of a plain count."""
+    measure, _, name = chart.partition(".")
+    measure_names = list(group.measures)
+    plain = [name for name in measure_names if set(group.measures[name]) == {"count"}]
+    usual = [name for name in (rollup, *plain, *measure_names) if name in measure_names]
     measure = measure or (measures[0] if measures else usual[0])
-    if measure not in known:
-        raise UsageError(f"--chart: there is no measure {measure}; there are {', '.join(known)}.")
+    if measure not in measure_names:
+        raise UsageError(f"--chart: there is no measure {measure}; there are {', '.join(measure_names)}.")
     numbers = _numbers(group, measure)
     name = name or next(part for part in _DRAWN if part in numbers)
     if name not in numbers:
@@ -199,13 +199,13 @@ def _table(result: AggregateResult, measures: Sequence[str]) -> None:
 def _parts(buckets: Sequence[Bucket], measures: Sequence[str]) -> list[Part]:
     """The columns of the table: parts that are nowhere null."""
     group = buckets[0].groups[0]
-    found = []
+    parts = []
     for measure in measures or group.measures:
         numbers = _numbers(group, measure)
         kind = next(part for part in _DRAWN if part in numbers)
-        found += [_part(group, measure, name) for name in _SHOWN.get(kind, (kind,))]
+        parts += [_part(group, measure, name) for name in _SHOWN.get(kind, (kind,))]
     groups = [group for bucket in buckets for group in bucket.groups]
-    return [part for part in found if any(part.of(one) is not None for one in groups)]
+    return [part for part in parts if any(part.of(group) is not None for group in groups)]
 
 
 def _short(moment: str) -> str:

@@ -28,9 +28,9 @@ def show(*, config: ConfigFile = None, json: AsJson = False) -> None:
     """Print each setting with its value and its source: flag, environment, file or default."""
     from headrace.config import fields, resolve
 
-    known = fields()
+    settings = fields()
     rows = (
-        {"setting": name, "value": value, "source": source, "meaning": known[name][2]}
+        {"setting": name, "value": value, "source": source, "meaning": settings[name][2]}
         for name, (value, source) in resolve(file=config).items()
     )
     output.show_all(rows, ("setting", "value", "source", "meaning"), as_json=json)

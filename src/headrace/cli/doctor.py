@@ -32,7 +32,7 @@ _MOST_NAMED = 10
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: how it is, and what to do if that is not well."""
+    """The outcome of one check, with advice where it is not well."""
 
     check: str
     status: str
@@ -46,8 +46,8 @@ def doctor(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson 
 
     flags = {} if data_dir is None else {"storage.data_dir": data_dir}
     findings = list(examine(load(file=config, flags=flags)))
-    output.show_all([one._asdict() for one in findings], Finding._fields, as_json=json)
-    return output.FAILED if any(one.status == "bad" for one in findings) else output.OK
+    output.show_all([finding._asdict() for finding in findings], Finding._fields, as_json=json)
+    return output.FAILED if any(finding.status == "bad" for finding in findings) else output.OK
 
 
 def examine(config: Config) -> Iterator[Finding]:
@@ -66,8 +66,8 @@ def _java(config: Config) -> Finding:
     from headrace.pipeline import java
 
     with tempfile.TemporaryDirectory() as scratch:
-        found = java.find(Path(scratch))
-        return Finding("java", "ok", f"Java {found.version} ({found.source})")
+        java_home = java.find(Path(scratch))
+        return Finding("java", "ok", f"Java {java_home.version} ({java_home.source})")
 
 
 def _spark(config: Config) -> Finding:
@@ -115,14 +115,14 @@ def _port(config: Config) -> Finding:
 
 def _is_ours(host: str, port: int) -> bool:
     """Whether what listens there answers as a Headrace does."""
-    asked = HTTPConnection(host, port, timeout=_ASK_S)
+    connection = HTTPConnection(host, port, timeout=_ASK_S)
     try:
-        asked.request("GET", "/health")
-        return asked.getresponse().read(64) == b'{"ok":true}'
+        connection.request("GET", "/health")
+        return connection.getresponse().read(64) == b'{"ok":true}'
     except (OSError, HTTPException):
         return False
     finally:
-        asked.close()
+        connection.close()
 
 
 def _store(config: Config) -> Finding:
@@ -173,8 +173,8 @@ def _json(value: object) -> str:
 
 def _existing(config: Config) -> Path:
     """The data directory, or the nearest directory above it that exists."""
-    place = Path(config.storage.data_dir).resolve()
-    return next(path for path in (place, *place.parents) if path.is_dir())
+    data_dir = Path(config.storage.data_dir).resolve()
+    return next(path for path in (data_dir, *data_dir.parents) if path.is_dir())
 
 
 _CHECKS: dict[str, Callable[[Config], Finding]] = {

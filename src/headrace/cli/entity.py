@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output
-from headrace.cli.arguments import rows, spelled, whole
+from headrace.cli.arguments import format_moment, rows, whole
 from headrace.cli.output import AsJson, UsageError
 from headrace.cli.remote import LOCAL, Remote
 
@@ -49,7 +49,7 @@ def store(
     from headrace.client.observations import StoreOptions
 
     options: StoreOptions = {
-        "observed_at": spelled(observed_at),
+        "observed_at": format_moment(observed_at),
         "source_priority": source_priority,
         "observation_source": observation_source,
         "commit": False if dry_run else None,
@@ -59,8 +59,8 @@ def store(
     warnings: dict[str, int] = {}
     with remote.connect(patient=True) as client, output.progressing("storing entities") as tell:
         for stored in Entities(client).store_many(entities, **options):
-            for one in stored.entities:
-                counts[one.action] = counts.get(one.action, 0) + 1
+            for entity in stored.entities:
+                counts[entity.action] = counts.get(entity.action, 0) + 1
             for warning in stored.store_warnings:
                 warnings[warning["code"]] = warnings.get(warning["code"], 0) + len(warning["items"])
             tell(sum(counts.values()), len(entities))
@@ -86,17 +86,17 @@ def get(
     from headrace.client.entities import Entities
 
     with remote.connect() as client:
-        times = {"as_of": spelled(as_of), "at_ingested": spelled(at_ingested)}
-        found = Entities(client).get(entity_id, **times, schema_version=schema_version, scope=scope)
+        times = {"as_of": format_moment(as_of), "at_ingested": format_moment(at_ingested)}
+        entity = Entities(client).get(entity_id, **times, schema_version=schema_version, scope=scope)
     if not output.wants_table(json):
-        print(output.encode(found))
+        print(output.encode(entity))
         return
-    facts = {"entity_id": found.entity_id, "name": found.canonical_name, "schema_version": found.schema_version}
-    output.show({**facts, "observations": found.observation_count, "computed_at": found.computed_at}, as_json=False)
+    facts = {"entity_id": entity.entity_id, "name": entity.canonical_name, "schema_version": entity.schema_version}
+    output.show({**facts, "observations": entity.observation_count, "computed_at": entity.computed_at}, as_json=False)
     print()
     shown = (
-        {"field": name, "value": _shown(value), "from": found.provenance.get(name, "").replace(",", "\n")}
-        for name, value in found.snapshot.items()
+        {"field": name, "value": _format_field(value), "from": entity.provenance.get(name, "").replace(",", "\n")}
+        for name, value in entity.snapshot.items()
     )
     output.show_all(shown, ("field", "value", "from") if provenance else ("field", "value"), as_json=False)
 
@@ -115,8 +115,8 @@ def list_entities(
     from headrace.client.entities import Entities
 
     with remote.connect() as client:
-        found = islice(Entities(client).list(entity_type, search=search), limit)
-        rows = map(msgspec.structs.asdict, found)
+        entities = islice(Entities(client).list(entity_type, search=search), limit)
+        rows = map(msgspec.structs.asdict, entities)
         if output.wants_table(json):
             rows = map(_line, rows)
         columns = ("entity_id", *(("entity_type",) if entity_type is None else ()), "name", "observations", "last_at")
@@ -138,8 +138,12 @@ def history(
 
     with remote.connect() as client:
         order = "oldest" if oldest_first else "newest"
-        found = islice(Entities(client).observations(entity_id, order=order), limit)
-        shown = ({**one, "fields": _shown(one["fields"])} for one in found) if output.wants_table(json) else found
+        observations = islice(Entities(client).observations(entity_id, order=order), limit)
+        shown = (
+            ({**observation, "fields": _format_field(observation["fields"])} for observation in observations)
+            if output.wants_table(json)
+            else observations
+        )
         columns = ("observed_at", "kind", "schema_version", "source_priority", "fields")
         output.show_all(shown, columns, as_json=json)
 
@@ -155,11 +159,11 @@ def correct(
     """Say what fields are, whatever was or will be observed."""
     from headrace.client.entities import Entities
 
-    given = dict(map(_assigned, fields))
-    if not given:
+    corrections = dict(map(_assigned, fields))
+    if not corrections:
         raise UsageError("Say what to correct: FIELD=VALUE.")
     with remote.connect() as client:
-        _told(Entities(client).correct(entity_id, given), json)
+        _show_decision(Entities(client).correct(entity_id, corrections), json)
 
 
 @app.command
@@ -168,7 +172,7 @@ def delete(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) ->
     from headrace.client.entities import Entities
 
     with remote.connect() as client:
-        _told(Entities(client).delete(entity_id), json)
+        _show_decision(Entities(client).delete(entity_id), json)
 
 
 @app.command
@@ -177,7 +181,7 @@ def restore(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) -
     from headrace.client.entities import Entities
 
     with remote.connect() as client:
-        _told(Entities(client).restore(entity_id), json)
+        _show_decision(Entities(client).restore(entity_id), json)
 
 
 @app.command
@@ -208,7 +212,7 @@ def _line(entity: dict[str, Any]) -> dict[str, Any]:
     return {**entity, "name": name, **last}
 
 
-def _told(done: dict[str, Any], as_json: bool) -> None:
+def _show_decision(done: dict[str, Any], as_json: bool) -> None:
     """Print what was decided of an entity; for people, warnings in words and nothing that is empty."""
     if not output.wants_table(as_json):
         output.show(done, as_json=as_json)
@@ -236,5 +240,5 @@ def _assigned(word: str) -> tuple[str, Any]:
         return name, text
 
 
-def _shown(value: Any) -> str:
+def _format_field(value: Any) -> str:
     return output.encode(value) if isinstance(value, list | dict) else output.cell(value)

@@ -35,35 +35,38 @@ def erase(
     with remote.connect(patient=True) as client:
         plan = erasures.planned(client.send(erasures.erase(entity_id, dry_run=True)))
         if dry_run:
-            output.show({"entity_id": entity_id, **_shown(plan, json)}, as_json=json)
+            output.show({"entity_id": entity_id, **_plan_document(plan, json)}, as_json=json)
             return
         output.confirm(f"Remove {plan.observations} observations of {entity_id} for good?", yes=yes)
-        found = erasures.begun(client.send(erasures.erase(entity_id)))
+        erasure = erasures.begun(client.send(erasures.erase(entity_id)))
         with output.progressing("erasing") as tell:
-            while not found.complete:
-                tell(_STEPS.index(found.step), len(_STEPS) - 1)
+            while not erasure.complete:
+                tell(_STEPS.index(erasure.step), len(_STEPS) - 1)
                 time.sleep(_LOOK_S)
-                found = erasures.begun(client.send(erasures.get(found.erasure_id)))
-    facts = msgspec.to_builtins(found)
+                erasure = erasures.begun(client.send(erasures.get(erasure.erasure_id)))
+    facts = msgspec.to_builtins(erasure)
     if output.wants_table(json):
-        report = found.report
+        report = erasure.report
         facts = {
-            "erasure_id": found.erasure_id,
+            "erasure_id": erasure.erasure_id,
             "entity_id": entity_id,
-            "observations": found.plan.observations,
+            "observations": erasure.plan.observations,
             "log_rows": report["log_rows"],
             "rewritten": len(report["rewritten"]),
             "removed": len(report["removed"]),
-            "completed_at": found.completed_at,
+            "completed_at": erasure.completed_at,
         }
     output.show(facts, as_json=json)
 
 
-def _shown(plan: ErasurePlan, as_json: bool) -> dict[str, Any]:
+def _plan_document(plan: ErasurePlan, as_json: bool) -> dict[str, Any]:
     """A plan; for people, objects are counted."""
     facts: dict[str, Any] = msgspec.to_builtins(plan)
     if not output.wants_table(as_json):
         return facts
     held = {name: facts[name] for name in ("segments", "companions", "states")}
-    told = {name: f"{len(some)} of {sum(one['bytes'] for one in some):,} bytes" for name, some in held.items()}
-    return {**facts, **told, "ids": " ".join(facts["ids"]), "sources": len(facts["sources"])}
+    sizes = {
+        name: f"{len(objects)} of {sum(listed['bytes'] for listed in objects):,} bytes"
+        for name, objects in held.items()
+    }
+    return {**facts, **sizes, "ids": " ".join(facts["ids"]), "sources": len(facts["sources"])}

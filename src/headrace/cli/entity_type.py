@@ -37,7 +37,7 @@ app = App(
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class How:
+class ChangeOptions:
     """Whose schema is changed, and whether it really is."""
 
     scope: Scope = None
@@ -49,7 +49,7 @@ class How:
         return {"scope": self.scope, "dry_run": self.dry_run or None, "force": self.force or None}
 
 
-PLAINLY = How()
+PLAINLY = ChangeOptions()
 
 
 @app.command(name="ls")
@@ -92,29 +92,35 @@ def register(
     /,
     *,
     activate: Annotated[bool, Parameter(negative=(), help="Make it the active version.")] = False,
-    how: How = PLAINLY,
+    how: ChangeOptions = PLAINLY,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
     """Store a version of a type: entity_type, schema_version, schema_definition and reducer_config of a file."""
     from headrace.client import entity_types
 
-    given = {**_object(file), **({"activate": True} if activate else {})}
+    registration = {**_read_object(file), **({"activate": True} if activate else {})}
     with remote.connect() as client:
-        return _show(entity_types.changed(client.send(entity_types.register(given, how.options()))), json)
+        return _show(entity_types.changed(client.send(entity_types.register(registration, how.options()))), json)
 
 
 @app.command
 def update(
-    entity_type: Type, file: File, /, *, how: How = PLAINLY, remote: Remote = LOCAL, json: AsJson = False
+    entity_type: Type, file: File, /, *, how: ChangeOptions = PLAINLY, remote: Remote = LOCAL, json: AsJson = False
 ) -> int:
     """Make the next version from the active one: fields_to_add, fields_to_remove, converters_to_add … of a file."""
-    return _change(remote, entity_type, "update", _object(file), how.options(), json)
+    return _change(remote, entity_type, "update", _read_object(file), how.options(), json)
 
 
 @app.command
 def activate(
-    entity_type: Type, schema_version: Version, /, *, how: How = PLAINLY, remote: Remote = LOCAL, json: AsJson = False
+    entity_type: Type,
+    schema_version: Version,
+    /,
+    *,
+    how: ChangeOptions = PLAINLY,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
 ) -> int:
     """Make a version the active one; an earlier one takes a change back."""
     options: TypeOptions = {"scope": how.scope, "dry_run": how.dry_run or None}
@@ -127,11 +133,14 @@ def candidates(entity_type: Type, /, *, scope: Scope = None, remote: Remote = LO
     from headrace.client.entities import EntityTypes
 
     with remote.connect() as client:
-        found = EntityTypes(client).candidates(entity_type, scope)
+        candidate_list = EntityTypes(client).candidates(entity_type, scope)
     if not output.wants_table(json):
-        print(output.encode(found))
+        print(output.encode(candidate_list))
         return
-    rows = ({**one, "reasons": [reason["message"] for reason in one["reasons"]]} for one in found["candidates"])
+    rows = (
+        {**candidate, "reasons": [reason["message"] for reason in candidate["reasons"]]}
+        for candidate in candidate_list["candidates"]
+    )
     columns = ("fragment_key", "field_type", "frequency", "type_share", "sources", "promotable", "reasons")
     output.show_all(rows, columns, as_json=False)
 
@@ -151,8 +160,8 @@ def enhance(
     json: AsJson = False,
 ) -> int:
     """Make fields of what unknown values speak for; look first, then pass --apply."""
-    given = {"fields": field, "migrate_existing": migrate or None}
-    return _change(remote, entity_type, "enhance", given, {"scope": scope, "dry_run": not apply}, json)
+    enhancement = {"fields": field, "migrate_existing": migrate or None}
+    return _change(remote, entity_type, "enhance", enhancement, {"scope": scope, "dry_run": not apply}, json)
 
 
 @app.command
@@ -177,12 +186,12 @@ def export(
 
 
 def _change(
-    remote: Remote, entity_type: str, verb: str, given: dict[str, Any], options: TypeOptions, as_json: bool
+    remote: Remote, entity_type: str, verb: str, body: dict[str, Any], options: TypeOptions, as_json: bool
 ) -> int:
     from headrace.client import entity_types
 
     with remote.connect() as client:
-        return _show(entity_types.changed(client.send(entity_types.change(entity_type, verb, given, options))), as_json)
+        return _show(entity_types.changed(client.send(entity_types.change(entity_type, verb, body, options))), as_json)
 
 
 def _show(done: TypeChange, as_json: bool) -> int:
@@ -208,8 +217,8 @@ def _pretty(version: SchemaVersion, as_json: bool) -> str:
     return msgspec.json.format(encoded, indent=2).decode() if output.wants_table(as_json) else encoded.decode()
 
 
-def _object(file: Path) -> dict[str, Any]:
-    found = document(file)
-    if not isinstance(found, dict):
+def _read_object(file: Path) -> dict[str, Any]:
+    content = document(file)
+    if not isinstance(content, dict):
         raise UsageError(f"{file} holds no object")
-    return found
+    return content

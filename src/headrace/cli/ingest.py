@@ -1,4 +1,4 @@
-"""From a pipe into a stream: lines of JSON, or bytes, through a producer that never appends twice.
+"""Appending stdin to a stream: lines of JSON, or bytes, through an idempotent producer.
 
 One batch is on its way at a time. So everything before a failure is appended, nothing behind it is, and both are told.
 """
@@ -33,16 +33,18 @@ _LINE, _EVENT, _BYTE = "line", "event", "byte"
 
 
 class _Event(NamedTuple):
-    """What is to be appended, and its place in the input: the number of a line, of an argument or of a byte."""
+    """An event or chunk to append, and its position in the input: the number of a line, of an argument or of a byte."""
 
-    place: int
+    position: int
     body: bytes
 
 
 def append_at_once(stream: Stream, values: Sequence[str], **options: Unpack[AppendOptions]) -> tuple[int, str]:
     """All events in one request, so that they are appended together or not at all."""
     what = _EVENT if values else _LINE
-    events = list(_checked([value.encode() for value in values], what, 0) if values else _checked(_stdin(), what, 1))
+    events = list(
+        _check_events([value.encode() for value in values], what, 0) if values else _check_events(_stdin(), what, 1)
+    )
     try:
         return len(events), stream.append([msgspec.Raw(event.body) for event in events], **options).next_offset
     except BadRequest as refusal:
@@ -70,7 +72,7 @@ def _produce(stream: Stream, batches: Iterable[list[_Event]], routing_key: str, 
         output.counting("events") as advance,
         stream.producer(linger_ms=_LINGER_MS, max_batch_events=_BATCH_EVENTS, max_batch_bytes=_CHUNK_BYTES) as producer,
     ):
-        sending = _Sending(producer, routing_key, what)
+        sending = _BatchSender(producer, routing_key, what)
         try:
             for batch in batches:
                 sending.append(batch)
@@ -84,15 +86,15 @@ def _produce(stream: Stream, batches: Iterable[list[_Event]], routing_key: str, 
     return sending.appended, sending.offset or stream.info().next_offset
 
 
-class _Sending:
-    """Appends one batch after the other, and knows how far it came."""
+class _BatchSender:
+    """Appends batches one after the other, and counts what was appended."""
 
     def __init__(self, producer: Producer, routing_key: str, what: str) -> None:
         self._producer = producer
         self._routing_key = routing_key
         self._what = what
         self._bytes = 0
-        self._place = 0
+        self._position = 0
         self._on_their_way: list[tuple[_Event, Delivery]] = []
         self.appended = 0
         self.offset = ""
@@ -105,19 +107,21 @@ class _Sending:
             self._append_halves(events, refusal)
         except BadRequest as refusal:
             _locate(refusal, events, self._what)
-            place = refusal.facts.get(self._what, 0)
-            if before := [event for event in events if event.place < place]:
+            first_bad = refusal.facts.get(self._what, 0)
+            if before := [event for event in events if event.position < first_bad]:
                 self.append(before)
             raise
 
     def explain(self, failure: HeadraceError) -> None:
         """Add to a failure where in the input it happened, and how much was appended before."""
-        place = failure.facts.setdefault(self._what, self._place)
+        position = failure.facts.setdefault(self._what, self._position)
         failure.facts["appended"] = self.appended
-        failure.add_note(self._told() + (f"; the next is line {place}." if self._what == _LINE else "."))
+        failure.add_note(
+            self._describe_progress() + (f"; the next is line {position}." if self._what == _LINE else ".")
+        )
 
     def give_up(self) -> None:
-        """Leave what is not sent, and say how much was appended."""
+        """Stop sending, and print how much was appended."""
         from headrace.client import OutcomeUnknown
 
         with suppress(HeadraceError):
@@ -126,10 +130,10 @@ class _Sending:
         self._note([event for event, failure in ends if failure is None])
         doubtful = any(isinstance(failure, OutcomeUnknown) for _, failure in ends)
         perhaps = "; what was on its way may be, too" if doubtful else ""
-        print(f"headrace: Interrupted. {self._told()}{perhaps}.", file=sys.stderr)
+        print(f"headrace: Interrupted. {self._describe_progress()}{perhaps}.", file=sys.stderr)
 
     def _deliver(self, events: Sequence[_Event]) -> None:
-        self._place, self._on_their_way = events[0].place, []
+        self._position, self._on_their_way = events[0].position, []
         for event in events:
             self._on_their_way.append((event, self._producer.send(event.body, key=self._routing_key)))
         with suppress(HeadraceError):
@@ -150,26 +154,27 @@ class _Sending:
         """What is too large together may not be so in parts; one event that is gets named."""
         if len(events) == 1:
             if self._what == _LINE:
-                refusal.message = f"line {events[0].place} is too large: {refusal.message}"
+                refusal.message = f"line {events[0].position} is too large: {refusal.message}"
             raise refusal
         middle = len(events) // 2
         self.append(events[:middle])
         self.append(events[middle:])
 
-    def _told(self) -> str:
+    def _describe_progress(self) -> str:
         return f"Bytes appended: {self._bytes}" if self._what == _BYTE else f"Events appended: {self.appended}"
 
 
 def _locate(refusal: BadRequest, events: Sequence[_Event], what: str) -> None:
-    """Let a refusal that counts events of the request name their places in the input."""
+    """Replace the indexes of events in a refusal by their positions in the input."""
     failures = refusal.facts.get("failures", [])
-    if not failures or not all(one["index"] < len(events) for one in failures):
+    if not failures or not all(failure["index"] < len(events) for failure in failures):
         return
-    placed = [
-        {what: events[one["index"]].place, "pointer": one["pointer"], "reason": one["reason"]} for one in failures
+    located = [
+        {what: events[failure["index"]].position, "pointer": failure["pointer"], "reason": failure["reason"]}
+        for failure in failures
     ]
-    first = min(one[what] for one in placed)
-    refusal.facts |= {what: first, "failures": placed}
+    first = min(failure[what] for failure in located)
+    refusal.facts |= {what: first, "failures": located}
     refusal.message = re.sub(r"^\w+ \d+", f"{what} {first}", refusal.message)
 
 
@@ -193,7 +198,7 @@ def _arrivals(source: BufferedIOBase) -> Iterator[list[bytes]]:
 def _batches(arrivals: Iterable[list[bytes]]) -> Iterator[list[_Event]]:
     number = 1
     for lines in arrivals:
-        yield from _cut(_checked(lines, _LINE, number))
+        yield from _cut(_check_events(lines, _LINE, number))
         number += len(lines)
 
 
@@ -216,13 +221,13 @@ def _cut(events: Iterable[_Event]) -> Iterator[list[_Event]]:
 
 
 def _chunks(source: BufferedIOBase) -> Iterator[list[_Event]]:
-    place = 0
+    position = 0
     while chunk := source.read(_CHUNK_BYTES):
-        yield [_Event(place, chunk)]
-        place += len(chunk)
+        yield [_Event(position, chunk)]
+        position += len(chunk)
 
 
-def _checked(texts: Iterable[bytes], what: str, first: int) -> Iterator[_Event]:
+def _check_events(texts: Iterable[bytes], what: str, first: int) -> Iterator[_Event]:
     """The texts that are not blank, each checked, so that a bad one is named and not its batch."""
     for number, text in enumerate(texts, first):
         event = text.strip()

@@ -78,7 +78,7 @@ def create(
 @app.command(name="list")
 def list_keys(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson = False) -> None:
     """List the keys, revoked ones too; never their tokens."""
-    with _store(_known(data_dir, config)) as keys:
+    with _store(_existing_config(data_dir, config)) as keys:
         rows = [_facts(key) for key in keys.list()]
     columns = ("id", "user_id", "scopes", "prefix", "name", "requests_per_s", "bytes_per_s", "created_at", "revoked_at")
     output.show_all(rows, columns, as_json=json)
@@ -87,7 +87,7 @@ def list_keys(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJs
 @app.command
 def rotate(key_id: str, /, *, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson = False) -> None:
     """Make another key with the same rights and limits; the old one holds until you revoke it."""
-    with _store(_known(data_dir, config)) as keys:
+    with _store(_existing_config(data_dir, config)) as keys:
         key, token = keys.rotate(key_id)
     _show_token(key, token, json)
 
@@ -109,9 +109,9 @@ def update(
 ) -> None:
     """Change the name or the limits of a key; a running server notices within a second."""
     changes: dict[str, Any] = {"requests_per_s": None, "bytes_per_s": None} if default_limits else {}
-    given = {"name": name, "requests_per_s": requests_per_s, "bytes_per_s": bytes_per_s}
-    changes |= {field: value for field, value in given.items() if value is not None}
-    with _store(_known(data_dir, config)) as keys:
+    values = {"name": name, "requests_per_s": requests_per_s, "bytes_per_s": bytes_per_s}
+    changes |= {field: value for field, value in values.items() if value is not None}
+    with _store(_existing_config(data_dir, config)) as keys:
         output.show(_facts(keys.update(key_id, **changes)), as_json=json)
 
 
@@ -121,7 +121,7 @@ def revoke(
 ) -> None:
     """End a key; who uses it is locked out within seconds."""
     output.confirm(f"Revoke key {key_id}?", yes=yes)
-    with _store(_known(data_dir, config)) as keys:
+    with _store(_existing_config(data_dir, config)) as keys:
         output.show(_facts(keys.revoke(key_id)), as_json=json)
 
 
@@ -132,7 +132,7 @@ def _storage(data_dir: str | None, config: Path | None) -> StorageConfig:
     return load(file=config, flags=flags).storage
 
 
-def _known(data_dir: str | None, config: Path | None) -> Path:
+def _existing_config(data_dir: str | None, config: Path | None) -> Path:
     """The data directory; refused where no key was ever made and no server has run."""
     directory = Path(_storage(data_dir, config).data_dir)
     if not (directory / _FILE).exists():

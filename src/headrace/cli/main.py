@@ -127,8 +127,8 @@ COMMANDS = {
     ),
 }
 
-for place, (title, commands) in enumerate(COMMANDS.items(), 1):
-    group = Group(title, sort_key=place)
+for position, (title, commands) in enumerate(COMMANDS.items(), 1):
+    group = Group(title, sort_key=position)
     for order, command in enumerate(commands):
         home, name, text, lines = command
         ending = {"help_epilogue": output.examples(*lines)} if lines else {}

@@ -1,4 +1,4 @@
-"""How commands speak: tables for people, JSON for programs, complaints on stderr, and exit codes."""
+"""Output of commands: tables for people, JSON for programs, errors on stderr, and exit codes."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ class UsageError(HeadraceError):
 
 def complain(error: Exception, *, as_json: bool) -> int:
     """Say on stderr what failed and what to do next; the exit code for it."""
-    known = error if isinstance(error, HeadraceError) else _as_known(error)
-    hint = _hint(known)
+    failure = error if isinstance(error, HeadraceError) else _to_headrace_error(error)
+    hint = _hint(failure)
     if as_json:
-        body = known.body()
+        body = failure.body()
         body["error"] |= {"hint": hint} if hint else {}
         print(encode(body), file=sys.stderr)
     else:
-        notes: list[str] = getattr(known, "__notes__", [])
-        print(f"headrace: {_message(known)}", *notes, *([hint] if hint else []), sep="\n", file=sys.stderr)
-    return _EXIT_CODES.get(known.code, FAILED)
+        notes: list[str] = getattr(failure, "__notes__", [])
+        print(f"headrace: {_message(failure)}", *notes, *([hint] if hint else []), sep="\n", file=sys.stderr)
+    return _EXIT_CODES.get(failure.code, FAILED)
 
 
 def _hint(error: HeadraceError) -> str:
@@ -92,7 +92,7 @@ def _message(error: HeadraceError) -> str:
     return f"{error.message}: {subject}" if is_missing else error.message
 
 
-def _as_known(error: Exception) -> HeadraceError:
+def _to_headrace_error(error: Exception) -> HeadraceError:
     if isinstance(error, ImportError) and error.name and not error.name.startswith("headrace"):
         return HeadraceError(f"{error.name} is not installed; run: pip install 'headrace[server]'")
     return UsageError(str(error)) if isinstance(error, ValueError) else HeadraceError(str(error))
@@ -148,8 +148,8 @@ def show_all(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_js
         console().print(Text("There is nothing yet.", "dim"))
         return
     table = Table(box=None, pad_edge=False)
-    for place, column in enumerate(columns):
-        widest = max(row[place].cell_len for row in cells)
+    for number, column in enumerate(columns):
+        widest = max(row[number].cell_len for row in cells)
         table.add_column(
             column.replace("_", " "), overflow="fold", min_width=min(widest, _ID_WIDTH) if column in _IDS else None
         )

@@ -44,10 +44,12 @@ def pipeline(
     from headrace.config import load
     from headrace.pipeline.runner import Runner
 
-    given = {"pipeline.master": master, "pipeline.remote": remote}
-    chosen = load(file=config, flags={name: value for name, value in given.items() if value is not None})
+    overrides = {"pipeline.master": master, "pipeline.remote": remote}
+    chosen = load(file=config, flags={name: value for name, value in overrides.items() if value is not None})
     runner = Runner(server.url, chosen.pipeline, key=server.key or None, ca_file=server.ca_file, once=once)
-    _speak(f"Looks for work at {server.url}, and does it on {chosen.pipeline.remote or chosen.pipeline.master}.")
+    _log_to_stderr(
+        f"Looks for work at {server.url}, and does it on {chosen.pipeline.remote or chosen.pipeline.master}."
+    )
     signal.signal(signal.SIGTERM, lambda *_: runner.stop())
     signal.signal(signal.SIGINT, lambda *_: runner.stop())
     return runner.run()
@@ -57,13 +59,13 @@ def pipeline(
 def status(*, server: Remote = LOCAL, json: AsJson = False) -> None:
     """Show what is due, what is being done, and what was parked and why."""
     with _work(server) as work:
-        told = work.status()
+        document = work.status()
     if not output.wants_table(json):
-        print(output.encode(told))
+        print(output.encode(document))
         return
     from headrace.cli.work import show
 
-    show(told)
+    show(document)
 
 
 @app.command
@@ -87,14 +89,14 @@ def run(
         raise UsageError("--timeout says how long to --wait, which is not asked for.")
     seconds = None if timeout is None else parse_duration_us(timeout, "timeout") / 1_000_000
     with _work(server) as work:
-        told = work.run(stream, seal=wait)
-        if not told["due"]:
+        outcome = work.run(stream, seal=wait)
+        if not outcome["due"]:
             print(f"headrace: {stream} has no search configuration, so nothing is derived from it.", file=sys.stderr)
         elif wait:
             with server.connect() as client:
-                told = wait_until_indexed(work, client.stream(stream), seconds)
-    output.show(told, as_json=json)
-    return output.OK if told.get("complete", True) else TIMED_OUT
+                outcome = wait_until_indexed(work, client.stream(stream), seconds)
+    output.show(outcome, as_json=json)
+    return output.OK if outcome.get("complete", True) else TIMED_OUT
 
 
 @app.command
@@ -111,7 +113,7 @@ def resume(*, server: Remote = LOCAL, json: AsJson = False) -> None:
         output.show(work.resume(), as_json=json)
 
 
-class Changes(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Lets a message pass unless it says what the last one said."""
 
     def __init__(self) -> None:
@@ -124,10 +126,10 @@ class Changes(logging.Filter):
         return self._last != last
 
 
-def _speak(first: str) -> None:
+def _log_to_stderr(first: str) -> None:
     """Let the pipeline say on stderr what it does, beginning with this."""
     handler = logging.StreamHandler()
-    handler.addFilter(Changes())
+    handler.addFilter(RepeatFilter())
     log = logging.getLogger("headrace.pipeline")
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -51,17 +51,17 @@ def register(
     from headrace.client.registration import register as registering
 
     flags = {name: True for name, value in {"dry_run": dry_run, "force": force, "cascade": cascade}.items() if value}
-    given = {"backfill": backfill, "app": app, "expected_version": expected_version}
-    document = {**_document(file), **{name: value for name, value in given.items() if value is not None}, **flags}
+    options = {"backfill": backfill, "app": app, "expected_version": expected_version}
+    document = {**_document(file), **{name: value for name, value in options.items() if value is not None}, **flags}
     try:
         with remote.connect() as client:
-            found = diff(client.send(registering(document)))
+            difference = diff(client.send(registering(document)))
     except RegistrationConflict as refused:
-        return _refused(refused, CONFLICT, json)
+        return _show_refusal(refused, CONFLICT, json)
     except RegistrationInvalid as refused:
-        return _refused(refused, output.FAILED, json)
-    _show(found, json)
-    if found.conflict:
+        return _show_refusal(refused, output.FAILED, json)
+    _show(difference, json)
+    if difference.conflict:
         print("headrace: This would need --force.", file=sys.stderr)
         return CONFLICT
     return output.OK
@@ -102,14 +102,14 @@ def _declared(file: Path) -> list[dict[str, Any]]:
     return gathered(declared)
 
 
-def _show(found: Diff, as_json: bool) -> None:
+def _show(difference: Diff, as_json: bool) -> None:
     if output.wants_table(as_json):
-        output.console().print(found, soft_wrap=True)
+        output.console().print(difference, soft_wrap=True)
     else:
-        print(output.encode(found))
+        print(output.encode(difference))
 
 
-def _refused(refused: RegistrationRefused, code: int, as_json: bool) -> int:
+def _show_refusal(refused: RegistrationRefused, code: int, as_json: bool) -> int:
     """Show what would change; every reason, and what to do next, go to stderr."""
     if refused.diff or as_json:
         _show(refused.diff, as_json)

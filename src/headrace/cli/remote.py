@@ -1,4 +1,4 @@
-"""Which server a command speaks to."""
+"""The server that a command connects to."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class PlanRefused(HeadraceError):
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Wish:
-    """What is to be changed; what is left out stays as it is."""
+class SchemaChange:
+    """The parts of a stream's schema to change; what is left out stays as it is."""
 
     schema: Annotated[Path | None, Parameter(help="A file with the next JSON Schema.")] = None
     lens: Annotated[Path | None, Parameter(help="A file with the lens that leads to it.")] = None
@@ -70,17 +70,17 @@ class Wish:
     def arguments(self) -> dict[str, Any]:
         """The arguments of ``Stream.evolve``."""
         files = {"schema": self.schema, "lens": self.lens, "search": self.search}
-        given = {name: document(file) for name, file in files.items() if file is not None}
+        changes = {name: document(file) for name, file in files.items() if file is not None}
         if (self.routing_key is None) != (self.required is None):
             raise UsageError("--routing-key goes with --required or --optional, and they with it.")
         if self.routing_key is not None:
-            given["routing_key"] = {"jsonPointer": self.routing_key, "required": self.required}
-        if not given:
+            changes["routing_key"] = {"jsonPointer": self.routing_key, "required": self.required}
+        if not changes:
             raise UsageError("Say what to change: --schema, --search or --routing-key.")
-        return given
+        return changes
 
 
-NOTHING = Wish()
+NOTHING = SchemaChange()
 
 
 @app.command
@@ -96,10 +96,16 @@ def show(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None
 
 @app.command
 def plan(
-    name: Name, /, *, wish: Wish = NOTHING, on_data: OnData = False, remote: Remote = LOCAL, json: AsJson = False
+    name: Name,
+    /,
+    *,
+    change: SchemaChange = NOTHING,
+    on_data: OnData = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
 ) -> int:
     """Say what a change would do, and whether the server would apply it; nothing is changed."""
-    arguments = wish.arguments()
+    arguments = change.arguments()
     with remote.connect() as client:
         if on_data:
             return _plan_on_data(client.stream(name), arguments, json)
@@ -111,10 +117,10 @@ def plan(
 
 @app.command(name="apply")
 def apply_change(
-    name: Name, /, *, wish: Wish = NOTHING, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False
+    name: Name, /, *, change: SchemaChange = NOTHING, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False
 ) -> None:
     """Make a change, or say every reason why not; asks first where what was allowed no longer is."""
-    arguments = wish.arguments()
+    arguments = change.arguments()
     with remote.connect() as client:
         stream = client.stream(name)
         planned = stream.evolve(**arguments, dry_run=True)
@@ -140,13 +146,13 @@ def history(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> N
         return
     rows = (
         {
-            "revision": found.revision,
-            "at": found.at,
-            "version": found.registry["currentVersion"],
-            "routing_key": plans.routing_key(found.registry),
-            "search": plans.search(found.registry),
+            "revision": revision.revision,
+            "at": revision.at,
+            "version": revision.registry["currentVersion"],
+            "routing_key": plans.routing_key(revision.registry),
+            "search": plans.search(revision.registry),
         }
-        for found in revisions
+        for revision in revisions
     )
     output.show_all(rows, ("revision", "at", "version", "routing_key", "search"), as_json=False)
 
@@ -159,26 +165,26 @@ def diff(old: SchemaFile, new: SchemaFile, /, *, json: AsJson = False) -> int:
 
     changes = compare(_schema(old), _schema(new))
     classification = worst(changes)
-    found = [change.dump() for change in changes]
+    documents = [change.dump() for change in changes]
     if output.wants_table(json):
-        plans.show_changes(f"{old} to {new}", classification, found)
+        plans.show_changes(f"{old} to {new}", classification, documents)
     else:
-        print(output.encode({"classification": classification, "changes": found}))
+        print(output.encode({"classification": classification, "changes": documents}))
     return DESTRUCTIVE if classification.breaking else output.OK
 
 
 def _plan_on_data(stream: Stream, arguments: dict[str, Any], as_json: bool) -> int:
     with output.progressing("looking at events") as tell:
-        found = stream.verify(**arguments, tell=lambda progress: tell(progress.events, progress.total))
-    verification = found.verification
+        verified = stream.verify(**arguments, tell=lambda progress: tell(progress.events, progress.total))
+    verification = verified.verification
     if output.wants_table(as_json):
-        plans.show_plan(msgspec.to_builtins(found.plan))
+        plans.show_plan(msgspec.to_builtins(verified.plan))
         plans.show_verdict(msgspec.to_builtins(verification))
     else:
-        print(output.encode({**msgspec.to_builtins(found.plan), "verification": verification}))
+        print(output.encode({**msgspec.to_builtins(verified.plan), "verification": verification}))
     if verification is not None and verification.state == "failed":
         raise HeadraceError(f"Not all events were looked at: {verification.reason}")
-    _check(found.plan)
+    _check(verified.plan)
     return output.OK if verification is None or verification.passed else output.FAILED
 
 
@@ -204,8 +210,8 @@ def _schema(file: Path) -> Any:
     from headrace.schema.document import problems
 
     schema = document(file)
-    found = problems(schema)
-    if found:
-        reasons = "; ".join(f"{problem.pointer or 'the whole'}: {problem.reason}" for problem in found)
+    schema_problems = problems(schema)
+    if schema_problems:
+        reasons = "; ".join(f"{problem.pointer or 'the whole'}: {problem.reason}" for problem in schema_problems)
         raise UsageError(f"{file} is not a usable JSON Schema: {reasons}")
     return schema

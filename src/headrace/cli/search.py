@@ -12,7 +12,7 @@ import msgspec
 from cyclopts import Parameter
 
 from headrace.cli import output
-from headrace.cli.arguments import pointing
+from headrace.cli.arguments import mark_query_faults
 from headrace.cli.output import AsJson, UsageError
 from headrace.cli.remote import LOCAL, Remote
 from headrace.types import rfc3339
@@ -54,21 +54,21 @@ def search(
     """Find events by a query, the newest first or the best first; fresh events are always among them."""
     options: SearchOptions = {
         "sort": sort or [],
-        "search_after": _place(after),
+        "search_after": _parse_after(after),
         "snippets": snippets,
         "track_total_hits": total,
     }
     if timeout_ms is not None:
         options["timeout_ms"] = timeout_ms
-    with remote.connect() as client, pointing(query, as_json=json):
-        found = client.stream(stream)
-        pages = _pages(found, query, options, None if all_hits else size)
+    with remote.connect() as client, mark_query_faults(query, as_json=json):
+        source = client.stream(stream)
+        pages = _pages(source, query, options, None if all_hits else size)
         if output.wants_table(json):
-            return _show(pages, _Columns(found, field), total)
+            return _show(pages, _Columns(source, field), total)
         return _print(pages, total)
 
 
-def _place(text: str | None) -> list[Any] | None:
+def _parse_after(text: str | None) -> list[Any] | None:
     try:
         return None if text is None else msgspec.json.decode(text, type=list[Any])
     except msgspec.DecodeError as reason:
@@ -94,7 +94,7 @@ def _print(pages: Iterator[SearchResult], total: bool) -> int:
     for page in pages:
         for hit in page.hits:
             print(output.encode(hit))
-        code, counted = code or _judged(page), counted or page.total
+        code, counted = code or _exit_code(page), counted or page.total
     if total:
         print(output.encode({"total": counted}))
     return code
@@ -107,7 +107,7 @@ def _show(pages: Iterator[SearchResult], columns: _Columns, total: bool) -> int:
         if page.hits:
             columns.show(page.hits)
         shown, first, last = shown + len(page.hits), first or page, page
-        code = code or _judged(page)
+        code = code or _exit_code(page)
     assert first is not None, "there is always a first page"
     count = f"{shown:,} of {first.total.value:,} hits" if total else f"{shown:,} hit{'' if shown == 1 else 's'}"
     console = output.console()
@@ -117,7 +117,7 @@ def _show(pages: Iterator[SearchResult], columns: _Columns, total: bool) -> int:
     return code
 
 
-def _judged(page: SearchResult) -> int:
+def _exit_code(page: SearchResult) -> int:
     """The exit code of a page; says so where something is missing."""
     if page.complete:
         return output.OK
@@ -154,7 +154,7 @@ class _Columns:
         for hit in hits:
             score = ["" if hit.score is None else f"{hit.score:.3f}"] if scored else []
             cells = (self._moment(hit), *(output.cell(hit.fields.get(name)) for name in fields))
-            table.add_row(hit.offset, *score, *map(_plain, cells), *([_marked(hit)] if snippets else []))
+            table.add_row(hit.offset, *score, *map(_plain, cells), *([_highlight(hit)] if snippets else []))
         output.console().print(table)
 
     def _usual(self, hits: Sequence[Hit], *, beside_snippets: bool) -> list[str]:
@@ -180,7 +180,7 @@ def _plain(text: str) -> Text:
     return Text(text)
 
 
-def _marked(hit: Hit) -> Text:
+def _highlight(hit: Hit) -> Text:
     """The snippets of a hit, what was asked for in bold."""
     from rich.text import Text
 

@@ -43,7 +43,7 @@ class ServerFlags:
     def settings(self) -> dict[str, object]:
         """The settings that were given, by their dotted names."""
         memory_mb = self.auto_tune if not isinstance(self.auto_tune, bool) else None
-        given = {
+        values = {
             "server.host": self.host,
             "server.port": self.port,
             "server.cors_origins": None if self.cors_origin is None else tuple(self.cors_origin),
@@ -54,7 +54,7 @@ class ServerFlags:
             "memory.auto_tune": None if self.auto_tune is None else self.auto_tune is not False,
             "memory.limit_mb": memory_mb,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 NO_FLAGS = ServerFlags()
@@ -75,7 +75,7 @@ def serve(
     ready: Annotated[Callable[[str], None] | None, Parameter(parse=False)] = None,
 ) -> None:
     """Run the server until it is told to stop; ``ready`` is called with its address."""
-    from headrace.config import given, load
+    from headrace.config import explicit_settings, load
     from headrace.engine.runtime.allocators import use_jemalloc_in_arrow
 
     chosen = load(file=config, flags=flags.settings())
@@ -90,7 +90,7 @@ def serve(
     main.serve(
         chosen,
         announce,
-        explicit=given(file=config, flags=flags.settings()),
+        explicit=explicit_settings(file=config, flags=flags.settings()),
         accept_log_damage=flags.accept_log_damage,
     )
 
@@ -99,14 +99,14 @@ def up(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
     """Run everything on this machine: the server, and the pipeline beside it."""
     from headrace.config import load
 
-    beside = Beside(load(file=config, flags=flags.settings()))
+    beside = BackgroundPipeline(load(file=config, flags=flags.settings()))
     try:
         serve(flags=flags, config=config, ready=beside.start)
     finally:
         beside.stop()
 
 
-class Beside:
+class BackgroundPipeline:
     """The pipeline of a server in this process; it starts when the server listens, and Spark when work is due."""
 
     def __init__(self, config: Config) -> None:

@@ -21,7 +21,7 @@ from headrace.errors import NotFound
 if TYPE_CHECKING:
     from headrace.config import StorageConfig
     from headrace.engine.history.recovery import RecoveredStream
-    from headrace.engine.history.verify import Report
+    from headrace.engine.history.verify import VerifyReport
     from headrace.storage.backup import Backup
     from headrace.storage.objects import Objects
 
@@ -44,17 +44,19 @@ def recover(
     chosen = _storage(data_dir, config, source)
     refuse_if_used(Path(chosen.data_dir), *_MAY_BE_THERE)
     _refuse_missing(source)
-    brought: list[RecoveredStream] = []
+    recovered_streams: list[RecoveredStream] = []
     logging.getLogger("headrace").addHandler(logging.NullHandler())  # what is logged is complained of below
     with output.progressing("recovering") as tell:
 
-        def told(done: int, total: int, one: RecoveredStream | None) -> None:
+        def report_progress(done: int, total: int, recovered_stream: RecoveredStream | None) -> None:
             tell(done, total)
-            if one is not None:
-                brought.append(one)
+            if recovered_stream is not None:
+                recovered_streams.append(recovered_stream)
 
-        recovered = recover_directory(chosen, SystemClock(), journals=JOURNALS, tell=told)
-    output.show_all((one._asdict() for one in brought), ("stream", "entries", "segments", "bytes"), as_json=json)
+        recovered = recover_directory(chosen, SystemClock(), journals=JOURNALS, tell=report_progress)
+    output.show_all(
+        (stream._asdict() for stream in recovered_streams), ("stream", "entries", "segments", "bytes"), as_json=json
+    )
     return _complain(({"message": problem} for problem in recovered.problems), json)
 
 
@@ -78,8 +80,8 @@ def verify(
     columns = ("stream", "generation", "state", "entries", "segments", "bytes", "orphans", "damaged")
     as_table = output.wants_table(json)
     with output.progressing("verifying") as tell:
-        rows = _reported(
-            _noting(verification.verify(objects, JOURNALS, stream=stream, tell=tell), damaged, stream), as_table
+        rows = _report_rows(
+            _collect_damage(verification.verify(objects, JOURNALS, stream=stream, tell=tell), damaged, stream), as_table
         )
         if as_table:
             rows = list(rows)  # the bar comes first
@@ -147,7 +149,9 @@ def _open_store(url: str, timeout_s: float) -> Objects:
     return Objects.open(url, timeout_s=timeout_s)
 
 
-def _noting(reports: Iterable[Report], damaged: list[dict[str, str]], stream: str | None) -> Iterator[Report]:
+def _collect_damage(
+    reports: Iterable[VerifyReport], damaged: list[dict[str, str]], stream: str | None
+) -> Iterator[VerifyReport]:
     is_there = stream is None
     for report in reports:
         is_there = True
@@ -157,7 +161,7 @@ def _noting(reports: Iterable[Report], damaged: list[dict[str, str]], stream: st
         raise NotFound(f"nothing of {stream!r} is in the object store", stream=stream)
 
 
-def _reported(reports: Iterable[Report], as_table: bool) -> Iterable[dict[str, Any]]:
+def _report_rows(reports: Iterable[VerifyReport], as_table: bool) -> Iterable[dict[str, Any]]:
     for report in reports:
         facts = {**msgspec.structs.asdict(report), "damage": [damage._asdict() for damage in report.damage]}
         if as_table:

@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import ingest, output
-from headrace.cli.arguments import pointing, spelled, whole
+from headrace.cli.arguments import format_moment, mark_query_faults, whole
 from headrace.cli.output import AsJson, UsageError, Yes
 from headrace.cli.remote import LOCAL, Remote
 from headrace.types import JSON, media_type
@@ -127,7 +127,7 @@ def create(
     """Create a stream; one that is already there in the same form is left as it is."""
     wanted = {
         "ttl": ttl,
-        "expires_at": spelled(expires_at),
+        "expires_at": format_moment(expires_at),
         "retention_age": retention_age,
         "retention_bytes": retention_bytes,
     }
@@ -155,7 +155,7 @@ def append(
     """Append events given as arguments, or piped in as lines of JSON, or bytes with --raw."""
     if raw and values:
         raise UsageError("--raw appends what comes in on stdin: give events or --raw, not both")
-    wanted = {"timestamp": spelled(timestamp), "seq": seq, "if_match": if_match, "close": close or None}
+    wanted = {"timestamp": format_moment(timestamp), "seq": seq, "if_match": if_match, "close": close or None}
     options: AppendOptions = {"key": routing_key}
     options |= {name: value for name, value in wanted.items() if value is not None}  # type: ignore[typeddict-item]
     content_type = JSON if values else _content_type(remote, name)
@@ -187,10 +187,10 @@ def read(
     json: AsJson = False,
 ) -> None:
     """Print what the stream holds, one event per line; --json prints batches with their offsets."""
-    with remote.connect() as client, pointing(filter or "", as_json=json):
+    with remote.connect() as client, mark_query_faults(filter or "", as_json=json):
         stream = client.stream(name)
         batches = stream.read(
-            offset, since=spelled(since), key=routing_key, schema_version=schema_version, filter=filter
+            offset, since=format_moment(since), key=routing_key, schema_version=schema_version, filter=filter
         )
         _print(batches, limit, json)
 
@@ -211,7 +211,7 @@ def tail(
 ) -> None:
     """Print what is appended from now on, until the stream is closed."""
     content_type = _content_type(remote, name)
-    with remote.connect(patient=True) as client, pointing(filter or "", as_json=json):
+    with remote.connect(patient=True) as client, mark_query_faults(filter or "", as_json=json):
         stream = client.stream(name, content_type=content_type)
         batches = stream.tail(offset, live=live, key=routing_key, schema_version=schema_version, filter=filter)
         _print(batches, limit, json)
@@ -228,10 +228,14 @@ def list_streams(
 ) -> None:
     """List streams in name order."""
     with remote.connect() as client:
-        found = islice(client.streams(prefix=prefix, after=after, limit=min(limit or 1000, 1000)), limit)
+        streams = islice(client.streams(prefix=prefix, after=after, limit=min(limit or 1000, 1000)), limit)
         columns = ("name", "content_type", "entries", "closed", "created_at", "expires_at")
         # In lists the offset is a plain number, which people take for what it is.
-        shown = ({**one, "entries": one["next_offset"]} for one in found) if output.wants_table(json) else found
+        shown = (
+            ({**stream, "entries": stream["next_offset"]} for stream in streams)
+            if output.wants_table(json)
+            else streams
+        )
         output.show_all(shown, columns, as_json=json)
 
 

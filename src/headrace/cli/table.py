@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from headrace import decoding
 from headrace.cli import output
-from headrace.cli.arguments import content, spelled
+from headrace.cli.arguments import content, format_moment
 from headrace.cli.output import AsJson, UsageError
 from headrace.cli.remote import LOCAL, Remote
 from headrace.errors import KeyShapeMismatch
@@ -54,9 +54,9 @@ def get(
 ) -> int:
     """Print the features of a key; one that was never seen has none, and a global table has no key."""
     with remote.connect() as client:
-        row = _row(client, table, key, {"features": feature, "as_of": spelled(as_of)})
+        row = _row(client, table, key, {"features": feature, "as_of": format_moment(as_of)})
     if output.wants_table(json) and row:
-        output.show({name: _shown(value) for name, value in row.items()}, as_json=False)
+        output.show({name: _format_value(value) for name, value in row.items()}, as_json=False)
     elif output.wants_table(json):
         print("There are no features of this key: it was never seen, or is cold.")
     else:
@@ -79,14 +79,14 @@ def list_tables(*, remote: Remote = LOCAL, json: AsJson = False) -> None:
         registered = registration.registered(client.send(registration.registry(None)))
     rows = (
         {
-            "name": found["name"],
-            "key": found["key"],
-            "upstream": found["upstreams"][0],
-            "features": list(found["agg"]),
-            "app": registered.apps[found["name"]],
+            "name": descriptor["name"],
+            "key": descriptor["key"],
+            "upstream": descriptor["upstreams"][0],
+            "features": list(descriptor["agg"]),
+            "app": registered.apps[descriptor["name"]],
         }
-        for found in sorted(registered.descriptors, key=itemgetter("name"))
-        if found["kind"] == "table"
+        for descriptor in sorted(registered.descriptors, key=itemgetter("name"))
+        if descriptor["kind"] == "table"
     )
     output.show_all(rows, ("name", "key", "upstream", "features", "app"), as_json=json)
 
@@ -103,12 +103,12 @@ def export(
     """Print rows as they were: for each line {"key": …, "at": moment} the features of the key at that moment."""
     from headrace.client import App
 
-    asked = list(_asked(file))
+    moments = list(_read_moments(file))
     complete = True
     with App(remote.url, remote.key or None, ca_file=remote.ca_file) as app:
-        found = app.history(table, [(one.key, one.at) for one in asked], feature)
-        for one, row in zip(asked, found, strict=True):
-            print(output.encode({"key": one.key, "at": one.at, "features": row}))
+        rows = app.history(table, [(moment.key, moment.at) for moment in moments], feature)
+        for moment, row in zip(moments, rows, strict=True):
+            print(output.encode({"key": moment.key, "at": moment.at, "features": row}))
             complete = complete and row.complete
     if complete:
         return output.OK
@@ -116,18 +116,18 @@ def export(
     return output.PARTIAL
 
 
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+class _KeyMoment(msgspec.Struct, forbid_unknown_fields=True):
     at: str
     key: Any = ""
 
 
-def _asked(file: Path | None) -> Iterator[_Asked]:
+def _read_moments(file: Path | None) -> Iterator[_KeyMoment]:
     """What the lines of a file ask for."""
     text = sys.stdin.buffer.read() if file is None else content(file)
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
-                yield decoding.decode(line, _Asked)
+                yield decoding.decode(line, _KeyMoment)
             except (msgspec.DecodeError, UnicodeDecodeError) as reason:
                 raise UsageError(f'line {number} is not {{"key": …, "at": …}}: {reason}') from reason
 
@@ -159,6 +159,6 @@ def _values(word: str) -> list[Any]:
     return [word, value] if isinstance(value, bool | int | float) else [word]
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value as people read it: lists and maps as JSON."""
     return output.encode(value) if isinstance(value, list | dict) else output.cell(value)

@@ -55,7 +55,7 @@ def wait(
     json: AsJson = False,
 ) -> int:
     """Wait until a row is touched: 0 it was, 3 the time is up, 5 it cannot be told; print the cursor to go on from."""
-    wanted, templates = _wanted(entity, fields, touch_key or [])
+    wanted, templates = _keys_and_templates(entity, fields, touch_key or [])
     seconds = min(parse_duration_us(timeout, "timeout") / 1_000_000, _MOST_S)
     with remote.connect(patient=follow) as client:
         wait_for = partial(client.stream(name).touch.wait, *wanted, templates=templates, exact=exact)
@@ -96,16 +96,18 @@ def meta(
         output.show(client.stream(name).touch.meta(settle=settle, timeout=seconds), as_json=json)
 
 
-def _wanted(entity: str | None, fields: tuple[str, ...], touch_keys: list[str]) -> tuple[list[str], list[Template]]:
+def _keys_and_templates(
+    entity: str | None, fields: tuple[str, ...], touch_keys: list[str]
+) -> tuple[list[str], list[Template]]:
     from headrace.client.touches import Template, table_key
 
     if (entity is None) == (not touch_keys):
         raise UsageError("name a table or keys: headrace touch wait STREAM TABLE, or --touch-key KEY")
     if entity is None or not fields:
         return touch_keys or [table_key(entity or "")], []
-    found = [_field(field) for field in fields]
-    template = Template(entity, **{name: encoding for name, encoding, _ in found})
-    return [template.key(**{name: value for name, _, value in found})], [template]
+    templated = [_field(field) for field in fields]
+    template = Template(entity, **{name: encoding for name, encoding, _ in templated})
+    return [template.key(**{name: value for name, _, value in templated})], [template]
 
 
 def _field(text: str) -> tuple[str, str, str | bool]:

@@ -1,4 +1,4 @@
-"""Work for people: what is due, who does it, what is parked."""
+"""Tables of derived work, for people: streams that are due, leases, workers and parked ranges."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _RESTING = ("stream", "job", "events", "attempts", "retry", "reason")
 _PARKED = ("stream", "job", "events", "attempts", "last_attempt", "reason")
 
 
-def show(told: Document) -> None:
-    """Print everything that the server tells about work."""
-    counts = told["counts"]
+def show(overview: Document) -> None:
+    """Print the server's overview of work."""
+    counts = overview["counts"]
     output.show(
         {
-            "work is": "paused" if told["paused"] else "given out",
+            "work is": "paused" if overview["paused"] else "given out",
             # A server of an earlier version does not tell what it does not know.
             "workers alive": counts.get("workers", ""),
-            "streams due": counts["due"] if "complete" in told else len(told["due"]),
+            "streams due": counts["due"] if "complete" in overview else len(overview["due"]),
             "leases": counts["leases"],
             "units in work": counts["units"],
             "resting": counts.get("resting", ""),
@@ -41,32 +41,32 @@ def show(told: Document) -> None:
         as_json=False,
     )
     sections = (
-        (_WORKERS, _workers(told)),
-        (_STREAMS, _streams(told)),
-        (_LEASES, _leases(told)),
-        (_RESTING, _resting(told)),
-        (_PARKED, _parked(told)),
+        (_WORKERS, _workers(overview)),
+        (_STREAMS, _streams(overview)),
+        (_LEASES, _leases(overview)),
+        (_RESTING, _resting(overview)),
+        (_PARKED, _parked(overview)),
     )
     for columns, rows in sections:
-        found = list(rows)
-        if found:
+        section = list(rows)
+        if section:
             print()
-            output.show_all(found, columns, as_json=False)
+            output.show_all(section, columns, as_json=False)
 
 
-def _streams(told: Document) -> Iterator[Document]:
-    for one in told["streams"]:
-        share = one["done"] / one["total"] if one["total"] else 1.0
+def _streams(overview: Document) -> Iterator[Document]:
+    for stream in overview["streams"]:
+        fraction = stream["done"] / stream["total"] if stream["total"] else 1.0
         yield {
-            "stream": one["stream"],
-            "indexed": f"{one['done']:,}",
-            "of": f"{one['total']:,}",
-            "done": f"{share:.0%}",
+            "stream": stream["stream"],
+            "indexed": f"{stream['done']:,}",
+            "of": f"{stream['total']:,}",
+            "done": f"{fraction:.0%}",
         }
 
 
-def _leases(told: Document) -> Iterator[Document]:
-    for lease in told["leases"]:
+def _leases(overview: Document) -> Iterator[Document]:
+    for lease in overview["leases"]:
         units = lease["units"]
         open_units = sum(unit["outcome"] is None for unit in units)
         yield {
@@ -79,40 +79,40 @@ def _leases(told: Document) -> Iterator[Document]:
         }
 
 
-def _workers(told: Document) -> Iterator[Document]:
-    for one in told.get("workers", ()):
+def _workers(overview: Document) -> Iterator[Document]:
+    for worker in overview.get("workers", ()):
         yield {
-            "worker": f"{one['worker']} (itself)" if one["local"] else one["worker"],
-            "alive": "yes" if one["alive"] else "no",
-            "host": one["host"] or "",
-            "master": one["master"] or "",
-            "since": one["first_seen_at"],
-            "last_seen": one["last_seen_at"],
-            **{name: one[name] for name in ("done", "failed", "lost", "released")},
+            "worker": f"{worker['worker']} (itself)" if worker["local"] else worker["worker"],
+            "alive": "yes" if worker["alive"] else "no",
+            "host": worker["host"] or "",
+            "master": worker["master"] or "",
+            "since": worker["first_seen_at"],
+            "last_seen": worker["last_seen_at"],
+            **{name: worker[name] for name in ("done", "failed", "lost", "released")},
         }
 
 
-def _resting(told: Document) -> Iterator[Document]:
-    for one in told.get("resting", ()):
+def _resting(overview: Document) -> Iterator[Document]:
+    for failure in overview.get("resting", ()):
         yield {
-            "stream": one["stream"],
-            "job": one["job"],
-            "events": events(one),
-            "attempts": one["attempts"],
-            "retry": one["retry_at"],
-            "reason": one["reason"],
+            "stream": failure["stream"],
+            "job": failure["job"],
+            "events": events(failure),
+            "attempts": failure["attempts"],
+            "retry": failure["retry_at"],
+            "reason": failure["reason"],
         }
 
 
-def _parked(told: Document) -> Iterator[Document]:
-    for one in told["parked"]:
+def _parked(overview: Document) -> Iterator[Document]:
+    for failure in overview["parked"]:
         yield {
-            "stream": one["stream"],
-            "job": one["job"],
-            "events": events(one),
-            "attempts": one["attempts"],
-            "last_attempt": one["last_attempt_at"],
-            "reason": one["reason"],
+            "stream": failure["stream"],
+            "job": failure["job"],
+            "events": events(failure),
+            "attempts": failure["attempts"],
+            "last_attempt": failure["last_attempt_at"],
+            "reason": failure["reason"],
         }
 
 
@@ -142,25 +142,25 @@ def wait_until_indexed(work: Work, stream: Stream, timeout_s: float | None = Non
 
     Raises where a part of it is parked, or no work is given out.
     """
-    waiting = _Waiting(work, stream)
+    waiting = _IndexWait(work, stream)
     deadline = None if timeout_s is None else monotonic() + timeout_s
     with output.progressing(f"indexing {stream.name}") as tell:
         while True:
             status = work.status()
-            _refuse(status, stream.name)
-            standing = next((one for one in status["streams"] if one["stream"] == stream.name), None)
-            if standing is not None:
-                tell(standing["done"], standing["total"])
-            found = waiting.look(status, is_listed=standing is not None)
-            if found["complete"]:
-                return found
+            _raise_if_stuck(status, stream.name)
+            progress = next((listed for listed in status["streams"] if listed["stream"] == stream.name), None)
+            if progress is not None:
+                tell(progress["done"], progress["total"])
+            state = waiting.poll(status, is_listed=progress is not None)
+            if state["complete"]:
+                return state
             if deadline is not None and monotonic() >= deadline:
-                print(f"headrace: The time is up: {waiting.lack(found)}", file=sys.stderr)
-                return found
+                print(f"headrace: The time is up: {waiting.reason(state)}", file=sys.stderr)
+                return state
             sleep(_LOOK_S)
 
 
-class _Waiting:
+class _IndexWait:
     """A stream, the events that it had when the wait began, and what was said about it."""
 
     def __init__(self, work: Work, stream: Stream) -> None:
@@ -176,7 +176,7 @@ class _Waiting:
         elif pending > 0:
             print(f"headrace: {pending:,} events are not published yet; they are published first.", file=sys.stderr)
 
-    def look(self, status: Document, *, is_listed: bool) -> Document:
+    def poll(self, status: Document, *, is_listed: bool) -> Document:
         """How many events are published, and whether all that are wanted are indexed."""
         now = monotonic()
         if is_listed or len(status["streams"]) >= _NAMED:
@@ -196,14 +196,14 @@ class _Waiting:
             self._listed = now
         return {"stream": self._stream.name, "published": published, "complete": is_complete}
 
-    def lack(self, found: Document) -> str:
-        """What the wait is for."""
-        missing = self._wanted - found["published"]
+    def reason(self, state: Document) -> str:
+        """Why the wait is not over."""
+        missing = self._wanted - state["published"]
         if missing > 0:
-            return f"{missing:,} events of {found['stream']} are not published; the log of the server may say why."
+            return f"{missing:,} events of {state['stream']} are not published; the log of the server may say why."
         if not self._is_taken:
-            return f"nobody has taken the work on {found['stream']}; is `headrace pipeline` running?"
-        return f"{found['stream']} is not indexed; `headrace pipeline status` says how far it is."
+            return f"nobody has taken the work on {state['stream']}; is `headrace pipeline` running?"
+        return f"{state['stream']} is not indexed; `headrace pipeline status` says how far it is."
 
     def _tell_whether_taken(self, status: Document, waited_s: float) -> None:
         """Note whether somebody works on the stream, and say once where nobody does for a while."""
@@ -219,10 +219,10 @@ def _published(details: Document) -> int:
     return int(details["uploaded_through"]) + 1
 
 
-def _refuse(status: Document, stream: str) -> None:
+def _raise_if_stuck(status: Document, stream: str) -> None:
     if status["paused"]:
         raise Unavailable("No work is given out: `headrace pipeline resume` lets it go on.", reason="paused")
-    parked = next((one for one in status["parked"] if one["stream"] == stream), None)
+    parked = next((failure for failure in status["parked"] if failure["stream"] == stream), None)
     if parked is not None:
         raise Parked(
             f"The job {parked['job']} has failed {parked['attempts']} times on {events(parked)}: {parked['reason']}",

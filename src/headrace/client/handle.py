@@ -1,4 +1,4 @@
-"""What the blocking and the awaiting handle of a stream have in common."""
+"""The common base of the blocking and the async handle of a stream."""
 
 from __future__ import annotations
 

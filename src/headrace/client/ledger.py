@@ -1,4 +1,4 @@
-"""What became of the events of a producer: a handle for each, and a ledger for all."""
+"""Delivery handles of a producer's events, and the ledger of all that are pending or have failed."""
 
 from __future__ import annotations
 

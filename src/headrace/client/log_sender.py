@@ -1,4 +1,4 @@
-"""Log events on their way to a stream, without ever holding up or failing whoever logs.
+"""Sending log events to a stream in the background, without blocking or failing the caller.
 
 Events are encoded where they are logged and sent by a producer in the background. There is room for so many bytes on
 the way; what does not fit, what cannot be encoded and what the server does not take is dropped and counted, and a

@@ -1,4 +1,4 @@
-"""What a producer still owes the server: batches, their numbers, and what each answer means for the rest.
+"""The outbox of a producer: its unsent batches, their sequence numbers, and the handling of answers.
 
 Pure: time comes in as numbers, requests go out as batches, answers come back as calls. The promise is that every
 event is appended once and in order, or its handle says why not. It rests on five rules.

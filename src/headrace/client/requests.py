@@ -1,4 +1,4 @@
-"""What each verb looks like on the wire: values become requests, without any input or output."""
+"""Building of HTTP requests for each verb of a stream, without any IO."""
 
 from __future__ import annotations
 

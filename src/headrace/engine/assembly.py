@@ -39,7 +39,7 @@ from headrace.engine.object_caches import ObjectCaches, load_modules
 from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks, create_jobs
 from headrace.engine.registry.profiles import Profiles
 from headrace.engine.registry.schemas import Schemas
-from headrace.engine.runtime.computing import Computing
+from headrace.engine.runtime.compute import ComputeThreads
 from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.slices import Slices
@@ -86,7 +86,7 @@ class Engine:
         self.connect = opened.connect
         self._masks: Masks = {}
         self.gates = Gates(config.limits)
-        self.computing = Computing(self.gates, config.limits.arriving_bytes)
+        self.computing = ComputeThreads(self.gates, config.limits.arriving_bytes)
         self.recovered: Recovered | None = None
         hooks = append_hooks(self._reader, most_keys=config.features.dedupe_keys)
         definitions = Definitions()

@@ -13,7 +13,7 @@ from headrace.storage.published import Backlog, Published
 
 if TYPE_CHECKING:
     from headrace.engine.assembly import Engine
-    from headrace.storage.segments import Usage
+    from headrace.storage.segments import SegmentUsage
 
 
 class Holdings(NamedTuple):
@@ -59,7 +59,7 @@ def holdings(engine: Engine, stream: Stream) -> Holdings:
     )
 
 
-def cache_usage(engine: Engine) -> Usage | None:
+def cache_usage(engine: Engine) -> SegmentUsage | None:
     """What the cache of segments holds; None while no segment has been touched."""
     return None if engine.caches.opened_segments is None else engine.caches.opened_segments.usage()
 

@@ -110,7 +110,7 @@ class Account:
             "append_queue": self._writer.queued_bytes,
             "cached_streams": len(self._log.catalog) * auto_tune.STREAM_BYTES,
             "watchers": self._log.tail.watchers * auto_tune.WAITER_BYTES,
-            "found_answers": self._tiers.found_bytes,
+            "found_answers": self._tiers.answer_bytes,
             "touch_filters": sum(journal.filter_bytes for journal in journals),
         }
 
@@ -125,8 +125,8 @@ class Account:
             "companion_footers": companions.open_bytes if companions else 0,
             "tail_columns": archive.blocks.bytes if archive else 0,
             "recent_events": archive.recent.bytes if archive else 0,
-            "feature_tails": tail_memory.held_bytes(self._features),
-            "entity_tails": sum(map(tail_memory.held_bytes, self._entities)),
+            "feature_tails": tail_memory.tail_bytes(self._features),
+            "entity_tails": sum(map(tail_memory.tail_bytes, self._entities)),
             "state_rows": self._state_rows.bytes,
             "entity_rows": self._entity_rows.bytes,
         }

@@ -21,7 +21,7 @@ import msgspec
 
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import apply, create_managed, settling
+from headrace.engine.log.lifecycle import apply, create_managed, make_done_callback
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
@@ -118,11 +118,11 @@ class System:
 
     async def take_over(self, keys: KeyStore) -> None:
         """Let notes on keys be notes like all others, each of them once."""
-        while notes := keys.noted(_MOST_NOTES):
+        while notes := keys.pending_notes(_MOST_NOTES):
             documents = [document for _, document in notes]
             await apply(self._writer, partial(_take_over, documents=documents), is_chore=True)
             self._noted.set()
-            await asyncio.to_thread(keys.told, notes[-1][0])
+            await asyncio.to_thread(keys.remove_notes, notes[-1][0])
 
     async def measured(self, records: list[dict[str, Any]]) -> None:
         """Append what was measured in one interval."""
@@ -160,7 +160,7 @@ class System:
     async def _append(self, stream: Stream, body: bytes, count: int, *, through: int = 0) -> None:
         settled: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
         kind = _Recording if through else _OwnAppend
-        append = kind(stream, body, count, settling(settled))
+        append = kind(stream, body, count, make_done_callback(settled))
         if isinstance(append, _Recording):
             append.through = through
         self._log.append(append)

@@ -50,8 +50,8 @@ _PERMANENT = ("hidden_store", "no_spark", "no_java")
 _REFUSED_RESULTS = (400, 413, 422)
 
 
-class Orders(msgspec.Struct, frozen=True):
-    """What a driver is told on its standard input: whom to work for, and how."""
+class DriverConfig(msgspec.Struct, frozen=True):
+    """The configuration that a driver reads from its standard input."""
 
     url: str
     key: str | None
@@ -70,7 +70,7 @@ class Orders(msgspec.Struct, frozen=True):
 class Driver:
     """Works for one server until it is idle for long enough, or told to stop."""
 
-    def __init__(self, orders: Orders, scratch: Path) -> None:
+    def __init__(self, orders: DriverConfig, scratch: Path) -> None:
         self._config = orders.config
         self._once = orders.once
         self._failures, self._blamed = orders.failures, dict(orders.blamed)
@@ -331,7 +331,7 @@ def main() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     restrict_process()
     os.nice(_YIELDING)  # on one machine the server comes first
-    orders = decoding.decode(sys.stdin.buffer.readline(), Orders)
+    orders = decoding.decode(sys.stdin.buffer.readline(), DriverConfig)
     code = 0
     with tempfile.TemporaryDirectory(prefix="headrace-spark-", ignore_cleanup_errors=True) as scratch:
         driver = Driver(orders, Path(scratch))
@@ -356,7 +356,7 @@ def _until_left(driver: Driver) -> None:
     driver.stop()
 
 
-def orders_line(orders: Orders) -> bytes:
+def orders_line(orders: DriverConfig) -> bytes:
     """Orders as a driver reads them."""
     return msgspec.json.encode(orders) + b"\n"
 

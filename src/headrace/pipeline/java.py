@@ -53,11 +53,11 @@ def version_of(home: Path) -> int:
     """The feature version of a Java, 0 where there is none."""
     try:
         command = [str(home / "bin" / "java"), "-version"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = _VERSION.search(told.stderr)
-    return int(found[1]) if found and not told.returncode else 0
+    match = _VERSION.search(process.stderr)
+    return int(match[1]) if match and not process.returncode else 0
 
 
 def _installed() -> Iterator[tuple[str, Path]]:

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.config import PipelineConfig
-from headrace.pipeline.kernels import compact, erase, features, history, index, merging, verify
+from headrace.pipeline.kernels import compact, erase, features, history, index, merge, verify
 from headrace.pipeline.kernels.units import Perform, failure, over
 from headrace.pipeline.progress import Progress
 from headrace.pipeline.work import Lease
@@ -40,9 +40,11 @@ def with_panes(
     partitions: int,
 ) -> list[ResultDocument]:
     """The results of merged companions, each with the panes that its rollups want."""
-    names = {one["unit"]: one["companion"]["name"] for one in results if "companion" in one}
-    wanted = {name for name in names if msgspec.json.decode(units[name]).get("rollups")}
-    chosen = [[unit for unit in pack if msgspec.json.decode(unit)["unit"] in wanted] for pack in packs]
+    names = {
+        unit_result["unit"]: unit_result["companion"]["name"] for unit_result in results if "companion" in unit_result
+    }
+    units_with_rollups = {name for name in names if msgspec.json.decode(units[name]).get("rollups")}
+    chosen = [[unit for unit in pack if msgspec.json.decode(unit)["unit"] in units_with_rollups] for pack in packs]
     chosen = [pack for pack in chosen if pack]
     if not chosen:
         return list(results)
@@ -51,7 +53,12 @@ def with_panes(
     merged = reducing.merge(read, by=["unit"]).repartition(partitions, "unit").sortWithinPartitions(*compact.SORTED)
     rows = merged.mapInArrow(compact.panes_written(units, names, store), "unit string, part string, failure string")
     parts = {row["unit"]: (row["part"], row["failure"]) for row in rows.collect()}
-    return [_with_part(one, *parts.get(one["unit"], (None, None))) if one["unit"] in wanted else one for one in results]
+    return [
+        _with_part(unit_result, *parts.get(unit_result["unit"], (None, None)))
+        if unit_result["unit"] in units_with_rollups
+        else unit_result
+        for unit_result in results
+    ]
 
 
 def _with_part(result: ResultDocument, part: str | None, failed: str | None) -> ResultDocument:
@@ -62,20 +69,22 @@ def _with_part(result: ResultDocument, part: str | None, failed: str | None) -> 
     return {**result, "companion": {**result["companion"], "panes": msgspec.json.decode(part)}}
 
 
-def answered(
+def answer_history(
     spark: SparkSession, units: Sequence[dict[str, Any]], store: str, tasks: int, partitions: int
 ) -> list[ResultDocument]:
-    """The rows that each unit asks for."""
+    """The results of units that read rows as of moments."""
     if not units:
         return []
-    known = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
-    found = [one for unit in units for one in history.slices(decoding.convert(unit, Unit))]
-    packs = [found[start::tasks] for start in range(min(tasks, len(found)))]
+    encoded_units = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
+    slices = [piece for unit in units for piece in history.slices(decoding.convert(unit, Unit))]
+    packs = [slices[start::tasks] for start in range(min(tasks, len(slices)))]
     rows: list[Any] = []
     if packs:
-        read = spark.range(0, len(packs), 1, len(packs)).mapInArrow(history.pieces(packs, known, store), history.PIECES)
+        read = spark.range(0, len(packs), 1, len(packs)).mapInArrow(
+            history.pieces(packs, encoded_units, store), history.PIECES
+        )
         together = read.repartition(partitions, "unit", "key").sortWithinPartitions(*history.SORTED)
-        rows = together.mapInArrow(history.rows(known), history.ROWS).collect()
+        rows = together.mapInArrow(history.rows(encoded_units), history.ROWS).collect()
     return [_result(unit, [row for row in rows if row["unit"] == unit["unit"]]) for unit in units]
 
 
@@ -83,46 +92,50 @@ def _result(unit: dict[str, Any], rows: list[Any]) -> ResultDocument:
     failed = next((row["failure"] for row in rows if row["failure"] is not None), None)
     if failed is not None:
         return {"unit": unit["unit"], **msgspec.json.decode(failed)}
-    told: list[dict[str, Any]] = [{} for _ in unit["question"]["asked"]]
+    rows_in_order: list[dict[str, Any]] = [{} for _ in unit["question"]["asked"]]
     for row in rows:
-        told[row["place"]] = msgspec.json.decode(row["row"])
-    return {"unit": unit["unit"], "rows": told}
+        rows_in_order[row["place"]] = msgspec.json.decode(row["row"])
+    return {"unit": unit["unit"], "rows": rows_in_order}
 
 
-def merged(
+def merge_states(
     spark: SparkSession, units: Mapping[str, bytes], packs: Sequence[Sequence[bytes]], store: str, partitions: int
 ) -> list[ResultDocument]:
     """The results of units that merge states."""
-    splits, failed = _split(units)
+    splits, failed = _split_units(units)
     packs = [kept for pack in packs if (kept := [unit for unit in pack if unit in splits])]
     if not packs:
         return failed
-    lease = _Lease(spark, splits, packs, store)
+    lease = _MergeLease(spark, splits, packs, store)
     frames = [frame for frame in (lease.in_lanes(False), lease.in_lanes(True), lease.in_order()) if frame is not None]
     together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
     # Where a unit failed to be read, the row that says so is the first of it.
-    rows = together.repartition(partitions, "unit").sortWithinPartitions(*merging.SORTED)
-    results = rows.mapInArrow(merging.combined(lease.units, store), "result string").collect()
+    rows = together.repartition(partitions, "unit").sortWithinPartitions(*merge.SORTED)
+    results = rows.mapInArrow(merge.combined(lease.units, store), "result string").collect()
     return [*failed, *(msgspec.json.decode(row["result"]) for row in results)]
 
 
-def _split(units: Mapping[str, bytes]) -> tuple[dict[bytes, merging.Split], list[ResultDocument]]:
+def _split_units(units: Mapping[str, bytes]) -> tuple[dict[bytes, merge.Split], list[ResultDocument]]:
     """What Catalyst reduces of each unit, and the results of units whose definitions cannot be read."""
-    splits: dict[bytes, merging.Split] = {}
+    splits: dict[bytes, merge.Split] = {}
     failed: list[ResultDocument] = []
     for name, encoded in units.items():
         try:
-            splits[encoded] = merging.split(decoding.decode(encoded, Unit))
+            splits[encoded] = merge.split_unit(decoding.decode(encoded, Unit))
         except Exception as reason:  # that of one unit must not be that of the others
             failed.append({"unit": name, **failure(reason)})
     return splits, failed
 
 
-class _Lease:
+class _MergeLease:
     """Units that are merged together, in packs that are read together."""
 
     def __init__(
-        self, spark: SparkSession, splits: Mapping[bytes, merging.Split], packs: Sequence[Sequence[bytes]], store: str
+        self,
+        spark: SparkSession,
+        splits: Mapping[bytes, merge.Split],
+        packs: Sequence[Sequence[bytes]],
+        store: str,
     ) -> None:
         self._spark, self._store, self.units = spark, store, list(splits)
         numbers = {unit: number for number, unit in enumerate(self.units)}
@@ -130,29 +143,29 @@ class _Lease:
         self._splits = list(splits.values())
 
     def in_lanes(self, gathers: bool) -> DataFrame | None:
-        """The lives that Catalyst reduces, reduced."""
+        """The reduced rows of lives that Catalyst can reduce."""
         from pyspark.sql import functions
 
-        found = [split.alike(gathers) for split in self._splits]
-        names = lanes.columns(lane for one in found for lane in one)
-        frame = self._read(merging.in_lanes(gathers), [bool(one) for one in found], names)
+        lanes_by_unit = [split.alike(gathers) for split in self._splits]
+        names = lanes.columns(lane for unit_lanes in lanes_by_unit for lane in unit_lanes)
+        frame = self._read(merge.in_lanes(gathers), [bool(unit_lanes) for unit_lanes in lanes_by_unit], names)
         if frame is None:
             return None
         reduced = [functions.expr(COLUMNS[name].aggregate).alias(name) for name in names]
-        return frame.groupBy(*merging.SORTED).agg(*reduced)
+        return frame.groupBy(*merge.SORTED).agg(*reduced)
 
     def in_order(self) -> DataFrame | None:
-        """The others."""
-        return self._read(merging.in_order, [not split.lanes or bool(split.in_order) for split in self._splits], [])
+        """The rows of lives that are merged in order, which Catalyst cannot reduce."""
+        return self._read(merge.in_order, [not split.lanes or bool(split.in_order) for split in self._splits], [])
 
-    def _read(self, read: merging.Read, wanted: Sequence[bool], names: Sequence[str]) -> DataFrame | None:
+    def _read(self, read: merge.Read, wanted: Sequence[bool], names: Sequence[str]) -> DataFrame | None:
         packs = [[number for number in pack if wanted[number]] for pack in self._packs]
         packs = [pack for pack in packs if pack]
         if not packs:
             return None
-        kernel = merging.rows(read, packs, self.units, merging.shape(names), self._store)
+        kernel = merge.rows(read, packs, self.units, merge.shape(names), self._store)
         columns = [f"{name} {COLUMNS[name].type}" for name in names]
-        return self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(kernel, ", ".join([merging.KEYS, *columns]))
+        return self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(kernel, ", ".join([merge.KEYS, *columns]))
 
 
 Packs = list[list[bytes]]
@@ -164,12 +177,12 @@ def run(
     """One result for every unit of a lease."""
     units = {job: [unit for unit in lease.units if unit["job"] == job] for job in JOBS}
     steps: tuple[Callable[[], list[ResultDocument]], ...] = (
-        lambda: _mapped(spark, verify.perform, packed(units["verify"], config.tasks), lease.store),
-        lambda: _mapped(spark, erase.perform, packed(units["erase"], config.tasks), lease.store),
-        lambda: answered(spark, units["history"], lease.store, config.tasks, config.shuffle_partitions),
-        lambda: _folded(spark, [unit for job in FOLDED for unit in units[job]], lease.store, config),
-        lambda: _mapped(spark, index.perform, packed(units["index"], config.tasks), lease.store),
-        lambda: _compacted(spark, units["compact"], lease.store, config),
+        lambda: _map_units(spark, verify.perform, pack_units(units["verify"], config.tasks), lease.store),
+        lambda: _map_units(spark, erase.perform, pack_units(units["erase"], config.tasks), lease.store),
+        lambda: answer_history(spark, units["history"], lease.store, config.tasks, config.shuffle_partitions),
+        lambda: _fold_units(spark, [unit for job in FOLDED for unit in units[job]], lease.store, config),
+        lambda: _map_units(spark, index.perform, pack_units(units["index"], config.tasks), lease.store),
+        lambda: _merge_companions(spark, units["compact"], lease.store, config),
     )
     results: list[ResultDocument] = []
     for step in steps:
@@ -179,31 +192,31 @@ def run(
     return results
 
 
-def _compacted(
+def _merge_companions(
     spark: SparkSession, units: Sequence[UnitDocument], store: str, config: PipelineConfig
 ) -> list[ResultDocument]:
     """Units that merge companions."""
-    packs = packed(units, config.tasks)
-    known = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
+    packs = pack_units(units, config.tasks)
+    encoded_units = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
     return with_panes(
-        spark, _mapped(spark, compact.perform, packs, store), known, packs, store, config.shuffle_partitions
+        spark, _map_units(spark, compact.perform, packs, store), encoded_units, packs, store, config.shuffle_partitions
     )
 
 
-def _folded(
+def _fold_units(
     spark: SparkSession, units: Sequence[UnitDocument], store: str, config: PipelineConfig
 ) -> list[ResultDocument]:
     """Units that fold events, and units that merge states."""
     merging = [unit for unit in units if unit.get("states")]
-    folding = packed([unit for unit in units if not unit.get("states")], config.tasks)
-    known = {unit["unit"]: msgspec.json.encode(unit) for unit in merging}
-    packs = packed(merging, config.tasks)
-    return _mapped(spark, features.perform, folding, store) + merged(
-        spark, known, packs, store, config.shuffle_partitions
+    folding = pack_units([unit for unit in units if not unit.get("states")], config.tasks)
+    encoded_units = {unit["unit"]: msgspec.json.encode(unit) for unit in merging}
+    packs = pack_units(merging, config.tasks)
+    return _map_units(spark, features.perform, folding, store) + merge_states(
+        spark, encoded_units, packs, store, config.shuffle_partitions
     )
 
 
-def _mapped(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> list[ResultDocument]:
+def _map_units(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> list[ResultDocument]:
     """The results of a kernel, unit by unit."""
     if not packs:
         return []
@@ -211,7 +224,7 @@ def _mapped(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> 
     return [msgspec.json.decode(row["result"]) for row in frame.collect()]
 
 
-def packed(units: Sequence[UnitDocument], tasks: int) -> Packs:
+def pack_units(units: Sequence[UnitDocument], tasks: int) -> Packs:
     """Units in so many tasks at most, the largest first into the task that has least."""
     packs: Packs = [[] for _ in range(min(tasks, len(units)))]
     sizes = [0] * len(packs)
@@ -225,8 +238,8 @@ def packed(units: Sequence[UnitDocument], tasks: int) -> Packs:
 def weight(unit: UnitDocument) -> int:
     """The bytes that a unit reads."""
     read: list[UnitDocument] = [*unit.get("segments", ()), *unit.get("states", ())]
-    read += [part for one in unit.get("inputs", ()) for part in _parts(one)]
-    return sum(int(one["bytes"]) for one in read)
+    read += [part for companion in unit.get("inputs", ()) for part in _parts(companion)]
+    return sum(int(source["bytes"]) for source in read)
 
 
 def _parts(companion: UnitDocument) -> list[UnitDocument]:

@@ -1,4 +1,4 @@
-"""What a driver leaves in a file for its parent: what it holds and does, also if it is killed, and why it ended."""
+"""Report files of drivers for their parent: the lease and job of a driver, even if it is killed, and why it ended."""
 
 from __future__ import annotations
 

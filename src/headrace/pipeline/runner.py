@@ -20,7 +20,7 @@ import msgspec
 
 from headrace.config import PipelineConfig
 from headrace.errors import HeadraceError
-from headrace.pipeline.driver import Orders, orders_line
+from headrace.pipeline.driver import DriverConfig, orders_line
 from headrace.pipeline.reports import Report, Suspects, take
 from headrace.pipeline.work import Unreachable, Work, is_open
 
@@ -45,7 +45,7 @@ class Runner:
         is_pinned: bool = False,
         once: bool = False,
     ) -> None:
-        self._orders = Orders(url, key, ca_file, config, once, is_pinned=is_pinned)
+        self._orders = DriverConfig(url, key, ca_file, config, once, is_pinned=is_pinned)
         self._config = config
         self._work = Work(url, key, ca_file, is_pinned=is_pinned)
         self._stopping = threading.Event()

@@ -1,4 +1,4 @@
-"""The server's side of the work, over HTTP: lease units, keep the lease alive, commit what came of them."""
+"""HTTP client of the work API: lease units, keep the lease alive, commit results."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ class Work:
 
     def lease(self, worker: str, limit: int, *, host: str | None = None, master: str | None = None) -> Lease | None:
         """Up to so many units, or None where nothing is due; host and master tell people where the worker runs."""
-        known = {"host": host, "master": master}
-        body = {"worker": worker, "limit": limit} | {name: value for name, value in known.items() if value}
-        told = self._ask("POST", "/v1/work/lease", body)
-        if not told["units"]:
+        worker_facts = {"host": host, "master": master}
+        body = {"worker": worker, "limit": limit} | {name: value for name, value in worker_facts.items() if value}
+        granted = self._ask("POST", "/v1/work/lease", body)
+        if not granted["units"]:
             return None
-        lease = told["lease"]
-        return Lease(lease["id"], lease["token"], lease["ttl_ms"], told["store"], tuple(told["units"]))
+        lease = granted["lease"]
+        return Lease(lease["id"], lease["token"], lease["ttl_ms"], granted["store"], tuple(granted["units"]))
 
     def heartbeat(self, lease: Lease, done: int) -> None:
         """The lease lives on; raises Refused where it was lost."""
@@ -159,16 +159,16 @@ class Work:
             answer = self._send(method, self._url + path, arguments)
         except (httpx2.HTTPError, OSError) as reason:
             raise Unreachable(f"no server answers on {self._url}: {reason}") from reason
-        told = _told(answer)
+        document = _decode_answer(answer)
         if answer.status_code >= 400:
-            error = dict(told.get("error", {}))
+            error = dict(document.get("error", {}))
             message = error.pop("message", f"the server answers {answer.status_code}")
             raise Refused(answer.status_code, error.pop("code", "error"), message, error)
-        return told
+        return document
 
 
-def _told(answer: httpx2.Response) -> dict[str, Any]:
-    """The document of an answer; a failure may come without one, and from somebody else."""
+def _decode_answer(answer: httpx2.Response) -> dict[str, Any]:
+    """The JSON document of an answer, empty for an error without one; raises Unreachable where it is not JSON."""
     try:
         return msgspec.json.decode(answer.content, type=dict[str, Any]) if answer.content else {}
     except msgspec.DecodeError as reason:

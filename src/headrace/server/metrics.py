@@ -225,7 +225,7 @@ def touch_metrics(touches: Touches) -> Iterator[Metric]:
     for mode, count in sorted(modes.items()):
         streams.add_metric([mode], count)
     yield streams
-    for name, value in report.standing(touches).items():
+    for name, value in report.gauges(touches).items():
         yield GaugeMetricFamily(_PREFIX + _snake(name), f"{name} of touch/meta, over all streams", value=value)
     for name, total in report.totals(touches).items():
         if not name.endswith("Total"):
@@ -234,7 +234,7 @@ def touch_metrics(touches: Touches) -> Iterator[Metric]:
         metric_name = _snake(name.removesuffix("Total")).removesuffix("_ms") + "_seconds" * seconds
         yield CounterMetricFamily(_PREFIX + metric_name, text, value=total / 1000 if seconds else total)
     template_outcomes = CounterMetricFamily(f"{_PREFIX}templates", "What became of templates", labels=["outcome"])
-    counts = report.counted(touches)
+    counts = report.total_counts(touches)
     for outcome in _LIVES:
         template_outcomes.add_metric([outcome], getattr(counts, outcome))
     yield template_outcomes

@@ -199,20 +199,20 @@ class _ObjectsCopy:
         for kind in (NODES, EPOCHS):
             for info in self._source.list(kind):
                 self._copy_one(info.key, info.bytes)
-        places = object_names.generations(info.key for info in self._source.list(object_names.MANIFESTS))
-        for place in sorted(places):
-            self._copy_stream(place)
+        locations = object_names.generations(info.key for info in self._source.list(object_names.MANIFESTS))
+        for location in sorted(locations):
+            self._copy_stream(location)
 
-    def _copy_stream(self, place: tuple[str, str]) -> None:
+    def _copy_stream(self, location: tuple[str, str]) -> None:
         """What a manifest names may be replaced while it is copied: then there is a newer manifest."""
         problem = ""
         for _ in range(_TRIES):
-            listing = self._source.list(f"{object_names.MANIFESTS}/{'/'.join(place)}")
-            generations = object_names.generations(info.key for info in listing).get(place)
+            listing = self._source.list(f"{object_names.MANIFESTS}/{'/'.join(location)}")
+            generations = object_names.generations(info.key for info in listing).get(location)
             if not generations:
                 return  # deleted meanwhile
             try:
-                self._copy_generation(object_names.generation_key(place, generations[0]))
+                self._copy_generation(object_names.generation_key(location, generations[0]))
                 return
             except CorruptData as reason:
                 problem = reason.message

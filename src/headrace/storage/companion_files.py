@@ -32,7 +32,7 @@ _MOST_FOOTERS = 20_000
 _SUFFIX = ".parquet"
 
 
-class Usage(NamedTuple):
+class CompanionUsage(NamedTuple):
     """What the cache holds, how often it had to fetch, and how many damaged files it dropped."""
 
     bytes: int
@@ -45,7 +45,7 @@ class Usage(NamedTuple):
 
 
 class CompanionFiles:
-    """Opens companions for asking, from any thread."""
+    """Opens companions for reading, from any thread."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class CompanionFiles:
 
     def forget(self, keys: Collection[str]) -> None:
         """Close the files of companions whose objects are removed: an open file keeps its place on the disk."""
-        removed = {(place[0][1], place[1]) for key in keys if (place := parse_companion_key(key)) is not None}
+        removed = {(location[0][1], location[1]) for key in keys if (location := parse_companion_key(key)) is not None}
         self._opened.pop_where(lambda mark, _: mark[:2] in removed)
 
     def shrink(self) -> None:
@@ -127,12 +127,12 @@ class CompanionFiles:
         self._opened.clear()
         self._decoded.shrink(self._decoded.bytes // 2)
 
-    def usage(self) -> Usage:
+    def usage(self) -> CompanionUsage:
         """What is held now."""
         opened, files = (len(self._opened), self._opened.bytes, self._decoded.bytes), self._files
         if files is None:
-            return Usage(0, 0, *opened, 0, 0)
-        return Usage(files.bytes, len(files), *opened, files.fetches, files.dropped)
+            return CompanionUsage(0, 0, *opened, 0, 0)
+        return CompanionUsage(files.bytes, len(files), *opened, files.fetches, files.dropped)
 
     def _verified(
         self,

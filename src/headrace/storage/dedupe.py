@@ -13,7 +13,7 @@ from headrace.format.body_compression import LEAST_BYTES, pack, unpack
 from headrace.storage.database import Connection
 
 
-class First(NamedTuple):
+class FirstEvent(NamedTuple):
     """The event that had a key first, and when it came."""
 
     seq: int
@@ -26,15 +26,15 @@ class Dedupe:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def find(self, stream: int, keys: list[str]) -> dict[str, First]:
+    def find(self, stream: int, keys: list[str]) -> dict[str, FirstEvent]:
         """The keys that are remembered, of those given."""
         if len(keys) == 1:
             sql = "SELECT seq, at_us FROM dedupe WHERE stream = ? AND key = ?"
             row: Any = self._connection.execute(sql, (stream, keys[0])).fetchone()
-            return {} if row is None else {keys[0]: First(*row)}
+            return {} if row is None else {keys[0]: FirstEvent(*row)}
         sql = "SELECT key, seq, at_us FROM dedupe WHERE stream = ? AND key IN (SELECT value FROM json_each(?))"
-        given = msgspec.json.encode(keys).decode()
-        return {str(row[0]): First(*row[1:]) for row in self._connection.execute(sql, (stream, given))}
+        encoded_keys = msgspec.json.encode(keys).decode()
+        return {str(row[0]): FirstEvent(*row[1:]) for row in self._connection.execute(sql, (stream, encoded_keys))}
 
     def save(self, rows: Iterable[tuple[int, str, int, int]]) -> None:
         """Remember keys as (stream, key, seq, time), in place of what was remembered of them."""
@@ -78,7 +78,7 @@ class Answered(NamedTuple):
     answer: bytes
 
 
-class _Kept(msgspec.Struct, array_like=True):
+class _StoredAnswer(msgspec.Struct, array_like=True):
     """An answer as it is stored: in less space where that pays, with the size that it had."""
 
     size: int
@@ -98,23 +98,23 @@ class Idempotency:
         if row is None and not key.startswith(_DIGESTED):
             # Keys that were stored before they were digested; they are forgotten with the answers.
             row = self._connection.execute(sql, (user_id, key)).fetchone()
-        return None if row is None else Answered(row[0], _unpacked(row[1]))
+        return None if row is None else Answered(row[0], _unpack_answer(row[1]))
 
     def save(self, user_id: str, key: str, answered: Answered, at_us: int) -> None:
         """Remember an answer."""
         sql = "INSERT INTO idempotency (user_id, key, digest, answer, at_us) VALUES (?, ?, ?, ?, ?)"
-        values = user_id, stored_key(user_id, key), answered.digest, _packed(answered.answer), at_us
+        values = user_id, stored_key(user_id, key), answered.digest, _pack_answer(answered.answer), at_us
         self._connection.execute(sql, values)
 
     def mentioning(self, user_id: str, texts: Iterable[bytes], digests: Collection[bytes], since_us: int) -> list[str]:
         """The stored keys of a user's requests since a moment whose answers hold one of some texts or digests."""
         sql, sought = "SELECT key, digest, answer FROM idempotency WHERE user_id = ? AND at_us >= ?", list(texts)
-        found: list[str] = []
+        matching_keys: list[str] = []
         for key, digest, stored in self._connection.execute(sql, (user_id, since_us)):
-            answer = _unpacked(stored)
+            answer = _unpack_answer(stored)
             if digest in digests or any(text in answer for text in sought):
-                found.append(str(key))
-        return found
+                matching_keys.append(str(key))
+        return matching_keys
 
     def drop(self, user_id: str, keys: Iterable[str]) -> None:
         """Forget answers, by their stored keys."""
@@ -142,11 +142,11 @@ _FORGET = """DELETE FROM idempotency WHERE (user_id, key) IN (
     SELECT user_id, key FROM idempotency WHERE at_us < ?1 ORDER BY at_us LIMIT ?2)"""
 
 
-def _packed(answer: bytes) -> bytes:
+def _pack_answer(answer: bytes) -> bytes:
     packed = pack(answer) if len(answer) >= LEAST_BYTES else None
-    return msgspec.msgpack.encode(_Kept(len(answer), answer if packed is None else packed))
+    return msgspec.msgpack.encode(_StoredAnswer(len(answer), answer if packed is None else packed))
 
 
-def _unpacked(stored: bytes) -> bytes:
-    kept = decoding.unpack(stored, _Kept)
+def _unpack_answer(stored: bytes) -> bytes:
+    kept = decoding.unpack(stored, _StoredAnswer)
     return kept.body if len(kept.body) == kept.size else unpack(kept.body, kept.size)

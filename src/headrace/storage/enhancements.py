@@ -1,4 +1,4 @@
-"""How entity types grow: settings, what fragments speak for, and migrations that do not count any more."""
+"""Schema enhancement of entity types: settings, recommendations, and migrations that were undone."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ class Enhancements:
     def every_setting(self) -> list[tuple[str, str, str]]:
         """All settings: the type, the owner, the document."""
         sql = "SELECT entity_type, user_id, document FROM enhancement_settings ORDER BY entity_type, user_id"
-        return [(str(one), str(user), str(document)) for one, user, document in self._connection.execute(sql)]
+        return [
+            (str(entity_type), str(user), str(document))
+            for entity_type, user, document in self._connection.execute(sql)
+        ]
 
     def set(self, entity_type: str, user_id: str, document: str) -> None:
         """Replace the settings of an owner."""
@@ -75,11 +78,11 @@ class Enhancements:
         rows = self._connection.execute(sql, (entity_type, user_id))
         return [decoding.decode(str(row[0]), Recommendation) for row in rows]
 
-    def recommend(self, found: Iterable[Recommendation]) -> None:
+    def recommend(self, recommendations: Iterable[Recommendation]) -> None:
         """Keep recommendations, in the place of earlier ones."""
         rows = [
-            (one.entity_type, one.user_id, one.field, one.change, one.status, msgspec.json.encode(one).decode())
-            for one in found
+            (row.entity_type, row.user_id, row.field, row.change, row.status, msgspec.json.encode(row).decode())
+            for row in recommendations
         ]
         self._connection.executemany("INSERT OR REPLACE INTO recommendations VALUES (?, ?, ?, ?, ?, ?)", rows)
 

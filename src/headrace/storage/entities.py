@@ -64,9 +64,9 @@ class Entities:
 
     def of_stream(self, stream: int, after: str, limit: int) -> list[EntityRow]:
         """The same for entities of a type, whoever they belong to, by their users."""
-        found = self.find(after) if after else None
+        previous = self.find(after) if after else None
         sql = f"{_SELECT} WHERE stream = ? AND (user_id, number) > (?, ?) ORDER BY user_id, number LIMIT ?"
-        return self._rows(sql, stream, "" if found is None else found.user_id, self._number(after), limit)
+        return self._rows(sql, stream, "" if previous is None else previous.user_id, self._number(after), limit)
 
     def _number(self, after: str) -> int:
         """The number of an entity that a page begins after."""
@@ -89,9 +89,9 @@ class Entities:
             return int(self._connection.execute(sql, values).get)
         return int(self._connection.execute(f"{sql} AND user_id = ?", (*values, user_id)).get)
 
-    def save(self, stream: int, user_id: str, at_us: int, found: Iterable[tuple[str, str, int]]) -> None:
+    def save(self, stream: int, user_id: str, at_us: int, entities: Iterable[tuple[str, str, int]]) -> None:
         """Note entities of a user as (id, name, first observation); one that is known stays as it is."""
-        rows = msgspec.json.encode(list(found)).decode()
+        rows = msgspec.json.encode(list(entities)).decode()
         self._connection.execute(_SAVE, (stream, user_id, at_us, rows))
 
     def drop(self, ids: Sequence[str]) -> None:
@@ -173,8 +173,8 @@ class Aliases:
 
     def below(self, entity_id: str, until_us: int = _EVER) -> list[str]:
         """An entity, and everything that was merged into it, directly or not."""
-        found = [str(row[0]) for row in self._connection.execute(_BELOW, (entity_id, until_us))]
-        return [entity_id, *sorted(found[1:])]
+        ids = [str(row[0]) for row in self._connection.execute(_BELOW, (entity_id, until_us))]
+        return [entity_id, *sorted(ids[1:])]
 
     def add(self, row: AliasRow) -> None:
         """Let an entity be told of under another."""
@@ -234,7 +234,7 @@ class Sources:
 
     def save(self, user_id: str, source_id: str, ranges: Iterable[SourceRange]) -> None:
         """Note where further observations of a source lie."""
-        rows = ((source_id, one.stream, one.first_seq, one.count, user_id, one.at_us) for one in ranges)
+        rows = ((source_id, range.stream, range.first_seq, range.count, user_id, range.at_us) for range in ranges)
         sql = """INSERT OR REPLACE INTO sources (source_id, stream, first_seq, count, user_id, at_us)
                  VALUES (?, ?, ?, ?, ?, ?)"""
         self._connection.executemany(sql, rows)
@@ -242,4 +242,4 @@ class Sources:
     def drop(self, user_id: str, source_id: str, ranges: Iterable[SourceRange]) -> None:
         """Forget where some observations of a source lie."""
         sql = "DELETE FROM sources WHERE source_id = ? AND stream = ? AND first_seq = ? AND user_id = ?"
-        self._connection.executemany(sql, [(source_id, one.stream, one.first_seq, user_id) for one in ranges])
+        self._connection.executemany(sql, [(source_id, range.stream, range.first_seq, user_id) for range in ranges])

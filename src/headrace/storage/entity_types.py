@@ -75,11 +75,11 @@ class SchemaRegistry:
 
     def taken_by(self, entity_type: str) -> dict[str, list[str]]:
         """The versions that each owner has of a type."""
-        found: dict[str, list[str]] = {}
+        versions: dict[str, list[str]] = {}
         sql = "SELECT user_id, schema_version FROM schema_registry WHERE entity_type = ?"
         for user, version in self._connection.execute(sql, (entity_type,)):
-            found.setdefault(str(user), []).append(str(version))
-        return found
+            versions.setdefault(str(user), []).append(str(version))
+        return versions
 
     def seen_by(self, user_id: str, after: str, limit: int, keyword: str = "") -> list[SchemaRow]:
         """The active versions that a user sees, by type and with their own after the global one.
@@ -137,8 +137,8 @@ class SchemaRegistry:
 
     def named(self, name: str, user_id: str) -> str | None:
         """The type that has this name where a user looks: one that holds for them, or one that is called so."""
-        found = self.effective(name, user_id)
-        return self.aliased(name, user_id) if found is None else name
+        schema = self.effective(name, user_id)
+        return self.aliased(name, user_id) if schema is None else name
 
     def aliased(self, alias: str, user_id: str) -> str | None:
         """The type that a user calls so: by a name of their own, else by one of everybody's."""
@@ -147,8 +147,8 @@ class SchemaRegistry:
         return None if row is None else str(row[0])
 
     def _rows(self, where: str, *values: Any) -> list[SchemaRow]:
-        found = self._connection.execute(f"{_SELECT} {where}", values)
-        return [SchemaRow(*row) for row in found]
+        rows = self._connection.execute(f"{_SELECT} {where}", values)
+        return [SchemaRow(*row) for row in rows]
 
 
 def _scope(user_id: str) -> str:

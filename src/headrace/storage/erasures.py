@@ -84,7 +84,7 @@ class Erasures:
         columns = ", ".join(_COLUMNS)
         self._connection.execute(f"INSERT INTO erasures ({columns}) VALUES ({marks})", msgspec.structs.astuple(row))
         self._connection.executemany(
-            "INSERT INTO erased VALUES (?, ?, ?)", [(one, row.id, row.before_seq) for one in ids]
+            "INSERT INTO erased VALUES (?, ?, ?)", [(entity_id, row.id, row.before_seq) for entity_id in ids]
         )
 
     def update(self, id: str, **values: object) -> None:

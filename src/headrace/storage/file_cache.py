@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from headrace.storage.fetching import check, download, log_dropped
+from headrace.storage.download import check, download, log_dropped
 from headrace.storage.files import make_directories
 from headrace.storage.objects import Objects
 
@@ -340,7 +340,7 @@ class OpenFiles(Generic[Key, Opened]):
         return surplus
 
 
-def most_open_files(wanted: int, share: int = 16) -> int:
+def most_open_files(wanted: int, divisor: int = 16) -> int:
     """As many as are wanted, or a small part of those that the system lets this process open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if files == resource.RLIM_INFINITY else min(wanted, files // share)
+    return wanted if files == resource.RLIM_INFINITY else min(wanted, files // divisor)

@@ -90,19 +90,19 @@ def file_mode(directory_mode: int) -> int:
 
 
 def _adjust(path: Path, mode: int) -> None:
-    found = stat.S_IMODE(path.stat().st_mode)
-    wanted = (found & ~_OTHERS) | (mode & _OTHERS)
-    if wanted == found:
+    before = stat.S_IMODE(path.stat().st_mode)
+    wanted = (before & ~_OTHERS) | (mode & _OTHERS)
+    if wanted == before:
         return
     # A sticky directory, such as /tmp, is meant for many.
-    is_open, changed = bool(found & _OTHERS & ~mode), False
-    if not found & stat.S_ISVTX:
+    is_open, changed = bool(before & _OTHERS & ~mode), False
+    if not before & stat.S_ISVTX:
         try:
             path.chmod(wanted)
             changed = True
         except OSError:
             pass
     if is_open and changed:
-        log.warning("others could open %s (mode %04o): its mode is %04o now", path, found, wanted)
+        log.warning("others could open %s (mode %04o): its mode is %04o now", path, before, wanted)
     elif is_open:
-        log.warning("others may open %s (mode %04o), which was not changed: use one of your own", path, found)
+        log.warning("others may open %s (mode %04o), which was not changed: use one of your own", path, before)

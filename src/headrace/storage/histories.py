@@ -1,4 +1,4 @@
-"""The rows of ``histories``: which rows of the past were asked for, and what was found."""
+"""The rows of ``histories``: requests for rows as of moments, and their results."""
 
 from __future__ import annotations
 

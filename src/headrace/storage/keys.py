@@ -108,7 +108,9 @@ class KeyStore:
         _check_text("name", name, MAX_TEXT)
         _check_text("prefix", prefix, MAX_PREFIX)
         limits = _limit("requests_per_s", requests_per_s), _limit("bytes_per_s", bytes_per_s)
-        key = Key(secrets.token_hex(6), name, user_id, _ordered(scopes), prefix, self._clock.now_us(), None, *limits)
+        key = Key(
+            secrets.token_hex(6), name, user_id, _check_scopes(scopes), prefix, self._clock.now_us(), None, *limits
+        )
         secret = secrets.token_urlsafe(32)
         row = (key.id, name, user_id, " ".join(key.scopes), prefix, key.created_us, None, _hash(secret))
         self._write("key_created", key, ("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row), _setting(key))
@@ -155,9 +157,9 @@ class KeyStore:
 
     def revoke(self, key_id: str) -> Key:
         """End a key; doing it again changes nothing."""
-        known = self._key(key_id)
+        key = self._key(key_id)
         sql = "UPDATE keys SET revoked_us = ? WHERE id = ? AND revoked_us IS NULL"
-        self._write("key_revoked", known, (sql, (self._clock.now_us(), key_id)))
+        self._write("key_revoked", key, (sql, (self._clock.now_us(), key_id)))
         return self._key(key_id)
 
     def verify(self, token: str) -> Key | None:
@@ -181,15 +183,15 @@ class KeyStore:
             self._data_version = version
             self.generation += 1
 
-    def noted(self, limit: int) -> Sequence[tuple[int, str]]:
-        """What was done to keys and is told nowhere yet, the oldest first, with numbers."""
+    def pending_notes(self, limit: int) -> Sequence[tuple[int, str]]:
+        """Audit notes on keys that are not in the audit stream yet, the oldest first, with their numbers."""
         try:
             return self._notes.first(limit)
         except SQLiteError as reason:
             raise database.refusal(reason, self._path) from reason
 
-    def told(self, through: int) -> None:
-        """Notes up to this number are told elsewhere now."""
+    def remove_notes(self, through: int) -> None:
+        """Remove notes up to this number, which are in the audit stream now."""
         try:
             self._notes.remove(through)
         except SQLiteError as reason:
@@ -211,12 +213,12 @@ class KeyStore:
         return key
 
     def _migrate(self) -> None:
-        found = int(self._connection.pragma("user_version"))
-        if found > _SCHEMA_VERSION:
-            message = f"the keys have schema version {found}, this Headrace knows {_SCHEMA_VERSION}"
-            raise NewerDatabase(f"{message}: install a newer one", found=found, known=_SCHEMA_VERSION)
+        version = int(self._connection.pragma("user_version"))
+        if version > _SCHEMA_VERSION:
+            message = f"the keys have schema version {version}, this Headrace knows {_SCHEMA_VERSION}"
+            raise NewerDatabase(f"{message}: install a newer one", found=version, known=_SCHEMA_VERSION)
         newest = _SCHEMA_VERSION if has_checksums(self._connection) else _CHECKSUMS_SINCE - 1
-        if found < newest or not self._has_limits():
+        if version < newest or not self._has_limits():
             # Another process may be doing the same: take the lock first, and find the work done.
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.execute(_CREATE)
@@ -309,11 +311,11 @@ def _limit(field: str, limit: int | None) -> int | None:
     return limit
 
 
-def _ordered(scopes: Collection[str]) -> tuple[str, ...]:
+def _check_scopes(scopes: Collection[str]) -> tuple[str, ...]:
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown or not scopes:
-        given = repr(unknown[0]) if unknown else "nothing"
-        raise BadRequest(f"a key has one or more of the scopes {', '.join(SCOPES)}, not {given}", field="scopes")
+        offending = repr(unknown[0]) if unknown else "nothing"
+        raise BadRequest(f"a key has one or more of the scopes {', '.join(SCOPES)}, not {offending}", field="scopes")
     return tuple(scope for scope in SCOPES if scope in scopes)
 
 

@@ -37,14 +37,15 @@ def refuse_lost_database(path: Path, lock: DirectoryLock) -> None:
     """Raise CorruptData where a database is empty in a directory that was used, or missing beside its log."""
     if path.exists() and path.stat().st_size:
         return
-    wal = _log_of(path)
+    wal = _wal_path(path)
     has_log = wal.exists() and wal.stat().st_size > 0
     others = sorted(other.name for other in path.parent.iterdir() if not _is_fresh(other, path))
     if not has_log and not (path.exists() and (lock.is_marked or others)):
         return
-    found = f"{path.parent} holds {', '.join(others[:3])}" if others else "the directory was used"
+    evidence = f"{path.parent} holds {', '.join(others[:3])}" if others else "the directory was used"
+    state = "empty" if path.exists() else "missing"
     raise CorruptData(
-        f"{path} is {'empty' if path.exists() else 'missing'}, and {found}: put a copy from a backup in its place; to "
+        f"{path} is {state}, and {evidence}: put a copy from a backup in its place; to "
         f"go on without what was in it, move it and {wal.name} away, and start again",
         object=str(path),
         check="database",
@@ -61,7 +62,7 @@ def _is_empty(other: Path) -> bool:
 
 def refuse_log_damage(path: Path) -> None:
     """Raise CorruptData, naming the range, where the write-ahead log of a database is damaged."""
-    wal = _log_of(path)
+    wal = _wal_path(path)
     damage = _find_damage(wal)
     if damage is not None:
         raise _refusal(
@@ -78,8 +79,8 @@ def accept_log_damage(path: Path, mark: Callable[[Connection], None] | None = No
     The damaged file is kept beside it. ``mark`` notes in the database that commits were given up. A process that is
     killed meanwhile leaves a file that says so, and :func:`is_accepting` tells.
     """
-    wal = _log_of(path)
-    accepted, damage = _accepted(path), _find_damage(wal)
+    wal = _wal_path(path)
+    accepted, damage = _acceptance_path(path), _find_damage(wal)
     if damage is not None:
         if _has_later_pages(path, wal, damage.intact_bytes):
             raise _refusal(
@@ -99,14 +100,14 @@ def accept_log_damage(path: Path, mark: Callable[[Connection], None] | None = No
 
 def is_accepting(path: Path) -> bool:
     """Whether a process was killed while it accepted the damage of a write-ahead log."""
-    return _accepted(path).exists()
+    return _acceptance_path(path).exists()
 
 
-def _log_of(path: Path) -> Path:
+def _wal_path(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def _accepted(path: Path) -> Path:
+def _acceptance_path(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal.accepted")
 
 

@@ -109,7 +109,7 @@ def _create(objects: Objects, kind: str, number: int, **facts: object) -> bool:
 
 
 def _numbers(objects: Objects, kind: str) -> list[int]:
-    matches = (_NUMBER.fullmatch(found.key) for found in objects.list(kind))
+    matches = (_NUMBER.fullmatch(listed.key) for listed in objects.list(kind))
     return [int(match[1]) for match in matches if match]
 
 

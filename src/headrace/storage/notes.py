@@ -1,4 +1,4 @@
-"""The rows of ``notes``: what was done, noted in the commit that did it, until a stream has it."""
+"""The rows of ``notes``: audit notes, written in the commit that they describe, until the audit stream has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Notes:
 
     def add(self, documents: Iterable[str]) -> None:
         """Keep notes, in this order."""
-        self._connection.executemany("INSERT INTO notes (document) VALUES (?)", ((one,) for one in documents))
+        self._connection.executemany("INSERT INTO notes (document) VALUES (?)", ((document,) for document in documents))
 
     def first(self, limit: int) -> list[tuple[int, str]]:
         """The oldest notes, with their numbers."""

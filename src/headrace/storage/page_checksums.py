@@ -138,11 +138,11 @@ class Damage:
     def __init__(self, path: Path) -> None:
         self._path = path
         #: The first damage that was found.
-        self.found: CorruptData | None = None
+        self.first_error: CorruptData | None = None
 
     def note(self, reason: BaseException) -> CorruptData | None:
         """The error that names the database, where a failure comes from a page that does not match its checksum."""
         if not is_bad_checksum(reason):
             return None
-        self.found = self.found or damaged(self._path, reason)
+        self.first_error = self.first_error or damaged(self._path, reason)
         return damaged(self._path, reason)

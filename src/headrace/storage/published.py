@@ -44,7 +44,7 @@ class Backlog(NamedTuple):
     name: str | None = None
 
 
-class Held(NamedTuple):
+class StoredTotals(NamedTuple):
     """What the object store holds of a stream, and when that and the registry changed last; 0 is never."""
 
     segments: int = 0
@@ -55,7 +55,7 @@ class Held(NamedTuple):
     registry_us: int = 0
 
 
-class Grave(NamedTuple):
+class DeletedStream(NamedTuple):
     """A deleted stream that may have objects."""
 
     incarnation: str
@@ -70,17 +70,17 @@ class Published:
 
     def holding(self, stream: int, seq: int) -> Placed | None:
         """The segment that holds an entry."""
-        found = self._one(
+        placed = self._one(
             f"{_SELECT} AND segments.first_seq <= ? ORDER BY segments.first_seq DESC LIMIT 1", stream, seq
         )
-        return found if found is not None and seq < found.segment.end_seq else None
+        return placed if placed is not None and seq < placed.segment.end_seq else None
 
     def following(self, stream: int, start: int, end: int, limit: int = -1) -> list[Placed]:
         """The segments that hold entries of [start, end), in order."""
         sql = f"{_SELECT} AND segments.first_seq >= ifnull((SELECT max(first_seq) FROM segments WHERE stream = ?1"
         sql += " AND first_seq <= ?2), ?2) AND segments.first_seq + count > ?2 AND segments.first_seq < ?3"
         sql += " ORDER BY segments.first_seq LIMIT ?4"
-        return [_placed(row) for row in self._connection.execute(sql, (stream, start, end, limit))]
+        return [_to_placed(row) for row in self._connection.execute(sql, (stream, start, end, limit))]
 
     def last(self, stream: int) -> Placed | None:
         """The newest segment."""
@@ -90,10 +90,10 @@ class Published:
         """The sequence number before which the own entries of a stream are published."""
         return int(self._connection.execute("SELECT published_seq FROM streams WHERE id = ?", (stream,)).get)
 
-    def held(self, stream: int) -> Held:
+    def held(self, stream: int) -> StoredTotals:
         """Sums over the segments of a stream."""
         row: Any = self._connection.execute(_HELD, (stream,)).fetchone()
-        return Held() if row is None else Held(*row)
+        return StoredTotals() if row is None else StoredTotals(*row)
 
     def checksums(self, stream: int) -> list[str]:
         """The checksum of every segment of a stream."""
@@ -138,11 +138,11 @@ class Published:
 
         Before them come those that were marked when the clock was ahead: nobody knows since when they have waited.
         """
-        found: list[int] = []
+        streams: list[int] = []
         for clause, bound in (("> ?", now_us + MAX_AHEAD_US), ("<= ?", until_us)):
             sql = f"SELECT stream FROM unpublished WHERE since_us {clause} ORDER BY since_us LIMIT ?"
-            found += [int(row[0]) for row in self._connection.execute(sql, (bound, limit - len(found)))]
-        return found
+            streams += [int(row[0]) for row in self._connection.execute(sql, (bound, limit - len(streams)))]
+        return streams
 
     def backlogs(self, after: int, limit: int, now_us: int) -> list[Backlog]:
         """The streams that have rows in the log, by their ids after one."""
@@ -173,27 +173,27 @@ class Published:
         row = self._connection.execute(f"{sql} WHERE incarnation = ? AND state != 2", (name, incarnation)).fetchone()
         return row is not None and not row[0]
 
-    def dig(self, grave: Grave) -> None:
-        """Let a sweep remove every object of a stream."""
-        self._connection.execute("INSERT OR IGNORE INTO graves VALUES (?, ?)", grave)
+    def mark_deleted(self, deleted_stream: DeletedStream) -> None:
+        """Note a deleted stream, so that all its objects are removed."""
+        self._connection.execute("INSERT OR IGNORE INTO graves VALUES (?, ?)", deleted_stream)
 
-    def bury(self, stream: int) -> None:
-        """The same for a stream that is being deleted, if it may have any."""
+    def mark_stream_deleted(self, stream: int) -> None:
+        """Note a stream that is being deleted, if it may have objects."""
         sql = "INSERT OR IGNORE INTO graves SELECT incarnation, name FROM streams WHERE id = ? AND attempted"
         self._connection.execute(sql, (stream,))
 
-    def graves(self, limit: int) -> list[Grave]:
+    def deleted_streams(self, limit: int) -> list[DeletedStream]:
         """Streams whose objects have to go."""
         sql = "SELECT incarnation, name FROM graves LIMIT ?"
-        return [Grave(*row) for row in self._connection.execute(sql, (limit,))]
+        return [DeletedStream(*row) for row in self._connection.execute(sql, (limit,))]
 
-    def fill(self, grave: Grave) -> None:
-        """Nothing of the stream is left."""
-        self._connection.execute("DELETE FROM graves WHERE incarnation = ?", (grave.incarnation,))
+    def unmark_deleted(self, deleted_stream: DeletedStream) -> None:
+        """Forget a deleted stream, of which no object is left."""
+        self._connection.execute("DELETE FROM graves WHERE incarnation = ?", (deleted_stream.incarnation,))
 
     def _one(self, sql: str, *values: object) -> Placed | None:
         row = self._connection.execute(sql, values).fetchone()
-        return None if row is None else _placed(row)
+        return None if row is None else _to_placed(row)
 
 
 # The first row of a stream and its newest: the index leads there without reading the others. Entries that were imported
@@ -231,13 +231,13 @@ FROM streams AS s LEFT JOIN segments AS g ON g.stream = s.id WHERE s.id = ? GROU
 """
 
 
-def _placed(row: Any) -> Placed:
+def _to_placed(row: Any) -> Placed:
     name, incarnation, *values = row
     segment = Segment(**dict(zip(_FIELDS, values, strict=True)))
     return Placed(segment_key(name, incarnation, segment.name), segment)
 
 
-class Touched(NamedTuple):
+class SegmentSpan(NamedTuple):
     """Segments that hold entries of a range: how many, where the first begins, and where the last ends."""
 
     segments: int
@@ -245,28 +245,28 @@ class Touched(NamedTuple):
     end: int
 
 
-class Within(NamedTuple):
+class ContainedSegments(NamedTuple):
     """Segments whose entries all lie in a range: how many, and when the last of these entries was appended."""
 
     segments: int
     last_us: int | None
 
 
-class Counts:
+class SegmentCounts:
     """Counts through one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def touched(self, stream: int, first: int, end: int) -> Touched:
+    def touched(self, stream: int, first: int, end: int) -> SegmentSpan:
         """The own segments of a stream that hold entries of [first, end)."""
         row: Any = self._connection.execute(_TOUCHED, (stream, first, end)).fetchone()
-        return Touched(0, first, end) if not row[0] else Touched(*row)
+        return SegmentSpan(0, first, end) if not row[0] else SegmentSpan(*row)
 
-    def within(self, stream: int, first: int, end: int) -> Within:
+    def within(self, stream: int, first: int, end: int) -> ContainedSegments:
         """The own segments of a stream that lie in [first, end) as a whole."""
         row: Any = self._connection.execute(_WITHIN, (stream, first, end)).fetchone()
-        return Within(*row)
+        return ContainedSegments(*row)
 
     def newest_companion(self) -> int:
         """The number of the companion, of any stream, that came last."""

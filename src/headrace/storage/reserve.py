@@ -1,4 +1,4 @@
-"""Disk that is kept for the day when there is none left.
+"""A file that reserves disk space, to be released when the disk is full.
 
 Whatever frees space has to write first: a deletion is a commit, and the pages of commits before it may have to be moved
 from SQLite's write-ahead log into the database. So a file of some size lies in the data directory, and goes when the

@@ -29,7 +29,7 @@ MOST_READERS = 512
 _SUFFIX = ".parquet"
 
 
-class Usage(NamedTuple):
+class SegmentUsage(NamedTuple):
     """What the cache holds, how often it had to fetch, and how many damaged files it dropped."""
 
     bytes: int
@@ -142,9 +142,9 @@ class Segments:
         """The disk that segments with these checksums take here."""
         return self._files.held_bytes(checksums)
 
-    def usage(self) -> Usage:
+    def usage(self) -> SegmentUsage:
         """What the cache holds now."""
-        return Usage(
+        return SegmentUsage(
             bytes=self._files.bytes,
             files=len(self._files),
             readers=len(self._readers),

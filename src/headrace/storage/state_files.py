@@ -30,7 +30,7 @@ from headrace.errors import CorruptData, Unavailable
 from headrace.format.object_names import state_key
 from headrace.format.state.layout import State
 from headrace.format.state.reader import StateReader
-from headrace.storage.fetching import check, download
+from headrace.storage.download import check, download
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles
 from headrace.storage.files import create_private
 from headrace.storage.objects import Objects
@@ -90,11 +90,11 @@ class StateFile:
                 self._connection = None
 
     def _get(self, key: bytes) -> dict[str, bytes] | None:
-        number, found = self._row(_FROM_KEY, key)
-        if found is not None and found[0] == key:
-            return _DECODER.decode(memoryview(found[1])[_PREFIX.size :])
+        number, row = self._row(_FROM_KEY, key)
+        if row is not None and row[0] == key:
+            return _DECODER.decode(memoryview(row[1])[_PREFIX.size :])
         before, _ = self._row(_BEFORE_KEY, key)
-        following = self.file.remembered if found is None else number
+        following = self.file.remembered if row is None else number
         if before + 1 != following:
             raise self._damaged("a row is missing")
         return None

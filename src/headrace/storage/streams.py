@@ -91,7 +91,7 @@ class Streams:
         """The same for many names, in any order."""
         sql = _NAMED if logged else _NAMED_UNLOGGED
         rows = _ROWS.decode(self._connection.execute(sql, (msgspec.json.encode(names).decode(),)).get)
-        return [_standing(row, newest) for row, newest in rows]
+        return [_with_newest(row, newest) for row, newest in rows]
 
     def by_id(self, stream: int) -> StreamRow | None:
         """The row with this id."""
@@ -188,15 +188,15 @@ class Streams:
         gone = 0
         sql = "DELETE FROM wal WHERE id IN (SELECT id FROM wal WHERE stream = ? LIMIT ?)"
         while gone < rows:
-            found = self._connection.execute("SELECT stream FROM garbage LIMIT 1").fetchone()
-            if found is None:
+            garbage = self._connection.execute("SELECT stream FROM garbage LIMIT 1").fetchone()
+            if garbage is None:
                 break
             room = rows - gone
-            self._connection.execute(sql, (found[0], room))
+            self._connection.execute(sql, (garbage[0], room))
             removed = int(self._connection.changes())
             if removed < room:
                 for table in (*_DEPENDENT, "garbage"):
-                    self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (found[0],))
+                    self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (garbage[0],))
             gone += removed + 1
         return gone
 
@@ -220,10 +220,10 @@ class Streams:
 
 
 def _stream(row: Any) -> StreamRow:
-    return _standing(StreamRow(*row[:-1]), None if row[-1] is None else _HEAD.decode(row[-1]))
+    return _with_newest(StreamRow(*row[:-1]), None if row[-1] is None else _HEAD.decode(row[-1]))
 
 
-def _standing(stream: StreamRow, newest: Newest | None) -> StreamRow:
+def _with_newest(stream: StreamRow, newest: Newest | None) -> StreamRow:
     if newest is not None and newest[0] >= stream.next_seq:  # an older row may stay for a fork alone
         stream.next_seq, stream.last_us, stream.bytes, stream.stream_seq = newest
     return stream

@@ -90,8 +90,8 @@ class SubscriptionRows:
     def secret(self, purpose: str, fresh: bytes) -> bytes:
         """The stored secret for a purpose; the fresh one where there was none."""
         self._connection.execute("INSERT OR IGNORE INTO signing_keys VALUES (?, ?)", (purpose, fresh))
-        found: Any = self._connection.execute("SELECT secret FROM signing_keys WHERE purpose = ?", (purpose,)).get
-        return bytes(found)
+        stored: Any = self._connection.execute("SELECT secret FROM signing_keys WHERE purpose = ?", (purpose,)).get
+        return bytes(stored)
 
 
 def _beyond(prefix: str) -> str:

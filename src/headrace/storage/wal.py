@@ -82,7 +82,7 @@ class Wal:
         """Store rows, so many with each statement."""
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
-            self._connection.execute(_inserting(len(some)), tuple(chain.from_iterable(some)))
+            self._connection.execute(_insert_sql(len(some)), tuple(chain.from_iterable(some)))
 
     def scan(self, stream: int, position: int, end: int) -> Generator[Entries, None, None]:
         """Rows that hold entries in [position, end), in order; the first may begin earlier, the last end later."""
@@ -123,7 +123,7 @@ class Wal:
 
     def rewrite(self, stream: int, seq: int, key: str | None, keys: str | None, body: bytes) -> None:
         """Replace the keys and the body of a row by others of the same count and length."""
-        self._connection.execute(_REWRITE, (key, keys, *stored(body), stream, seq))
+        self._connection.execute(_REWRITE, (key, keys, *pack_body(body), stream, seq))
 
     def trim(self, stream: int, start: int, end: int, rows: int) -> int:
         """Remove up to so many rows whose entries all lie in [start, end); answers how many went."""
@@ -140,25 +140,25 @@ class Wal:
         cursor = self._connection.cursor()
         try:
             for row in cursor.execute(sql, values):
-                yield Entries(*row[:-1]) if row[-1] is None else _unpacked(row)
+                yield Entries(*row[:-1]) if row[-1] is None else _unpack_row(row)
         finally:
             # An abandoned statement would keep its snapshot open and the WAL file from being reused.
             cursor.close()
 
 
-def stored(body: bytes) -> Stored:
+def pack_body(body: bytes) -> Stored:
     """A body as it is stored: in less space where that pays."""
     packed = pack(body) if len(body) >= LEAST_BYTES else None
     return (body, None) if packed is None else (packed, len(body))
 
 
 @cache
-def _inserting(rows: int) -> str:
+def _insert_sql(rows: int) -> str:
     marks = f"({', '.join('?' * len(_COLUMNS.split(',')))}, ?)"
     return f"INSERT INTO wal (stream, {_COLUMNS}) VALUES {', '.join([marks] * rows)}"
 
 
-def _unpacked(row: Any) -> Entries:
+def _unpack_row(row: Any) -> Entries:
     """A packed row as it came."""
     *facts, packed, size = row
     return Entries(*(*facts, unpack(packed, size)))
@@ -167,7 +167,7 @@ def _unpacked(row: Any) -> Entries:
 _KEYS = msgspec.json.Decoder(list[str | None])
 
 
-class Mixed(NamedTuple):
+class KeyRow(NamedTuple):
     """The keys of a row's entries, each with its own or none: ``entries`` of them from ``seq`` on."""
 
     seq: int
@@ -189,23 +189,23 @@ class WalKeys:
             if self._connection.execute(_IS_HELD, (stream, key, start, end)).get:
                 yield key
 
-    def mixed(self, stream: int, start: int, end: int) -> Iterator[Mixed]:
+    def mixed(self, stream: int, start: int, end: int) -> Iterator[KeyRow]:
         """The rows with different keys that hold entries of [start, end), in order."""
         cursor = self._connection.cursor()
         try:
             for row in cursor.execute(_MIXED, (stream, self._row_at(stream, start), end)):
                 seq, count, keys = row
-                yield Mixed(seq, count, _KEYS.decode(keys))
+                yield KeyRow(seq, count, _KEYS.decode(keys))
         finally:
             cursor.close()
 
-    def every(self, stream: int, start: int, end: int) -> Iterator[Mixed]:
+    def every(self, stream: int, start: int, end: int) -> Iterator[KeyRow]:
         """The keys of every row that holds entries of [start, end), in order."""
         cursor = self._connection.cursor()
         try:
             for row in cursor.execute(_EVERY, (stream, self._row_at(stream, start), end)):
                 seq, count, key, keys = row
-                yield Mixed(seq, count, [key] * count if keys is None else _KEYS.decode(keys))
+                yield KeyRow(seq, count, [key] * count if keys is None else _KEYS.decode(keys))
         finally:
             cursor.close()
 

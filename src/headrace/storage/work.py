@@ -153,8 +153,8 @@ class Work:
     def next_expiry(self) -> int | None:
         """When the first of the leases expires that have not ended."""
         sql = "SELECT min(expires_us) FROM leases WHERE ended_us IS NULL"
-        found: int | None = self._connection.execute(sql).get
-        return found
+        expires_us: int | None = self._connection.execute(sql).get
+        return expires_us
 
     def renew(self, id: str, expires_us: int, done: int, total: int) -> None:
         """A worker was heard of."""
@@ -176,7 +176,7 @@ class Work:
                  sum(outcome = 'released')
                  FROM leases JOIN units ON lease = leases.id GROUP BY worker"""
         rows = self._connection.execute(sql, (ttl_us,))
-        return [WorkerRow(worker, *(int(one or 0) for one in facts)) for worker, *facts in rows]
+        return [WorkerRow(worker, *(int(fact or 0) for fact in facts)) for worker, *facts in rows]
 
     def forget_ended(self, before_us: int) -> None:
         """Leases that ended before a moment."""
@@ -237,7 +237,7 @@ class Work:
 
     def counts(self, now_us: int) -> dict[str, int]:
         """How many streams are marked, leases held, units being done, and ranges resting after a failure or parked."""
-        asked = {
+        queries = {
             "due": "SELECT count(*) FROM due",
             "leases": "SELECT count(*) FROM leases WHERE ended_us IS NULL AND expires_us > ?1",
             "units": """SELECT count(*) FROM units JOIN leases ON leases.id = lease
@@ -247,7 +247,7 @@ class Work:
         }
         return {
             name: int(self._connection.execute(sql, (now_us,) if "?1" in sql else ()).get)
-            for name, sql in asked.items()
+            for name, sql in queries.items()
         }
 
     def _insert(self, table: str, rows: Iterable[msgspec.Struct]) -> None:

@@ -10,7 +10,7 @@ from headrace.engine.features import apply_change
 from headrace.engine.features.apply_change import ApplyFeatureChange
 from headrace.engine.features.proposals import FeatureProposal, propose
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import carry_out
+from headrace.engine.log.lifecycle import run_change
 from headrace.errors import Conflict, MissingField, NotRepresentable, Unavailable
 from headrace.storage.feature_registry import FeatureRegistry
 from headrace.types import JSON
@@ -84,7 +84,7 @@ def proposal(rig: Rig, *descriptors: dict[str, object], **terms: object) -> Feat
 def apply(rig: Rig, made: FeatureProposal) -> ApplyFeatureChange:
     features = rig.engine.features
     streams = features._streams(made)
-    return rig.run(carry_out(rig.engine.writer, ApplyFeatureChange, made, streams, "me", 10, features._publish))
+    return rig.run(run_change(rig.engine.writer, ApplyFeatureChange, made, streams, "me", 10, features._publish))
 
 
 def test_a_change_that_was_planned_for_another_version_is_not_made(rig: Rig) -> None:

@@ -28,13 +28,13 @@ def test_events_that_come_while_a_tail_is_handed_on_are_counted(
         pipelines.work()
         assert pipelines.get("Users", "a")["n"] == pipelines.get("All", [])["n"] == 4
         bench, gate = pipelines.engine.serving.bench, asyncio.Event()
-        held = bench.held
+        hold_files = bench.hold_files
 
         async def slowly(*given: Any) -> Any:
             await gate.wait()
-            return await held(*given)
+            return await hold_files(*given)
 
-        monkeypatch.setattr(bench, "held", slowly)
+        monkeypatch.setattr(bench, "hold_files", slowly)
         pipelines.register(*described(2), force=True)
         assert pipelines.get("All", []) == {"n": 4, "total": 4.0, "fresh": 0}
         pipelines.push("Order", {"user": "a", "amount": 1.0}, {"user": "a", "amount": 1.0})

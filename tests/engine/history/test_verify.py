@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.engine.history.verify import Report, verify
+from headrace.engine.history.verify import VerifyReport, verify
 from headrace.engine.products import JOURNALS
 from headrace.format import manifest as manifests
 from headrace.format import object_names
@@ -43,7 +43,7 @@ def objects(rig: Rig) -> Objects:
     return rig.engine.objects
 
 
-def reports(objects: Objects, stream: str | None = None) -> dict[str | None, Report]:
+def reports(objects: Objects, stream: str | None = None) -> dict[str | None, VerifyReport]:
     return {report.stream: report for report in verify(objects, JOURNALS, stream=stream)}
 
 

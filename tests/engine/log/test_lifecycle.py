@@ -12,7 +12,7 @@ import pytest
 
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.forks import Fork
-from headrace.engine.log.lifecycle import Change, carry_out, settling
+from headrace.engine.log.lifecycle import StreamChange, make_done_callback, run_change
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, Conflict, Gone, HeadraceError, NotFound, OffsetGone
 from headrace.types import JSON, OCTETS
@@ -153,7 +153,7 @@ def _at_once(rig: Rig, *begin: Callable[[Callable[[Any], None]], None]) -> list[
     async def settled() -> list[HeadraceError | None]:
         futures = [asyncio.get_running_loop().create_future() for _ in begin]
         for one, future in zip(begin, futures, strict=True):
-            one(settling(future))
+            one(make_done_callback(future))
         return [operation.error for operation in await asyncio.gather(*futures)]
 
     return rig.run(settled())
@@ -212,7 +212,7 @@ def test_a_deleted_source_does_not_expire_afterwards(rig: Rig) -> None:
         step()
 
 
-class _Nothing(Change):
+class _Nothing(StreamChange):
     def perform(self, batch: Batch) -> None:
         pass
 
@@ -223,20 +223,20 @@ def test_a_change_that_nobody_waits_for_any_more_is_settled_in_silence(
     async def given_up() -> None:
         hold, writer = Hold(), rig.engine.writer
         writer.submit(hold)
-        waiting = asyncio.create_task(carry_out(writer, _Nothing))
+        waiting = asyncio.create_task(run_change(writer, _Nothing))
         await asyncio.to_thread(hold.entered.wait)
         waiting.cancel()
         hold.go_on.set()
         await asyncio.wait([waiting])
-        await carry_out(writer, _Nothing)
+        await run_change(writer, _Nothing)
 
     rig.run(given_up())
     assert not caplog.records
 
 
 def test_a_settled_change_is_let_go_of_without_the_collector(rig: Rig) -> None:
-    async def settled() -> weakref.ref[Change]:
-        return weakref.ref(await carry_out(rig.engine.writer, _Nothing))
+    async def settled() -> weakref.ref[StreamChange]:
+        return weakref.ref(await run_change(rig.engine.writer, _Nothing))
 
     gc.disable()
     try:

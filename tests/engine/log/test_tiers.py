@@ -123,7 +123,7 @@ def test_a_page_goes_on_from_a_segment_into_the_log(rig: Rig) -> None:
 
 def test_answers_that_nobody_fetched_do_not_pile_up(rig: Rig) -> None:
     _numbers(rig, "s", 20)
-    held = rig.engine.tiers._found
+    held = rig.engine.tiers._answers
     for position in range(20):
         for budget in range(1, 8):
             try:
@@ -150,7 +150,7 @@ def test_a_key_is_looked_for_in_many_segments_at_once(rig: Rig, monkeypatch: pyt
     _numbers(rig, "s", 60, keys=50)
     assert _works(rig, lambda: _read(rig, key="k45")) == 1
     assert rig.read("s", key="k45") == [b"45"]
-    monkeypatch.setattr(tiers, "_KEYED", 2)
+    monkeypatch.setattr(tiers, "_SEGMENTS_PER_KEY", 2)
     assert rig.ask(lambda: _read(rig, key="k45")) == ([], 20)  # how far the search has come
     assert rig.read("s", key="k45") == [b"45"]
     assert rig.read("s", key="none") == []

@@ -54,7 +54,7 @@ class Threads(RuleBasedStateMachine):
     @rule(page=st.integers(1, 2))
     def count(self, page: int) -> None:
         assert self.counted is not None
-        self.logged.found(self.on_disk & set(NAMES[self.counted : self.counted + page]))
+        self.logged.add_counted(self.on_disk & set(NAMES[self.counted : self.counted + page]))
         self.counted += page
         if self.counted >= len(NAMES):
             self.logged.end()

@@ -8,7 +8,7 @@ import pytest
 from headrace.config import LimitsConfig
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Change
+from headrace.engine.log.lifecycle import StreamChange
 from headrace.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
 from headrace.types import JSON, OCTETS
 from rig import Hold, Rig, array
@@ -17,7 +17,7 @@ from rig import Hold, Rig, array
 LONG = b"x" * (1024 * 1024)
 
 
-class _Fail(Change):
+class _Fail(StreamChange):
     def __init__(self, reason: Exception) -> None:
         super().__init__(lambda _: None)
         self.reason = reason

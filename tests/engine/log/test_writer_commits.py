@@ -17,7 +17,7 @@ from headrace.config import Config, StorageConfig
 from headrace.engine.log import writer as writer_module
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Change
+from headrace.engine.log.lifecycle import StreamChange
 from headrace.engine.log.writer import Writer
 from headrace.errors import PreconditionFailed, Unavailable
 from headrace.storage.database import DiskFull
@@ -108,7 +108,7 @@ def test_long_work_on_a_quick_disk_keeps_the_trust(
     monkeypatch.setattr(writer_module, "_QUICK_S", 0.002)
     monkeypatch.setattr(writer_module, "monotonic", lambda: now_s[0])
 
-    class Long(Change):
+    class Long(StreamChange):
         def perform(self, batch: Batch) -> None:
             now_s[0] += 10
 

@@ -264,8 +264,8 @@ _ARROW_FREED = """
 import time
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
-from headrace.engine import allocators
-from headrace.engine.memory import read_process
+from headrace.engine.runtime import allocators
+from headrace.engine.runtime.memory import read_process
 
 allocators.use_jemalloc_in_arrow()
 allocators.configure()

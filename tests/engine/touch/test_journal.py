@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.touch.filter import Filter
-from headrace.engine.touch.journal import Journal
+from headrace.engine.touch.journal import PositionFilter, TouchJournal
 from headrace.profiles.state_protocol.settings import Memory
 
 SMALL = Memory(filter_pow2=10, k=2)
@@ -14,8 +13,8 @@ SMALL = Memory(filter_pow2=10, k=2)
 KEYS = st.builds(lambda high, low: high << 32 | low, st.integers(0, 2), st.integers(1, 40))
 
 
-def journal(recent: int = 8, floor: int = 0) -> Journal:
-    return Journal("0123456789abcdef", floor, SMALL, recent)
+def journal(recent: int = 8, floor: int = 0) -> TouchJournal:
+    return TouchJournal("0123456789abcdef", floor, SMALL, recent)
 
 
 @given(st.lists(KEYS, max_size=200), st.integers(0, 200), st.integers(1, 30))
@@ -40,7 +39,7 @@ def test_nothing_that_was_touched_is_denied_and_nothing_else_is_claimed(
 
 @given(st.dictionaries(st.integers(0, 2**32 - 1), st.integers(1, 2**32 - 1), max_size=300), st.integers(0, 2**32 - 1))
 def test_a_filter_is_never_too_early(touched: dict[int, int], other: int) -> None:
-    made = Filter(10, 4)
+    made = PositionFilter(10, 4)
     for key_id, position in touched.items():
         made.put(key_id, position)
     assert all(made.last(key_id) >= position for key_id, position in touched.items())
@@ -63,7 +62,7 @@ def test_a_journal_of_another_size_denies_nothing_either(before: list[int], afte
 
 
 def test_a_filter_that_is_large_enough_tells_keys_apart() -> None:
-    made = Filter(20, 4)
+    made = PositionFilter(20, 4)
     for key_id in range(0, 20_000, 2):
         made.put(key_id * 2_654_435_761 % 2**32, 7)
     wrong = sum(made.last(key_id * 2_654_435_761 % 2**32) > 0 for key_id in range(1, 20_000, 2))

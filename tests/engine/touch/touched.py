@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headrace.engine.touch.asking import Question
-from headrace.engine.touch.pacing import Pace
-from headrace.engine.touch.parking import Waiter
-from headrace.engine.touch.roster import Verdict
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.active_templates import Verdict
+from headrace.engine.touch.pace import Pace
+from headrace.engine.touch.stream_touches import StreamTouches
+from headrace.engine.touch.wait_request import WaitRequest
+from headrace.engine.touch.waiters import Waiter
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.templates import Field, Template
 from headrace.types import JSON
@@ -60,7 +60,7 @@ class Touched:
         return self.rig.run(self.rig.engine.touches.open(self.rig.find(NAME)))
 
     @property
-    def touching(self) -> Touching:
+    def touching(self) -> StreamTouches:
         return self.pace.touching
 
     @property
@@ -81,7 +81,7 @@ class Touched:
     def ask(self, cursor: str, *wanted: int, templates: tuple[Template, ...] = (), **more: Any) -> Wait:
         """Wait for keys; parked where nothing is known yet."""
         used = tuple(one.id for one in templates)
-        question = Question(cursor, [keys.text(key) for key in wanted], [], templates=used, **more)
+        question = WaitRequest(cursor, [keys.text(key) for key in wanted], [], templates=used, **more)
         waiter, outcome = self.touching.ask(question)
         wait = Wait(waiter, outcome)
         if outcome is None:

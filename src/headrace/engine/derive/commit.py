@@ -18,7 +18,7 @@ log = logging.getLogger("headrace.work")
 
 
 class Leased(NamedTuple):
-    """A lease as its worker knows it, and its units."""
+    """A lease and its units, as the worker got them."""
 
     id: str
     token: int
@@ -66,7 +66,7 @@ def commit(
     settling = _Settling(batch, work, jobs)
     settled = [settling.settle(units[result.unit], lease.units[result.unit], result) for result in results]
     settling.finish()
-    outcomes = [one.outcome for one in settled if units[one.unit].outcome is None]
+    outcomes = [row_settled.outcome for row_settled in settled if units[row_settled.unit].outcome is None]
     if row.ended_us is not None:
         return Committed(settled, row.expires_us), outcomes
     if outcomes:
@@ -148,7 +148,7 @@ class _Settling:
     def _discard(self, row: UnitRow, unit: Unit, job: Job[Any], result: Result) -> None:
         """Let the objects of a result go, unless it is listed or they go with their stream."""
         output = getattr(result, job.output)
-        if output is None or not job.writes_objects or leases.bury(self._batch, unit):
+        if output is None or not job.writes_objects or leases.bury_objects(self._batch, unit):
             return
         if not self._committer(job).is_listed(row, unit, output):
             self._batch.published.discard(job.written(unit, output), self._batch.now_us)

@@ -31,10 +31,10 @@ def lose(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, whole
 def _note(
     work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, most: int, lost: int, whole: bool
 ) -> Outcome:
-    known = {(one.job, one.first_seq, one.count): one for one in work.failures(stream)}
+    earlier_failures = {(failure.job, failure.first_seq, failure.count): failure for failure in work.failures(stream)}
     outcome: Outcome = "failed"
     for first, end in _ranges(unit, whole):
-        before = known.get((unit.concern, first, end - first))
+        before = earlier_failures.get((unit.concern, first, end - first))
         attempts = min(most, 1 + (before.attempts if before else 0))
         outcome = "parked" if attempts >= ATTEMPTS else "failed"
         work.failed(

@@ -1,6 +1,6 @@
-"""What answers for one definition: its states up to an event, and the fold of the events from there on.
+"""A consistent version of the rows of one definition: states up to an event, and events after it folded in memory.
 
-A generation is replaced whole, so that no answer mixes two.
+A generation is replaced as a whole, so no answer mixes two of them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _UNSEEN: Any = object()
 
 
 class NotReady(Exception):
-    """The answer is not at hand: wait for `StateReader.ready`, then ask again."""
+    """The rows are not in memory yet: wait for `StateReader.ready`, then ask again."""
 
 
 class Generation:
-    """One definition at one time; the event loop owns it once it answers."""
+    """The rows of one definition; only the event loop uses it once it answers requests."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class Generation:
         self._rows = rows
         #: No other definition, base or generation has the same.
         self.number = next(_numbers)
-        self._lives = {name: life.id for name, life in defined.lives.items()}
+        self._life_ids = {name: life.id for name, life in defined.lives.items()}
 
     def add(self, seq: int, at: int, event: Any) -> None:
-        """Fold an event, unless it was."""
+        """Fold an event, unless it was folded before."""
         if seq >= self.position:
             self.fold.add(seq, at, event)
             self.position = seq + 1
@@ -66,74 +66,74 @@ class Generation:
         return self.with_tail(key, self.fold.row(key))
 
     def with_tail(self, key: bytes, after: Any) -> Any:
-        """What states hold of a key, and after that its tail."""
-        before = self._before(key)
+        """The row of a key: what its states hold, merged with the row of the tail."""
+        before = self._stored_row(key)
         if before is None or after is None:
             return after if before is None else before
         return self.fold.reducer.merge(before, after)
 
     def is_folded(self, name: str, life: str) -> bool:
-        """Whether this life of a name is answered for completely."""
+        """Whether a name has this life id, and all its events are in states or folded."""
         held = self.defined.lives.get(name)
         return held is not None and held.id == life and name not in self.base.backfilling
 
     def answers_more_than(self, defined: Definition, base: Base) -> bool:
-        """Whether this one answers for a name that another base would not."""
+        """Whether this generation has a name completely that another base would have to backfill."""
         return any(self.is_folded(name, defined.lives[name].id) for name in base.backfilling)
 
     def knows_everyone(self, since: int) -> bool:
         """Whether every key that had an event from there on is known: some life has all events since then."""
-        lives = self.defined.lives
-        return any(lives[name].birth <= since for name in lives.keys() - self.base.backfilling)
+        versions = self.defined.lives
+        return any(versions[name].birth <= since for name in versions.keys() - self.base.backfilling)
 
-    def heir(self, defined: Definition, base: Base, files: Mapping[str, StateFile]) -> Generation:
-        """The next generation, which goes on with the same tail; this one is not asked any more."""
+    def successor(self, defined: Definition, base: Base, files: Mapping[str, StateFile]) -> Generation:
+        """The next generation, which takes over the tail; this generation must not be used afterwards."""
         fold = self.fold if defined == self.defined else self.fold.adopted(defined)
-        found = Generation(defined, base, files, self._rows, fold)
-        found.position = self.position
-        return found
+        generation = Generation(defined, base, files, self._rows, fold)
+        generation.position = self.position
+        return generation
 
     def carry_on(self, defined: Definition) -> None:
         """Fold what comes as it is defined now: without lives that are over, with those that are yet to begin."""
-        lives = self.defined.lives
-        kept = {name for name, life in defined.lives.items() if lives.get(name) == life}
+        versions = self.defined.lives
+        kept = {name for name, life in defined.lives.items() if versions.get(name) == life}
         newborn = {name for name, life in defined.lives.items() if name not in kept and life.birth >= self.position}
-        now = defined.restricted(kept | newborn)
-        if now == self.defined:
+        restricted = defined.restricted(kept | newborn)
+        if restricted == self.defined:
             return
         if newborn and len(newborn) == len(defined.lives):
             # Rows of another key, or of other steps, are none of these lives'.
-            self.position = now.born
-            self.base = Base(now.born, (Chain(tuple(sorted(newborn)), ()),), frozenset())
-            self.fold = self.fold.emptied(now)
+            self.position = restricted.born
+            self.base = Base(restricted.born, (Chain(tuple(sorted(newborn)), ()),), frozenset())
+            self.fold = self.fold.emptied(restricted)
         else:
             self.base = self.base.carried_on(kept, newborn)
-            self.fold = self.fold.adopted(now)
-        self.defined = now
-        self._lives = {name: life.id for name, life in now.lives.items()}
+            self.fold = self.fold.adopted(restricted)
+        self.defined = restricted
+        self._life_ids = {name: life.id for name, life in restricted.lives.items()}
         self.number = next(_numbers)
 
-    def _before(self, key: bytes) -> Any:
-        """What states hold of a key; kept for the next time."""
+    def _stored_row(self, key: bytes) -> Any:
+        """The row of a key from states, cached."""
         if not self.files:
             return None
-        mark = self.number, key
-        found = self._rows.get(mark)
-        if found is None:
+        cache_key = self.number, key
+        cached = self._rows.get(cache_key)
+        if cached is None:
             packed: dict[str, dict[str, bytes] | None] = {}
 
             def find(state: State) -> dict[str, bytes] | None:
                 if state.name not in packed:
-                    packed[state.name] = self._looked_up(state, key)
+                    packed[state.name] = self._read_state(state, key)
                 return packed[state.name]
 
-            row = merge_row(self.fold.reducer, self._lives, self.base.chains, find)
-            size = sum(len(one) for parts in packed.values() if parts for one in parts.values())
-            self._rows.keep(mark, _UNSEEN if row is None else row, size * SPREAD + ROW_OVERHEAD)
+            row = merge_row(self.fold.reducer, self._life_ids, self.base.chains, find)
+            size = sum(len(part) for parts in packed.values() if parts for part in parts.values())
+            self._rows.keep(cache_key, _UNSEEN if row is None else row, size * SPREAD + ROW_OVERHEAD)
             return row
-        return None if found is _UNSEEN else found
+        return None if cached is _UNSEEN else cached
 
-    def _looked_up(self, state: State, key: bytes) -> dict[str, bytes] | None:
+    def _read_state(self, state: State, key: bytes) -> dict[str, bytes] | None:
         file = self.files[state.name]
         try:
             return file.get(key)
@@ -144,7 +144,7 @@ class Generation:
 
 def can_inherit(old: Generation, defined: Definition, base: Base) -> bool:
     """Whether the tail of a generation is that of another definition and base: no life lacks any event of it."""
-    known = {life.id for life in old.defined.lives.values()}
+    known_ids = {life.id for life in old.defined.lives.values()}
     return base.start == old.base.start and all(
-        life.id in known or life.birth >= old.position for life in defined.lives.values()
+        life.id in known_ids or life.birth >= old.position for life in defined.lives.values()
     )

@@ -71,8 +71,8 @@ class JobCommitter(Generic[Output]):
             listed = {state.name for state in States(self._batch.connection).listed(row.stream)}
             if not {state.name for state in unit.states} <= listed:
                 return True
-        places = [place for source in unit.segments if (place := parse_segment_key(source.key)) is not None]
-        return any(self._batch.published.is_orphan(place[1], name) for place, name in places)
+        locations = [location for source in unit.segments if (location := parse_segment_key(source.key)) is not None]
+        return any(self._batch.published.is_orphan(location[1], name) for location, name in locations)
 
     def finish(self) -> None:
         """Called once, after the last output of the commit."""
@@ -94,11 +94,11 @@ class Job(Generic[Output]):
     fails_whole: ClassVar[bool] = False
 
     def planner(self, connection: Connection) -> JobPlanner:
-        """What finds its units."""
+        """A planner that finds its units."""
         raise NotImplementedError
 
     def committer(self, batch: Batch) -> JobCommitter[Output]:
-        """What keeps its outputs."""
+        """A committer that keeps its outputs."""
         raise NotImplementedError
 
     def refusal(self, unit: Unit, output: Output) -> str | None:

@@ -233,7 +233,7 @@ class LeaseScheduler:
 
     async def commit(self, id: str, token: int, results: Sequence[Result]) -> Committed:
         """Take results, all in one commit; repeated, they change nothing and get the same answer."""
-        leased, checked = await self._checked(id, token, results)
+        leased, checked = await self._check_results(id, token, results)
         applied: tuple[Committed, list[str]] = await self._apply(
             lambda batch: committing.commit(batch, leased, checked, self.jobs, self._stall)
         )
@@ -267,18 +267,18 @@ class LeaseScheduler:
             ends, now_us = monotonic() + _PLAN_S, self._clock.now_us()
             has_ended = await self._refresh(now_us)
 
-            def look() -> tuple[WorkPlan, Overview]:
+            def read_overview() -> tuple[WorkPlan, Overview]:
                 planner = self._planner()
                 with planner.snapshot():
                     plan = planner.plan(NAMED, 1, JOBS, now_us, lambda: monotonic() < ends)
                     return plan, overview(self._threads.connection, planner, plan, self.workers, now_us)
 
-            plan, overview_now = await self._in_thread(look)
+            plan, overview_now = await self._in_thread(read_overview)
             await self._tidy(plan)
             return overview_now._replace(complete=overview_now.complete and has_ended)
 
     async def has_work(self) -> bool:
-        """Whether there is work to be had now; False too where a short look at the streams that are due found none."""
+        """Whether there is work now; also False where the streams that could be checked within a second need none."""
         ends = monotonic() + _PLAN_S
         async with self._planning:
             await self._refresh(self._clock.now_us())
@@ -310,7 +310,7 @@ class LeaseScheduler:
         """How long a worker may be silent."""
         return round(self.config.lease_s * 1e6)
 
-    async def _checked(self, id: str, token: int, results: Sequence[Result]) -> tuple[Leased, list[Result]]:
+    async def _check_results(self, id: str, token: int, results: Sequence[Result]) -> tuple[Leased, list[Result]]:
         """The lease and the results, where one whose objects are not in our store is an error."""
         lease = self._rows.lease(id)
         if lease is None or lease.token != token:

@@ -16,7 +16,7 @@ from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
 from headrace.errors import Conflict
 from headrace.reduce.work_units import Unit
-from headrace.storage.published import Grave
+from headrace.storage.published import DeletedStream
 from headrace.storage.streams import LIVE
 from headrace.storage.work import LeaseRow, UnitRow, Work
 
@@ -39,7 +39,7 @@ def grant(
 ) -> tuple[LeaseRow, list[Unit]] | None:
     """Give a plan's units to a worker, and do what else it says; None where there is nothing to give."""
     work, now_us = Work(batch.connection), batch.now_us
-    chosen = _chosen(batch, plan)
+    chosen = _choose_units(batch, plan)
     lease = None
     if chosen:
         lease = LeaseRow(secrets.token_hex(8), batch.new_epoch(), worker, now_us, now_us + ttl_us, total=len(chosen))
@@ -63,7 +63,7 @@ def tidy(batch: Batch, plan: WorkPlan) -> None:
     work.forget_ended(batch.now_us - _REMEMBERED_US)
 
 
-def _chosen(batch: Batch, plan: WorkPlan) -> list[PlannedUnit]:
+def _choose_units(batch: Batch, plan: WorkPlan) -> list[PlannedUnit]:
     """The units of streams that still live; one over which workers were lost is given alone."""
     rows = {stream: batch.streams.by_id(stream) for stream in {planned.stream for planned in plan.units}}
     alive = {stream for stream, row in rows.items() if row is not None and row.state == LIVE}
@@ -86,7 +86,7 @@ def find(batch: Batch, id: str, token: int) -> LeaseRow:
 
 
 def held(batch: Batch, id: str, token: int) -> LeaseRow:
-    """The same, raising where the worker does not hold it any more."""
+    """A lease that its worker still holds; raises LeaseLost otherwise."""
     lease = find(batch, id, token)
     if lease.ended_us is not None or lease.expires_us <= batch.now_us:
         raise LeaseLost("the lease has ended", lease=id)
@@ -94,7 +94,7 @@ def held(batch: Batch, id: str, token: int) -> LeaseRow:
 
 
 def heartbeat(batch: Batch, id: str, token: int, progress: tuple[int, int], stall: StallLimit) -> tuple[int, list[str]]:
-    """Hear of a worker; answers until when the lease is his, and which units are in vain."""
+    """Extend a lease; returns when it expires now, and the units whose results would be dropped."""
     lease, work = held(batch, id, token), Work(batch.connection)
     stall.report(lease, progress[0], batch.now_us)
     expires_us = stall.extended(lease, batch.now_us)
@@ -103,7 +103,7 @@ def heartbeat(batch: Batch, id: str, token: int, progress: tuple[int, int], stal
 
 
 def release(batch: Batch, id: str, token: int, jobs: JobTable) -> int:
-    """Take back what was not done, and answer how many units that were; once more is no more."""
+    """End a lease and return how many unfinished units are free again; 0 if it had ended already."""
     lease = find(batch, id, token)
     return finish(batch, lease, jobs) if lease.ended_us is None else 0
 
@@ -119,15 +119,15 @@ def finish(batch: Batch, lease: LeaseRow, jobs: JobTable) -> int:
         work.mark(stream, batch.now_us, run=True)
     for row in rows:
         if row.outcome == "dropped":
-            bury(batch, unit_of(row))
+            bury_objects(batch, unit_of(row))
     return freed
 
 
-def bury(batch: Batch, unit: Unit) -> bool:
-    """Let everything go that was written for a stream, if that is gone."""
+def bury_objects(batch: Batch, unit: Unit) -> bool:
+    """Have everything removed that was written for a stream if the stream was deleted; returns whether it was."""
     if batch.streams.of(unit.incarnation) is not None:
         return False
-    batch.published.dig(Grave(unit.incarnation, unit.stream))
+    batch.published.mark_deleted(DeletedStream(unit.incarnation, unit.stream))
     return True
 
 

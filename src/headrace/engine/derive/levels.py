@@ -12,15 +12,15 @@ from typing import Protocol
 
 
 class Leveled(Protocol):
-    """Something that was merged so often."""
+    """A file with its level: how often it was merged."""
 
     @property
     def level(self) -> int:
-        """How often."""
+        """How often it was merged."""
 
 
 def counted_levels(neighbours: Sequence[Leveled]) -> list[int]:
-    """What each counts as: no less than any that comes after it."""
+    """The level that each counts as: at least that of every later neighbour."""
     levels, highest = list[int](), 0
     for neighbour in reversed(neighbours):
         highest = max(highest, neighbour.level)

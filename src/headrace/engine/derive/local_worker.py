@@ -82,7 +82,7 @@ class LocalWorker:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Give back what is not done."""
+        """Release the lease of an unfinished unit and stop the thread."""
         self._stopping.set()
         self._thread.stopping.set()
         if self._task is not None:
@@ -138,7 +138,7 @@ class LocalWorker:
         if stream is None or stream.incarnation != unit.incarnation:
             await self._work.release(lease.id, lease.token)
             return
-        task = asyncio.create_task(self._done(unit, stream))
+        task = asyncio.create_task(self._perform_in_gate(unit, stream))
         while not (await asyncio.wait({task}, timeout=self._work.ttl_us / 3e6))[0]:
             await self._work.heartbeat(lease.id, lease.token, 0, 1)
         try:
@@ -148,7 +148,7 @@ class LocalWorker:
             return
         await self._work.commit(lease.id, lease.token, [result])
 
-    async def _done(self, unit: Unit, stream: Stream) -> Result:
+    async def _perform_in_gate(self, unit: Unit, stream: Stream) -> Result:
         async with self._gate:
             return await self._thread.perform(unit, stream, stream.head)
 
@@ -168,14 +168,14 @@ class FoldThread(BackgroundThread):
         self._since = monotonic()
 
     async def perform(self, unit: Unit, stream: Stream, head: Head) -> Result:
-        """What comes of a unit."""
-        return await self.run(self._performed, unit, stream, head)
+        """Perform a unit and return its result."""
+        return await self.run(self._perform_unit, unit, stream, head)
 
-    def _performed(self, unit: Unit, stream: Stream, head: Head) -> Result:
+    def _perform_unit(self, unit: Unit, stream: Stream, head: Head) -> Result:
         self._since = monotonic()
         try:
             with self._builder.files.scratch() as directory, ExitStack() as stack:
-                rows = self._merged(unit, stack) if unit.states else self._folded(unit, stream, head)
+                rows = self._merge_states(unit, stack) if unit.states else self._fold_events(unit, stream, head)
                 path, state = build_states.write_state(unit, rows, directory)
                 self._objects.upload(state_key(unit.stream, unit.incarnation, state.name), path)
                 return Result(unit.unit, state=state)
@@ -186,16 +186,16 @@ class FoldThread(BackgroundThread):
         except Exception as reason:  # it is the unit's own, which is tried again later or parked
             return Result(unit.unit, error=f"{type(reason).__name__}: {reason}"[:_REASON_LENGTH])
 
-    def _folded(self, unit: Unit, stream: Stream, head: Head) -> Iterator[Any]:
+    def _fold_events(self, unit: Unit, stream: Stream, head: Head) -> Iterator[Any]:
         return build_states.fold_events(
             unit, self._batches(stream, head, Range(unit.first_seq, unit.end_seq)), self._rest
         )
 
-    def _merged(self, unit: Unit, stack: ExitStack) -> Iterator[Any]:
-        files, lives = self._builder.files, set((unit.lives or {}).values())
-        readers = [stack.enter_context(files.fetched(unit.stream, unit.incarnation, one)) for one in unit.states]
+    def _merge_states(self, unit: Unit, stack: ExitStack) -> Iterator[Any]:
+        files, life_ids = self._builder.files, set((unit.lives or {}).values())
+        readers = [stack.enter_context(files.fetched(unit.stream, unit.incarnation, state)) for state in unit.states]
         return build_states.merge_states(
-            unit, self._paced(build_states.merge_inputs([reader.rows(lives) for reader in readers]))
+            unit, self._paced(build_states.merge_inputs([reader.rows(life_ids) for reader in readers]))
         )
 
     def _batches(self, stream: Stream, head: Head, where: Range) -> Iterator[Any]:

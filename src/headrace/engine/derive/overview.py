@@ -59,7 +59,7 @@ def overview(
     active = [stream for stream in unfinished if stream in names]
     workers, unseen = worker_list.statuses(now_us), plan.unseen + len(plan.suspended)
     return Overview(
-        counts=work.counts(now_us) | {"due": len(due) + unseen, "workers": sum(one.alive for one in workers)},
+        counts=work.counts(now_us) | {"due": len(due) + unseen, "workers": sum(worker.alive for worker in workers)},
         complete=plan.is_complete and not unseen,
         due=list(due.values()),
         streams=[StreamProgress(names[stream], *planner.progress(stream)) for stream in active[:NAMED]],

@@ -31,15 +31,15 @@ class SegmentPart(NamedTuple):
 
 def owned_ranges(streams: Streams, row: StreamRow, start: int) -> list[OwnedRange]:
     """Who owns the published entries of a stream from one on, without gaps, in order."""
-    found: list[OwnedRange] = []
+    ranges: list[OwnedRange] = []
     for owner, end, published in _owners(streams, row):
         until = min(end, published)
         if start < until:
-            found.append(OwnedRange(owner, start, until))
+            ranges.append(OwnedRange(owner, start, until))
             start = until
         if published < end:
             break  # what comes after it is not published yet
-    return found
+    return ranges
 
 
 def _owners(streams: Streams, row: StreamRow) -> list[tuple[int, int, int]]:

@@ -43,10 +43,12 @@ class RowLookahead:
         assert self._keying_of is not None
         if not follower.gather(stream, head, self._room(follower), ends) or follower.pending is None:
             return False
-        keyings = {one.name: one for one in map(self._keying_of, (g.defined for g in follower.generations.values()))}
+        keyings = {
+            keying.name: keying for keying in map(self._keying_of, (g.defined for g in follower.generations.values()))
+        }
         follower.pending.keep_columns(keyings)
         shapes = follower.shapes(head)
-        return all(follower.pending.index(one, shapes, ends) for one in keyings.values())
+        return all(follower.pending.index(keying, shapes, ends) for keying in keyings.values())
 
     def is_worth_folding(self, follower: Follower, head: Head) -> bool:
         """Whether tails should fold what is kept for them."""
@@ -76,8 +78,8 @@ class RowLookahead:
         return len(pending.seqs(keying, key, through, head.next_seq)), through
 
     def _room(self, follower: Follower) -> int:
-        others = (one.pending for one in self._followers.values() if one is not follower)
-        return self._limit_bytes - sum(one.memory for one in others if one is not None)
+        others = (other.pending for other in self._followers.values() if other is not follower)
+        return self._limit_bytes - sum(pending.memory for pending in others if pending is not None)
 
 
 #: About what an event adds to a row in memory, for each of its features.
@@ -95,15 +97,15 @@ class _Row(NamedTuple):
 
 
 class AheadRows:
-    """The rows that were asked for last, bounded in bytes."""
+    """A cache of rows folded ahead of their tails, bounded in bytes."""
 
     def __init__(self, rows: DecodedCache) -> None:
         self._rows = rows
 
     def through(self, generation: Generation, key: bytes) -> int:
         """The event before which all of a key are folded."""
-        known: _Row | None = self._rows.get((generation.number, key, "ahead"))
-        return generation.position if known is None else max(generation.position, known.through)
+        row: _Row | None = self._rows.get((generation.number, key, "ahead"))
+        return generation.position if row is None else max(generation.position, row.through)
 
     def fold(
         self,
@@ -119,37 +121,37 @@ class AheadRows:
 
         What was done by then is kept, and gone on with the next time.
         """
-        mark = generation.number, key, "ahead"
-        row: _Row | None = self._rows.get(mark)
+        cache_key = generation.number, key, "ahead"
+        row: _Row | None = self._rows.get(cache_key)
         if row is None or row.through < generation.position:
             state, size = generation.fold.copied(key)
             row = _Row(state, generation.position, size * SPREAD + ROW_OVERHEAD)
         elif row.through == end:
             return row.state, True
         elif row.through > end:
-            return self._folded_apart(generation, pending, keying, shapes, key, end), True
+            return self._fold_from_tail(generation, pending, keying, shapes, key, end), True
         seqs = pending.seqs(keying, key, row.through, end)
         for at in range(0, len(seqs), _AT_ONCE):
-            some = seqs[at : at + _AT_ONCE]
-            state = _folded(generation, pending, shapes, key, row.state, some)
-            row = _Row(state, some[-1] + 1, row.bytes + _EVENT * len(some) * len(generation.defined.lives))
+            slice_seqs = seqs[at : at + _AT_ONCE]
+            state = _fold_events(generation, pending, shapes, key, row.state, slice_seqs)
+            row = _Row(state, slice_seqs[-1] + 1, row.bytes + _EVENT * len(slice_seqs) * len(generation.defined.lives))
             if monotonic() > ends and at + _AT_ONCE < len(seqs):
-                self._rows.keep(mark, row, row.bytes)
+                self._rows.keep(cache_key, row, row.bytes)
                 return row.state, False
         row = row._replace(through=end)
-        self._rows.keep(mark, row, row.bytes)
+        self._rows.keep(cache_key, row, row.bytes)
         return row.state, True
 
-    def _folded_apart(
+    def _fold_from_tail(
         self, generation: Generation, pending: PendingEvents, keying: Keying, shapes: Shapes, key: bytes, end: int
     ) -> Any:
-        """The same for an earlier event than the row is folded to."""
+        """The row before an event that the cached row is already past."""
         state, _ = generation.fold.copied(key)
         seqs = pending.seqs(keying, key, generation.position, end)
-        return _folded(generation, pending, shapes, key, state, seqs)
+        return _fold_events(generation, pending, shapes, key, state, seqs)
 
 
-def _folded(
+def _fold_events(
     generation: Generation, pending: PendingEvents, shapes: Shapes, key: bytes, state: Any, seqs: list[int]
 ) -> Any:
     reducer = generation.fold.reducer

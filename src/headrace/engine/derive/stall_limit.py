@@ -27,29 +27,29 @@ class StallLimit:
 
     def begin(self, lease: str, now_us: int, held: Collection[str]) -> None:
         """A lease was given; what is known about leases that are not held is forgotten."""
-        self._newest = {known: one for known, one in self._newest.items() if known in held}
+        self._newest = {lease_id: progress for lease_id, progress in self._newest.items() if lease_id in held}
         self._newest[lease] = _Progress(0, now_us)
 
     def report(self, lease: LeaseRow, done: int, now_us: int) -> None:
         """A worker says how many units are done."""
-        known = self._newest.get(lease.id)
-        if known is None:
+        newest = self._newest.get(lease.id)
+        if newest is None:
             self._newest[lease.id] = _Progress(max(done, lease.done), now_us)
-        elif done > known.done:
+        elif done > newest.done:
             self._newest[lease.id] = _Progress(done, now_us)
 
     def settle(self, lease: LeaseRow, now_us: int) -> None:
         """Units of a lease have got results."""
-        known = self._newest.get(lease.id)
-        self._newest[lease.id] = _Progress(lease.done if known is None else known.done, now_us)
+        newest = self._newest.get(lease.id)
+        self._newest[lease.id] = _Progress(lease.done if newest is None else newest.done, now_us)
 
     def extended(self, lease: LeaseRow, now_us: int) -> int:
         """Until when a lease lasts whose worker was just heard of."""
-        known = self._newest.get(lease.id)
-        deadline_us = now_us + self._limit_us if known is None else known.at_us + self._limit_us
+        newest = self._newest.get(lease.id)
+        deadline_us = now_us + self._limit_us if newest is None else newest.at_us + self._limit_us
         return max(lease.expires_us, min(now_us + self._ttl_us, deadline_us))
 
     def has_stalled(self, lease: LeaseRow) -> bool:
         """Whether a lease that has expired was not extended for want of progress."""
-        known = self._newest.get(lease.id)
-        return known is not None and lease.expires_us == known.at_us + self._limit_us
+        newest = self._newest.get(lease.id)
+        return newest is not None and lease.expires_us == newest.at_us + self._limit_us

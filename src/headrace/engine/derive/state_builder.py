@@ -79,21 +79,21 @@ class StateBuilder:
         """Whether the thread has not been told to stop."""
         return not self._thread.stopping.is_set()
 
-    async def aside(self, work: Callable[[], Returned]) -> Returned:
-        """Do something in the thread."""
+    async def run_in_thread(self, work: Callable[[], Returned]) -> Returned:
+        """Run a function in the thread and return what it returns."""
         return await self._thread.run(work)
 
-    async def held(self, stream: Stream, base: Base) -> dict[str, StateFile]:
-        """The files of all states that a base asks."""
-        return await self.aside(lambda: self._held(stream, base))
+    async def hold_files(self, stream: Stream, base: Base) -> dict[str, StateFile]:
+        """The files of all states of a base, held open until they are released."""
+        return await self.run_in_thread(lambda: self._hold_files(stream, base))
 
-    async def built(
+    async def build(
         self, stream: Stream, head: Head, shapes: Shapes, defined: Definition, base: Base, *, hot_rows: int, rests: bool
     ) -> Generation:
         """A generation whose tail has come to a head; where nobody waits for it the thread rests in between."""
 
-        def build() -> Generation:
-            made = Generation(defined, base, self._held(stream, base), self.rows, hot_rows=hot_rows)
+        def build_and_fold() -> Generation:
+            made = Generation(defined, base, self._hold_files(stream, base), self.rows, hot_rows=hot_rows)
             try:
                 self._fold(stream, head, shapes, [made], rests=rests)
             except BaseException:
@@ -102,38 +102,38 @@ class StateBuilder:
             return made
 
         if not rests:
-            return await self.aside(build)
+            return await self.run_in_thread(build_and_fold)
         async with self._gate:
-            return await self.aside(build)
+            return await self.run_in_thread(build_and_fold)
 
     async def fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation]) -> None:
         """Let tails that are asked for come to a head."""
-        await self.aside(lambda: self._fold(stream, head, shapes, tails, rests=False))
+        await self.run_in_thread(lambda: self._fold(stream, head, shapes, tails, rests=False))
 
     async def fold_kept(
         self, follower: Follower, shapes: Shapes, tails: Sequence[Generation], blocks: Sequence[Block]
     ) -> None:
         """Let tails fold events that were kept, for a turn."""
-        await self.aside(lambda: follower.fold_kept(shapes, tails, blocks, self.goes_on))
+        await self.run_in_thread(lambda: follower.fold_kept(shapes, tails, blocks, self.goes_on))
 
     def release(self, files: Iterable[StateFile]) -> None:
-        """Files that nobody asks any more."""
+        """Release files that no generation uses any more."""
         for file in files:
             self.files.release(file)
 
     def connection(self) -> Connection:
-        """The thread's own."""
+        """The database connection of the thread."""
         return self._thread.connection
 
-    def _held(self, stream: Stream, base: Base) -> dict[str, StateFile]:
-        found: dict[str, StateFile] = {}
+    def _hold_files(self, stream: Stream, base: Base) -> dict[str, StateFile]:
+        files: dict[str, StateFile] = {}
         try:
             for state in base.states:
-                found[state.name] = self.files.hold(stream.name, stream.incarnation, state)
+                files[state.name] = self.files.hold(stream.name, stream.incarnation, state)
         except BaseException:
-            self.release(found.values())
+            self.release(files.values())
             raise
-        return found
+        return files
 
     def _fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation], *, rests: bool) -> None:
 

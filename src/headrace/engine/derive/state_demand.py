@@ -1,4 +1,4 @@
-"""What is folded needs: states before their tails are too long, and events until they are in states."""
+"""When streams need new states: before tails are too long, and before retention removes events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.config import FeaturesConfig
 from headrace.engine.derive.state_reader import StateReader
-from headrace.engine.derive.tail_memory import tails
+from headrace.engine.derive.tail_memory import list_tails
 from headrace.engine.log.stream import Stream
 from headrace.reduce.states.coverage import history
 from headrace.reduce.states.definition import Definition
@@ -16,7 +16,7 @@ from headrace.types import Clock
 
 
 class StateDemand:
-    """Looks at what is folded over a stream; on the event loop."""
+    """Decides whether streams need states; on the event loop."""
 
     def __init__(self, serving: StateReader[Any], published: Published, clock: Clock, config: FeaturesConfig) -> None:
         self._serving = serving
@@ -31,19 +31,19 @@ class StateDemand:
 
     def held_from(self, stream: Stream) -> int | None:
         """The first event that is not in states of every life yet: from there on events must be kept."""
-        found = [self._folded_to(defined, stream) for defined in self._serving.over(stream)]
-        return min(found, default=None)
+        positions = [self._folded_to(defined, stream) for defined in self._serving.over(stream)]
+        return min(positions, default=None)
 
     def wants_states(self, stream: Stream) -> bool:
         """Whether states are waited for: tails are too long, or lives are backfilled, or retention waits."""
-        head, count = stream.head, len(tails(self._serving))
+        head, count = stream.head, len(list_tails(self._serving))
         for defined in self._serving.over(stream):
-            found = self._serving.based(defined, stream)
+            base = self._serving.current_base(defined, stream)
             tail = self._serving.tail_of(defined.name)
-            if found.backfilling or head.published_seq - found.start > self._fold_rows:
+            if base.backfilling or head.published_seq - base.start > self._fold_rows:
                 return True
             is_long = tail is not None and tail.fold.packed_bytes * count > self._tail_bytes
-            if is_long and head.published_seq > found.start:
+            if is_long and head.published_seq > base.start:
                 return True
         return self.retention_waits(stream)
 
@@ -57,5 +57,5 @@ class StateDemand:
 
     def _folded_to(self, defined: Definition, stream: Stream) -> int:
         listed = self._serving.listed(defined, stream)
-        lives = defined.lives.values()
-        return min(history(life, listed, stream.head.first_seq)[1] for life in lives)
+        versions = defined.lives.values()
+        return min(history(version, listed, stream.head.first_seq)[1] for version in versions)

@@ -147,10 +147,10 @@ class _StateCommitter(JobCommitter[State]):
         return self._states.has(row.stream, output.name)
 
 
-def _holds_same(one: State, other: State) -> bool:
+def _holds_same(state: State, other: State) -> bool:
     """Whether two states of a table hold the same life of a feature over the same events."""
-    apart = one.end_seq <= other.first_seq or other.end_seq <= one.first_seq
-    return not apart and not set(one.lives.values()).isdisjoint(other.lives.values())
+    is_disjoint = state.end_seq <= other.first_seq or other.end_seq <= state.first_seq
+    return not is_disjoint and not set(state.lives.values()).isdisjoint(other.lives.values())
 
 
 class StateBlock(NamedTuple):
@@ -186,7 +186,9 @@ class StatePlanner(JobPlanner):
         due_stream = _DueStream(row, owned_ranges(self._streams, row, row.first_seq), bool(due.run), now_us, room)
         units = list(islice(self._units(due_stream, wanted, listed), room))
         failures = self._work.failures(due.stream)
-        waits = bool(self._busy(due.stream)) or any(not one.parked and one.job.startswith(FOLDED) for one in failures)
+        waits = bool(self._busy(due.stream)) or any(
+            not failure.parked and failure.job.startswith(FOLDED) for failure in failures
+        )
         return StreamPlan(units, waits or len(wanted) < len(definitions), retired)
 
     def _definitions(self, kind: StateKind, stream: str) -> list[Definition]:
@@ -229,11 +231,11 @@ class StatePlanner(JobPlanner):
         is_worth_it = (
             due_stream.run or size(newest) >= max(1, self._config.min_rows) or self._is_leaving(due_stream, newest)
         )
-        for cell, lives in cells:
+        for cell, life_ids in cells:
             if cell.end <= start or is_worth_it:
                 for wanted in without([cell], taken):
                     most_bytes = self._width(due_stream, cutter, wanted, facts["job"])
-                    yield from cutter.units(wanted=[wanted], most_bytes=most_bytes, level=0, lives=lives, **facts)
+                    yield from cutter.units(ranges=[wanted], most_bytes=most_bytes, level=0, lives=life_ids, **facts)
 
     def _width(self, due_stream: _DueStream, cutter: UnitCutter, wanted: Range, job: JobName) -> int:
         """The payload of a unit; who takes one at a time, as the server does, shall not hold much at once."""
@@ -258,16 +260,16 @@ class StatePlanner(JobPlanner):
         for window, level in windows(defined, states, taken, self._config.fan_out):
             where = Range(window[0].range.first, window[-1].range.end)
             inputs = tuple(state for block in window for state in block.states)
-            held = {life for state in inputs for life in state.lives.values()}
-            lives = {name: life.id for name, life in sorted(defined.lives.items()) if life.id in held}
-            yield cutter.planned(where=where, level=level, states=inputs, lives=lives, **facts)
+            held_ids = {life for state in inputs for life in state.lives.values()}
+            life_ids = {name: life.id for name, life in sorted(defined.lives.items()) if life.id in held_ids}
+            yield cutter.planned(where=where, level=level, states=inputs, lives=life_ids, **facts)
             taken.append(where)
 
     def _busy(self, stream: int) -> list[tuple[str, Range]]:
         """What is being worked on, by definition."""
-        units = (unit for unit in self._work.working_on(stream) if unit.job in FOLDED)
-        found = [decoding.decode(unit.document, Unit) for unit in units]
-        return [(unit.table or "", Range(unit.first_seq, unit.end_seq)) for unit in found]
+        rows = (unit for unit in self._work.working_on(stream) if unit.job in FOLDED)
+        units = [decoding.decode(unit.document, Unit) for unit in rows]
+        return [(unit.table or "", Range(unit.first_seq, unit.end_seq)) for unit in units]
 
 
 class _DueStream(NamedTuple):
@@ -285,51 +287,51 @@ def windows(
     defined: Definition, states: Sequence[State], taken: Sequence[Range], fan_out: int
 ) -> Iterator[tuple[list[StateBlock], int]]:
     """Neighbouring blocks to merge, and the level of what comes of them; blocks that lack something wait."""
-    for stretch in _stretches(defined, states, taken):
-        levels, at, width = counted_levels(stretch), 0, max(fan_out, 2)
-        while at < len(stretch):
-            window = stretch[at : at + width]
+    for run in _mergeable_runs(defined, states, taken):
+        levels, at, width = counted_levels(run), 0, max(fan_out, 2)
+        while at < len(run):
+            window = run[at : at + width]
             if len(window) == width and levels[at] == levels[at + width - 1] and _fits(window):
                 yield window, levels[at] + 1
                 at += width
                 continue
-            if len(stretch[at].states) > 1 and _fits(stretch[at : at + 1]):
-                yield stretch[at : at + 1], stretch[at].level
+            if len(run[at].states) > 1 and _fits(run[at : at + 1]):
+                yield run[at : at + 1], run[at].level
             at += 1
 
 
 def blocks(defined: Definition, states: Sequence[State]) -> list[StateBlock]:
     """The states that hold lives of today, in order, together where they overlap."""
     alive = {life.id for life in defined.lives.values()}
-    found: list[StateBlock] = []
+    blocks_in_order: list[StateBlock] = []
     for state in sorted(states, key=lambda state: (state.first_seq, state.name)):
         if alive.isdisjoint(state.lives.values()):
             continue
-        if found and state.first_seq < found[-1].range.end:
-            last = found.pop()
+        if blocks_in_order and state.first_seq < blocks_in_order[-1].range.end:
+            last = blocks_in_order.pop()
             where = Range(last.range.first, max(last.range.end, state.end_seq))
-            found.append(StateBlock(where, (*last.states, state), max(last.level, state.level)))
+            blocks_in_order.append(StateBlock(where, (*last.states, state), max(last.level, state.level)))
         else:
-            found.append(StateBlock(span(state), (state,), state.level))
-    return found
+            blocks_in_order.append(StateBlock(span(state), (state,), state.level))
+    return blocks_in_order
 
 
-def _stretches(defined: Definition, states: Sequence[State], taken: Sequence[Range]) -> Iterator[list[StateBlock]]:
+def _mergeable_runs(defined: Definition, states: Sequence[State], taken: Sequence[Range]) -> Iterator[list[StateBlock]]:
     """Blocks that follow each other without gaps, lack nothing, and that nobody works on."""
-    stretch: list[StateBlock] = []
+    run: list[StateBlock] = []
     for block in blocks(defined, states):
         is_free = not any(block.range.overlaps(other) for other in taken) and not missing(defined, states, block.range)
-        if stretch and not (is_free and stretch[-1].range.end == block.range.first):
-            yield stretch
-            stretch = []
+        if run and not (is_free and run[-1].range.end == block.range.first):
+            yield run
+            run = []
         if is_free:
-            stretch.append(block)
-    yield stretch
+            run.append(block)
+    yield run
 
 
 def _fits(window: list[StateBlock]) -> bool:
     states = [state for block in window for state in block.states]
-    return sum(one.rows for one in states) <= MOST_ROWS and sum(one.bytes for one in states) <= MOST_BYTES
+    return sum(state.rows for state in states) <= MOST_ROWS and sum(state.bytes for state in states) <= MOST_BYTES
 
 
 def concurrent_units(config: PipelineConfig) -> int:
@@ -340,12 +342,12 @@ def concurrent_units(config: PipelineConfig) -> int:
     return os.cpu_count() or 1 if local[1] == "*" else max(1, int(local[1] or 1))
 
 
-def even_unit_bytes(found: Iterable[SegmentPart], unit_bytes: int, at_once: int) -> int:
+def even_unit_bytes(parts: Iterable[SegmentPart], unit_bytes: int, at_once: int) -> int:
     """The payload of a unit, at most, where the segments found are to be folded."""
     least, most = LEAST * unit_bytes, MOST * unit_bytes
     total = largest = 0
-    for piece in found:
-        total, largest = total + piece.payload_bytes, max(largest, piece.payload_bytes)
+    for part in parts:
+        total, largest = total + part.payload_bytes, max(largest, part.payload_bytes)
         if total > _ROUNDS * at_once * most:
             return most
     number = min(at_once * ceil(total / (at_once * most)), ceil(total / least))

@@ -87,7 +87,7 @@ class StateReader(Generic[Defined]):
         self._keeping = RowLookahead(self._followers, bench.rows, keying_of, pending_bytes)
 
     async def stop(self) -> None:
-        """Let go of everything; nothing that is in memory has to be kept."""
+        """Stop all tasks and the thread; nothing in memory has to be saved."""
         if self._ticking is not None:
             self._ticking.cancel()
         tasks = [*self._building.values(), *self._folding.values()]
@@ -96,11 +96,11 @@ class StateReader(Generic[Defined]):
 
     @property
     def followers(self) -> Collection[Follower]:
-        """What is folded now, by stream."""
+        """The followers of all streams over which something is folded."""
         return self._followers.values()
 
     async def ready(self, name: str) -> None:
-        """Wait until a definition can be asked."""
+        """Wait until the rows of a definition can be read."""
         defined = self.defined(name)
         stream = self._log.find(defined.stream)
         follower = self._follower(defined)
@@ -113,19 +113,19 @@ class StateReader(Generic[Defined]):
             if not follower.overflows:
                 await asyncio.sleep(0)  # it goes on where it was, once others had their turn
                 return
-        if follower.busy or follower.lag(stream.head) > self._inline_rows or not self._steps(follower, stream):
+        if follower.busy or follower.lag(stream.head) > self._inline_rows or not self._catch_up(follower, stream):
             await asyncio.shield(self._fold(follower, stream))
 
     def defined(self, name: str) -> Defined:
-        """What is defined now under a name."""
-        current = self._renewed()
-        found = self._defined.get(name)
-        if found is None:
-            found = self._defined[name] = current.defined(name)
-        return found
+        """The current definition of a name."""
+        current = self._current_definitions()
+        definition = self._defined.get(name)
+        if definition is None:
+            definition = self._defined[name] = current.defined(name)
+        return definition
 
     def over(self, stream: Stream) -> list[Defined]:
-        """What is folded over a stream."""
+        """The definitions over a stream."""
         return [self.defined(name) for name in self.current().names_over(stream.name)]
 
     def appended(self, stream: Stream, _: int) -> None:
@@ -136,7 +136,7 @@ class StateReader(Generic[Defined]):
 
     def states_changed(self, streams: Iterable[int]) -> None:
         """States of these streams have come or gone: answer from those that are listed now."""
-        self._renewed()
+        self._current_definitions()
         changed = set(streams)
         for follower in list(self._followers.values()):
             stream = self._log.catalog.find(follower.name)
@@ -159,37 +159,37 @@ class StateReader(Generic[Defined]):
             self.bench.release(generation.files.values())
 
     def tail_of(self, name: str) -> Generation | None:
-        """What answers for a definition now, if anything does."""
+        """The current generation of a definition, if there is one."""
         for follower in self._followers.values():
             if name in follower.generations:
                 return follower.generations[name]
         return None
 
-    def based(self, defined: Defined, stream: Stream) -> Base:
-        """What there is to answer from now."""
+    def current_base(self, defined: Defined, stream: Stream) -> Base:
+        """The base of the states that are listed now."""
         head = stream.head
         return base(defined, self.listed(defined, stream), head.first_seq, head.published_seq, 2 * self._fold_rows)
 
     def listed(self, defined: Defined, stream: Stream) -> list[State]:
         """The states of a definition; read again only where those of its stream have changed."""
-        stamp, known = self._states.stamp(stream.id), self._known.get(stream.id)
-        if known is None or known[0] != stamp:
-            known = self._known[stream.id] = stamp, self._states.listed(stream.id)
-        return [state for state in known[1] if state.table == defined.name]
+        stamp, cached = self._states.stamp(stream.id), self._known.get(stream.id)
+        if cached is None or cached[0] != stamp:
+            cached = self._known[stream.id] = stamp, self._states.listed(stream.id)
+        return [state for state in cached[1] if state.table == defined.name]
 
-    def _renewed(self) -> Definitions[Defined]:
+    def _current_definitions(self) -> Definitions[Defined]:
         """The definitions as they are now; where they have changed, what was known may not hold any more."""
         current = self.current()
         if current.version != self._version:
-            self._renew(current)
+            self._drop_changed(current)
         return current
 
-    def _renew(self, current: Definitions[Defined]) -> None:
+    def _drop_changed(self, current: Definitions[Defined]) -> None:
         self._version = current.version
         before, self._defined = self._defined, {}
-        for name, known in before.items():
-            if current.stream_of(name) is not None and current.defined(name) == known:
-                self._defined[name] = known
+        for name, definition in before.items():
+            if current.stream_of(name) is not None and current.defined(name) == definition:
+                self._defined[name] = definition
         for stream, follower in list(self._followers.items()):
             for name in list(follower.generations):
                 if current.stream_of(name) != stream:
@@ -199,34 +199,34 @@ class StateReader(Generic[Defined]):
         self._known.clear()
 
     def _follower(self, defined: Defined) -> Follower:
-        found = self._followers.get(defined.stream)
-        if found is None:
-            found = self._followers[defined.stream] = Follower(
+        follower = self._followers.get(defined.stream)
+        if follower is None:
+            follower = self._followers[defined.stream] = Follower(
                 defined.stream, self._wal, self._shapes_of, self._pace.step_rows
             )
-        return found
+        return follower
 
     def _carry_on(self, follower: Follower) -> None:
         """Let tails go on as they are defined now: what comes after a change is not folded as before it.
 
         Call it after the head was looked up to which they are folded: a change is announced before what follows it.
         """
-        version = self._renewed().version
+        version = self._current_definitions().version
         if follower.version == version or follower.busy:
             return
         follower.version = version
         for name, generation in follower.generations.items():
             generation.carry_on(self.defined(name))
 
-    def _begin(self, follower: Follower, stream: Stream) -> None:
-        """Follow another life of a stream: what was known of the last one is of no use."""
+    def _follow_new_stream(self, follower: Follower, stream: Stream) -> None:
+        """Start over for a stream that was deleted and created again."""
         for generation in follower.generations.values():
             self.bench.release(generation.files.values())
         follower.generations, follower.incarnation = {}, stream.incarnation
-        follower.let_go()
+        follower.drop_pending()
 
     def _drop_damaged(self, follower: Follower, name: str) -> None:
-        """Let go of a generation with a damaged file, which is made anew for the next one."""
+        """Drop a generation with a damaged file, which is fetched again for the next generation."""
         generation = follower.generations.get(name)
         if generation is not None and generation.damaged is not None:
             self.bench.files.drop(generation.damaged)
@@ -240,7 +240,7 @@ class StateReader(Generic[Defined]):
         """
         stream, follower = self._log.find(defined.stream), self._follower(defined)
         if follower.incarnation != stream.incarnation:
-            self._begin(follower, stream)
+            self._follow_new_stream(follower, stream)
         self._carry_on(follower)
         if follower.busy or self._defined.get(defined.name) is not defined:
             follower.is_awaited = True
@@ -250,7 +250,7 @@ class StateReader(Generic[Defined]):
             self._drop_damaged(follower, defined.name)
             generation = None
         if generation is None or generation.defined is not defined:
-            generation = self._succeeding(defined, follower, stream, generation)
+            generation = self._succeed(defined, follower, stream, generation)
         if lag := follower.lag(head):
             few = 0 if follower.holds else min(self._inline_rows, follower.affordable(SLICE_S))
             if by_key and lag > few and self._keeping.may_gather(follower):
@@ -276,12 +276,12 @@ class StateReader(Generic[Defined]):
 
     def hold(self, names: Iterable[str], heads: Mapping[str, Head]) -> Hold:
         """Keep the rows of definitions as they are up to these heads; raises NotReady where they are not at hand."""
-        asked = [self.defined(name) for name in names]
-        for defined in asked:
+        definitions = [self.defined(name) for name in names]
+        for defined in definitions:
             if defined.stream in self._folding:
                 raise NotReady
             self.at_hand(defined, heads[defined.stream], by_key=True)
-        return Hold([self._follower(defined) for defined in asked], [defined.name for defined in asked])
+        return Hold([self._follower(defined) for defined in definitions], [defined.name for defined in definitions])
 
     def row(self, generation: Generation, head: Head, key: bytes, ends: float | None = None) -> Any:
         """Everything about a key up to a head, of a generation at hand; raises NotReady where time is up before."""
@@ -298,7 +298,7 @@ class StateReader(Generic[Defined]):
         """How many events any row of a definition lacks, at most, and the offset up to which all have all."""
         defined = self.defined(name)
         stream, generation = self._log.find(defined.stream), self.tail_of(name)
-        position = self.based(defined, stream).start if generation is None else generation.position
+        position = self.current_base(defined, stream).start if generation is None else generation.position
         return stream.head.next_seq - position, stream.offset_at(position)
 
     def lacking(self, name: str, key: bytes) -> tuple[int, str]:
@@ -314,22 +314,22 @@ class StateReader(Generic[Defined]):
     def _gather(self, follower: Follower, stream: Stream, head: Head) -> bool:
         return self._keeping.gather(follower, stream, head, monotonic() + SLICE_S)
 
-    def _succeeding(self, defined: Defined, follower: Follower, stream: Stream, old: Generation | None) -> Generation:
+    def _succeed(self, defined: Defined, follower: Follower, stream: Stream, old: Generation | None) -> Generation:
         """The generation of a new definition; the old one answers until it is built, where that takes longer."""
-        found = self.based(defined, stream)
-        if old is not None and old.answers_more_than(defined, found):
+        new_base = self.current_base(defined, stream)
+        if old is not None and old.answers_more_than(defined, new_base):
             return old  # until there are states of what it does not know
-        if old is not None and found == old.base and can_inherit(old, defined, found) and not follower.busy:
-            follower.generations[defined.name] = heir = old.heir(defined, found, old.files)
-            return heir
-        few = stream.head.next_seq - found.start <= self._inline_rows
-        kept = found.start >= stream.head.published_seq and self._keeping.may_gather(follower)
-        if not found.states and (few or kept) and not follower.busy:
-            made = Generation(defined, found, {}, self.bench.rows, hot_rows=self._pace.hot_rows)
-            follower.generations[defined.name] = made
+        if old is not None and new_base == old.base and can_inherit(old, defined, new_base) and not follower.busy:
+            follower.generations[defined.name] = successor = old.successor(defined, new_base, old.files)
+            return successor
+        few = stream.head.next_seq - new_base.start <= self._inline_rows
+        kept = new_base.start >= stream.head.published_seq and self._keeping.may_gather(follower)
+        if not new_base.states and (few or kept) and not follower.busy:
+            generation = Generation(defined, new_base, {}, self.bench.rows, hot_rows=self._pace.hot_rows)
+            follower.generations[defined.name] = generation
             if old is not None:
                 self.bench.release(old.files.values())
-            return made
+            return generation
         self._build(defined)
         if old is None:
             raise NotReady
@@ -340,7 +340,7 @@ class StateReader(Generic[Defined]):
         task = self._building.get(defined.name)
         if task is None:
             task = self._building[defined.name] = asyncio.create_task(self._rebuild(defined.name))
-            task.add_done_callback(_heard)
+            task.add_done_callback(_retrieve_exception)
         return task
 
     async def _rebuild(self, name: str) -> None:
@@ -355,7 +355,7 @@ class StateReader(Generic[Defined]):
         while self.bench.goes_on():
             try:
                 defined = self.defined(name)
-                if await self._replaced(defined, self._log.find(defined.stream)):
+                if await self._replace_generation(defined, self._log.find(defined.stream)):
                     return
             except NotFound:
                 return  # it is gone
@@ -366,53 +366,55 @@ class StateReader(Generic[Defined]):
                 if failures == _TRIES:
                     raise
 
-    async def _replaced(self, defined: Defined, stream: Stream) -> bool:
+    async def _replace_generation(self, defined: Defined, stream: Stream) -> bool:
         """Build a generation and let it answer; False where something has changed meanwhile that it does not know."""
-        follower, found = self._follower(defined), self.based(defined, stream)
+        follower, new_base = self._follower(defined), self.current_base(defined, stream)
         forgotten = self._forgotten.get(stream.name, 0)
         old = follower.generations.get(defined.name)
-        if old is not None and (old.answers_more_than(defined, found) or (old.defined, old.base) == (defined, found)):
+        if old is not None and (
+            old.answers_more_than(defined, new_base) or (old.defined, old.base) == (defined, new_base)
+        ):
             return True  # it goes on, and more states will come
-        if old is not None and can_inherit(old, defined, found):
-            files = await self.bench.held(stream, found)
+        if old is not None and can_inherit(old, defined, new_base):
+            files = await self.bench.hold_files(stream, new_base)
             is_same = follower.generations.get(defined.name) is old and not follower.busy
-            if not is_same or not can_inherit(old, defined, found):  # events may have come that a new life lacks
+            if not is_same or not can_inherit(old, defined, new_base):  # events may have come that a new life lacks
                 self.bench.release(files.values())
                 return False
-            made = old.heir(defined, found, files)
+            generation = old.successor(defined, new_base, files)
         else:
             head = stream.head
             if self.defined(defined.name) is not defined:
                 return False
             shapes, hot_rows = follower.shapes(head), self._pace.hot_rows
-            if follower.keeps(found.start):
-                files = await self.bench.held(stream, found)
-                made = Generation(defined, found, files, self.bench.rows, hot_rows=hot_rows)
+            if follower.has_pending_from(new_base.start):
+                files = await self.bench.hold_files(stream, new_base)
+                generation = Generation(defined, new_base, files, self.bench.rows, hot_rows=hot_rows)
             else:
-                made = await self.bench.built(
-                    stream, head, shapes, defined, found, hot_rows=hot_rows, rests=old is not None
+                generation = await self.bench.build(
+                    stream, head, shapes, defined, new_base, hot_rows=hot_rows, rests=old is not None
                 )
             while follower.busy:
                 await asyncio.sleep(_PAUSE_S)
         if self._forgotten.get(stream.name, 0) != forgotten:
-            self.bench.release(made.files.values())
+            self.bench.release(generation.files.values())
             return True  # the next question has it built anew
         # Before a follower is looked for: one that answers for nothing yet goes when definitions are renewed.
-        if self._renewed().stream_of(defined.name) is None:
-            self.bench.release(made.files.values())
+        if self._current_definitions().stream_of(defined.name) is None:
+            self.bench.release(generation.files.values())
             return True
         follower = self._follower(defined)
         if follower.incarnation != stream.incarnation:
-            self._begin(follower, stream)
+            self._follow_new_stream(follower, stream)
         before = follower.generations.get(defined.name)
         if self.defined(defined.name) is not defined:
-            made.carry_on(self.defined(defined.name))
-        follower.generations[defined.name] = made
+            generation.carry_on(self.defined(defined.name))
+        follower.generations[defined.name] = generation
         if before is not None:
             self.bench.release(before.files.values())
-        return self.defined(defined.name) == defined and self.based(defined, stream) == found
+        return self.defined(defined.name) == defined and self.current_base(defined, stream) == new_base
 
-    def _steps(self, follower: Follower, stream: Stream) -> bool:
+    def _catch_up(self, follower: Follower, stream: Stream) -> bool:
         head = stream.head
         self._carry_on(follower)
         return follower.catch_up(stream, head, self._inline_rows)
@@ -421,28 +423,28 @@ class StateReader(Generic[Defined]):
         """Let a thread bring the tails over a stream up to now."""
         task = self._folding.get(follower.name)
         if task is None:
-            task = self._folding[follower.name] = asyncio.create_task(self._fold_aside(follower, stream))
+            task = self._folding[follower.name] = asyncio.create_task(self._fold_in_thread(follower, stream))
         return task
 
-    async def _fold_aside(self, follower: Follower, stream: Stream) -> None:
+    async def _fold_in_thread(self, follower: Follower, stream: Stream) -> None:
         try:
             while follower.holds:
                 await asyncio.sleep(_PAUSE_S)
             head = stream.head
             self._carry_on(follower)
-            follower.busy, tails, blocks = True, list(follower.generations.values()), follower.kept()
+            follower.busy, tails, blocks = True, list(follower.generations.values()), follower.pending_blocks()
             if blocks:
                 await self.bench.fold_kept(follower, follower.shapes(head), tails, blocks)
             else:
                 await self.bench.fold(stream, head, follower.shapes(head), tails)
-                follower.let_go()
+                follower.drop_pending()
         finally:
             follower.busy = follower.is_awaited = follower.overflows = False
             del self._folding[follower.name]
             self._tick_soon()
 
     def _tick_soon(self, pause_s: float = _PAUSE_S) -> None:
-        """Look after the tails that lag, in a moment."""
+        """Schedule a tick for tails that lag, unless one is scheduled."""
         if self._ticking is None and self.bench.goes_on():
             self._ticking = asyncio.get_running_loop().call_later(pause_s, self._tick)
 
@@ -450,7 +452,7 @@ class StateReader(Generic[Defined]):
         """Fold the tails that lag on by a step, or keep what they lack."""
         self._ticking = None
         behind = False
-        self._renewed()
+        self._current_definitions()
         for follower in self._followers.values():
             stream = self._log.catalog.find(follower.name)
             if stream is None or follower.busy:
@@ -459,13 +461,13 @@ class StateReader(Generic[Defined]):
                 behind = True
                 continue
             self._carry_on(follower)
-            behind = self._go_on(follower, stream) or behind
+            behind = self._advance(follower, stream) or behind
         if behind:
             pause_s, self._has_come = _PAUSE_S if self._has_come else _IDLE_PAUSE_S, False
             self._tick_soon(pause_s)
 
-    def _go_on(self, follower: Follower, stream: Stream) -> bool:
-        """Do some of what a tail lacks; whether there is more to do soon."""
+    def _advance(self, follower: Follower, stream: Stream) -> bool:
+        """Fold or keep some of the events that tails lack; returns whether there is more to do soon."""
         head = stream.head
         lag = follower.lag(head)
         if lag > follower.affordable(_MANY_S) and self._keeping.may_gather(follower):
@@ -476,11 +478,11 @@ class StateReader(Generic[Defined]):
         elif lag and not follower.steps(stream, head):
             self._fold(follower, stream)
         elif not follower.lag(head):
-            follower.let_go()
+            follower.drop_pending()
         return not follower.busy and bool(follower.lag(stream.head))
 
 
-def _heard(task: asyncio.Task[None]) -> None:
-    """Whoever waited for a task has got what it raised; the next question tries again."""
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Retrieve the exception of a task, which was raised to all who waited, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

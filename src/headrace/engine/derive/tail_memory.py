@@ -1,4 +1,4 @@
-"""What the tails of definitions take in memory, and how they share what they may take."""
+"""The memory of the tails of definitions, and how it is shared among them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from headrace.engine.derive.generation import Generation
 from headrace.engine.derive.state_reader import StateReader
 
 
-def tails(serving: StateReader[Any]) -> list[Generation]:
-    """What answers for definitions now."""
+def list_tails(serving: StateReader[Any]) -> list[Generation]:
+    """The current generations of all definitions."""
     return [generation for follower in serving.followers for generation in follower.generations.values()]
 
 
-def held_bytes(serving: StateReader[Any]) -> int:
+def tail_bytes(serving: StateReader[Any]) -> int:
     """About what tails take in memory, and events that they have not folded yet."""
     pending = [follower.pending for follower in serving.followers if follower.pending is not None]
-    return sum(tail.fold.memory for tail in tails(serving)) + sum(events.memory for events in pending)
+    return sum(tail.fold.memory for tail in list_tails(serving)) + sum(events.memory for events in pending)
 
 
 def balance(serving: StateReader[Any], hot_bytes: int) -> None:
-    """Give every tail the same part of the memory for rows at hand."""
-    found = tails(serving)
-    for tail in found:
-        tail.fold.hot_bytes = hot_bytes // len(found)
+    """Give every tail an equal part of the memory for unpacked rows."""
+    generations = list_tails(serving)
+    for tail in generations:
+        tail.fold.hot_bytes = hot_bytes // len(generations)
 
 
 def shrink(serving: StateReader[Any]) -> None:
-    """Pack some of the rows of tails that nobody folds right now."""
+    """Pack some rows of tails that no thread is folding."""
     for follower in serving.followers:
         if not follower.busy:
             for generation in follower.generations.values():

@@ -47,7 +47,7 @@ _WORTH = 0.25
 
 
 class Follower:
-    """What is folded over one stream, and how far the tails have come."""
+    """The generations over one stream, and how far their tails are folded."""
 
     def __init__(
         self, name: str, wal: Wal, shapes_of: Callable[[StreamRegistry], Shapes], step_rows: int = STEP_ROWS
@@ -76,7 +76,9 @@ class Follower:
 
     def lag(self, head: Head) -> int:
         """How many events the tail that is furthest behind lacks."""
-        return head.next_seq - min((one.position for one in self.generations.values()), default=head.next_seq)
+        return head.next_seq - min(
+            (generation.position for generation in self.generations.values()), default=head.next_seq
+        )
 
     def affordable(self, seconds: float) -> int:
         """About how many events are folded in this time, at least a few."""
@@ -97,7 +99,7 @@ class Follower:
                 return False
             end = min(head.next_seq, pending.end + _GATHERED_ROWS)
             rows = list(self._wal.scan(stream.id, pending.end, end))
-            if not _hold(rows, pending.end):
+            if not _contain_event(rows, pending.end):
                 self.pending, self.overflows = None, True
                 return False
             pending.append(of_rows(rows, pending.end))
@@ -105,8 +107,8 @@ class Follower:
                 return False
         return True
 
-    def let_go(self) -> None:
-        """Keep no events for tails that have come up."""
+    def drop_pending(self) -> None:
+        """Drop the kept events, which all tails have folded."""
         self.pending, self.overflows, self.spent_s = None, False, 0.0
 
     def is_worth_folding(self, head: Head, room_bytes: int) -> bool:
@@ -115,13 +117,13 @@ class Follower:
             return True
         return self.spent_s > _WORTH * self.lag(head) * self._event_s
 
-    def keeps(self, start: int) -> bool:
+    def has_pending_from(self, start: int) -> bool:
         """Whether the events from one on are kept, as far as they are there."""
         return self.pending is not None and self.pending.start <= start <= self.pending.end
 
-    def kept(self) -> list[Block]:
+    def pending_blocks(self) -> list[Block]:
         """The events that are kept and that a tail lacks, the next one first; none where that one is not kept."""
-        start = min((one.position for one in self.generations.values()), default=0)
+        start = min((generation.position for generation in self.generations.values()), default=0)
         return [] if self.pending is None or not self.pending.holds(start, start + 1) else self.pending.since(start)
 
     def fold_kept(
@@ -129,16 +131,16 @@ class Follower:
     ) -> None:
         """Fold events that were kept into tails, for a thread: for a turn, or until it is to stop."""
         begun, cpu_s, count = monotonic(), thread_time(), 0
-        for told in (block.run() for block in blocks):
-            for seq, at, event in shapes.decode_run(told):
+        for run in (block.run() for block in blocks):
+            for seq, at, event in shapes.decode_run(run):
                 for tail in tails:
                     tail.add(seq, at, event)
                 count += 1
                 is_over = monotonic() - begun > (_AWAITED_TURN_S if self.is_awaited else _TURN_S)
                 if not count % _AT_ONCE and (is_over or not goes_on()):
-                    self._learn(thread_time() - cpu_s, count)
+                    self._update_event_cost(thread_time() - cpu_s, count)
                     return
-        self._learn(thread_time() - cpu_s, count)
+        self._update_event_cost(thread_time() - cpu_s, count)
 
     def step(self, stream: Stream, head: Head) -> bool:
         """Fold some events, the next ones; False where that is for a thread to do."""
@@ -149,7 +151,7 @@ class Follower:
             self.fold(self.shapes(head), [pending.next(start, min(lag, most))])
             return True
         rows = list(self._wal.scan(stream.id, start, min(head.next_seq, start + most)))
-        if not _hold(rows, start) or max(row.count for row in rows) > 2 * self._step_rows:
+        if not _contain_event(rows, start) or max(row.count for row in rows) > 2 * self._step_rows:
             return False
         self.fold(self.shapes(head), of_rows(rows, start))
         return True
@@ -167,26 +169,26 @@ class Follower:
         while lag := self.lag(head):
             if self.busy or self.holds or lag > most or not self.step(stream, head):
                 return False
-        self.let_go()
+        self.drop_pending()
         return True
 
-    def fold(self, shapes: Shapes, found: Iterable[EventRun]) -> None:
+    def fold(self, shapes: Shapes, runs: Iterable[EventRun]) -> None:
         """Fold events into every tail that lacks them."""
         tails = list(self.generations.values())
         begun, count = thread_time(), 0
-        for told in found:
-            count += len(told.times_us)
-            for seq, at, event in shapes.decode_run(told):
+        for run in runs:
+            count += len(run.times_us)
+            for seq, at, event in shapes.decode_run(run):
                 for tail in tails:
                     tail.add(seq, at, event)
-        self._learn(thread_time() - begun, count)
+        self._update_event_cost(thread_time() - begun, count)
 
-    def _learn(self, seconds: float, events: int) -> None:
-        """Know better what folding an event costs."""
+    def _update_event_cost(self, seconds: float, events: int) -> None:
+        """Update the estimate of what folding an event costs."""
         self._event_s += _NEWEST * (seconds / max(1, events) - self._event_s)
 
     def shapes(self, head: Head) -> Shapes:
-        """What turns the stored events into what is folded."""
+        """What decodes stored events for folding, for the schema at a head."""
         registry = head.registry
         assert registry is not None
         if self._known is None or self._known[0] is not registry:
@@ -194,7 +196,7 @@ class Follower:
         return self._known[1]
 
 
-def _hold(rows: Sequence[Entries], seq: int) -> bool:
+def _contain_event(rows: Sequence[Entries], seq: int) -> bool:
     """Whether rows of the log that were found for an event hold it."""
     return bool(rows) and rows[0].seq <= seq < rows[-1].seq + rows[-1].count
 
@@ -217,9 +219,9 @@ def fold_through(
     while at < head.next_seq:
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):
-            for told in runs_of_batch(batch, _SLICE_BYTES):
+            for run in runs_of_batch(batch, _SLICE_BYTES):
                 begun = monotonic()
-                for seq, at, event in shapes.decode_run(told):
+                for seq, at, event in shapes.decode_run(run):
                     for tail in tails:
                         tail.add(seq, at, event)
                 if not goes_on():
@@ -247,7 +249,7 @@ class Hold:
 
     def __init__(self, followers: Iterable[Follower], names: Iterable[str]) -> None:
         self._followers, self._names = list(dict.fromkeys(followers)), frozenset(names)
-        self._marks = self._marked()
+        self._marks = self._generation_marks()
 
     def __enter__(self) -> Hold:
         for follower in self._followers:
@@ -263,9 +265,9 @@ class Hold:
     @property
     def is_intact(self) -> bool:
         """Whether the same generations answer as at first, from the same events."""
-        return self._marked() == self._marks
+        return self._generation_marks() == self._marks
 
-    def _marked(self) -> list[Any]:
+    def _generation_marks(self) -> list[Any]:
         """What changes where rows would not be of one moment, or cannot be answered without the tails."""
         return [
             (follower.name, name, generation.number, generation.position, follower.overflows)

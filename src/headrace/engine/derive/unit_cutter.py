@@ -64,15 +64,15 @@ class UnitCutter:
         return segment_parts(self._published, self._owned, wanted)
 
     def units(
-        self, job: JobName, wanted: Iterable[Range], most_bytes: int | None = None, **facts: Any
+        self, job: JobName, ranges: Iterable[Range], most_bytes: int | None = None, **facts: Any
     ) -> Iterator[PlannedUnit]:
         """Units of adjacent segments, up to a size of their payload; one on which work has failed is alone."""
         most = self._config.unit_bytes if most_bytes is None else most_bytes
-        for one in wanted:
+        for wanted in ranges:
             failed = concern(job, facts.get("table"))
-            for together in self._grouped(failed, self.pieces(one), most):
-                where = Range(together[0].range.first, together[-1].range.end)
-                yield self.planned(job, where, segments=tuple(piece.source for piece in together), **facts)
+            for parts in self._group_parts(failed, self.pieces(wanted), most):
+                where = Range(parts[0].range.first, parts[-1].range.end)
+                yield self.planned(job, where, segments=tuple(part.source for part in parts), **facts)
 
     def planned(self, job: JobName, where: Range, **facts: Any) -> PlannedUnit:
         """A unit about a range."""
@@ -88,29 +88,29 @@ class UnitCutter:
             out=f"{self._directory}/{name_hash(row.name)}/{row.incarnation}/{name}",
             **facts,
         )
-        return PlannedUnit(unit, row.id, any(one.lost > 1 for one in self._failed(unit.concern, where)))
+        return PlannedUnit(unit, row.id, any(failure.lost > 1 for failure in self._failures_in(unit.concern, where)))
 
-    def _grouped(self, failed: str, found: Iterator[SegmentPart], most_bytes: int) -> Iterator[list[SegmentPart]]:
+    def _group_parts(self, failed: str, parts: Iterator[SegmentPart], most_bytes: int) -> Iterator[list[SegmentPart]]:
         """Adjacent segments up to the size of a unit."""
-        together: list[SegmentPart] = []
-        for piece in found:
-            is_alone = any(True for _ in self._failed(failed, piece.range))
-            if together and (is_alone or _is_full(together, piece, most_bytes)):
-                yield together
-                together = []
-            together.append(piece)
+        group: list[SegmentPart] = []
+        for part in parts:
+            is_alone = any(True for _ in self._failures_in(failed, part.range))
+            if group and (is_alone or _is_full(group, part, most_bytes)):
+                yield group
+                group = []
+            group.append(part)
             if is_alone:
-                yield together
-                together = []
-        if together:
-            yield together
+                yield group
+                group = []
+        if group:
+            yield group
 
-    def _failed(self, failed: str, where: Range) -> Iterator[FailureRow]:
+    def _failures_in(self, failed: str, where: Range) -> Iterator[FailureRow]:
         for failure in self._failures:
             if failure.job == failed and where.overlaps(Range(failure.first_seq, failure.end_seq)):
                 yield failure
 
 
-def _is_full(together: list[SegmentPart], piece: SegmentPart, most_bytes: int) -> bool:
-    payload = sum(one.payload_bytes for one in together) + piece.payload_bytes
-    return payload > most_bytes or len(together) >= MOST_SEGMENTS
+def _is_full(group: list[SegmentPart], part: SegmentPart, most_bytes: int) -> bool:
+    payload = sum(member.payload_bytes for member in group) + part.payload_bytes
+    return payload > most_bytes or len(group) >= MOST_SEGMENTS

@@ -62,45 +62,45 @@ class WorkerList:
         server.since_us = server.seen_us = now_us
 
     def hear(self, worker: str, now_us: int, host: str | None = None, master: str | None = None) -> None:
-        """Note that a worker is there."""
-        known = self._workers.get(worker)
-        if known is None:
+        """Note that a request of a worker came."""
+        activity = self._workers.get(worker)
+        if activity is None:
             self._make_room(now_us)
-            known = self._workers[worker] = _Activity(now_us, now_us)
-        known.seen_us = max(known.seen_us, now_us)
-        known.host, known.master = host or known.host, master or known.master
+            activity = self._workers[worker] = _Activity(now_us, now_us)
+        activity.seen_us = max(activity.seen_us, now_us)
+        activity.host, activity.master = host or activity.host, master or activity.master
 
     def count(self, worker: str, outcomes: Collection[str]) -> None:
         """Note how units of a worker have ended."""
-        known = self._workers.get(worker)
-        if known is None:
+        activity = self._workers.get(worker)
+        if activity is None:
             return  # so many others came since that it was forgotten
         for outcome in outcomes:
-            known.done += outcome == "committed"
-            known.failed += outcome in ("failed", "parked")
-            known.lost += outcome == "lost"
-            known.released += outcome == "released"
+            activity.done += outcome == "committed"
+            activity.failed += outcome in ("failed", "parked")
+            activity.lost += outcome == "lost"
+            activity.released += outcome == "released"
 
     def statuses(self, now_us: int) -> list[WorkerStatus]:
         """All workers: those that are alive first, then those that were heard of last."""
         # Copied at once: this is called in a thread.
-        found = [self._status(worker, known, now_us) for worker, known in list(self._workers.items())]
-        return sorted(found, key=lambda one: (not one.local, not one.alive, -one.seen_us, one.worker))
+        statuses = [self._status(worker, activity, now_us) for worker, activity in list(self._workers.items())]
+        return sorted(statuses, key=lambda status: (not status.local, not status.alive, -status.seen_us, status.worker))
 
-    def _status(self, worker: str, known: _Activity, now_us: int) -> WorkerStatus:
+    def _status(self, worker: str, activity: _Activity, now_us: int) -> WorkerStatus:
         is_local = worker == LOCAL_WORKER
         return WorkerStatus(
             worker=worker,
             local=is_local,
-            alive=is_local or now_us < known.seen_us + self._ttl_us,
-            host=known.host,
-            master=known.master,
-            since_us=known.since_us,
-            seen_us=now_us if is_local else known.seen_us,
-            done=known.done,
-            failed=known.failed,
-            lost=known.lost,
-            released=known.released,
+            alive=is_local or now_us < activity.seen_us + self._ttl_us,
+            host=activity.host,
+            master=activity.master,
+            since_us=activity.since_us,
+            seen_us=now_us if is_local else activity.seen_us,
+            done=activity.done,
+            failed=activity.failed,
+            lost=activity.lost,
+            released=activity.released,
         )
 
     def _make_room(self, now_us: int) -> None:

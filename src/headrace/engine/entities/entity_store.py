@@ -16,7 +16,7 @@ from headrace.engine.entities.write.store_observations import (
     TypesOutdated,
 )
 from headrace.engine.entities.write.store_request import ObservationWrite, Prepared, Typed, first_schema
-from headrace.engine.log.lifecycle import settling
+from headrace.engine.log.lifecycle import make_done_callback
 from headrace.engine.log.log import Log
 from headrace.engine.log.writer import Writer
 from headrace.errors import EntityNotFound, NoSchemaForEntityType
@@ -138,7 +138,7 @@ class EntityStore:
 
     async def _outcome(self, kind: type[Kind], source: ObservationSource, prepared: Prepared) -> Kind:
         settled: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
-        kind(source, prepared, self._log, settling(settled)).submit(self._writer)
+        kind(source, prepared, self._log, make_done_callback(settled)).submit(self._writer)
         return await settled
 
 

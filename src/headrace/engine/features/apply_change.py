@@ -12,7 +12,7 @@ from headrace.engine.features.proposals import FeatureProposal
 from headrace.engine.features.registry import EVENTS, AppliedChange, Current, FeatureDocument
 from headrace.engine.features.stream_changes import EventStreamChange, created, evolved, stepped
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Change, create_managed, delete, save_registry
+from headrace.engine.log.lifecycle import StreamChange, create_managed, delete, save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.registry.schemas import MAX_HISTORY_BYTES, MAX_REVISIONS
@@ -29,7 +29,7 @@ KEPT_VERSIONS = 1_000
 _TOLD = {"created": "stream_created", "deleted": "stream_deleted"}
 
 
-class ApplyFeatureChange(Change):
+class ApplyFeatureChange(StreamChange):
     """The next version of the registry, with the streams and lives that belong to it."""
 
     def __init__(

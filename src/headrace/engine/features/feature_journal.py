@@ -30,7 +30,7 @@ from headrace.schema.registry import Registry
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
-from headrace.storage.published import Grave, Published
+from headrace.storage.published import DeletedStream, Published
 from headrace.storage.streams import DELETED, StreamRow
 from headrace.types import Steps
 
@@ -175,7 +175,7 @@ def _judge_strangers(batch: Batch, history: list[FeatureRegistryRow], report: Re
         if name in all_names - current_names:
             batch.streams.update(stream.id, state=DELETED, deadline_us=batch.now_us)
             batch.streams.discard(stream.id)
-            batch.published.dig(Grave(stream.incarnation, stream.name))
+            batch.published.mark_deleted(DeletedStream(stream.incarnation, stream.name))
         elif name not in current_names:
             report(f"{stream.name!r} is the stream of an event source that the feature registry in the store lacks")
 

@@ -18,7 +18,7 @@ from headrace.engine.features.stream_changes import evolved
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.computing import Computing
+from headrace.engine.runtime.compute import ComputeThreads
 from headrace.errors import BadRequest, Conflict, HeadraceError
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.descriptor.problem import DescriptorProblem, RegistrationResponse, Status
@@ -72,7 +72,7 @@ class Features:
         writer: Writer,
         log: Log,
         registry: FeatureRegistry,
-        computing: Computing,
+        computing: ComputeThreads,
         patience_s: float,
         most_keys: int,
     ) -> None:
@@ -181,7 +181,7 @@ class Features:
 
     def _announce(self, apply: ApplyFeatureChange) -> None:
         """Let everyone know, on the event loop."""
-        self._log.buried(apply.dropped, apply.deleted)
+        self._log.note_deleted(apply.dropped, apply.deleted)
         for name, stream in apply.streams.items():
             node = apply.current.nodes.get(name)
             if isinstance(node, Event):

@@ -1,4 +1,4 @@
-"""Clearing away objects that nothing refers to."""
+"""Removal of objects of deleted streams, and of objects that nothing refers to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
-from headrace.storage.published import Grave
+from headrace.storage.published import DeletedStream
 from headrace.storage.streams import Streams
 from headrace.types import Clock
 
@@ -41,15 +41,15 @@ class ObjectRemover:
         self._objects.delete(keys)
         self._close(frozenset(keys))
 
-    def bury(self, grave: Grave) -> list[str]:
+    def remove_stream(self, deleted_stream: DeletedStream) -> list[str]:
         """Remove everything of a deleted stream; a last manifest says that it is deleted until all else is gone."""
         self._node.check()
-        location = object_names.name_hash(grave.name), grave.incarnation
+        location = object_names.name_hash(deleted_stream.name), deleted_stream.incarnation
         below = (f"{kind}/{'/'.join(location)}" for kind in (object_names.SEGMENTS, COMPANIONS, STATES))
         data_keys = [info.key for prefix in below for info in self._objects.list(prefix)]
         manifest_keys = [info.key for info in self._objects.list(f"{object_names.MANIFESTS}/{'/'.join(location)}")]
         if manifest_keys:
-            last = self._tombstone(grave, max(object_names.generations(manifest_keys).get(location, [0])))
+            last = self._tombstone(deleted_stream, max(object_names.generations(manifest_keys).get(location, [0])))
             self._delete(data_keys)
             self._objects.delete(manifest_keys)
             self._objects.delete([last])
@@ -57,12 +57,12 @@ class ObjectRemover:
             self._delete(data_keys)
         return [*data_keys, *manifest_keys]
 
-    def _tombstone(self, grave: Grave, generation: int) -> str:
+    def _tombstone(self, deleted_stream: DeletedStream, generation: int) -> str:
         while True:
             generation += 1
             tombstone = Manifest(
-                stream=grave.name,
-                incarnation=grave.incarnation,
+                stream=deleted_stream.name,
+                incarnation=deleted_stream.incarnation,
                 generation=generation,
                 writer=self._node.identity,
                 written_us=self._clock.now_us(),
@@ -72,25 +72,25 @@ class ObjectRemover:
                 epochs=((0, 0),),
                 published_seq=0,
             )
-            key = object_names.manifest_key(grave.name, grave.incarnation, generation)
+            key = object_names.manifest_key(deleted_stream.name, deleted_stream.incarnation, generation)
             if self._objects.create(key, manifests.encode(tombstone)):
                 return key
 
 
 class Forget(Chore):
-    """Objects, and a grave, that are gone."""
+    """Forgets objects, and perhaps a deleted stream, that were removed."""
 
     frees = True
 
-    def __init__(self, keys: list[str], grave: Grave | None, done: Callable[[Any], None]) -> None:
+    def __init__(self, keys: list[str], deleted_stream: DeletedStream | None, done: Callable[[Any], None]) -> None:
         super().__init__(done, size=100)
-        self.keys, self.grave = keys, grave
+        self.keys, self.deleted_stream = keys, deleted_stream
 
     def perform(self, batch: Batch) -> None:
         """Take them off the lists."""
         batch.published.forget(self.keys)
-        if self.grave is not None:
-            batch.published.fill(self.grave)
+        if self.deleted_stream is not None:
+            batch.published.unmark_deleted(self.deleted_stream)
 
 
 def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Making publications known: commits that list segments, let go of their rows, or give up what was written in vain."""
+"""Commits that follow a publication: they list segments, remove their rows, or discard what was written in vain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.format.manifest import Segment
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States, companion_object_keys
 from headrace.storage.derived import state_object_keys as state_keys
-from headrace.storage.published import Grave, Placed
+from headrace.storage.published import DeletedStream, Placed
 from headrace.storage.streams import DELETED
 from headrace.storage.work import Work
 
@@ -90,7 +90,7 @@ class Publish(Chore):
         head, publication = batch.draft(self.stream), self.publication
         row, published = publication.snapshot.row, batch.published
         if head.state == DELETED:
-            published.dig(Grave(row.incarnation, row.name))
+            published.mark_deleted(DeletedStream(row.incarnation, row.name))
             return
         for segment in (*(built.segment for built in publication.built), *(new for _, new in publication.swaps.made)):
             published.add(row.id, segment)
@@ -119,8 +119,8 @@ class Publish(Chore):
         """No manifest lists what counts no more; entries from ``until`` on can be derived from now."""
         snapshot, work = self.publication.snapshot, Work(batch.connection)
         row = snapshot.row
-        Companions(batch.connection).remove(row.id, (one.name for one in snapshot.retired))
-        States(batch.connection).remove(row.id, (one.name for one in snapshot.retired_states))
+        Companions(batch.connection).remove(row.id, (retired.name for retired in snapshot.retired))
+        States(batch.connection).remove(row.id, (retired.name for retired in snapshot.retired_states))
         keys = [*companion_object_keys(row.name, row.incarnation, snapshot.retired)]
         keys += state_keys(row.name, row.incarnation, snapshot.retired_states)
         batch.published.discard(keys, batch.now_us)
@@ -162,7 +162,7 @@ class TrimPublished(Chore):
 
 
 class Abandon(Chore):
-    """Gives up what was written for a stream that is gone."""
+    """Marks what was written for a deleted stream for removal."""
 
     frees = True
 
@@ -174,12 +174,12 @@ class Abandon(Chore):
         """Let the objects go, and expect nothing more of the stream."""
         if self.publication is not None:
             row = self.publication.snapshot.row
-            batch.published.dig(Grave(row.incarnation, row.name))
+            batch.published.mark_deleted(DeletedStream(row.incarnation, row.name))
         batch.published.unmark(self.stream, batch.now_us)
 
 
 class Discard(Chore):
-    """Objects that nothing refers to."""
+    """Marks objects that nothing refers to for removal."""
 
     frees = True
 
@@ -193,7 +193,7 @@ class Discard(Chore):
 
 
 class SpareEpochs(Chore):
-    """Epochs that were reserved to go on with later."""
+    """Stores epochs that were reserved for later use."""
 
     def __init__(self, start: int, done: Callable[[Any], None]) -> None:
         super().__init__(done, size=100)

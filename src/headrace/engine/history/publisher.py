@@ -132,7 +132,7 @@ class Publisher:
                     keys.append(info.key)
         return [*keys, *orphans(self._objects, self._connection, before_us)]
 
-    def unlisted(self, stream: int) -> list[str]:
+    def unlisted_keys(self, stream: int) -> list[str]:
         """Objects of a stream that hold entries, or what was derived from them, and are on none of its lists."""
         row = Streams(self._connection).by_id(stream)
         if row is None:

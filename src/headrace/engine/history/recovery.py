@@ -1,4 +1,4 @@
-"""Recovery: a database is brought up to what was published, from nothing or from wherever it stands.
+"""Recovery: a database, empty or old, is brought up to what was published.
 
 The newest manifest of a stream counts. A stream that the database does not have is made anew; one that it has as of an
 older manifest goes on from the newer one; one that was deleted since is deleted here. What was never published stays
@@ -27,7 +27,7 @@ from headrace.format.manifest import Manifest
 from headrace.storage.derived import Companions, States
 from headrace.storage.node import holder_of
 from headrace.storage.objects import ObjectMissing, Objects
-from headrace.storage.published import Grave
+from headrace.storage.published import DeletedStream
 from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
 from headrace.storage.work import Work
@@ -116,9 +116,9 @@ def entries_only_here(row: StreamRow, manifest: Manifest) -> int:
         return 0  # what a node says of itself gives way to what its successor says
     if manifest.incarnation != row.incarnation:
         # The store knows a later life of the name. If this one was published, it was deleted since.
-        is_later = life(manifest.incarnation) > life(row.incarnation)
+        is_later = incarnation_number(manifest.incarnation) > incarnation_number(row.incarnation)
         return row.next_seq - (row.fork_seq or 0) if is_later and not row.generation else 0
-    parted = _parted(row, manifest)
+    parted = _first_difference(row, manifest)
     return 0 if manifest.generation <= row.generation or parted is None else max(0, row.next_seq - parted)
 
 
@@ -130,38 +130,42 @@ def parted_at(ours: Epochs, theirs: Epochs) -> int | None:
     return min((epochs[common][1] for epochs in (ours, theirs) if len(epochs) > common), default=None)
 
 
-def _parted(row: StreamRow, manifest: Manifest) -> int | None:
+def _first_difference(row: StreamRow, manifest: Manifest) -> int | None:
     return parted_at(_EPOCHS.decode(row.epochs), manifest.epochs)
 
 
-def life(incarnation: str) -> int:
-    """Later lives have greater numbers: an incarnation is the first epoch of its stream."""
+def incarnation_number(incarnation: str) -> int:
+    """An incarnation as a number, which grows: it is the first epoch of the stream."""
     return int(incarnation, 36)
 
 
 class Deletions:
-    """What the store tells of streams that were deleted since a database last wrote there."""
+    """Finds streams that were deleted from the object store since a database last wrote there."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         #: The generations of every manifest, the newest first.
-        self.found = generations_of(objects)
-        self._lives: dict[str, int] = {}
-        for name, incarnation in self.found:
-            self._lives[name] = max(life(incarnation), self._lives.get(name, 0))
+        self.generations_by_location = generations_of(objects)
+        self._newest_incarnations: dict[str, int] = {}
+        for name, incarnation in self.generations_by_location:
+            self._newest_incarnations[name] = max(
+                incarnation_number(incarnation), self._newest_incarnations.get(name, 0)
+            )
 
-    def stranded(self, streams: Streams) -> Iterator[StreamRow]:
+    def stranded_forks(self, streams: Streams) -> Iterator[StreamRow]:
         """Forks that live here, and whose source was deleted by a node that did not know of them."""
         for fork in _every(streams):
             source = None if fork.parent is None else streams.by_id(fork.parent)
-            if source is not None and self._deleted(source) and not self._deleted(fork):
+            if source is not None and self._was_deleted(source) and not self._was_deleted(fork):
                 yield fork
 
-    def _deleted(self, row: StreamRow) -> bool:
+    def _was_deleted(self, row: StreamRow) -> bool:
         location = _location(row)
-        if self._lives.get(location[0], 0) > life(row.incarnation):
+        if self._newest_incarnations.get(location[0], 0) > incarnation_number(row.incarnation):
             return True
-        unknown = [generation for generation in self.found.get(location, []) if generation > row.generation]
+        unknown = [
+            generation for generation in self.generations_by_location.get(location, []) if generation > row.generation
+        ]
         manifest = newest_valid(self._objects, location, unknown, [])
         return self.is_gone(row) if manifest is None else manifest.state == "deleted"
 
@@ -172,7 +176,7 @@ class Deletions:
     def is_unlisted(self, row: StreamRow) -> bool:
         """Whether a stream was published, and has no manifest."""
         location = _location(row)
-        is_unlisted = bool(row.generation) and location not in self.found
+        is_unlisted = bool(row.generation) and location not in self.generations_by_location
         return is_unlisted and not self._objects.has(object_names.generation_key(location, row.generation))
 
     def _has_segments(self, row: StreamRow) -> bool:
@@ -216,8 +220,8 @@ class _Recovery:
 
     def run(self) -> Recovered:
         deletions = Deletions(self._objects)
-        generations_by_location = deletions.found
-        for fork in deletions.stranded(self._batch.streams):
+        generations_by_location = deletions.generations_by_location
+        for fork in deletions.stranded_forks(self._batch.streams):
             raise _only_here(fork, fork.next_seq - fork.first_seq)
         self._drop_deleted(deletions)
         Work(self._batch.connection).forget_leases()
@@ -253,13 +257,13 @@ class _Recovery:
         batch = self._batch
         row = batch.streams.by_name(manifest.stream)
         if row is not None and row.incarnation != manifest.incarnation:
-            if life(row.incarnation) > life(manifest.incarnation):
-                batch.published.dig(Grave(manifest.incarnation, manifest.stream))
+            if incarnation_number(row.incarnation) > incarnation_number(manifest.incarnation):
+                batch.published.mark_deleted(DeletedStream(manifest.incarnation, manifest.stream))
                 return None
             self._make_way(row, manifest)
             row = None
         if manifest.state == "deleted":
-            batch.published.dig(Grave(manifest.incarnation, manifest.stream))
+            batch.published.mark_deleted(DeletedStream(manifest.incarnation, manifest.stream))
             if row is not None:
                 self._delete(row)
             return None
@@ -267,7 +271,7 @@ class _Recovery:
             return None
         if row is not None and row.state == DELETED:
             if self._is_ours(row, manifest):
-                batch.published.dig(Grave(row.incarnation, row.name))
+                batch.published.mark_deleted(DeletedStream(row.incarnation, row.name))
                 return None
             # It was deleted here, and another node that did not know has gone on with it.
             batch.streams.remove(row.id)
@@ -276,7 +280,7 @@ class _Recovery:
 
     def _is_ours(self, row: StreamRow, manifest: Manifest) -> bool:
         """Whether a newer manifest is one of this database, whose commit was cut off: nobody has gone on from it."""
-        if _parted(row, manifest) is not None:
+        if _first_difference(row, manifest) is not None:
             return False
         # Whoever goes on with a stream opens an epoch, unless it is closed.
         lease = self._batch.streams.meta(LEASE, -1)
@@ -286,7 +290,7 @@ class _Recovery:
         """A later life has taken the name."""
         _check(row, manifest)
         if row.state != DELETED:
-            self._batch.published.dig(Grave(row.incarnation, row.name))
+            self._batch.published.mark_deleted(DeletedStream(row.incarnation, row.name))
         self._batch.streams.remove(row.id)
 
     def _delete(self, row: StreamRow) -> None:
@@ -312,7 +316,7 @@ class _Recovery:
 
     def _insert(self, manifest: Manifest) -> RecoveredStream | None:
         streams = self._batch.streams
-        self._batch.published.fill(Grave(manifest.incarnation, manifest.stream))
+        self._batch.published.unmark_deleted(DeletedStream(manifest.incarnation, manifest.stream))
         for incarnation, end in manifest.lineage:
             ancestor = streams.of(incarnation)
             if ancestor is None:
@@ -430,7 +434,7 @@ def _only_here(row: StreamRow, entries: int) -> Fenced:
 def _has_ended(row: StreamRow, manifest: Manifest) -> bool:
     """Whether a stream was closed or deleted here after a manifest of the same history."""
     is_deleted = row.state == SOFT_DELETED and manifest.state == "live"
-    return _parted(row, manifest) is None and (is_deleted or bool(row.closed) > manifest.closed)
+    return _first_difference(row, manifest) is None and (is_deleted or bool(row.closed) > manifest.closed)
 
 
 def _every(streams: Streams) -> Iterator[StreamRow]:

@@ -1,4 +1,4 @@
-"""Keeping watch while streams are published, or cannot be: what waits is counted, and whether we may still write.
+"""Watching publication: how much waits to be published, and whether this node still holds the lease to write.
 
 A publication may take as long as the store lets it, and the pause after a failure is up to a minute. Neither may hold
 up what is watched here: the writer knows how much room the backlog has, and a node that was replaced finds that out.
@@ -90,7 +90,7 @@ class SealWatch:
             after = page[-1].stream
             total += sum(backlog.bytes for backlog in page)
             oldest_us = min(oldest_us, *(backlog.since_us for backlog in page))
-            logged.found(backlog.name for backlog in page if backlog.name is not None)
+            logged.add_counted(backlog.name for backlog in page if backlog.name is not None)
             tell(page)
             if len(page) < _PAGE:
                 break

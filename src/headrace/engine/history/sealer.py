@@ -1,4 +1,4 @@
-"""Deciding what is published when, and keeping at it; appends wait for nothing of this."""
+"""Deciding which streams are published when, in the background; appends do not wait for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.engine.history.publication import (
 from headrace.engine.history.publisher import Publisher
 from headrace.engine.history.seal_pace import SealPace
 from headrace.engine.history.seal_watch import SealWatch
-from headrace.engine.log.lifecycle import carry_out
+from headrace.engine.log.lifecycle import run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.sealing")
 
-Found = TypeVar("Found")
+Returned = TypeVar("Returned")
 
 TICK_S = 1.0
 #: How long an object that nothing refers to is left to those who still read it.
@@ -155,7 +155,7 @@ class Sealer:
         self._publishing = asyncio.Lock()
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
         self.watch = SealWatch(
-            writer, connect, lambda: self._aside(context.node.check), clock, limit_bytes=config.backlog_bytes
+            writer, connect, lambda: self._in_thread(context.node.check), clock, limit_bytes=config.backlog_bytes
         )
         self.pace = SealPace(self.watch, lambda: log.counters.appends, clock, config, columns_share)
         self.seals = 0
@@ -177,7 +177,7 @@ class Sealer:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.watch.stop()
-        await self._aside(self._context.close)
+        await self._in_thread(self._context.close)
         await self._thread.stop()
 
     async def _watch_and_publish(self) -> None:
@@ -220,7 +220,7 @@ class Sealer:
                 self._writer.damage.note(reason)
                 logger.exception("stream %d could not be published; it is tried again, and the others go on", stream)
                 self._try_later(stream)
-            await self._aside(self.pace.rest)
+            await self._in_thread(self.pace.rest)
         await self.clear()
         await self._reserve_epochs()
 
@@ -234,8 +234,8 @@ class Sealer:
         """Publish new records of every journal."""
         for journal in self._context.journals:
             if journal.is_due(self._reader):
-                until = await self._aside(partial(self._publish_journal, journal))
-                await carry_out(self._writer, NotePublished, journal, until)
+                until = await self._in_thread(partial(self._publish_journal, journal))
+                await run_change(self._writer, NotePublished, journal, until)
 
     def _publish_journal(self, journal: Journal[Any]) -> int:
         return self._context.publisher.publish_journal(journal)
@@ -244,8 +244,8 @@ class Sealer:
         """Have a block of epochs to spare."""
         if self._streams.meta("spare_epoch", -1) >= 0:
             return
-        block = await self._aside(self._context.node.reserve_epochs)
-        await carry_out(self._writer, SpareEpochs, block.start)
+        block = await self._in_thread(self._context.node.reserve_epochs)
+        await run_change(self._writer, SpareEpochs, block.start)
 
     def request(self, stream: int) -> None:
         """Publish a stream soon, however little it holds."""
@@ -280,9 +280,9 @@ class Sealer:
     async def purge(self, stream: int) -> list[str]:
         """Remove every object of a stream that is on none of its lists; answers which there were."""
         async with self._publishing:
-            keys = await self._aside(lambda: self._context.publisher.unlisted(stream))
-            await self._aside(lambda: self._context.cleaner.remove(keys))
-            await carry_out(self._writer, Forget, keys, None)
+            keys = await self._in_thread(lambda: self._context.publisher.unlisted_keys(stream))
+            await self._in_thread(lambda: self._context.cleaner.remove(keys))
+            await run_change(self._writer, Forget, keys, None)
             return keys
 
     def _behind(self, stream: int) -> list[int]:
@@ -299,41 +299,41 @@ class Sealer:
     async def _publish(self, stream: int) -> Publication | None:
         row = self._streams.by_id(stream)
         if row is not None and not row.attempted:
-            await carry_out(self._writer, Attempt, stream)
-        publication = await self._aside(lambda: self._context.publisher.publish(stream, self.pace))
+            await run_change(self._writer, Attempt, stream)
+        publication = await self._in_thread(lambda: self._context.publisher.publish(stream, self.pace))
         loaded = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
         if publication is None or loaded is None or loaded.id != stream:
-            await carry_out(self._writer, Abandon, stream, publication)
+            await run_change(self._writer, Abandon, stream, publication)
             return None
         await self._commit(loaded, publication)
         return publication
 
     async def _commit(self, stream: Stream, publication: Publication) -> None:
-        await carry_out(self._writer, Publish, stream, publication)
+        await run_change(self._writer, Publish, stream, publication)
         self.seals += 1
         self.segments += len(publication.built)
         self.bytes += sum(built.segment.bytes for built in publication.built)
-        while (await carry_out(self._writer, TrimPublished, stream)).removed >= TRIM_ROWS:
+        while (await run_change(self._writer, TrimPublished, stream)).removed >= TRIM_ROWS:
             await asyncio.sleep(0)
 
     async def clear(self) -> None:
         """Remove objects of deleted streams, and those that were replaced a while ago."""
-        for grave in self._published.graves(_PAGE):
+        for deleted_stream in self._published.deleted_streams(_PAGE):
             try:
-                keys = await self._aside(partial(self._context.cleaner.bury, grave))
+                keys = await self._in_thread(partial(self._context.cleaner.remove_stream, deleted_stream))
             except Unavailable as reason:
                 if is_disk_full(reason):
                     self._writer.reserve.release()
                 raise
-            await carry_out(self._writer, Forget, keys, grave)
+            await run_change(self._writer, Forget, keys, deleted_stream)
         now_us = self._clock.now_us()
         while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
-            await self._aside(partial(self._context.cleaner.remove, keys))
-            await carry_out(self._writer, Forget, keys, None)
+            await self._in_thread(partial(self._context.cleaner.remove, keys))
+            await run_change(self._writer, Forget, keys, None)
         if now_us >= self._orphans_us:
             self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
-            keys = await self._aside(lambda: self._context.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
-            await carry_out(self._writer, Discard, keys)
+            keys = await self._in_thread(lambda: self._context.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
+            await run_change(self._writer, Discard, keys)
 
-    async def _aside(self, work: Callable[[], Found]) -> Found:
+    async def _in_thread(self, work: Callable[[], Returned]) -> Returned:
         return await self._thread.run(work)

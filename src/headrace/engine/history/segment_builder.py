@@ -132,7 +132,7 @@ class SegmentBuilder:
                         file = None
                     if file is None:
                         before = first.total_bytes - len(first.body)
-                        file = stack.enter_context(self._opened(snapshot, first.seq, before))
+                        file = stack.enter_context(self._open_file(snapshot, first.seq, before))
                     stop = self._enough(file, rows, start)
                     file.add(rows[start:stop])
                     start = stop
@@ -180,7 +180,7 @@ class SegmentBuilder:
 
     def _rewrite(self, stack: ExitStack, snapshot: Snapshot, small: Placed) -> _File | None:
         """A segment that begins with all of another; None where that is damaged, and so must be left as it is."""
-        file = stack.enter_context(self._opened(snapshot, small.segment.first_seq, small.segment.before_bytes))
+        file = stack.enter_context(self._open_file(snapshot, small.segment.first_seq, small.segment.before_bytes))
         try:
             with self._segments.open(small.key, small.segment) as reader:
                 file.writer.copy(reader.batches(small.segment.first_seq, small.segment.end_seq))
@@ -206,7 +206,7 @@ class SegmentBuilder:
         return min(filling + 1, len(rows))
 
     @contextmanager
-    def _opened(self, snapshot: Snapshot, first_seq: int, before_bytes: int) -> Iterator[_File]:
+    def _open_file(self, snapshot: Snapshot, first_seq: int, before_bytes: int) -> Iterator[_File]:
         path = self._directory / f"{secrets.token_hex(8)}.parquet"
         with open(path, "wb", opener=open_private) as file:
             yield _File(file, path, snapshot, first_seq, before_bytes)

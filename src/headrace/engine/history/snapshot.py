@@ -1,4 +1,4 @@
-"""A stream at one moment, whole enough to be published and never newer than its last entry."""
+"""A consistent snapshot of a stream for publication, never newer than its last entry."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
         row = streams.by_id(stream)
         if row is None or row.state not in _STATES:
             return None
-        segments, dropped = _sorted_out(streams, row, Published(connection).following(stream, 0, row.next_seq))
+        segments, dropped = _split_needed(streams, row, Published(connection).following(stream, 0, row.next_seq))
         listed = companions.listed(stream)
         useful = [companion for companion in listed if companion.end_seq > row.first_seq]
         return Snapshot(
@@ -87,16 +87,16 @@ def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
         connection.execute("COMMIT")
 
 
-def _sorted_out(streams: Streams, row: StreamRow, placed: list[Placed]) -> tuple[list[Placed], list[Placed]]:
+def _split_needed(streams: Streams, row: StreamRow, segments: list[Placed]) -> tuple[list[Placed], list[Placed]]:
     """Segments that are retained or that forks read, and the others."""
-    needed = read_by_forks(streams, row.id) if placed and placed[0].segment.end_seq <= row.first_seq else []
+    needed = read_by_forks(streams, row.id) if segments and segments[0].segment.end_seq <= row.first_seq else []
 
     def is_needed(candidate: Placed) -> bool:
         first, end = candidate.segment.first_seq, candidate.segment.end_seq
         return end > row.first_seq or any(a < end and first < b for a, b in needed)
 
-    needed_segments = [segment for segment in placed if is_needed(segment)]
-    return needed_segments, [segment for segment in placed if not is_needed(segment)]
+    needed_segments = [segment for segment in segments if is_needed(segment)]
+    return needed_segments, [segment for segment in segments if not is_needed(segment)]
 
 
 def _lineage(streams: Streams, row: StreamRow) -> tuple[tuple[str, int], ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headrace.engine.log.read import Owned, owned
+from headrace.engine.log.read import OwnedEntries, owned_entries
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import ObjectMissing
 from headrace.format.segment import layout
@@ -66,17 +66,17 @@ class Events:
         self._segments = segments
         self._recent = recent
         self._stream = stream
-        self._owned = list(owned(stream, head, head.first_seq))
+        self._owned = list(owned_entries(stream, head, head.first_seq))
         self.fetched_bytes = 0
 
     def last_chunk(self, start: int, stop: int) -> Chunk:
         """The last events of a range, as many as are looked at together."""
         part = self._part(stop - 1)
         start = max(start, part.start, stop - CHUNK_ROWS)
-        with self._looking():
+        with self._transaction():
             placed = self._published.holding(part.owner, stop - 1)
             if placed is not None:
-                start = max(start, placed.segment.first_seq, stop - _fitting(placed))
+                start = max(start, placed.segment.first_seq, stop - _events_at_once(placed))
                 return Chunk(part.owner, start, stop, placed)
             start = max(start, self._published.until(part.owner))
             while stop - start > 1 and self._log_bytes(part.owner, start, stop) > CHUNK_BYTES:
@@ -87,10 +87,10 @@ class Events:
         """The first events of a range, as many as are looked at together."""
         part = self._part(start)
         stop = min(stop, part.end, start + CHUNK_ROWS)
-        with self._looking():
+        with self._transaction():
             placed = self._published.holding(part.owner, start)
             if placed is not None:
-                stop = min(stop, placed.segment.end_seq, start + _fitting(placed))
+                stop = min(stop, placed.segment.end_seq, start + _events_at_once(placed))
                 return Chunk(part.owner, start, stop, placed)
             while stop - start > 1 and self._log_bytes(part.owner, start, stop) > CHUNK_BYTES:
                 stop -= (stop - start) // 2
@@ -99,12 +99,12 @@ class Events:
     def batches(self, chunk: Chunk) -> Iterator[Any]:
         """The rows of a chunk as Arrow record batches, in the columns of a segment."""
         if chunk.placed is None:
-            with self._looking():
+            with self._transaction():
                 rows = list(self._wal.scan(chunk.owner, chunk.start, chunk.stop))
             if rows and rows[0].seq <= chunk.start and rows[-1].seq + rows[-1].count >= chunk.stop:
-                yield from _gathered(rows, chunk.start, chunk.stop)
+                yield from _batches_of_rows(rows, chunk.start, chunk.stop)
                 return
-            chunk = self._moved(chunk)
+            chunk = self._find_sealed(chunk)
         assert chunk.placed is not None
         with self._segments().open(chunk.placed.key, chunk.placed.segment) as reader:
             self.fetched_bytes += chunk.placed.segment.bytes
@@ -125,7 +125,7 @@ class Events:
     def appended_us(self, seq: int) -> int:
         """When an event was appended, or the first of the segment that holds it."""
         part = self._part(seq)
-        with self._looking():
+        with self._transaction():
             placed = self._published.holding(part.owner, seq)
             if placed is not None:
                 return placed.segment.min_us
@@ -133,7 +133,7 @@ class Events:
 
     def published_until(self) -> int:
         """The sequence number before which events lie in segments."""
-        with self._looking():
+        with self._transaction():
             return max(
                 (min(part.end, max(part.start, self._published.until(part.owner))) for part in self._owned), default=0
             )
@@ -141,7 +141,7 @@ class Events:
     def segments_in(self, start: int, stop: int) -> int:
         """How many segments hold events of a range."""
         count = 0
-        with self._looking():
+        with self._transaction():
             for part in self._owned:
                 low, high = max(start, part.start), min(stop, part.end)
                 if low < high:
@@ -150,7 +150,7 @@ class Events:
 
     def payload_bytes(self, start: int, stop: int) -> int:
         """About how much payload the events of a range have."""
-        with self._looking():
+        with self._transaction():
             return sum(self._part_bytes(part, max(start, part.start), min(stop, part.end)) for part in self._owned)
 
     def reach(self, start: int, stop: int, size: int) -> int:
@@ -161,7 +161,7 @@ class Events:
         ends = range(start + 1, min(stop, start + count) + 1)
         return start + max(1, bisect_right(ends, size, key=lambda end: self.payload_bytes(start, end)))
 
-    def _part_bytes(self, part: Owned, start: int, stop: int) -> int:
+    def _part_bytes(self, part: OwnedEntries, start: int, stop: int) -> int:
         size = 0
         for placed in self._published.following(part.owner, start, stop) if start < stop else ():
             segment = placed.segment
@@ -172,7 +172,7 @@ class Events:
 
     def _read(self, seq: int) -> Event:
         part = self._part(seq)
-        with self._looking():
+        with self._transaction():
             placed = self._published.holding(part.owner, seq)
             if placed is None:
                 row = self._row(part.owner, seq)
@@ -182,7 +182,7 @@ class Events:
             version, _, body = reader.read(seq, seq + 1, 1).parts[0]
         return Event(version, bytes(body))
 
-    def _part(self, seq: int) -> Owned:
+    def _part(self, seq: int) -> OwnedEntries:
         return next(part for part in self._owned if part.start <= seq < part.end)
 
     def _row(self, owner: int, seq: int) -> Entries:
@@ -198,16 +198,16 @@ class Events:
         behind = len(last.body) * (last.seq + last.count - stop) // last.count
         return last.total_bytes - first.total_bytes + len(first.body) - before - behind
 
-    def _moved(self, chunk: Chunk) -> Chunk:
-        """The same events, which were sealed since they were looked for."""
-        with self._looking():
+    def _find_sealed(self, chunk: Chunk) -> Chunk:
+        """The chunk with the segment into which its events were sealed meanwhile; raises EventsMoved."""
+        with self._transaction():
             placed = self._published.holding(chunk.owner, chunk.start)
         if placed is None or placed.segment.end_seq < chunk.stop:
             raise EventsMoved(f"events from {chunk.start} on have moved")
         return chunk._replace(placed=placed)
 
     @contextmanager
-    def _looking(self) -> Iterator[None]:
+    def _transaction(self) -> Iterator[None]:
         """One moment of the database; short, for the log cannot be trimmed meanwhile."""
         self._connection.execute("BEGIN")
         try:
@@ -216,12 +216,12 @@ class Events:
             self._connection.execute("COMMIT")
 
 
-def _fitting(placed: Placed) -> int:
-    """How many events of a segment are looked at together."""
+def _events_at_once(placed: Placed) -> int:
+    """How many events of a segment are read together."""
     return max(1, placed.segment.count * CHUNK_BYTES // max(1, placed.segment.payload_bytes))
 
 
-def _gathered(rows: list[Entries], start: int, stop: int) -> Iterator[Any]:
+def _batches_of_rows(rows: list[Entries], start: int, stop: int) -> Iterator[Any]:
     gathering = RowGroupBuilder(layout.schema(True), start, entries_of)
     for row in rows:
         keys = row.key if row.keys is None else msgspec.json.decode(row.keys, type=list[str | None])
@@ -231,7 +231,7 @@ def _gathered(rows: list[Entries], start: int, stop: int) -> Iterator[Any]:
 
 
 class MissingObjects:
-    """What the tries of one answer have missed so far."""
+    """The objects that were missing so far while one request was answered."""
 
     def __init__(self) -> None:
         self._objects: set[object] = set()

@@ -1,4 +1,4 @@
-"""Standing up: a node finds out what its directory has missed before it becomes the writer of a store.
+"""Takeover: before a node becomes the writer of a store, it finds out what its directory has missed.
 
 The database notes the lease under which it writes. Where the store has a newer one, another node has been the writer
 since, or this one with a later copy of the directory; a directory that was restored from a backup says so itself. Such
@@ -157,7 +157,7 @@ def _refuse_to_drop(objects: Objects, streams: Streams) -> None:
 
     Forks of which the source was deleted meanwhile are among them.
     """
-    lost = {fork.name: fork.next_seq - fork.first_seq for fork in Deletions(objects).stranded(streams)}
+    lost = {fork.name: fork.next_seq - fork.first_seq for fork in Deletions(objects).stranded_forks(streams)}
     for manifest in newest(objects, []):
         row = streams.by_name(manifest.stream)
         if row is not None and row.state != DELETED and (entries := entries_only_here(row, manifest)):

@@ -51,7 +51,7 @@ class Damage(NamedTuple):
     message: str
 
 
-class Report(msgspec.Struct):
+class VerifyReport(msgspec.Struct):
     """One stream as the store has it; without a name where no manifest can be read.
 
     A journal has no name either: its state is the name of the journal, its generation its newest number.
@@ -73,7 +73,7 @@ class Report(msgspec.Struct):
 
 def verify(
     objects: Objects, journals: Sequence[Journal[Any]], *, stream: str | None = None, tell: Tell | None = None
-) -> Iterator[Report]:
+) -> Iterator[VerifyReport]:
     """Verify one stream, or all of them and the journals; raises where the store does not answer."""
     return _Verification(objects, journals, stream, tell or (lambda done, total: None)).run()
 
@@ -87,7 +87,7 @@ class _Verification:
         self._done = self._total = 0
         self._lives: dict[str, StreamLocation] = {}
 
-    def run(self) -> Iterator[Report]:
+    def run(self) -> Iterator[VerifyReport]:
         generations_by_location = self._places(object_names.MANIFESTS + self._under)
         for location, generations in sorted(generations_by_location.items()):
             yield self._verify_newest(location, generations)
@@ -95,12 +95,12 @@ class _Verification:
         if not self._under:
             yield from filter(None, map(self._verify_journal, self._journals))
 
-    def _verify_journal(self, journal: Journal[Any]) -> Report | None:
+    def _verify_journal(self, journal: Journal[Any]) -> VerifyReport | None:
         """The report on a journal; None where the store has nothing of it."""
         contents = journal.verify(self._objects)
         if not contents.records and not contents.damage:
             return None
-        return Report(
+        return VerifyReport(
             None,
             "",
             generation=contents.newest,
@@ -113,7 +113,7 @@ class _Verification:
     def _places(self, prefix: str) -> dict[StreamLocation, list[int]]:
         return object_names.generations(info.key for info in self._objects.list(prefix))
 
-    def _verify_newest(self, location: StreamLocation, generations: list[int]) -> Report:
+    def _verify_newest(self, location: StreamLocation, generations: list[int]) -> VerifyReport:
         for _ in range(_TRIES):
             report = self._verify(location, generations)
             if not report.damage:
@@ -124,10 +124,10 @@ class _Verification:
             generations = now  # what is missing was replaced, or deleted, while we looked
         return report
 
-    def _verify(self, location: StreamLocation, generations: list[int]) -> Report:
+    def _verify(self, location: StreamLocation, generations: list[int]) -> VerifyReport:
         unreadable: list[CorruptData] = []
         manifest = newest_valid(self._objects, location, generations, unreadable)
-        report = Report(None, location[1], damage=[_damage(reason) for reason in unreadable], orphans=[])
+        report = VerifyReport(None, location[1], damage=[_damage(reason) for reason in unreadable], orphans=[])
         below = (f"{kind}/{'/'.join(location)}" for kind in _KINDS)
         sizes = {info.key: info.bytes for prefix in below for info in self._objects.list(prefix)}
         if manifest is None:
@@ -143,7 +143,7 @@ class _Verification:
         report.damage += self._verify_lineage(manifest)
         return report
 
-    def _verify_objects(self, manifest: Manifest, sizes: dict[str, int], report: Report) -> None:
+    def _verify_objects(self, manifest: Manifest, sizes: dict[str, int], report: VerifyReport) -> None:
         named: dict[str, Segment | PartFile] = {**_segments(manifest), **_parts(manifest), **_states(manifest)}
         report.orphans += sorted(sizes.keys() - named.keys())
         report.segments = len(manifest.kept) + len(manifest.segments)
@@ -220,7 +220,7 @@ class _Verification:
         generations = self._places(f"{object_names.MANIFESTS}/{'/'.join(location)}").get(location, [])
         return newest_valid(self._objects, location, generations, [])
 
-    def _strays(self, places: dict[StreamLocation, list[int]]) -> Iterator[Report]:
+    def _strays(self, places: dict[StreamLocation, list[int]]) -> Iterator[VerifyReport]:
         """Segments, companions and states of streams that have no manifest."""
         strays: dict[StreamLocation, list[str]] = {}
         for info in (info for kind in _KINDS for info in self._objects.list(kind + self._under)):
@@ -231,7 +231,7 @@ class _Verification:
                 strays.setdefault(located[0], []).append(info.key)
         for location, keys in sorted(strays.items()):
             if not self._places(f"{object_names.MANIFESTS}/{'/'.join(location)}"):
-                yield Report(None, location[1], orphans=sorted(keys))
+                yield VerifyReport(None, location[1], orphans=sorted(keys))
 
 
 def _segments(manifest: Manifest) -> dict[str, Segment]:

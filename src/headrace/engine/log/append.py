@@ -21,7 +21,7 @@ from headrace.errors import (
 )
 from headrace.schema.entries import entries_of
 from headrace.storage.streams import LIVE
-from headrace.storage.wal import Stored, stored
+from headrace.storage.wal import Stored, pack_body
 from headrace.types import MAX_AHEAD_US
 
 
@@ -185,7 +185,7 @@ class Append(Operation):
         head.next_seq = self.position = seq + count
         head.last_us = at_us
         head.bytes = total = head.bytes + len(body)
-        held, packed = self.stored or stored(body)
+        held, packed = self.stored or pack_body(body)
         row = self.stream.id, seq, count, at_us, self.version, self.key, self.keys, head.stream_seq, total, held, packed
         batch.write(self.stream.name, row)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.errors import HeadraceError, Unavailable
 from headrace.storage.database import Connection
-from headrace.storage.dedupe import Dedupe, First
+from headrace.storage.dedupe import Dedupe, FirstEvent
 from headrace.storage.node import EPOCH_BLOCK
 from headrace.storage.notes import Notes
 from headrace.storage.published import Published
@@ -72,7 +72,7 @@ class Batch:
         self.heads: dict[Stream, Head] = {}
         self.producers: dict[tuple[Stream, str], tuple[int, int]] = {}
         #: Keys of events that are stored once, by stream and key.
-        self.firsts: dict[tuple[int, str], First] = {}
+        self.firsts: dict[tuple[int, str], FirstEvent] = {}
         #: What else becomes visible once it is on disk.
         self.afterwards: list[Callable[[], None]] = []
         #: What was done, for whoever keeps account of it; None where nobody does.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.storage.dedupe import Dedupe, First
+from headrace.storage.dedupe import Dedupe, FirstEvent
 
 if TYPE_CHECKING:
     from headrace.engine.log.append_hook import AppendHook
@@ -23,7 +23,7 @@ def assign_seqs(batch: Batch, stream: Stream, head: Head, keys: list[str | None]
         if first == due:
             due += 1
             if key is not None:
-                batch.firsts[stream.id, key] = First(first, at_us)
+                batch.firsts[stream.id, key] = FirstEvent(first, at_us)
         seqs.append(first)
     return seqs
 

@@ -1,4 +1,4 @@
-"""Expiry as a rule of reading: from the moment an event is too old on, no answer speaks of it.
+"""Expiry while reading: events that are too old are in no answer, even before they are removed.
 
 Removal from disk follows later, in whole requests and segments, and where features need it only after folding. An event
 keeps the lifetime under which it was appended, later events never have a shorter one, and append times never go back:

@@ -1,4 +1,4 @@
-"""Where a fork leaves its source, and what it takes along."""
+"""Forks: the fork point in the source stream, and what the fork inherits."""
 
 from __future__ import annotations
 

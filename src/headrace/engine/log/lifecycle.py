@@ -1,4 +1,4 @@
-"""Operations that make, unmake and change streams, each one step of a commit."""
+"""Operations that create, delete and change streams, each one step of a commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.storage.derived import Companions, States
 from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
 from headrace.storage.verifications import Verifications
-from headrace.storage.wal import stored
+from headrace.storage.wal import pack_body
 from headrace.storage.work import Work
 from headrace.types import JSON
 
@@ -29,7 +29,7 @@ from headrace.types import JSON
 SERVER = "server"
 
 
-class Change(Operation):
+class StreamChange(Operation):
     """An operation that answers by calling ``done`` with itself."""
 
     #: The user who asked for it.
@@ -55,18 +55,18 @@ class Change(Operation):
         self.done(self)
 
 
-class Chore(Change):
-    """What the server does by itself: it goes on however much waits, as it makes room for more."""
+class Chore(StreamChange):
+    """An operation of the server itself: it is accepted even when the queue is full, as it frees space."""
 
     is_chore = True
 
 
-ChangeType = TypeVar("ChangeType", bound=Change)
+ChangeType = TypeVar("ChangeType", bound=StreamChange)
 
 
-def settling(awaited: asyncio.Future[Any]) -> Callable[[Any], None]:
+def make_done_callback(future: asyncio.Future[Any]) -> Callable[[Any], None]:
     """A ``done`` that ends a wait with the settled operation, if anybody still waits."""
-    waits = [awaited]
+    waits = [future]
 
     def done(operation: Operation) -> None:
         # The wait holds the operation from here on, which must not hold the wait: the collector comes rarely.
@@ -76,18 +76,18 @@ def settling(awaited: asyncio.Future[Any]) -> Callable[[Any], None]:
     return done
 
 
-async def carry_out(writer: Writer, make_change: Callable[..., ChangeType], *arguments: Any) -> ChangeType:
+async def run_change(writer: Writer, make_change: Callable[..., ChangeType], *arguments: Any) -> ChangeType:
     """Make a change, queue it and wait until it is settled; raises what refused it."""
-    settled: asyncio.Future[ChangeType] = asyncio.get_running_loop().create_future()
-    change = make_change(*arguments, settling(settled))
+    future: asyncio.Future[ChangeType] = asyncio.get_running_loop().create_future()
+    change = make_change(*arguments, make_done_callback(future))
     change.submit(writer)
-    await settled
+    await future
     if change.error is not None:
         raise change.error
     return change
 
 
-class _Call(Change):
+class _Call(StreamChange):
     """A function to run inside a commit."""
 
     def __init__(self, function: Callable[[Batch], Any], done: Callable[[Any], None]) -> None:
@@ -109,10 +109,10 @@ class _ChoreCall(_Call):
 
 async def apply(writer: Writer, perform: Callable[[Batch], Any], *, is_chore: bool = False) -> Any:
     """Run a function inside a commit, on the writer's thread, and answer what it returned."""
-    return (await carry_out(writer, _ChoreCall if is_chore else _Call, perform)).returned
+    return (await run_change(writer, _ChoreCall if is_chore else _Call, perform)).returned
 
 
-class Create(Change):
+class Create(StreamChange):
     """A new stream, with its first entries and its closing mark, or nothing at all."""
 
     registry: StreamRegistry | None = None
@@ -200,7 +200,7 @@ class Create(Change):
         row.last_us, row.bytes = fork.last_us, fork.bytes
         row.profile = source.profile
         if head.registry is not None:
-            self.registry = inherited(batch, source, head.registry, row.name, position)
+            self.registry = inherit_registry(batch, source, head.registry, row.name, position)
 
     def _start_epoch(self, batch: Batch) -> None:
         inherited = self.fork.source.epochs if self.fork is not None else ()
@@ -226,10 +226,12 @@ class Create(Change):
         row.next_seq = seq + count
         row.last_us = max(at_us, row.last_us)
         row.bytes += len(body)
-        return seq, count, row.last_us, self.version, key, self.keys, None, row.bytes, *stored(body)
+        return seq, count, row.last_us, self.version, key, self.keys, None, row.bytes, *pack_body(body)
 
 
-def inherited(batch: Batch, source: Stream, compiled: StreamRegistry, name: str, position: int) -> StreamRegistry:
+def inherit_registry(
+    batch: Batch, source: Stream, compiled: StreamRegistry, name: str, position: int
+) -> StreamRegistry:
     """The registry of a fork: what its source's was when the entry before the fork point came, and its profile."""
     registry = compiled.registry
     version = registry.version_at(position)
@@ -250,7 +252,7 @@ def save_registry(batch: Batch, stream: int, compiled: StreamRegistry) -> None:
 
 
 def store_registry(batch: Batch, stream: int, registry: Registry, revision: int) -> None:
-    """The same for one that nobody uses yet."""
+    """Store a registry that is not compiled, as part of a commit."""
     document = msgspec.json.encode(registry.dump()).decode()
     batch.registries.save(stream, RegistryRow(revision, batch.now_us, document))
     batch.published.mark(stream, batch.now_us)
@@ -290,7 +292,7 @@ def create_managed(
     return row.id
 
 
-class Delete(Change):
+class Delete(StreamChange):
     """The end of a stream; it stays readable through forks that need it."""
 
     frees = True
@@ -355,13 +357,13 @@ def release(batch: Batch, stream: int | None) -> list[tuple[str, int]]:
 def _bury(batch: Batch, stream: int) -> None:
     batch.streams.update(stream, state=DELETED, deadline_us=batch.now_us)
     batch.streams.discard(stream)
-    batch.published.bury(stream)
+    batch.published.mark_stream_deleted(stream)
     Work(batch.connection).drop(stream)
     Companions(batch.connection).drop(stream)
     States(batch.connection).drop(stream)
 
 
-class SetRetention(Change):
+class SetRetention(StreamChange):
     """A new retention rule for a stream."""
 
     frees = True

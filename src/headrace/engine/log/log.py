@@ -11,7 +11,7 @@ from headrace.engine.log.append import PLAIN, Append, Terms
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.forks import Fork, fork_at
 from headrace.engine.log.lifecycle import SERVER, Create, Delete, SetRetention
-from headrace.engine.log.read import Slice
+from headrace.engine.log.read import ReadSlice
 from headrace.engine.log.stream import Head, Stream, deleted
 from headrace.engine.log.tail import Tail
 from headrace.engine.log.tiers import NeedsFetch, Tiers
@@ -20,7 +20,7 @@ from headrace.engine.runtime.counters import Counters
 from headrace.errors import HeadraceError, NotFound
 from headrace.format.body_compression import LEAST_BYTES
 from headrace.storage.streams import LIVE, StreamRow, Streams
-from headrace.storage.wal import stored
+from headrace.storage.wal import pack_body
 from headrace.types import RESERVED, Clock
 
 #: Comes after every character that a name can have.
@@ -80,17 +80,17 @@ class Log:
     ) -> None:
         """Make a stream; ``done`` gets the settled operation."""
 
-        def answered(create: Create) -> None:
+        def on_settled(create: Create) -> None:
             if create.settled and create.dropped and replaces is not None and replaces.head.state != LIVE:
-                self._drop(create.dropped)
-                self._bury(replaces)
+                self._forget_names(create.dropped)
+                self._announce_deletion(replaces)
             if create.settled and create.error is None and not create.exists:
                 self.counters.created += 1
                 if create.count:
                     self._announce_first(create)
             done(create)
 
-        create = Create(row, answered, body=body, count=count, terms=terms, fork=fork, replaces=replaces)
+        create = Create(row, on_settled, body=body, count=count, terms=terms, fork=fork, replaces=replaces)
         create.who = who
         create.submit(self._writer)
 
@@ -104,7 +104,7 @@ class Log:
                 if append.terms.producer is None:
                     raise  # what a producer repeats was admitted when the registry was another: the commit decides
         if LEAST_BYTES <= len(append.body) <= _PACKED_HERE:
-            append.stored = stored(append.body)
+            append.stored = pack_body(append.body)
         self._writer.submit(append)
         append.stream.pins += 1
 
@@ -146,7 +146,7 @@ class Log:
         budget: int,
         key: str | None = None,
         version: int | None = None,
-    ) -> Slice:
+    ) -> ReadSlice:
         """Committed entries from a position on, all in one schema version: the current one if none is named."""
         view = None if head.registry is None else head.registry.view(version)
         entries = reading.read(self._tiers, stream, head, position, budget=budget, key=key, view=view)
@@ -181,16 +181,16 @@ class Log:
     ) -> None:
         """Delete a stream and wake who reads it."""
 
-        def answered(delete: Delete) -> None:
+        def on_settled(delete: Delete) -> None:
             # The head is published only if the commit succeeded, and an access in time keeps the stream alive.
             if delete.settled and delete.error is None and stream.head.state != LIVE and not delete.repeated:
                 if deadline_us is None:
                     stream.deadline_us = None  # it has not expired, and will not
-                self._drop(delete.dropped)
-                self._bury(stream)
+                self._forget_names(delete.dropped)
+                self._announce_deletion(stream)
             done(delete)
 
-        delete = Delete(stream, answered, deadline_us=deadline_us)
+        delete = Delete(stream, on_settled, deadline_us=deadline_us)
         delete.who = who
         delete.submit(self._writer)
 
@@ -205,12 +205,12 @@ class Log:
     ) -> None:
         """Change a stream's retention rule."""
 
-        def answered(change: SetRetention) -> None:
+        def on_settled(change: SetRetention) -> None:
             if change.settled and change.error is None:
                 stream.retention_age_us, stream.retention_bytes = age_us, size
             done(change)
 
-        change = SetRetention(stream, answered, age_us=age_us, size=size)
+        change = SetRetention(stream, on_settled, age_us=age_us, size=size)
         change.who = who
         change.submit(self._writer)
 
@@ -237,17 +237,17 @@ class Log:
                     break
         return streams
 
-    def buried(self, dropped: list[tuple[str, int]], streams: Iterable[Stream]) -> None:
+    def note_deleted(self, dropped: list[tuple[str, int]], streams: Iterable[Stream]) -> None:
         """Take note of streams that were deleted together with what they belonged to."""
-        self._drop(dropped)
+        self._forget_names(dropped)
         for stream in streams:
-            self._bury(stream)
+            self._announce_deletion(stream)
 
-    def _drop(self, dropped: list[tuple[str, int]]) -> None:
+    def _forget_names(self, dropped: list[tuple[str, int]]) -> None:
         for name, stream_id in dropped:
             self.catalog.forget(name, stream_id)
 
-    def _bury(self, stream: Stream) -> None:
+    def _announce_deletion(self, stream: Stream) -> None:
         self.counters.deleted += 1
         self.tail.wake(stream)
         for hook in self.on_delete:

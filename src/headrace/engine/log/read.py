@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.format.segment.reader import SlicePart
 
 
-class Slice(NamedTuple):
+class ReadSlice(NamedTuple):
     """What a read found: payload parts (each JSON part may hold several entries), and where to go on."""
 
     parts: list[Piece]
@@ -35,7 +35,7 @@ class Appended(NamedTuple):
     append_us: int
 
 
-class Owned(NamedTuple):
+class OwnedEntries(NamedTuple):
     """The entries of [start, end) belong to this stream: the reader itself, or one it was forked from."""
 
     owner: int
@@ -54,7 +54,7 @@ def read(
     budget: int,
     key: str | None = None,
     view: StreamSchema | None = None,
-) -> Slice:
+) -> ReadSlice:
     """Entries from ``position`` to the head, as many as the budget allows and at least one; a view turns them.
 
     With a key it may come back with nothing but a new position. Raises NeedsFetch where the first of them are not at
@@ -64,7 +64,9 @@ def read(
     start = position
     while position < head.next_seq and (room := budget - sum(map(len, parts))) > 0:
         try:
-            entries = _read_some(tiers, stream, next(owned(stream, head, position)), room, key, view, bool(parts))
+            entries = _read_some(
+                tiers, stream, next(owned_entries(stream, head, position)), room, key, view, bool(parts)
+            )
         except (NeedsFetch, NotRepresentable):
             if position == start:
                 raise
@@ -73,17 +75,23 @@ def read(
         if entries.position == position:
             break
         position = entries.position
-    return Slice(parts, position if position < head.next_seq else head.next_seq)
+    return ReadSlice(parts, position if position < head.next_seq else head.next_seq)
 
 
 def _read_some(
-    tiers: Tiers, stream: Stream, part: Owned, room: int, key: str | None, view: StreamSchema | None, goes_on: bool
-) -> Slice:
+    tiers: Tiers,
+    stream: Stream,
+    part: OwnedEntries,
+    room: int,
+    key: str | None,
+    view: StreamSchema | None,
+    goes_on: bool,
+) -> ReadSlice:
     """Entries from where one owner keeps them in one tier."""
     if part.published is None or part.start < part.published:
         entries = _read_segments(tiers, stream, part, room, key, view)
         if entries is not None:
-            return Slice([], part.start) if goes_on and sum(map(len, entries.parts)) > room else entries
+            return ReadSlice([], part.start) if goes_on and sum(map(len, entries.parts)) > room else entries
     rows = _read_rows(tiers.wal, stream, part, room, key, view, goes_on)
     if rows.position > part.start or goes_on:
         return rows
@@ -94,34 +102,34 @@ def _read_some(
     return entries
 
 
-def owned(stream: Stream, head: Head, position: int) -> Iterator[Owned]:
+def owned_entries(stream: Stream, head: Head, position: int) -> Iterator[OwnedEntries]:
     """Who owns the entries from a position to the head, in order."""
     for owner, limit in stream.lineage:
         until = min(limit, head.next_seq)
         if position < until:
-            yield Owned(owner, position, until, None)
+            yield OwnedEntries(owner, position, until, None)
             position = until
     if position < head.next_seq:
-        yield Owned(stream.id, position, head.next_seq, head.published_seq)
+        yield OwnedEntries(stream.id, position, head.next_seq, head.published_seq)
 
 
 def _read_segments(
-    tiers: Tiers, stream: Stream, part: Owned, budget: int, key: str | None, view: StreamSchema | None
-) -> Slice | None:
+    tiers: Tiers, stream: Stream, part: OwnedEntries, budget: int, key: str | None, view: StreamSchema | None
+) -> ReadSlice | None:
     sealed = tiers.read(part.owner, part.start, part.end, budget, key)
     if sealed is None or view is None:
-        return None if sealed is None else Slice([part.body for part in sealed.parts], sealed.position)
-    turned, room, failure = _turned(sealed.parts, view)
+        return None if sealed is None else ReadSlice([part.body for part in sealed.parts], sealed.position)
+    turned, room, failure = _turn_parts(sealed.parts, view)
     if failure is None:
-        return Slice(turned, sealed.position)
+        return ReadSlice(turned, sealed.position)
     # What comes before it is read again, alone; where nothing does, the entry itself.
     again = tiers.read(part.owner, part.start, part.end, max(room, 1), key) or sealed
     if not room:
         raise not_representable(stream, again.position - 1, view, failure) from failure
-    return Slice(_turned(again.parts, view)[0], again.position)
+    return ReadSlice(_turn_parts(again.parts, view)[0], again.position)
 
 
-def _turned(parts: list[SlicePart], view: StreamSchema) -> tuple[list[Piece], int, NotRepresentable | None]:
+def _turn_parts(parts: list[SlicePart], view: StreamSchema) -> tuple[list[Piece], int, NotRepresentable | None]:
     """Parts of a segment in the version that was asked for; where one fails, how many bytes come before, and why."""
     turned: list[Piece] = []
     before: list[Piece | msgspec.Raw] = []
@@ -136,23 +144,23 @@ def _turned(parts: list[SlicePart], view: StreamSchema) -> tuple[list[Piece], in
 
 
 def _read_rows(
-    wal: Wal, stream: Stream, part: Owned, budget: int, key: str | None, view: StreamSchema | None, goes_on: bool
-) -> Slice:
+    wal: Wal, stream: Stream, part: OwnedEntries, budget: int, key: str | None, view: StreamSchema | None, goes_on: bool
+) -> ReadSlice:
     scan = wal.scan if key is None else partial(wal.scan_key, key=key)
     # A scan that a refusal leaves open would hold its snapshot until the traceback is collected.
     with closing(scan(stream=part.owner, position=part.start, end=part.end)) as rows:
-        return _gathered(rows, stream, part, budget, key, view, goes_on)
+        return _collect_rows(rows, stream, part, budget, key, view, goes_on)
 
 
-def _gathered(
+def _collect_rows(
     rows: Iterable[Entries],
     stream: Stream,
-    part: Owned,
+    part: OwnedEntries,
     budget: int,
     key: str | None,
     view: StreamSchema | None,
     goes_on: bool,
-) -> Slice:
+) -> ReadSlice:
     """What rows hold of a part; without a key only up to the first entry that none of them holds."""
     parts: list[Piece] = []
     _, position, until, _ = part
@@ -168,52 +176,52 @@ def _gathered(
         skip, stop = max(0, position - row.seq), min(row.count, until - row.seq)
         body = row.body
         if row.keys is not None and key is not None:
-            body, stop = _pick(row, skip, stop, budget, key)
+            body, stop = _pick_entries(row, skip, stop, budget, key)
             if not body:
                 continue
         elif skip or stop < row.count or len(body) > budget:
-            body, stop = _cut(stream, row, skip, stop, budget)
+            body, stop = _cut_row(stream, row, skip, stop, budget)
         if (parts or goes_on) and len(body) > room:
-            return Slice(parts, row.seq + skip)
+            return ReadSlice(parts, row.seq + skip)
         if view is not None and row.version != view.version:
             try:
                 body = view.turn(body, row.version)
             except NotRepresentable as failure:
                 if parts:
-                    return Slice(parts, row.seq + skip)
+                    return ReadSlice(parts, row.seq + skip)
                 return _turn_some(stream, row, skip, stop, key, view, failure)
         parts.append(body)
         room -= len(body)
         if row.seq + stop < min(until, end) or room <= 0:
-            return Slice(parts, row.seq + stop)
-    return Slice(parts, min(following, until))
+            return ReadSlice(parts, row.seq + stop)
+    return ReadSlice(parts, min(following, until))
 
 
 def _turn_some(
     stream: Stream, row: Entries, skip: int, stop: int, key: str | None, view: StreamSchema, failure: NotRepresentable
-) -> Slice:
+) -> ReadSlice:
     """What comes before the first entry that cannot be turned; if that is the very first, say so."""
-    entries, chosen = entries_of(row.body), _chosen(row, skip, stop, key)
+    entries, chosen = entries_of(row.body), _entries_with_key(row, skip, stop, key)
     good = chosen[: failure.facts["index"]]
     if not good:
         raise not_representable(stream, row.seq + chosen[0], view, failure)
     body = view.turn(b",".join([entries[index] for index in good]), row.version)
-    return Slice([body], row.seq + good[-1] + 1)
+    return ReadSlice([body], row.seq + good[-1] + 1)
 
 
-def _chosen(row: Entries, skip: int, stop: int, key: str | None) -> list[int]:
-    """Which entries of a row are meant."""
+def _entries_with_key(row: Entries, skip: int, stop: int, key: str | None) -> list[int]:
+    """The indexes of the entries of a row that have a key; all where none is asked for."""
     if row.keys is None or key is None:
         return list(range(skip, stop))
     keys = msgspec.json.decode(row.keys)
     return [index for index in range(skip, stop) if keys[index] == key]
 
 
-def _pick(row: Entries, skip: int, stop: int, budget: int, key: str) -> tuple[bytes, int]:
+def _pick_entries(row: Entries, skip: int, stop: int, budget: int, key: str) -> tuple[bytes, int]:
     """The entries of one key, fewer where they exceed the budget, and where to go on."""
     picked: list[bytes | msgspec.Raw] = []
     entries, size = entries_of(row.body), 0
-    for index in _chosen(row, skip, stop, key):
+    for index in _entries_with_key(row, skip, stop, key):
         if picked and size >= budget:
             return b",".join(picked), index
         picked.append(entries[index])
@@ -221,7 +229,7 @@ def _pick(row: Entries, skip: int, stop: int, budget: int, key: str) -> tuple[by
     return b",".join(picked), stop
 
 
-def _cut(stream: Stream, row: Entries, skip: int, stop: int, budget: int) -> tuple[bytes, int]:
+def _cut_row(stream: Stream, row: Entries, skip: int, stop: int, budget: int) -> tuple[bytes, int]:
     """Part of a row: entries ``skip`` to ``stop``, fewer where they exceed the budget."""
     if not stream.is_json:
         return row.body, stop
@@ -246,7 +254,7 @@ def not_representable(stream: Stream, seq: int, view: StreamSchema, failure: Not
 
 def request_end(tiers: Tiers, stream: Stream, head: Head, seq: int) -> int:
     """Where the append request that holds an entry ends in this stream; a fork may have cut that of its source."""
-    part = next(owned(stream, head, seq))
+    part = next(owned_entries(stream, head, seq))
     placed = tiers.published.holding(part.owner, seq)
     if placed is not None:
         return min(tiers.request_end(placed, seq), part.end)
@@ -256,7 +264,7 @@ def request_end(tiers: Tiers, stream: Stream, head: Head, seq: int) -> int:
 
 def cell(tiers: Tiers, stream: Stream, head: Head, seq: int) -> Cell:
     """One entry of a stream of bytes, which is one append request."""
-    part = next(owned(stream, head, seq))
+    part = next(owned_entries(stream, head, seq))
     placed = tiers.published.holding(part.owner, seq)
     if placed is not None:
         return tiers.cell(placed, seq)
@@ -281,7 +289,7 @@ def bytes_before(tiers: Tiers, stream: Stream, head: Head, position: int) -> int
         return head.bytes
     if position <= head.first_seq:
         return head.first_bytes
-    part = next(owned(stream, head, position))
+    part = next(owned_entries(stream, head, position))
     placed = tiers.published.holding(part.owner, position)
     if placed is not None:
         return tiers.bytes_before(placed, position)
@@ -301,7 +309,7 @@ def time_before(tiers: Tiers, stream: Stream, head: Head, position: int) -> int:
         return head.last_us
     if not position:
         return NEVER_US
-    part = next(owned(stream, head, position - 1))
+    part = next(owned_entries(stream, head, position - 1))
     placed = tiers.published.holding(part.owner, position - 1)
     if placed is not None:
         return tiers.time_at(placed, position - 1)
@@ -317,7 +325,7 @@ def seek_time(tiers: Tiers, stream: Stream, head: Head, since_us: int) -> int:
 
 def first_since(tiers: Tiers, stream: Stream, head: Head, since_us: int) -> Appended | None:
     """The first retained entry appended at or after a moment; its time may be that of an entry before it."""
-    for owner, start, end, _ in owned(stream, head, head.first_seq):
+    for owner, start, end, _ in owned_entries(stream, head, head.first_seq):
         sealed = tiers.seek_time(owner, since_us)
         if sealed is not None and sealed[0] < end:
             return Appended(max(sealed[0], start), sealed[1])

@@ -1,4 +1,4 @@
-"""What time does to streams, carried out by a sweeper: expiry, retention, persisted accesses, removal of what is gone.
+"""The sweeper: expiry, retention, persisted access times, and removal of the rows of deleted streams.
 
 Each sweep is a few small operations for the writer, bounded in rows, so that appends never wait long.
 """
@@ -18,7 +18,7 @@ from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.deduplication import dedupe_horizon
 from headrace.engine.log.forks import read_by_forks
-from headrace.engine.log.lifecycle import Change, Chore, Delete, carry_out, settling
+from headrace.engine.log.lifecycle import Chore, Delete, StreamChange, make_done_callback, run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
@@ -203,7 +203,7 @@ def _first(
     reached: Callable[[Entries], bool],
 ) -> RetainedStart:
     """The first segment that is kept, or else the first row of the log for which ``reached`` holds."""
-    for owner, start, end, _ in reading.owned(stream, head, head.first_seq):
+    for owner, start, end, _ in reading.owned_entries(stream, head, head.first_seq):
         placed = kept(owner)
         if placed is not None and placed.segment.first_seq < end:
             inside = placed.segment.first_seq < start
@@ -279,7 +279,7 @@ class Sweeper:
     async def _persist_accesses(self) -> None:
         accessed = self._catalog.accessed
         for _ in range(0, len(accessed), _STREAMS):
-            change = await carry_out(self._writer, PersistAccesses, tuple(islice(accessed, _STREAMS)))
+            change = await run_change(self._writer, PersistAccesses, tuple(islice(accessed, _STREAMS)))
             # Until then they stay in memory, where alone it is known that they were accessed.
             for stream, deadline_us in change.deadlines:
                 if stream in accessed:
@@ -304,7 +304,7 @@ class Sweeper:
 
     async def _expire_one(self, stream: Stream) -> None:
         settled: asyncio.Future[Delete] = asyncio.get_running_loop().create_future()
-        self._log.delete(stream, settling(settled), deadline_us=stream.deadline_us)
+        self._log.delete(stream, make_done_callback(settled), deadline_us=stream.deadline_us)
         if (error := (await settled).error) is not None:
             raise error
         self._log.counters.expired += stream.head.state != LIVE  # an access may have come before the commit
@@ -331,11 +331,11 @@ class Sweeper:
         if hook is not None and hook.dedupes:
             await self._run_out(ForgetKeys, stream)
 
-    async def _run_out(self, make_change: Callable[..., Change], *arguments: Any) -> None:
+    async def _run_out(self, make_change: Callable[..., StreamChange], *arguments: Any) -> None:
         """Carry out an operation again and again, until it finds less than it may remove at once."""
         while await self._run(make_change, *arguments) >= PURGE_ROWS:
             await asyncio.sleep(0)
 
-    async def _run(self, make_change: Callable[..., Change], *arguments: Any) -> int:
+    async def _run(self, make_change: Callable[..., StreamChange], *arguments: Any) -> int:
         """Carry out a sweep's operation; answers how many rows it removed."""
-        return getattr(await carry_out(self._writer, make_change, *arguments), "removed", 0)
+        return getattr(await run_change(self._writer, make_change, *arguments), "removed", 0)

@@ -1,4 +1,4 @@
-"""Who waits for a stream to move."""
+"""Watchers that wait for new entries of a stream."""
 
 from __future__ import annotations
 

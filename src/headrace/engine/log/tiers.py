@@ -1,4 +1,4 @@
-"""Where entries lie: the newest in rows of the log, older ones in segments.
+"""Entries by storage tier: the newest in rows of the log, older ones in segments.
 
 The event loop never waits for a segment. What is decoded already is answered at once; for anything else ``NeedsFetch``
 is raised, whose work a thread does, and then the read is repeated.
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from headrace.format.segment.reader import SegmentReader, Slice
     from headrace.storage.segments import Segments
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 #: One is enough for what is decoded ahead: more of them take the processor from who answers.
 _THREADS = 1
 #: Answers that threads have found, and that are kept for who asked.
 _ANSWERS = 32
-_NOTHING: Any = object()
+_MISSING: Any = object()
 #: So many segments are searched for a key before the reader is told how far the search has come.
-_KEYED = 256
+_SEGMENTS_PER_KEY = 256
 
 
 class NeedsFetch(Exception):
@@ -59,22 +59,22 @@ class Tiers:
         self._open = segments
         #: So many row groups are decoded before a reader that goes on asks for them.
         self._groups_ahead = ahead
-        self._found: dict[Hashable, Any] = {}
+        self._answers: dict[Hashable, Any] = {}
         self._ahead = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-ahead")
         self._loading: set[tuple[str, int]] = set()
 
     @property
-    def found_bytes(self) -> int:
-        """The payload of answers that were found and not taken yet."""
-        slices = [found for found in list(self._found.values()) if hasattr(found, "parts")]
-        return sum(len(part.body) for found in slices for part in found.parts)
+    def answer_bytes(self) -> int:
+        """The payload bytes of cached answers that no read has used yet."""
+        slices = [answer for answer in list(self._answers.values()) if hasattr(answer, "parts")]
+        return sum(len(part.body) for answer in slices for part in answer.parts)
 
     def forget(self) -> None:
-        """Answer from nothing that threads have found so far, or find now: entries have changed."""
-        self._found = {}
+        """Drop all cached answers, and those that threads compute now: entries have changed."""
+        self._answers = {}
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Stop the threads."""
         self._ahead.shutdown(cancel_futures=True)
 
     def read(self, owner: int, position: int, until: int, budget: int, key: str | None) -> Slice | None:
@@ -86,11 +86,11 @@ class Tiers:
             return None
         # The end of the stream moves while a thread looks; that of a segment does not.
         until = min(until, placed.segment.end_seq)
-        mark = ("read", placed.key, position, until, budget)
-        reader = None if mark in self._found else self._open().ready(placed.segment)
+        cache_key = ("read", placed.key, position, until, budget)
+        reader = None if cache_key in self._answers else self._open().ready(placed.segment)
         if reader is None or not reader.is_loaded(position):
-            entries = self._once(
-                mark, lambda: self._with(placed, lambda at_hand: at_hand.read(position, until, budget))
+            entries = self._answer_once(
+                cache_key, lambda: self._with_reader(placed, lambda at_hand: at_hand.read(position, until, budget))
             )
         else:
             entries = reader.read(position, min(until, reader.group_end(position)), budget)
@@ -105,56 +105,62 @@ class Tiers:
         if placed.segment.min_us >= since_us:
             return placed.segment.first_seq, placed.segment.min_us
         # The whole column is kept for a while: a stream with a retention rule is asked for the next moment soon.
-        times = self._asked(("times", placed.key), lambda: self._with(placed, lambda reader: reader.append_times()))
+        times = self._answer_or_fetch(
+            ("times", placed.key), lambda: self._with_reader(placed, lambda reader: reader.append_times())
+        )
         return times.first_since(since_us)
 
     def request_end(self, placed: Placed, seq: int) -> int:
         """Where the append request ends that holds a published entry."""
-        return self._asked(
-            ("end", placed.key, seq), lambda: self._with(placed, lambda reader: reader.request_at(seq)[1])
+        return self._answer_or_fetch(
+            ("end", placed.key, seq), lambda: self._with_reader(placed, lambda reader: reader.request_at(seq)[1])
         )
 
     def time_at(self, placed: Placed, seq: int) -> int:
         """When a published entry was appended."""
-        return self._asked(("at", placed.key, seq), lambda: self._with(placed, lambda reader: reader.time_at(seq)))
+        return self._answer_or_fetch(
+            ("at", placed.key, seq), lambda: self._with_reader(placed, lambda reader: reader.time_at(seq))
+        )
 
     def cell(self, placed: Placed, seq: int) -> Cell:
         """A published entry."""
-        return self._once(("cell", placed.key, seq), lambda: self._with(placed, lambda reader: Cell(*reader.cell(seq))))
+        return self._answer_once(
+            ("cell", placed.key, seq), lambda: self._with_reader(placed, lambda reader: Cell(*reader.cell(seq)))
+        )
 
     def bytes_before(self, placed: Placed, seq: int) -> int:
         """Payload bytes of the stream before a published entry."""
 
-        mark = ("bytes", placed.key, seq)
-        return placed.segment.before_bytes + self._asked(
-            mark, lambda: self._with(placed, lambda reader: reader.bytes_before(seq))
+        cache_key = ("bytes", placed.key, seq)
+        return placed.segment.before_bytes + self._answer_or_fetch(
+            cache_key, lambda: self._with_reader(placed, lambda reader: reader.bytes_before(seq))
         )
 
     def _read_key(self, owner: int, position: int, until: int, budget: int, key: str) -> Slice | None:
         """The entries of one key, from as many segments as the budget allows; few have to be looked into."""
-        following = self.published.following(owner, position, until, _KEYED)
+        following = self.published.following(owner, position, until, _SEGMENTS_PER_KEY)
         if not following:
             return None
         until = min(until, following[-1].segment.end_seq)
 
-        def look() -> Slice:
-            entries = self._with(following[0], lambda reader: reader.read(position, until, budget, key))
+        def read_segments() -> Slice:
+            entries = self._with_reader(following[0], lambda reader: reader.read(position, until, budget, key))
             for placed in following[1:]:
                 room = budget - sum(len(part.body) + 1 for part in entries.parts)
                 if room <= 0 or entries.position < placed.segment.first_seq:
                     break
-                more = self._more(placed, entries, until, room, key)
+                more = self._extend(placed, entries, until, room, key)
                 if more is None:
                     break
                 entries = more
             return entries
 
-        return self._once(("key", following[0].key, position, until, budget, key), look)
+        return self._answer_once(("key", following[0].key, position, until, budget, key), read_segments)
 
-    def _more(self, placed: Placed, entries: Slice, until: int, room: int, key: str) -> Slice | None:
+    def _extend(self, placed: Placed, entries: Slice, until: int, room: int, key: str) -> Slice | None:
         """What was found, and the entries of one more segment; None where they do not fit, or cannot be read now."""
         try:
-            more = self._with(placed, lambda reader: reader.read(entries.position, until, room, key))
+            more = self._with_reader(placed, lambda reader: reader.read(entries.position, until, room, key))
         except HeadraceError:
             if not entries.parts:
                 raise
@@ -163,32 +169,32 @@ class Tiers:
             return None
         return more._replace(parts=entries.parts + more.parts)
 
-    def _with(self, placed: Placed, ask: Callable[[SegmentReader], Found]) -> Found:
+    def _with_reader(self, placed: Placed, ask: Callable[[SegmentReader], Answer]) -> Answer:
         with self._open().open(placed.key, placed.segment) as reader:
             return ask(reader)
 
-    def _once(self, mark: Hashable, work: Callable[[], Found]) -> Found:
-        """The same for what is large, and so not kept: one question may ask for it only once."""
-        answer = self._asked(mark, work)
-        self._found.pop(mark, None)
+    def _answer_once(self, cache_key: Hashable, work: Callable[[], Answer]) -> Answer:
+        """Like `_answer_or_fetch`, for answers so large that they are dropped from the cache once returned."""
+        answer = self._answer_or_fetch(cache_key, work)
+        self._answers.pop(cache_key, None)
         return answer
 
-    def _asked(self, mark: Hashable, work: Callable[[], Found]) -> Found:
-        """What a thread has found; the first time it is sent to look.
+    def _answer_or_fetch(self, cache_key: Hashable, work: Callable[[], Answer]) -> Answer:
+        """The cached answer of a thread; raises NeedsFetch where there is none.
 
         The answer stays for a while: a question that has several parts is asked again from the start for each.
         """
-        answers = self._found
-        answer: Found = answers.get(mark, _NOTHING)
-        if answer is not _NOTHING:
+        answers = self._answers
+        answer: Answer = answers.get(cache_key, _MISSING)
+        if answer is not _MISSING:
             return answer
 
-        def look() -> None:
-            answers[mark] = work()
+        def compute_answer() -> None:
+            answers[cache_key] = work()
             for abandoned in list(answers)[:-_ANSWERS]:
                 answers.pop(abandoned, None)
 
-        raise NeedsFetch(look)
+        raise NeedsFetch(compute_answer)
 
     def _load_ahead(self, owner: int, placed: Placed | None, position: int) -> None:
         """Decode what a reader that goes on will ask for next."""
@@ -206,15 +212,15 @@ class Tiers:
 
     def _load(self, placed: Placed, position: int) -> None:
         """Let a thread decode the row group that holds an entry, unless one does already."""
-        mark = placed.key, position
-        if mark in self._loading:
+        group = placed.key, position
+        if group in self._loading:
             return
-        self._loading.add(mark)
+        self._loading.add(group)
 
         def load() -> None:
             try:
-                self._with(placed, lambda reader: reader.load(position))
+                self._with_reader(placed, lambda reader: reader.load(position))
             finally:
-                self._loading.discard(mark)
+                self._loading.discard(group)
 
         self._ahead.submit(load)

@@ -1,4 +1,4 @@
-"""Which streams may have entries in the log, by name: who looks another one up need not look there.
+"""A filter of the names of streams that may have entries in the log; others are looked up without the log.
 
 The writer adds to it, and whoever counts what waits makes it anew from time to time, as entries leave the log.
 """
@@ -34,7 +34,7 @@ class WalNameFilter:
         """Someone begins to count, and will find everything that is on disk by now."""
         self._anew = bytearray(_SLOTS)
 
-    def found(self, names: Iterable[str]) -> None:
+    def add_counted(self, names: Iterable[str]) -> None:
         """Some streams were counted."""
         assert self._anew is not None
         for name in names:

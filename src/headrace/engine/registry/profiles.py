@@ -1,4 +1,4 @@
-"""Changing what a stream means: a plan first, then one commit that installs a profile or nothing.
+"""Changing the profile of a stream: a plan first, then one commit that installs the profile or nothing.
 
 A profile brings a schema, a routing key and a search configuration to a stream that has no schema yet. What a stream
 has is never replaced: there the profile changes only what becomes of new entries.
@@ -12,8 +12,8 @@ from functools import partial
 import msgspec
 
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import SERVER, carry_out, save_registry
-from headrace.engine.log.lifecycle import Change as Step
+from headrace.engine.log.lifecycle import SERVER, run_change, save_registry
+from headrace.engine.log.lifecycle import StreamChange as Step
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.log.writer import Writer
@@ -110,7 +110,7 @@ class Profiles:
                     raise refused(planned.refusals)
                 if planned.changes_nothing:
                     return planned
-                step = await carry_out(self._writer, partial(SetProfile, who=who), stream, base, profile, planned)
+                step = await run_change(self._writer, partial(SetProfile, who=who), stream, base, profile, planned)
                 if not step.outdated:
                     return planned
         raise Conflict("the registry keeps changing; read it and try again", stream=stream.name)

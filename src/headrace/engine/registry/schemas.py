@@ -1,4 +1,4 @@
-"""Changing what a stream's events look like: a plan first, then one commit that applies it or nothing."""
+"""Changing the schema of a stream: a plan first, then one commit that applies it or nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import SERVER, Change, carry_out, save_registry
+from headrace.engine.log.lifecycle import SERVER, StreamChange, run_change, save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.computing import Computing
+from headrace.engine.runtime.compute import ComputeThreads
 from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound, RegistryFull
 from headrace.query import search_document
 from headrace.query.carry import carry_search
@@ -37,7 +37,7 @@ _ERRORS: dict[str, type[HeadraceError]] = {
 }
 
 
-class SetRegistry(Change):
+class SetRegistry(StreamChange):
     """The next revision of a stream's registry, unless the stream has moved on from what it was planned for."""
 
     def __init__(
@@ -75,9 +75,9 @@ class SetRegistry(Change):
 
 
 class Schemas:
-    """Plans and applies changes to registries. All runs on the event loop, except the thinking."""
+    """Plans and applies changes to registries, on the event loop; plans are computed in a thread."""
 
-    def __init__(self, writer: Writer, registries: Registries, computing: Computing, patience_s: float) -> None:
+    def __init__(self, writer: Writer, registries: Registries, computing: ComputeThreads, patience_s: float) -> None:
         self._writer = writer
         self._registries = registries
         self._computing, self._patience_s = computing, patience_s
@@ -137,7 +137,7 @@ class Schemas:
                 raise refused(planned.refusals)
             if planned.changes_nothing:
                 return planned, planned.registry
-            change = await carry_out(self._writer, partial(SetRegistry, who=who), stream, base, planned)
+            change = await run_change(self._writer, partial(SetRegistry, who=who), stream, base, planned)
             if not change.outdated:
                 return planned, change.registry
         raise Conflict("the registry keeps changing; read it and try again", stream=stream.name)

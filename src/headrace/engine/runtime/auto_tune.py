@@ -69,9 +69,9 @@ def tune(limit_mb: int, config: Config, explicit: Collection[str] = ()) -> Confi
     sections: dict[str, dict[str, Any]] = {}
     for name, sizes in _PRESETS.items():
         section, field = name.split(".")
-        given = getattr(getattr(config, section), field)
-        if name not in explicit and given == getattr(getattr(_DEFAULTS, section), field):
-            sections.setdefault(section, {})[field] = _between(limit_mb, sizes)
+        configured = getattr(getattr(config, section), field)
+        if name not in explicit and configured == getattr(getattr(_DEFAULTS, section), field):
+            sections.setdefault(section, {})[field] = _interpolate(limit_mb, sizes)
     changed = {name: msgspec.structs.replace(getattr(config, name), **sizes) for name, sizes in sections.items()}
     return msgspec.structs.replace(config, **changed)
 
@@ -135,7 +135,7 @@ def code_bytes(limit_mb: int) -> int:
     return min(CODE_BYTES, (limit_mb - PRESETS_MB[0]) * MiB // 2)
 
 
-def _between(limit_mb: int, sizes: tuple[int, ...]) -> int:
+def _interpolate(limit_mb: int, sizes: tuple[int, ...]) -> int:
     above = bisect_right(PRESETS_MB, limit_mb)
     if above == len(PRESETS_MB):
         return sizes[-1]

@@ -1,4 +1,4 @@
-"""Work in the background: threads with a connection of their own, rounds that repeat, and what they warn about."""
+"""Background work: threads with a database connection, repeated rounds, and their warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain numbers that the hot path can afford to keep."""
+"""Counters of the hot path, as plain attributes."""
 
 from __future__ import annotations
 

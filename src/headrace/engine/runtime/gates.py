@@ -1,4 +1,4 @@
-"""Gates: how many may work at once, and who is next."""
+"""Gates: semaphores with a queue, which limit how many requests work at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory: the limit we live under, what the process holds, and the relief when it becomes too much."""
+"""Memory: the limit of the process, what it uses, and the caches that are shrunk when it uses too much."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def read_process(status: Path = Path("/proc/self/status")) -> ProcessMemory:
     except OSError:
         return ProcessMemory()
     pairs = (line.partition(":")[::2] for line in lines)
-    found = {_STATUS_LINES[name]: int(value.split()[0]) * 1024 for name, value in pairs if name in _STATUS_LINES}
-    return ProcessMemory(**found)
+    sizes = {_STATUS_LINES[name]: int(value.split()[0]) * 1024 for name, value in pairs if name in _STATUS_LINES}
+    return ProcessMemory(**sizes)
 
 
 def limit_bytes(config: MemoryConfig, root: Path = Path("/")) -> int | None:
@@ -92,9 +92,9 @@ def _system_limits(root: Path) -> Iterator[int]:
 
 def _group_limits(mount: Path, group: str, file: str) -> Iterator[int]:
     """The limits of a control group and of those around it; a container may see its own as the root."""
-    place = Path(group.lstrip("/"))
-    for part in (place, *place.parents):
-        for line in _lines(mount / part / file):
+    group_path = Path(group.lstrip("/"))
+    for path in (group_path, *group_path.parents):
+        for line in _lines(mount / path / file):
             if line.strip().isdigit():
                 yield int(line)
 
@@ -130,7 +130,7 @@ class HighWater:
 
 
 class Caches(Protocol):
-    """What is kept to answer sooner, and can be let go of."""
+    """Caches that can be shrunk."""
 
     def relieve(self) -> None:
         """Let go of some of it."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headrace.engine.derive.readable import OwnedRange
 from headrace.format.ranges import Range, merge_ranges
-from headrace.storage.published import Counts, Touched
+from headrace.storage.published import SegmentCounts, SegmentSpan
 
 
 class Covered(NamedTuple):
@@ -24,7 +24,7 @@ class Ground:
     A fork may read a part of a segment, and retention may cut into one: such a segment is covered if that part is.
     """
 
-    def __init__(self, counts: Counts, parts: Sequence[OwnedRange]) -> None:
+    def __init__(self, counts: SegmentCounts, parts: Sequence[OwnedRange]) -> None:
         self._counts = counts
         self._stretches = [(part, counts.touched(*part)) for part in parts]
         self.segments = sum(touched.segments for _, touched in self._stretches)
@@ -49,7 +49,7 @@ class Ground:
         return Covered(segments, segments, last_us)
 
 
-def _edges(wanted: Range, part: OwnedRange, touched: Touched) -> tuple[int, int]:
+def _edges(wanted: Range, part: OwnedRange, touched: SegmentSpan) -> tuple[int, int]:
     """A range, widened to whole segments where it reaches the ends of a part."""
     return (
         touched.first if wanted.first <= part.first else wanted.first,

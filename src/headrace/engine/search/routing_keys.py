@@ -19,7 +19,7 @@ import msgspec
 from headrace.config import Config
 from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import MissingObjects
-from headrace.engine.log.read import owned
+from headrace.engine.log.read import owned_entries
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.auto_tune import beside_companions
 from headrace.engine.search.companion_cover import span, widest
@@ -165,7 +165,7 @@ class _Look:
     def _scans(self, connection: Connection, gap: Range) -> Iterator[_Scan]:
         """The segments of a range; what lies behind them in the log is read at once."""
         published, head = Published(connection), self._question.head
-        for part in owned(self._question.stream, head, gap.first):
+        for part in owned_entries(self._question.stream, head, gap.first):
             end = min(part.end, gap.end)
             edge = min(max(part.start, published.until(part.owner)), end)
             for placed in published.following(part.owner, part.start, edge) if part.start < edge else ():

@@ -7,11 +7,44 @@ tell it says: cursors before the floor, and stretches whose keys were left out, 
 
 from __future__ import annotations
 
+import mmap
 from itertools import islice
 
-from headrace.engine.touch.filter import MOST, Filter
 from headrace.profiles.state_protocol.keys import Key, id_of
 from headrace.profiles.state_protocol.settings import Memory
+
+_SPREAD = 0x9E3779B97F4A7C15
+#: The cells of a key lie in one line of memory, so that each key costs one page at most.
+_LINE = 16
+MOST_POSITION = 2**32 - 1
+
+
+class PositionFilter:
+    """The last position of any number of keys. Keys may share cells: an answer can be too late, never too early."""
+
+    def __init__(self, pow2: int, k: int) -> None:
+        """``2 ** pow2`` cells, ``k`` for each key; the system gives memory as it is written to."""
+        self._lines = (1 << pow2) // _LINE - 1
+        self._cells = memoryview(mmap.mmap(-1, 4 << pow2)).cast("I")
+        self._shifts = tuple(range(0, 4 * k, 4))
+
+    def put(self, key_id: int, position: int) -> None:
+        """A key was touched at a position."""
+        cells = self._cells
+        for cell in self._cells_of(key_id):
+            cells[cell] = max(cells[cell], position)
+
+    def last(self, key_id: int) -> int:
+        """The last position at which a key may have been touched; 0: it never was."""
+        cells = self._cells
+        return min(cells[cell] for cell in self._cells_of(key_id))
+
+    def _cells_of(self, key_id: int) -> list[int]:
+        spread = key_id * _SPREAD
+        line = (spread >> 32 & self._lines) * _LINE
+        spread ^= spread >> 29
+        return [line + (spread >> shift & _LINE - 1) for shift in self._shifts]
+
 
 #: Keys that are remembered exactly; older ones are in the filter.
 RECENT = 65_536
@@ -21,7 +54,7 @@ _KEY_BITS = 64
 _KEY = 2**_KEY_BITS - 1
 
 
-class Journal:
+class TouchJournal:
     """Touches of one stream."""
 
     def __init__(self, epoch: str, floor: int, memory: Memory, recent: int = RECENT) -> None:
@@ -40,7 +73,7 @@ class Journal:
         self._most = recent
         #: Id of a key → the position of its last touch, and in the low bits the key.
         self._recent: dict[int, int] = {}
-        self._filter: Filter | None = None
+        self._filter: PositionFilter | None = None
         self._base = floor
 
     @property
@@ -67,15 +100,15 @@ class Journal:
         recent.pop(key_id, None)
         recent[key_id] = position << _KEY_BITS | key
         if len(recent) > self._most:
-            self._let_go()
+            self._shrink_recent()
 
     def last(self, key_id: int) -> int:
         """The last position at which a key of this id may have been touched; 0 for never."""
         packed = self._recent.get(key_id)
         if packed is not None:
             return packed >> _KEY_BITS
-        found = 0 if self._filter is None else self._filter.last(key_id)
-        return self._base + found if found else 0
+        stored = 0 if self._filter is None else self._filter.last(key_id)
+        return self._base + stored if stored else 0
 
     def touched(self, key: Key, since: int) -> bool | None:
         """Whether this very key was touched after a position; None where that cannot be told any more."""
@@ -98,16 +131,16 @@ class Journal:
         self._filter = None
         self._base = self.floor = self.exact_since = self.through
 
-    def _let_go(self) -> None:
+    def _shrink_recent(self) -> None:
         """Keep the keys that were touched longest ago less exactly."""
         for key_id in list(islice(self._recent, max(1, self._most // _LET_GO))):
-            self._put_away(key_id, self._recent.pop(key_id) >> _KEY_BITS)
+            self._move_to_filter(key_id, self._recent.pop(key_id) >> _KEY_BITS)
 
-    def _put_away(self, key_id: int, position: int) -> None:
-        if position - self._base > MOST:
+    def _move_to_filter(self, key_id: int, position: int) -> None:
+        if position - self._base > MOST_POSITION:
             # The filter has no room for larger positions: it begins anew, and what it held is forgotten.
             self._filter, self._base, self.floor = None, position - 1, self.exact_since
         if self._filter is None:
-            self._filter = Filter(self._memory.filter_pow2, self._memory.k)
+            self._filter = PositionFilter(self._memory.filter_pow2, self._memory.k)
         self._filter.put(key_id, position - self._base)
         self.exact_since = position

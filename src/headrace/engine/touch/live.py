@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.stream_touches import StreamTouches
 from headrace.errors import HeadraceError
 from headrace.profiles.state_protocol import keys
 from headrace.types import rfc3339
@@ -49,11 +49,11 @@ class LiveMetrics:
         self._touches = touches
         self._clock = clock
         self._instance = f"{os.getpid()}-{secrets.token_hex(3)}"
-        self._counted: dict[Touching, dict[str, float]] = {}
-        self._shown_us: dict[Touching, int] = {}
+        self._counted: dict[StreamTouches, dict[str, float]] = {}
+        self._shown_us: dict[StreamTouches, int] = {}
 
     async def run(self, interval_s: float) -> None:
-        """Tell once per interval, for ever."""
+        """Append the records of each interval, for ever."""
         while True:
             await asyncio.sleep(interval_s)
             try:
@@ -64,20 +64,20 @@ class LiveMetrics:
                 log.exception("live metrics of an interval could not be told")
 
     def records(self) -> list[dict[str, Any]]:
-        """What happened since the last time."""
+        """The records since the last call."""
         now_us, followed = self._clock.now_us(), self._touches.followed()
-        found = self._touches.lives.take()
+        records = self._touches.template_log.take()
         for touching in followed:
             now, before = dict(vars(touching.counts)), self._counted.get(touching, {})
             if any(now[name] != before.get(name, 0) for name in now):
-                found.append(self._tick(touching, now, before, now_us))
-                found += self._snapshot(touching, now_us)
+                records.append(self._tick(touching, now, before, now_us))
+                records += self._snapshot(touching, now_us)
             self._counted[touching] = now
-        self._counted = {one: counts for one, counts in self._counted.items() if one in followed}
-        self._shown_us = {one: at_us for one, at_us in self._shown_us.items() if one in followed}
-        return found
+        self._counted = {touching: counts for touching, counts in self._counted.items() if touching in followed}
+        self._shown_us = {touching: at_us for touching, at_us in self._shown_us.items() if touching in followed}
+        return records
 
-    def _tick(self, touching: Touching, now: Any, before: Any, now_us: int) -> dict[str, Any]:
+    def _tick(self, touching: StreamTouches, now: Any, before: Any, now_us: int) -> dict[str, Any]:
         def grown(names: dict[str, str]) -> dict[str, Any]:
             return {shown: now[name] - before.get(name, 0) for shown, name in names.items()}
 
@@ -98,24 +98,24 @@ class LiveMetrics:
             "processor": {"lagSourceOffsets": touching.lag, **grown(_PROCESSOR)},
         }
 
-    def _snapshot(self, touching: Touching, now_us: int) -> list[dict[str, Any]]:
+    def _snapshot(self, touching: StreamTouches, now_us: int) -> list[dict[str, Any]]:
         """The templates of a stream, once a minute at most."""
         # A clock that was set back must not put the next snapshot off.
         if 0 <= now_us - self._shown_us.get(touching, 0) < SNAPSHOT_S * 1_000_000:
             return []
         self._shown_us[touching] = now_us
-        active = [
+        templates = [
             {
-                "templateId": keys.text(one.template.id),
-                "entity": one.template.entity,
-                "fields": [field.name for field in one.template.fields],
-                "lastSeenAt": rfc3339(int(one.seen_ms * 1000)),
+                "templateId": keys.text(active.template.id),
+                "entity": active.template.entity,
+                "fields": [field.name for field in active.template.fields],
+                "lastSeenAt": rfc3339(int(active.seen_ms * 1000)),
             }
-            for one in touching.roster
+            for active in touching.roster
         ]
-        return [{**self._head("live.templates_snapshot", touching, now_us), "templates": active}]
+        return [{**self._head("live.templates_snapshot", touching, now_us), "templates": templates}]
 
-    def _head(self, kind: str, touching: Touching, now_us: int) -> dict[str, Any]:
+    def _head(self, kind: str, touching: StreamTouches, now_us: int) -> dict[str, Any]:
         return {
             "type": kind,
             "ts": rfc3339(now_us),

@@ -1,4 +1,4 @@
-"""How much of what is touched is told where there is too much: all of it, rows someone waits for, or only tables."""
+"""Which touches are reported under load: all of them, rows that have waiters, or only tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How things stand with the touches of a stream: what ``touch/meta`` says; and with those of all streams together."""
+"""The state of the touches of one stream, for ``touch/meta``, and of all streams together, for metrics."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.touch.counts import Counts
 from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.stream_touches import StreamTouches
 
 if TYPE_CHECKING:
     from headrace.engine.touch.touches import Touches
 
-#: What can be summed up over streams.
-STANDING = (
+#: The gauges of ``touch/meta`` that can be summed over streams.
+GAUGES = (
     "pendingKeys", "journalKeys", "activeWaiters", "fineWaitersActive", "coarseWaitersActive", "broadFineWaitersActive",
     "activeTemplates", "hotFineKeys", "hotTemplates", "lagSourceOffsets",
 )  # fmt: skip
 
 
-def report(touching: Touching, now_ms: float) -> dict[str, Any]:
+def report(touching: StreamTouches, now_ms: float) -> dict[str, Any]:
     """The flat document of ``touch/meta``."""
     return {**_journal(touching, now_ms), **_pressure(touching), **_waiting(touching), **_totals(touching.counts)}
 
 
-def standing(touches: Touches) -> dict[str, int]:
-    """How things stand on all streams that are followed, in the words of ``touch/meta``."""
-    told = [{**_journal(one, 0.0), **_pressure(one), **_waiting(one)} for one in touches.followed()]
-    return {name: sum(one[name] for one in told) for name in STANDING}
+def gauges(touches: Touches) -> dict[str, int]:
+    """The gauges of all followed streams together, by their names in ``touch/meta``."""
+    documents = [{**_journal(stream, 0.0), **_pressure(stream), **_waiting(stream)} for stream in touches.followed()]
+    return {name: sum(document[name] for document in documents) for name in GAUGES}
 
 
 def totals(touches: Touches) -> dict[str, float]:
-    """What has happened on all streams since the server began, in the words of ``touch/meta``."""
-    return _totals(counted(touches))
+    """The counters of all streams since the server started, by their names in ``touch/meta``."""
+    return _totals(total_counts(touches))
 
 
-def counted(touches: Touches) -> Counts:
+def total_counts(touches: Touches) -> Counts:
     """The counts of all streams, of those that are not followed any more too."""
-    found = Counts()
+    total = Counts()
     for counts in (touches.past, *(touching.counts for touching in touches.followed())):
-        found.add(counts)
-    return found
+        total.add(counts)
+    return total
 
 
-def _journal(touching: Touching, now_ms: float) -> dict[str, Any]:
+def _journal(touching: StreamTouches, now_ms: float) -> dict[str, Any]:
     journal, settings, flushes = touching.journal, touching.settings, touching.flushes
     bucket = touching.processor.bucket
     longest, p95 = flushes.intervals(now_ms)
@@ -67,7 +67,7 @@ def _journal(touching: Touching, now_ms: float) -> dict[str, Any]:
     }
 
 
-def _pressure(touching: Touching) -> dict[str, Any]:
+def _pressure(touching: StreamTouches) -> dict[str, Any]:
     settings, stream, through = touching.settings, touching.stream, touching.journal.through
     return {
         "coarseIntervalMs": settings.coarse_interval_ms,
@@ -79,7 +79,7 @@ def _pressure(touching: Touching) -> dict[str, Any]:
     }
 
 
-def _waiting(touching: Touching) -> dict[str, Any]:
+def _waiting(touching: StreamTouches) -> dict[str, Any]:
     parking = touching.parking
     fine = sum(waiter.fine for waiter in parking.waiters)
     used, warm, restricted = len(parking.templates), len(parking.warm_templates), touching.mode == RESTRICTED

@@ -1,4 +1,4 @@
-"""Every stream whose touches someone has asked for: opened then, followed, kept in order, and closed when idle."""
+"""The streams whose touches clients wait for: opened on the first request, and closed when idle."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
+from headrace.engine.touch.active_templates import ActiveTemplates, TemplateLog, Verdict
 from headrace.engine.touch.counts import Counts
-from headrace.engine.touch.journal import Journal
-from headrace.engine.touch.lives import Lives
-from headrace.engine.touch.pacing import Pace
-from headrace.engine.touch.parking import Deadlines, Waiter
-from headrace.engine.touch.roster import Roster, Verdict
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.journal import TouchJournal
+from headrace.engine.touch.pace import Pace
+from headrace.engine.touch.stream_touches import StreamTouches
+from headrace.engine.touch.waiters import Deadlines, Waiter
 from headrace.errors import NotFound, Overloaded
 from headrace.profiles.state_protocol.profile import StateProtocol
 from headrace.profiles.state_protocol.settings import Touch
@@ -61,21 +60,21 @@ class Touches:
         self._rows = TouchRows(reader)
         self._open: dict[int, Pace] = {}
         self._opening: dict[int, asyncio.Task[Pace]] = {}
-        self._placed: dict[Waiter, Touching] = {}
+        self._placed: dict[Waiter, StreamTouches] = {}
         self._deadlines = Deadlines(self._give_up)
         self._house: asyncio.Task[None] | None = None
-        self.lives = Lives()
+        self.template_log = TemplateLog()
         #: What happened on streams that are not followed any more.
         self.past = Counts()
         log.on_append.append(self._appended)
         log.on_delete.append(self._deleted)
 
     def start(self) -> None:
-        """Begin to keep house."""
+        """Start the task that tidies templates and closes idle streams."""
         self._house = asyncio.get_running_loop().create_task(self._keep_house())
 
     async def stop(self) -> None:
-        """Let go of everything."""
+        """Stop the task and close all streams."""
         if self._house is not None:
             self._house.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -94,15 +93,15 @@ class Touches:
                 pace.poke()
         return pace
 
-    def followed(self) -> list[Touching]:
+    def followed(self) -> list[StreamTouches]:
         """Every stream that is followed."""
         return [pace.touching for pace in self._open.values()]
 
     async def open(self, stream: Stream) -> Pace:
         """Follow a stream from now on; its journal is made anew from the end of the log."""
-        known = self.find(stream)
-        if known is not None:
-            return known
+        pace = self.find(stream)
+        if pace is not None:
+            return pace
         opening = self._opening.get(stream.id)
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._follow(stream, self._settings(stream)))
@@ -123,9 +122,9 @@ class Touches:
                 raise NotFound("the stream was deleted", stream=stream.name)
             readable = 0 if head.registry is None else head.registry.readable_from
             floor = min(head.next_seq, max(head.first_seq, readable, head.next_seq - REPLAY))
-            roster = Roster(settings.templates, self._rows.templates(stream.id), time() * 1000)
-            journal = Journal(epoch, floor, settings.memory)
-            pace = Pace(Touching(stream, settings, journal, roster, self._tiers, time() * 1000, self._slices))
+            roster = ActiveTemplates(settings.templates, self._rows.templates(stream.id), time() * 1000)
+            journal = TouchJournal(epoch, floor, settings.memory)
+            pace = Pace(StreamTouches(stream, settings, journal, roster, self._tiers, time() * 1000, self._slices))
         except BaseException:
             stream.pins -= 1
             raise
@@ -134,15 +133,15 @@ class Touches:
         return pace
 
     async def activate(
-        self, touching: Touching, declared: Sequence[Template | InvalidTemplate], ttl_ms: float | None
+        self, touching: StreamTouches, declared: Sequence[Template | InvalidTemplate], ttl_ms: float | None
     ) -> Verdict:
         """Take templates in; those that are accepted see every change from now on, and outlive a restart."""
         roster, stream = touching.roster, touching.stream
         default_ms = touching.settings.templates.default_inactivity_ttl_ms
         async with touching.entering:
             verdict = roster.declare(declared, default_ms if ttl_ms is None else ttl_ms, time() * 1000)
-            rows = [one.row()._replace(active_from=stream.head.next_seq) for one in verdict.added]
-            evicted = [one.row().template for one in verdict.evicted]
+            rows = [active.row()._replace(active_from=stream.head.next_seq) for active in verdict.added]
+            evicted = [active.row().template for active in verdict.evicted]
             try:
                 if rows or evicted:
                     await self._apply(lambda batch: _store(TouchRows(batch.connection), stream.id, rows, evicted))
@@ -152,24 +151,24 @@ class Touches:
             for active in verdict.added:
                 active.active_from = stream.head.next_seq
         touching.retire(verdict.evicted)
-        self.lives.activated(stream, verdict.added)
-        self.lives.evicted(stream, verdict.evicted)
+        self.template_log.activated(stream, verdict.added)
+        self.template_log.evicted(stream, verdict.evicted)
         counts = touching.counts
         counts.activated += len(verdict.added)
         counts.evicted += len(verdict.evicted)
         counts.denied += len(verdict.denied)
         return verdict
 
-    # -- who waits
+    # -- waiters
 
-    def park(self, touching: Touching, waiter: Waiter, wait_s: float) -> None:
+    def park(self, touching: StreamTouches, waiter: Waiter, wait_s: float) -> None:
         """Wake this one when one of its keys is touched, or when its time is up; who was answered leaves."""
         touching.parking.add(waiter, touching.journal.through)
         self._placed[waiter] = touching
         self._deadlines.add(waiter, wait_s)
 
     def leave(self, waiter: Waiter) -> None:
-        """This one waits no more."""
+        """Remove a waiter that was answered or has gone."""
         touching = self._placed.pop(waiter, None)
         if touching is not None:
             touching.parking.remove(waiter)
@@ -177,7 +176,7 @@ class Touches:
             self._deadlines.remove(waiter)
 
     def end(self, waiter: Waiter) -> None:
-        """Answer one who waits, now."""
+        """Answer a waiter now, as if its time were up."""
         self._give_up(waiter)
 
     def _give_up(self, waiter: Waiter) -> None:
@@ -188,7 +187,7 @@ class Touches:
             touching.counts.timeouts += 1
             touching.counts.timeout_ms += (monotonic() - began_s) * 1000
 
-    # -- what happens to streams
+    # -- changes of streams
 
     def _appended(self, stream: Stream, _first: int) -> None:
         pace = self._open.get(stream.id)
@@ -218,7 +217,7 @@ class Touches:
     def _make_room(self) -> None:
         if len(self._open) < _MOST_OPEN:
             return
-        idle = [one for one in self._open.values() if not one.touching.parking.waiters]
+        idle = [pace for pace in self._open.values() if not pace.touching.parking.waiters]
         if not idle:
             raise Overloaded("touches of too many streams are waited for", retry_after=1)
         self._close(min(idle, key=lambda pace: pace.touching.asked_s).touching.stream.id)
@@ -244,23 +243,23 @@ class Touches:
         self._close(stream.id)
         await self._apply(lambda batch: TouchRows(batch.connection).end(stream.id))
 
-    async def _tidy(self, touching: Touching) -> None:
+    async def _tidy(self, touching: StreamTouches) -> None:
         """Retire templates that nobody uses, store when the others were used, and close what is idle."""
         now_ms, roster, stream = time() * 1000, touching.roster, touching.stream
         if not touching.parking.waiters and monotonic() - touching.asked_s > _IDLE_S:
             self._close(stream.id)
             return
-        used = {one.id for waiter in touching.parking.waiters for one in waiter.templates}
+        used = {template.id for waiter in touching.parking.waiters for template in waiter.templates}
         roster.see(used, now_ms)
         expired, seen = roster.expired(now_ms), roster.unstored(now_ms)
         if expired or seen:
-            gone = [one.row().template for one in expired]
-            rows = [one.row() for one in seen if one not in expired]
-            await self._apply(lambda batch: _store(TouchRows(batch.connection), stream.id, rows, gone))
+            dropped = [active.row().template for active in expired]
+            rows = [active.row() for active in seen if active not in expired]
+            await self._apply(lambda batch: _store(TouchRows(batch.connection), stream.id, rows, dropped))
         for active in seen:
             active.stored_ms = now_ms
         touching.retire(expired)
-        self.lives.retired(stream, expired)
+        self.template_log.retired(stream, expired)
         touching.counts.retired += len(expired)
 
 

@@ -1,4 +1,4 @@
-"""The proof on data: does every stored event carry a proposed change, whatever can be shown without looking at it?
+"""Verification of a proposed schema change on every stored event, where no proof without data exists.
 
 A verification is begun here and found again. Workers look at what is published; a task on the event loop sees to the
 rest, one range after the other, in one thread that rests as long as it works.
@@ -18,7 +18,7 @@ import msgspec
 from headrace.engine.derive.lease_scheduler import Apply, LeaseScheduler
 from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Change, carry_out
+from headrace.engine.log.lifecycle import StreamChange, run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
@@ -58,7 +58,7 @@ _PAUSE_S, _LONG_PAUSE_S = 0.1, 1.0
 _TRIES = 5
 
 
-class BeginVerification(Change):
+class BeginVerification(StreamChange):
     """A verification of a proposal, if that still leads on from the version that the stream has."""
 
     def __init__(
@@ -132,7 +132,7 @@ class Verifier:
 
     async def begin(self, stream: Stream, proposal: Registry) -> VerificationRow:
         """Hold a registry, whose newest version is proposed, against all events of a stream."""
-        begun = await carry_out(self._writer, BeginVerification, stream, proposal, self._job.config.min_rows)
+        begun = await run_change(self._writer, BeginVerification, stream, proposal, self._job.config.min_rows)
         self._loop.wake()
         return self.find(stream, begun.id)
 
@@ -176,16 +176,16 @@ class Verifier:
             if not progress.left(stored):
                 await self._apply(lambda batch: advance_verification(batch, row.id))
                 return True
-            where = self._wanted(progress, stored, working)
+            where = self._next_range(progress, stored, working)
             if where is None:
                 return False
             self._job.claims[row.id] = where
         try:
-            return await self._look(row, stream, where)
+            return await self._check_events(row, stream, where)
         finally:
             del self._job.claims[row.id]
 
-    def _wanted(self, progress: Progress, stream: StreamRow, working: list[Range]) -> Range | None:
+    def _next_range(self, progress: Progress, stream: StreamRow, working: list[Range]) -> Range | None:
         """The first events that are left, once workers had their chance."""
         row, now = progress.row, monotonic()
         if working or row.id not in self._quiet_since:
@@ -195,10 +195,10 @@ class Verifier:
         left = progress.left(stream, working)
         return Range(left[0].first, min(left[0].end, left[0].first + CLAIM_ROWS)) if left else None
 
-    async def _look(self, row: VerificationRow, stream: Stream, where: Range) -> bool:
+    async def _check_events(self, row: VerificationRow, stream: Stream, where: Range) -> bool:
         try:
             async with self._gate:
-                end, findings = await self._thread.look(row, stream, stream.head, where)
+                end, findings = await self._thread.check_events(row, stream, stream.head, where)
         except CorruptData as reason:
             self._failures[row.id] = self._failures.get(row.id, 0) + 1
             # A segment that is not there may just have been replaced.
@@ -216,9 +216,9 @@ class Verifier:
             await self._apply(lambda batch: fail_verification(batch, row.id, reason))
 
     def _forget_all_but(self, running: set[str]) -> None:
-        for known in (self._quiet_since, self._failures):
-            for id in known.keys() - running:
-                del known[id]
+        for by_id in (self._quiet_since, self._failures):
+            for id in by_id.keys() - running:
+                del by_id[id]
         self._thread.forget_all_but(running)
 
 
@@ -235,29 +235,31 @@ class VerifyThread(BackgroundThread):
         for id in self._trials.keys() - running:
             self._trials.pop(id, None)
 
-    async def look(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
-        """What is found in the first events of a range, and where that ends; nothing where they have just moved."""
-        return await self.run(self._look, row, stream, head, where)
+    async def check_events(
+        self, row: VerificationRow, stream: Stream, head: Head, where: Range
+    ) -> tuple[int, Findings]:
+        """Check the first events of a range; returns where it ended, and findings; none if events moved."""
+        return await self.run(self._check_events, row, stream, head, where)
 
-    def _look(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
+    def _check_events(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
         from headrace.format.segment.body_runs import body_runs
 
         if where.first < head.first_seq:
             return where.first, Findings()
-        trial, found, at = self._trial(row), Findings(), where.first
+        trial, findings, at = self._trial(row), Findings(), where.first
         events = Events(self.connection, self._segments, DecodedCache(0), stream, head)
         try:
             for batch in events.batches(events.first_chunk(*where)):
-                for stretch in body_runs(batch, SLICE_BYTES):
+                for run in body_runs(batch, SLICE_BYTES):
                     begun = monotonic()
-                    found += trial.check(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
-                    at = stretch.first_seq + stretch.entries
+                    findings += trial.check(run.first_seq, run.version, run.body, run.entries)
+                    at = run.first_seq + run.entries
                     if self.stopping.is_set():
-                        return at, found
+                        return at, findings
                     sleep(monotonic() - begun)
         except EventsMoved:
             pass
-        return at, found
+        return at, findings
 
     def _trial(self, row: VerificationRow) -> Trial:
         trial = self._trials.get(row.id)

@@ -31,7 +31,7 @@ ENDED = "the verification has ended"
 
 
 class Progress:
-    """What a row says: the ranges that were looked at, and what was found there."""
+    """The progress of a verification: the ranges that were checked, and their findings."""
 
     def __init__(self, row: VerificationRow) -> None:
         self.row = row
@@ -43,8 +43,8 @@ class Progress:
         """Every event from the start to before this one was looked at."""
         if self.row.state == DONE:
             return self.row.target
-        begun = [one for one in self.looked if one.first <= self.row.start]
-        return max((one.end for one in begun), default=self.row.start)
+        begun = [range for range in self.looked if range.first <= self.row.start]
+        return max((range.end for range in begun), default=self.row.start)
 
     def left(self, stream: StreamRow, taken: list[Range] | None = None) -> list[Range]:
         """What is retained, not looked at, and not taken by anyone."""
@@ -123,9 +123,9 @@ class VerifyPlanner(JobPlanner):
 
     def working_on(self, row: VerificationRow) -> list[Range]:
         """What workers look at now, or did when they were lost."""
-        units = (unit for unit in self._work.working_on(row.stream) if unit.job == "verify")
-        found = [decoding.decode(unit.document, Unit) for unit in units]
-        return [Range(unit.first_seq, unit.end_seq) for unit in found if unit.verification == row.id]
+        rows = (unit for unit in self._work.working_on(row.stream) if unit.job == "verify")
+        units = [decoding.decode(unit.document, Unit) for unit in rows]
+        return [Range(unit.first_seq, unit.end_seq) for unit in units if unit.verification == row.id]
 
 
 def begin_verification(batch: Batch, row: VerificationRow, min_rows: int) -> None:
@@ -148,11 +148,11 @@ def add_findings(batch: Batch, id: str, where: Range, findings: Findings) -> str
     if row is None or row.state != RUNNING:
         return ENDED
     progress = Progress(row)
-    if any(one.overlaps(where) for one in progress.looked):
+    if any(range.overlaps(where) for range in progress.looked):
         return "its entries were looked at already"
     looked = msgspec.json.encode(merge_ranges([*progress.looked, where])).decode()
-    found = msgspec.json.encode(progress.findings + findings).decode()
-    rows.update(id, looked=looked, findings=found)
+    all_findings = msgspec.json.encode(progress.findings + findings).decode()
+    rows.update(id, looked=looked, findings=all_findings)
     Work(batch.connection).succeeded(row.stream, "verify", *where)
     return None
 

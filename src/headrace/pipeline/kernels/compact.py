@@ -18,14 +18,14 @@ from headrace.format.companion.reader import FileCompanion, sources_of
 from headrace.format.companion.writer import write_panes
 from headrace.format.object_names import companion_key, file_name
 from headrace.format.segment.decoded import DecodedCache
-from headrace.pipeline.kernels.units import Kernel, Place, attempt, defined, failure, place
+from headrace.pipeline.kernels.units import Kernel, Workspace, attempt, defined, failure, open_workspace
 from headrace.reduce.state import PANES
 from headrace.reduce.work_units import Unit
 
 SORTED = ("unit", "rollup", "interval", "pane", "key", "measure")
 
 
-def perform(unit: Unit, here: Place) -> dict[str, Any]:
+def perform(unit: Unit, here: Workspace) -> dict[str, Any]:
     """Write the columns and postings of a unit's companion; its panes are written by `panes_written`."""
     with ExitStack() as stack:
         inputs = _opened(unit, here, stack)
@@ -55,8 +55,8 @@ def panes_written(units: Mapping[str, bytes], names: Mapping[str, str], store: s
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given = list(batches)
-        table = pa.Table.from_batches(given) if given else pa.table({"unit": pa.array([], pa.string())})
+        batch_list = list(batches)
+        table = pa.Table.from_batches(batch_list) if batch_list else pa.table({"unit": pa.array([], pa.string())})
         for name in pc.unique(table["unit"]).to_pylist():
             unit = decoding.decode(units[name], Unit)
             part, failed = _part(unit, names[name], table.filter(pc.equal(table["unit"], name)), store)
@@ -73,7 +73,7 @@ def _part(unit: Unit, name: str, table: pa.Table, store: str) -> tuple[str | Non
     for failed in table.filter(pc.invert(is_pane))["key"].drop_null():
         return None, failed.as_py()
     try:
-        with place(store) as here:
+        with open_workspace(store) as here:
             part = _written(unit, here, name, table.filter(is_pane).select(PANES.names).cast(PANES))
         return msgspec.json.encode(part).decode(), None
     except Exception as reason:  # that of one unit must not be that of the others
@@ -95,9 +95,9 @@ def _panes(unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
 def _read_panes(unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
     """The panes of a unit's inputs, after a row without any, so that a unit that has none is not forgotten."""
     rollups = defined(unit).search.rollups
-    wanted = [(name, one.millis) for name in unit.rollups or {} for one in rollups[name].intervals]
+    wanted = [(name, interval.millis) for name in unit.rollups or {} for interval in rollups[name].intervals]
     yield from _labelled(unit, pa.Table.from_pylist([{}], schema=PANES))
-    with place(store) as here, ExitStack() as stack:
+    with open_workspace(store) as here, ExitStack() as stack:
         for companion in _opened(unit, here, stack):
             for rollup, interval in wanted:
                 for panes in companion.panes(rollup, interval) or ():
@@ -110,7 +110,7 @@ def _labelled(unit: Unit, table: pa.Table) -> list[pa.RecordBatch]:
     return batches
 
 
-def _written(unit: Unit, here: Place, name: str, table: pa.Table) -> PartFile:
+def _written(unit: Unit, here: Workspace, name: str, table: pa.Table) -> PartFile:
     with ExitStack() as stack:
         infos = [companion.info for companion in _opened(unit, here, stack)]
     info = merge_infos(infos, level=unit.level, fields=unit.fields or {}, rollups=unit.rollups or {})
@@ -120,11 +120,11 @@ def _written(unit: Unit, here: Place, name: str, table: pa.Table) -> PartFile:
     return part
 
 
-def _opened(unit: Unit, here: Place, stack: ExitStack) -> list[FileCompanion]:
+def _opened(unit: Unit, here: Workspace, stack: ExitStack) -> list[FileCompanion]:
     return [_one(unit, companion, here, stack) for companion in unit.inputs]
 
 
-def _one(unit: Unit, companion: Companion, here: Place, stack: ExitStack) -> FileCompanion:
+def _one(unit: Unit, companion: Companion, here: Workspace, stack: ExitStack) -> FileCompanion:
     paths = {
         name: stack.enter_context(
             here.borrowed(

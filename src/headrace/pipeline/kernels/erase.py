@@ -12,11 +12,11 @@ from headrace.format.manifest import segment_entry
 from headrace.format.object_names import segment_key
 from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
-from headrace.pipeline.kernels.units import Place
+from headrace.pipeline.kernels.units import Workspace
 from headrace.reduce.work_units import Unit
 
 
-def perform(unit: Unit, here: Place) -> dict[str, Any]:
+def perform(unit: Unit, here: Workspace) -> dict[str, Any]:
     """Write the segment of a unit anew; the object is durable when this returns."""
     (source,), targets = unit.segments, decoding.convert(unit.defined, tuple[Targets, ...])
     made = here.directory / "rewritten.parquet"

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace import decoding
 from headrace.format.object_names import state_key
 from headrace.format.state.reader import StateReader
-from headrace.pipeline.kernels.units import Kernel, failure, place
+from headrace.pipeline.kernels.units import Kernel, failure, open_workspace
 from headrace.pipeline.kernels.units import batches as events
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.replay import BEFORE, Piece, PieceFolder, Question, StartPoint, answer_moments
@@ -46,7 +46,7 @@ _PACKED = msgspec.msgpack.Decoder(dict[str, bytes])
 
 
 def slices(unit: Unit) -> list[Slice]:
-    """What can be read by itself."""
+    """The states and segments of a unit, each read as a slice of its own."""
     states = [(unit.unit, "state", number) for number in range(len(unit.states))]
     return states + [(unit.unit, "segment", number) for number in range(len(unit.segments))]
 
@@ -57,8 +57,8 @@ def pieces(packs: Sequence[Sequence[Slice]], units: Mapping[str, bytes], store: 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for one in packs[number]:
-                    yield _read(_unit(units[one[0]]), one, store)
+                for piece_slice in packs[number]:
+                    yield _read(_unit(units[piece_slice[0]]), piece_slice, store)
 
     return run
 
@@ -77,64 +77,68 @@ def batches_of_rows(batches: Iterator[pa.RecordBatch], units: Mapping[str, bytes
     flat = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     for (name, key), own in groupby(flat, key=itemgetter(0, 1)):
         if key is None:
-            told = [{"unit": name, "failure": failed} for *_, failed in own]
+            rows = [{"unit": name, "failure": failed} for *_, failed in own]
         else:
-            told = _rows_of_key(_unit(units[name]), key, own)
-        yield pa.RecordBatch.from_pylist(told, schema=_ROWS)
+            rows = _rows_of_key(_unit(units[name]), key, own)
+        yield pa.RecordBatch.from_pylist(rows, schema=_ROWS)
 
 
 def _rows_of_key(unit: Unit, key: bytes, pieces: Iterator[tuple[Any, ...]]) -> list[dict[str, Any]]:
     try:
-        found = [Piece._make((key, *where, _PACKED.decode(packed))) for _, _, *where, packed, _ in pieces]
-        rows = list(answer_moments(*_asked(unit), key, found))
+        decoded = [Piece._make((key, *where, _PACKED.decode(packed))) for _, _, *where, packed, _ in pieces]
+        rows = list(answer_moments(*_decode_question(unit), key, decoded))
     except Exception as reason:  # that of one unit must not be that of the others
         return [{"unit": unit.unit, "failure": msgspec.json.encode(failure(reason)).decode()}]
-    return [{"unit": unit.unit, "place": place, "row": msgspec.json.encode(row).decode()} for place, row in rows]
+    return [{"unit": unit.unit, "place": position, "row": msgspec.json.encode(row).decode()} for position, row in rows]
 
 
-def _read(unit: Unit, one: Slice, store: str) -> pa.RecordBatch:
+def _read(unit: Unit, piece_slice: Slice, store: str) -> pa.RecordBatch:
     try:
-        found = list(_of_state(unit, one[2], store) if one[1] == "state" else _of_segment(unit, one[2], store))
+        pieces = list(
+            _of_state(unit, piece_slice[2], store)
+            if piece_slice[1] == "state"
+            else _of_segment(unit, piece_slice[2], store)
+        )
     except Exception as reason:  # that of one unit must not be that of the others
-        told = msgspec.json.encode(failure(reason)).decode()
-        return pa.RecordBatch.from_pylist([{"unit": unit.unit, "failure": told}], schema=_PIECES)
-    packed = [{"unit": unit.unit, **piece._asdict(), "packed": _PACK(piece.packed)} for piece in found]
+        failure_document = msgspec.json.encode(failure(reason)).decode()
+        return pa.RecordBatch.from_pylist([{"unit": unit.unit, "failure": failure_document}], schema=_PIECES)
+    packed = [{"unit": unit.unit, **piece._asdict(), "packed": _PACK(piece.packed)} for piece in pieces]
     return pa.RecordBatch.from_pylist(packed, schema=_PIECES)
 
 
 def _of_state(unit: Unit, number: int, store: str) -> Iterator[Piece]:
-    question, known = _asked(unit)
+    question, known_parts = _decode_question(unit)
     state, keys = unit.states[number], question.moments()
     object_key = state_key(unit.stream, unit.incarnation, state.name)
-    with place(store) as here, here.borrowed(object_key, state.bytes, "state.parquet") as path:
+    with open_workspace(store) as here, here.borrowed(object_key, state.bytes, "state.parquet") as path:
         for key, packed in StateReader(path, object_key, sha256=state.sha256).rows():
             if key not in keys:
                 continue
-            for at, part in enumerate(known.parts):
+            for at, part in enumerate(known_parts.parts):
                 if state.name in part.states:
-                    lives = {"", *(question.defined.lives[name].id for name in part.features)}
-                    own = {life: held for life, held in packed.items() if life in lives}
+                    life_ids = {"", *(question.defined.lives[name].id for name in part.features)}
+                    own = {life: held for life, held in packed.items() if life in life_ids}
                     yield Piece(key, at, BEFORE + part.states.index(state.name), 0, own)
 
 
 def _of_segment(unit: Unit, number: int, store: str) -> Iterator[Piece]:
-    question, known = _asked(unit)
+    question, known_parts = _decode_question(unit)
     source, following = unit.segments[number], unit.segments[number + 1 : number + 2]
     first = max(unit.first_seq, source.first_seq)
-    end = min(unit.end_seq, source.first_seq + source.count, *(one.first_seq for one in following))
+    end = min(unit.end_seq, source.first_seq + source.count, *(successor.first_seq for successor in following))
     if end <= first:
         return
     slice_ = msgspec.structs.replace(unit, segments=(source,), first_seq=first, count=end - first)
-    made = PieceFolder(question, known)
+    pieces = PieceFolder(question, known_parts)
     shapes = EventShapes(Registry.load(unit.registry), question.defined.event)
-    with place(store) as here:
+    with open_workspace(store) as here:
         for batch in events(slice_, here):
-            for told in runs_of_batch(batch, _SLICE_BYTES):
-                made.fold(shapes, told)
-    yield from made.packed()
+            for run in runs_of_batch(batch, _SLICE_BYTES):
+                pieces.fold(shapes, run)
+    yield from pieces.packed()
 
 
-def _asked(unit: Unit) -> tuple[Question, StartPoint]:
+def _decode_question(unit: Unit) -> tuple[Question, StartPoint]:
     return _question(msgspec.json.encode(unit.question)), decoding.convert(unit.known, StartPoint)
 
 

@@ -15,7 +15,7 @@ from headrace.extract.postings import describe_companion, postings, stored_colum
 from headrace.format.companion import tables
 from headrace.format.companion.layout import Companion
 from headrace.format.companion.writer import write
-from headrace.pipeline.kernels.units import Place, attempt, batches, defined, extractor
+from headrace.pipeline.kernels.units import Workspace, attempt, batches, defined, extractor
 from headrace.query.definition import Definition
 from headrace.reduce import rollup as rollups
 from headrace.reduce.work_units import Unit
@@ -26,20 +26,20 @@ _ROWS, _BYTES = 65_536, 32 * 1024 * 1024
 _BLOCK = 31 * 1024 * 1024
 
 
-def perform(unit: Unit, here: Place) -> dict[str, Any]:
+def perform(unit: Unit, here: Workspace) -> dict[str, Any]:
     """Write the companion of a unit; the objects are durable when this returns."""
-    columns, through = extracted(unit, here)
-    return {"companion": _written(unit, here, columns, defined(unit), through)}
+    columns, through = extract_columns(unit, here)
+    return {"companion": _write_companion(unit, here, columns, defined(unit), through)}
 
 
-def extracted(unit: Unit, here: Place) -> tuple[pa.Table, int]:
+def extract_columns(unit: Unit, here: Workspace) -> tuple[pa.Table, int]:
     """The columns of all entries of a unit, and the greatest version among them."""
     _settle()
-    extracts, found, through = extractor(unit), [], 0
-    for entries in _together(batches(unit, here)):
-        found.append(extracts.columns(entries))
+    extracts, tables_of_columns, through = extractor(unit), [], 0
+    for entries in _merge_batches(batches(unit, here)):
+        tables_of_columns.append(extracts.columns(entries))
         through = max(through, *entries.column("version").unique().to_pylist())
-    columns = tables.concat(found)
+    columns = tables.concat(tables_of_columns)
     if columns.num_rows != unit.count:
         raise CorruptData(f"the segments of {unit.unit} hold {columns.num_rows} entries, not {unit.count}")
     return columns, through
@@ -58,19 +58,22 @@ def _settle() -> None:
     bytes(_BLOCK)
 
 
-def _together(given: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _merge_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Row groups of segments as tables of many rows: each extraction has a cost of its own."""
     pending: list[pa.RecordBatch] = []
-    for batch in given:
+    for batch in batches:
         pending.append(batch)
-        if sum(one.num_rows for one in pending) >= _ROWS or sum(one.nbytes for one in pending) >= _BYTES:
+        if (
+            sum(record_batch.num_rows for record_batch in pending) >= _ROWS
+            or sum(record_batch.nbytes for record_batch in pending) >= _BYTES
+        ):
             yield pa.Table.from_batches(pending)
             pending = []
     if pending:
         yield pa.Table.from_batches(pending)
 
 
-def _written(unit: Unit, here: Place, columns: pa.Table, definition: Definition, through: int) -> Companion:
+def _write_companion(unit: Unit, here: Workspace, columns: pa.Table, definition: Definition, through: int) -> Companion:
     info = describe_companion(
         columns,
         definition,

@@ -46,7 +46,7 @@ _ENVIRONMENT_ERRNOS = {
 }
 
 
-class Place(NamedTuple):
+class Workspace(NamedTuple):
     """Where a kernel works: the object store, and a directory of its own."""
 
     objects: Objects
@@ -75,7 +75,7 @@ class Place(NamedTuple):
             self.objects.upload(key, self.directory / file_name(companion.name, part))
 
 
-Perform = Callable[[Unit, Place], dict[str, Any]]
+Perform = Callable[[Unit, Workspace], dict[str, Any]]
 Kernel = Callable[[Iterator[Any]], Iterator[Any]]
 
 
@@ -102,7 +102,7 @@ def result(perform: Perform, encoded: bytes, store: str) -> dict[str, Any]:
     """What came of one unit: what was written, that its objects are gone, why it failed, or what the executor lacks."""
     unit = decoding.decode(encoded, Unit)
     try:
-        with place(store) as here:
+        with open_workspace(store) as here:
             return {"unit": unit.unit, **perform(unit, here)}
     except Exception as reason:  # that of one unit must not be that of the others
         return {"unit": unit.unit, **failure(reason)}
@@ -124,10 +124,10 @@ def is_environment(reason: Exception) -> bool:
 
 
 @contextmanager
-def place(store: str) -> Iterator[Place]:
+def open_workspace(store: str) -> Iterator[Workspace]:
     """A store, and a directory that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="headrace-unit-") as directory:
-        yield Place(opened(store), Path(directory))
+        yield Workspace(opened(store), Path(directory))
 
 
 @lru_cache(maxsize=4)
@@ -136,18 +136,18 @@ def opened(store: str) -> Objects:
     return Objects.open(store)
 
 
-def batches(unit: Unit, here: Place) -> Iterator[pa.RecordBatch]:
+def batches(unit: Unit, here: Workspace) -> Iterator[pa.RecordBatch]:
     """Row group by row group, in order."""
     for number, source in enumerate(unit.segments):
         with here.borrowed(source.key, source.bytes, f"{number}.parquet") as path:
             reader = SegmentReader(path, name=source.key, decoded=DecodedCache(0), sha256=source.sha256)
-            yield from reader.batches(*_wanted(unit, number))
+            yield from reader.batches(*_own_range(unit, number))
 
 
-def _wanted(unit: Unit, number: int) -> tuple[int, int]:
+def _own_range(unit: Unit, number: int) -> tuple[int, int]:
     """The entries of a segment up to where the next one begins: a fork leaves its source within a segment."""
     source, following = unit.segments[number], unit.segments[number + 1 : number + 2]
-    ends = unit.end_seq, source.first_seq + source.count, *(one.first_seq for one in following)
+    ends = unit.end_seq, source.first_seq + source.count, *(successor.first_seq for successor in following)
     return max(unit.first_seq, source.first_seq), min(ends)
 
 

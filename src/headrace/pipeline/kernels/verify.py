@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.errors import CorruptData
 from headrace.format.segment.body_runs import body_runs
-from headrace.pipeline.kernels.units import Place, batches
+from headrace.pipeline.kernels.units import Workspace, batches
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Trial
@@ -19,15 +19,15 @@ SLICE_BYTES = 1024 * 1024
 _KEPT = 16
 
 
-def perform(unit: Unit, here: Place) -> dict[str, Any]:
-    """What is found in the entries of a unit."""
-    trial, found = _trial(msgspec.json.encode(unit.registry, order="sorted")), Findings()
+def perform(unit: Unit, here: Workspace) -> dict[str, Any]:
+    """Validate the entries of a unit against its proposed registry."""
+    trial, findings = _trial(msgspec.json.encode(unit.registry, order="sorted")), Findings()
     for batch in batches(unit, here):
-        for stretch in body_runs(batch, SLICE_BYTES):
-            found += trial.check(stretch.first_seq, stretch.version, stretch.body, stretch.entries)
-    if found.events != unit.count:
-        raise CorruptData(f"the segments of {unit.unit} hold {found.events} entries, not {unit.count}")
-    return {"findings": found}
+        for run in body_runs(batch, SLICE_BYTES):
+            findings += trial.check(run.first_seq, run.version, run.body, run.entries)
+    if findings.events != unit.count:
+        raise CorruptData(f"the segments of {unit.unit} hold {findings.events} entries, not {unit.count}")
+    return {"findings": findings}
 
 
 @lru_cache(maxsize=_KEPT)

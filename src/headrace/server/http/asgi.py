@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.engine.runtime.computing import Computing
+from headrace.engine.runtime.compute import ComputeThreads
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, TimedOut, TooLarge, Unauthorized
 from headrace.server.http import compression, target
@@ -44,7 +44,7 @@ class AsgiApplication:
         authenticator: Authenticator,
         request_log: RequestLog,
         damage: Damage,
-        computing: Computing,
+        computing: ComputeThreads,
         *,
         timeout_s: float,
     ) -> None:

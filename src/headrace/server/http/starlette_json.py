@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from headrace import decoding
-from headrace.engine.runtime.computing import LONG_BYTES, Computing
+from headrace.engine.runtime.compute import LONG_BYTES, ComputeThreads
 from headrace.errors import BadRequest, HeadraceError, TooLarge, UnsupportedMedia
 from headrace.schema.entries import checked_number
 from headrace.server.http.exchange import JSON_HEADERS
@@ -31,7 +31,7 @@ async def read_json(request: Request, kind: type[Body], *, limit: int, refusal: 
     decoder = decoding.make_decoder(kind, float_hook=checked_number)
     try:
         if len(body) > LONG_BYTES:
-            computing: Computing = request.state.computing
+            computing: ComputeThreads = request.state.computing
             return await computing.run(len(body), decoder.decode, body)
         return decoder.decode(body)
     except (ValueError, RecursionError) as reason:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from headrace.engine.assembly import Engine
 from headrace.engine.log.append import PLAIN, Append
-from headrace.engine.log.lifecycle import Create, settling
+from headrace.engine.log.lifecycle import Create, make_done_callback
 from headrace.engine.log.stream import Stream
-from headrace.engine.runtime.computing import LONG_BYTES
+from headrace.engine.runtime.compute import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, TooLarge, UnsupportedMedia
 from headrace.profiles import table
 from headrace.profiles.otel_traces import EXPORT, OTEL_TRACES, otlp
@@ -108,7 +108,7 @@ class OtlpRoutes:
         target.check_name(name, self._engine.config.limits.name_bytes)
         settled: asyncio.Future[Create] = asyncio.get_running_loop().create_future()
         row = StreamRow(name=name, content_type=JSON, created_us=self._engine.clock.now_us(), epochs="[]")
-        self._engine.log.create(row, settling(settled), who=who)
+        self._engine.log.create(row, make_done_callback(settled), who=who)
         create = await settled
         if create.error is not None:
             raise create.error

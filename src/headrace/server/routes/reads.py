@@ -8,7 +8,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.entities.entity_type import EntityType
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.log.expiry import expires
-from headrace.engine.log.read import Slice
+from headrace.engine.log.read import ReadSlice
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest
@@ -62,7 +62,7 @@ class ReadRoute:
 
     def _catch_up(self, question: ReadRequest, request: Request) -> None:
         head = self._log.readable_head(question.stream)
-        entries: Slice | Filtered = Slice([], head.next_seq)
+        entries: ReadSlice | Filtered = ReadSlice([], head.next_seq)
         if not question.is_now:
             entries = self.reader.find(question, question.position, head)
         headers = self.reader.headers(question, head, entries.position)

@@ -65,7 +65,7 @@ class Readiness:
         """The lines of the answer; raises Unavailable with every reason while not ready."""
         writes = await self._writes()
         # An engine that answers has recovered its log.
-        damage = self._engine.writer.damage.found
+        damage = self._engine.writer.damage.first_error
         lines = {
             "recovered": "ok",
             "serving": "ok" if self.serving else "not serving",

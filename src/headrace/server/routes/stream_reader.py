@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headrace.deadline import Cancelled, Deadline
 from headrace.engine.assembly import Engine
-from headrace.engine.log.read import Slice
+from headrace.engine.log.read import ReadSlice
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
@@ -148,7 +148,7 @@ class StreamReader:
 
         self._background.spawn(work_in_thread())
 
-    def find(self, question: ReadRequest, position: int, head: Head) -> Slice | Filtered:
+    def find(self, question: ReadRequest, position: int, head: Head) -> ReadSlice | Filtered:
         """The entries from a position on that fit one answer."""
         if position < head.first_seq:
             earliest = question.stream.offset_at(head.first_seq)
@@ -163,7 +163,7 @@ class StreamReader:
         entries = self._log.read(
             question.stream, head, position, budget=budget, key=question.key, version=question.version
         )
-        return entries if derived is None else Slice(derived.turned(entries.parts), entries.position)
+        return entries if derived is None else ReadSlice(derived.turned(entries.parts), entries.position)
 
     @staticmethod
     def render(question: ReadRequest, parts: list[Piece]) -> bytes:

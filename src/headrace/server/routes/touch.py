@@ -16,13 +16,13 @@ from msgspec import UNSET, UnsetType
 from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
-from headrace.engine.touch.asking import Question
-from headrace.engine.touch.pacing import Pace
-from headrace.engine.touch.parking import Waiter
+from headrace.engine.touch.active_templates import Verdict
+from headrace.engine.touch.pace import Pace
 from headrace.engine.touch.report import report
-from headrace.engine.touch.roster import Verdict
+from headrace.engine.touch.stream_touches import StreamTouches
 from headrace.engine.touch.touches import settings_of
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.wait_request import WaitRequest
+from headrace.engine.touch.waiters import Waiter
 from headrace.errors import BadRequest, HeadraceError, NotFound
 from headrace.profiles.state_protocol import keys, templates
 from headrace.profiles.state_protocol.templates import Template
@@ -135,7 +135,7 @@ class TouchRoutes:
         if body.interest_mode == "fine" and used:
             touching.roster.see(used, time() * 1000)
         coarse = body.interest_mode == "coarse"
-        question = Question(body.cursor.strip(), body.keys, body.key_ids, coarse, body.exact, used, refused)
+        question = WaitRequest(body.cursor.strip(), body.keys, body.key_ids, coarse, body.exact, used, refused)
         waiter, outcome = touching.ask(question)
         wait_s = min(max(body.timeout_ms, 0), MOST_MS) / 1000
         if outcome is None and wait_s:
@@ -185,7 +185,7 @@ class ParkedWait:
 
     __slots__ = ("_request", "_touches", "touching", "waiter")
 
-    def __init__(self, touches: TouchRoutes, touching: Touching, waiter: Waiter, request: Request) -> None:
+    def __init__(self, touches: TouchRoutes, touching: StreamTouches, waiter: Waiter, request: Request) -> None:
         self._touches = touches
         self.touching = touching
         self.waiter = waiter
@@ -225,7 +225,7 @@ class ParkedWait:
         self._request.exchange.on_gone = None
 
 
-def _wait_document(touching: Touching, waiter: Waiter, outcome: bool | str) -> bytes:
+def _wait_document(touching: StreamTouches, waiter: Waiter, outcome: bool | str) -> bytes:
     """What a wait is answered with."""
     journal, flushes = touching.journal, touching.flushes
     stale = isinstance(outcome, str)
@@ -245,7 +245,7 @@ def _wait_document(touching: Touching, waiter: Waiter, outcome: bool | str) -> b
     return msgspec.json.encode(document)
 
 
-def _activated(touching: Touching, verdict: Verdict) -> dict[str, Any]:
+def _activated(touching: StreamTouches, verdict: Verdict) -> dict[str, Any]:
     settings, at = touching.settings.templates, touching.journal.at
     return {
         "activated": [

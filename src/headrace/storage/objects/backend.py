@@ -1,4 +1,4 @@
-"""What every kind of object store can do."""
+"""The interface of object stores."""
 
 from __future__ import annotations
 

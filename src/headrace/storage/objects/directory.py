@@ -117,8 +117,8 @@ class Directory:
 
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
         try:
-            with os.scandir(self.root / prefix) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+            with os.scandir(self.root / prefix) as unsorted:
+                entries = sorted(unsorted, key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError):
             return
         for entry in entries:
@@ -159,5 +159,5 @@ class Directory:
         fsync_path(directory.parent)
 
 
-def _info(key: str, found: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, found.st_size, found.st_mtime_ns // 1000)
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1000)

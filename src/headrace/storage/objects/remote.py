@@ -72,7 +72,7 @@ class Remote:
             try:
                 for page in obstore.list(self._store, prefix or None, offset=last, chunk_size=PAGE):
                     last = page[-1]["path"]
-                    yield [_info(found) for found in page]
+                    yield [_info(entry) for entry in page]
                     deadline = time.monotonic() + self._timeout_s / 2
                 return
             except GenericError:
@@ -126,5 +126,5 @@ def _is_true(name: str) -> bool:
     return os.environ.get(name, "").lower() in ("1", "true", "yes")
 
 
-def _info(found: Any) -> ObjectInfo:
-    return ObjectInfo(found["path"], found["size"], int(found["last_modified"].timestamp() * 1e6))
+def _info(entry: Any) -> ObjectInfo:
+    return ObjectInfo(entry["path"], entry["size"], int(entry["last_modified"].timestamp() * 1e6))

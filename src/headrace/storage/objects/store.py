@@ -106,9 +106,9 @@ class Objects:
         """
         scheme = urlsplit(url).scheme if "://" in url else "file"
         if scheme not in SCHEMES:
-            known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+            schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
             raise ConfigError(
-                f"storage.object_store: {url!r} is neither a path nor one of {known}", field="storage.object_store"
+                f"storage.object_store: {url!r} is neither a path nor one of {schemes}", field="storage.object_store"
             )
         try:
             if scheme == "file":
@@ -124,7 +124,7 @@ class Objects:
 
     def local_path(self, key: str) -> Path | None:
         """The file that is the object, where the store is a local directory."""
-        return self._backend.root / _checked(key) if isinstance(self._backend, Directory) else None
+        return self._backend.root / _check_key(key) if isinstance(self._backend, Directory) else None
 
     @property
     def file_mode(self) -> int | None:
@@ -139,8 +139,8 @@ class Objects:
         """
         for left in reversed(range(_CREATES)):
             try:
-                with self._asking("put", key):
-                    if self._backend.create(_checked(key), data):
+                with self._translate_errors("put", key):
+                    if self._backend.create(_check_key(key), data):
                         return True
                 return self.get(key) == data
             except ObjectMissing:
@@ -155,23 +155,23 @@ class Objects:
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object, whatever was there."""
-        with self._asking("put", key):
-            self._backend.put(_checked(key), data)
+        with self._translate_errors("put", key):
+            self._backend.put(_check_key(key), data)
 
     def upload(self, key: str, path: Path) -> None:
         """Write an object from a file that nobody changes any more."""
-        with self._asking("put", key):
-            self._backend.upload(_checked(key), path)
+        with self._translate_errors("put", key):
+            self._backend.upload(_check_key(key), path)
 
     def get(self, key: str) -> bytes:
         """All of an object."""
-        with self._asking("get", key):
-            return self._backend.get(_checked(key))
+        with self._translate_errors("get", key):
+            return self._backend.get(_check_key(key))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """A part of an object, shorter where the object ends."""
-        with self._asking("get", key):
-            return self._backend.get_range(_checked(key), start, length)
+        with self._translate_errors("get", key):
+            return self._backend.get_range(_check_key(key), start, length)
 
     def download(self, key: str, size: int, file: BinaryIO) -> None:
         """Write an object of this size to a file, holding a few mebibytes at a time."""
@@ -180,8 +180,8 @@ class Objects:
 
     def head(self, key: str) -> ObjectInfo:
         """An object's size and age."""
-        with self._asking("head", key):
-            return self._backend.head(_checked(key))
+        with self._translate_errors("head", key):
+            return self._backend.head(_check_key(key))
 
     def has(self, key: str) -> bool:
         """Whether there is an object; a listing of a service may not show it yet."""
@@ -193,10 +193,10 @@ class Objects:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """All objects below a prefix such as ``manifests``, in any order."""
-        pages = self._backend.list(prefix and _checked(prefix))
+        pages = self._backend.list(prefix and _check_key(prefix))
         page: Sequence[ObjectInfo] = ()
         while not page or len(page) == PAGE:
-            with self._asking("list", prefix):
+            with self._translate_errors("list", prefix):
                 page = next(pages, ())
             if not page:
                 return
@@ -205,11 +205,11 @@ class Objects:
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; one that is not there is no error."""
         if keys:
-            with self._asking("delete", keys[0]):
-                self._backend.delete([_checked(key) for key in keys])
+            with self._translate_errors("delete", keys[0]):
+                self._backend.delete([_check_key(key) for key in keys])
 
     @contextmanager
-    def _asking(self, verb: Verb, key: str) -> Iterator[None]:
+    def _translate_errors(self, verb: Verb, key: str) -> Iterator[None]:
         outcome: Outcome = "error"
         try:
             yield
@@ -241,7 +241,7 @@ def _path(url: str) -> Path:
     return Path(unquote(parts.path))
 
 
-def _checked(key: str) -> str:
+def _check_key(key: str) -> str:
     if any(part in ("", ".", "..") for part in key.split("/")):
         raise ValueError(f"{key!r} is not the key of an object")
     return key

@@ -24,7 +24,7 @@ def until_folded(entities: Entities) -> None:
         serving, stream = entities.engine.snapshots.serving, entities.find("entities/contact")
         async with asyncio.timeout(20):
             while True:
-                base = serving.based(serving.defined("contact"), stream)
+                base = serving.current_base(serving.defined("contact"), stream)
                 if base.states and not base.backfilling:
                     return
                 await asyncio.sleep(0.01)

@@ -10,7 +10,7 @@ from engine.entities.registering import added, asked, change, fields_of, registe
 from headrace.engine.entities.types import proposals
 from headrace.engine.entities.types.apply_change import ApplyTypeChange
 from headrace.engine.entities.types.proposals import Make
-from headrace.engine.log.lifecycle import carry_out
+from headrace.engine.log.lifecycle import run_change
 from headrace.errors import AliasTaken, Conflict
 from headrace.storage.entity_types import EVERYBODY
 from rig import Rig
@@ -28,7 +28,7 @@ def planned(rig: Rig, make: Make, entity_type: str = "contact") -> Any:
 
 def applied(rig: Rig, proposal: Any) -> ApplyTypeChange:
     stream = rig.engine.types.stream(proposal.base.entity_type)
-    return rig.run(carry_out(rig.engine.writer, ApplyTypeChange, proposal, stream, "w"))
+    return rig.run(run_change(rig.engine.writer, ApplyTypeChange, proposal, stream, "w"))
 
 
 def test_a_change_that_was_planned_for_another_type_than_there_is_does_nothing(rig: Rig) -> None:

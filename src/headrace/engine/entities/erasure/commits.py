@@ -22,7 +22,7 @@ from headrace.engine.entities.erasure.erasure_plan import (
 from headrace.engine.entities.read.observed import Observed
 from headrace.engine.entities.types.journal import Action, TypeChange
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Change
+from headrace.engine.log.lifecycle import StreamChange
 from headrace.engine.log.stream import Stream
 from headrace.errors import Conflict, EntityNotFound
 from headrace.extract.erasure_mask import Targets
@@ -61,7 +61,7 @@ def secure(connection: Connection) -> Iterator[None]:
         connection.pragma("secure_delete", "FAST" if int(before) == 2 else int(before))
 
 
-class Begin(Change):
+class Begin(StreamChange):
     """An erasure from now on: the entity is gone for everybody, and what comes later is another."""
 
     def __init__(
@@ -158,7 +158,7 @@ def write_down(batch: Batch, stream: Stream, action: Action, row: ErasureRow) ->
     batch.published.mark(stream.id, batch.now_us)
 
 
-class RewriteRows(Change):
+class RewriteRows(StreamChange):
     """Puts tombstones in the place of observations in the log, some rows of one key at a time."""
 
     frees = True
@@ -214,7 +214,7 @@ def rewritten(row: Entries, targets: Targets) -> Rewritten | None:
     return Rewritten(None, msgspec.json.encode(keys).decode(), b",".join(entries))
 
 
-class Fill(Change):
+class Fill(StreamChange):
     """Takes unused pages of the database, so that they can be given back overwritten."""
 
     frees = True
@@ -230,7 +230,7 @@ class Fill(Change):
         self.left = int(connection.pragma("freelist_count"))
 
 
-class Unfill(Change):
+class Unfill(StreamChange):
     """Gives pages back, overwritten."""
 
     frees = True

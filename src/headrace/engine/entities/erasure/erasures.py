@@ -29,7 +29,7 @@ from headrace.engine.entities.erasure.erasure_plan import ErasurePlan, PlannedEr
 from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import carry_out
+from headrace.engine.log.lifecycle import run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
@@ -148,7 +148,7 @@ class EntityErasure:
             stream, planned = await self._planned(entity_id, user_id)
             id = f"erasure_{secrets.token_hex(12)}"
             try:
-                await carry_out(self._writer, commits.Begin, id, stream, user_id, planned)
+                await run_change(self._writer, commits.Begin, id, stream, user_id, planned)
                 break
             except commits.EntityOutdated:
                 if attempt == _TRIES - 1:
@@ -277,7 +277,7 @@ class EntityErasure:
             for key in targets.keys:
                 start: int | None = 0
                 while start is not None:
-                    done = await carry_out(self._writer, commits.RewriteRows, stream, targets, key, start)
+                    done = await run_change(self._writer, commits.RewriteRows, stream, targets, key, start)
                     rows, start = rows + done.rows, done.next
             if rows:
                 report.log_rows += rows
@@ -339,9 +339,9 @@ class EntityErasure:
     async def _overwrite(self) -> None:
         """Overwrite pages that the database does not use, and what waits to be moved into it."""
         writer = self._writer
-        while (await carry_out(writer, commits.Fill)).left:
+        while (await run_change(writer, commits.Fill)).left:
             await self._pause(0)
-        while (await carry_out(writer, commits.Unfill)).removed:
+        while (await run_change(writer, commits.Unfill)).removed:
             await self._pause(0)
         while not await asyncio.to_thread(database.truncate, self._database):
             await self._pause(_LOOK_S)

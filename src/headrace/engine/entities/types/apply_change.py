@@ -12,7 +12,7 @@ from headrace.engine.entities.types.journal import replay
 from headrace.engine.entities.types.proposals import TypeProposal
 from headrace.engine.entities.types.type_base import name_refusals
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Change, create_managed
+from headrace.engine.log.lifecycle import StreamChange, create_managed
 from headrace.engine.log.stream import Stream
 from headrace.errors import AliasTaken, Conflict
 from headrace.storage.enhancements import Enhancements
@@ -21,7 +21,7 @@ from headrace.storage.streams import DELETED, LIVE
 from headrace.types import JSON
 
 
-class ApplyTypeChange(Change):
+class ApplyTypeChange(StreamChange):
     """What a proposal does, unless its type has moved on since."""
 
     def __init__(self, proposal: TypeProposal, stream: Stream | None, who: str, done: Callable[[Any], None]) -> None:

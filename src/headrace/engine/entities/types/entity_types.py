@@ -17,11 +17,11 @@ from headrace.engine.entities.types.consequences import Counts
 from headrace.engine.entities.types.proposals import Make, TypeProposal
 from headrace.engine.entities.types.type_base import load, name_refusals, parsed
 from headrace.engine.entities.write.store_request import first_schema
-from headrace.engine.log.lifecycle import carry_out
+from headrace.engine.log.lifecycle import run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.computing import Computing
+from headrace.engine.runtime.compute import ComputeThreads
 from headrace.errors import BadRequest, Conflict, UnknownEntityType
 from headrace.schema.entity import names
 from headrace.schema.entity.nodes import Schema
@@ -67,7 +67,7 @@ class EntityTypes:
         reader: Connection,
         connect: Callable[[], Connection],
         clock: Clock,
-        computing: Computing,
+        computing: ComputeThreads,
         patience_s: float,
     ) -> None:
         self._writer = writer
@@ -211,7 +211,7 @@ class EntityTypes:
                 proposal = await self._propose(entity_type, owner, make)
                 if dry_run or not proposal.steps:
                     return Outcome(proposal)
-                applied = await carry_out(self._writer, ApplyTypeChange, proposal, self.stream(entity_type), who)
+                applied = await run_change(self._writer, ApplyTypeChange, proposal, self.stream(entity_type), who)
                 if not applied.outdated:
                     return Outcome(proposal, applied.number - len(proposal.steps) + 1)
         raise Conflict("the type keeps changing; read it and try again", entity_type=entity_type)

@@ -11,7 +11,7 @@ from headrace.engine.entities.read.observed import Observed
 from headrace.engine.entities.read.snapshots import View
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Change, settling
+from headrace.engine.log.lifecycle import StreamChange, make_done_callback
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
@@ -222,7 +222,7 @@ class Related(NamedTuple):
 Decide = Callable[[Batch, Head, int], Observation]
 
 
-class Relate(Change):
+class Relate(StreamChange):
     """One observation about entities themselves, decided in its commit; ``related`` once it is stored."""
 
     appends = True
@@ -293,7 +293,7 @@ class EntityRelations:
         row = owned_entity(self._entities, user_id, entity_id)
         settled: asyncio.Future[Relate] = asyncio.get_running_loop().create_future()
         stream = self._stream_of(row.stream)
-        relate = Relate(self._log, stream, decide, settling(settled))
+        relate = Relate(self._log, stream, decide, make_done_callback(settled))
         relate.submit(self._writer)
         await settled
         if relate.error is not None:

@@ -21,7 +21,7 @@ Params = ParamSpec("Params")
 Computed = TypeVar("Computed")
 
 
-class Computing:
+class ComputeThreads:
     """Runs computations through gates; those that wait are bounded in the bytes that they hold."""
 
     def __init__(self, gates: Gates, most_bytes: int) -> None:

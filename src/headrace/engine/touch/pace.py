@@ -1,4 +1,4 @@
-"""The beat of one stream: after an append it waits for the length of a bucket, processes, and tells who waits."""
+"""The timer of one stream: it processes what was appended, bucket by bucket, and wakes waiters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import time
 
 from headrace.engine.log.tiers import NeedsFetch
-from headrace.engine.touch.touching import Touching
+from headrace.engine.touch.stream_touches import StreamTouches
 
 log = logging.getLogger("headrace.touch")
 
@@ -18,17 +18,17 @@ _AGAIN_S = 1.0
 class Pace:
     """Drives one stream on the event loop; costs nothing while nothing is appended."""
 
-    def __init__(self, touching: Touching) -> None:
+    def __init__(self, touching: StreamTouches) -> None:
         self.touching = touching
         self._timer: asyncio.TimerHandle | None = None
-        self._thawing: asyncio.Task[None] | None = None
+        self._fetching: asyncio.Task[None] | None = None
         self._began_ms = 0.0
         self._rows_s = self._tables_s = 0.0
         self._settled: list[Callable[[], None]] = []
 
     def poke(self, *, at_once: bool = False) -> None:
-        """There is something to process."""
-        if self._timer is None and self._thawing is None:
+        """Schedule processing, unless it is scheduled."""
+        if self._timer is None and self._fetching is None:
             self._began_ms = time() * 1000
             self._beat_in(0.0 if at_once else self.touching.settings.memory.bucket_ms / 1000)
 
@@ -49,10 +49,10 @@ class Pace:
                 self._settled.remove(done.set)
 
     def close(self) -> None:
-        """Stop."""
-        for one in (self._timer, self._thawing):
-            if one is not None:
-                one.cancel()
+        """Cancel what is scheduled."""
+        for handle in (self._timer, self._fetching):
+            if handle is not None:
+                handle.cancel()
         self._let_settled_go()
 
     def _beat_in(self, seconds: float) -> None:
@@ -63,7 +63,7 @@ class Pace:
         try:
             more = self.touching.step()
         except NeedsFetch as cold:
-            self._thawing = asyncio.get_running_loop().create_task(self._thaw(cold.work))
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch(cold.work))
             return
         except Exception:
             log.exception("touches of %s could not be processed; they are tried again", self.touching.stream.name)
@@ -78,7 +78,7 @@ class Pace:
             self._let_settled_go()
 
     def _flush(self) -> float | None:
-        """Tell what is due; answers when the rest is, if there is any."""
+        """Flush what is due; returns in how many seconds the rest is, if there is any."""
         touching, settings = self.touching, self.touching.settings
         if not touching.processor.bucket:
             return None
@@ -97,14 +97,14 @@ class Pace:
             return None
         return max(0.001, min(rows_s if not rows else tables_s, tables_s if not tables else rows_s))
 
-    async def _thaw(self, look: Callable[[], None]) -> None:
-        """Let a thread find what is not at hand, then go on."""
+    async def _fetch(self, work: Callable[[], None]) -> None:
+        """Fetch older entries in a thread, then go on."""
         try:
-            await asyncio.to_thread(look)
+            await asyncio.to_thread(work)
         except Exception:
             log.exception("older entries of %s cannot be read now; they are tried again", self.touching.stream.name)
             await asyncio.sleep(_AGAIN_S)
-        self._thawing = None
+        self._fetching = None
         self._beat_in(0.0)
 
     def _let_settled_go(self) -> None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from headrace.engine.log import read as reading
 from headrace.engine.runtime.slices import Slices
-from headrace.engine.touch import asking
-from headrace.engine.touch.asking import Question
+from headrace.engine.touch import wait_request
 from headrace.engine.touch.counts import Counts, Flushes
-from headrace.engine.touch.parking import Parking, Waiter
 from headrace.engine.touch.pressure import Pressure
-from headrace.engine.touch.processing import Bucket, Processor
+from headrace.engine.touch.processor import Bucket, Processor
+from headrace.engine.touch.wait_request import WaitRequest
+from headrace.engine.touch.waiters import Waiter, Waiters
 from headrace.errors import NotRepresentable
 from headrace.profiles.state_protocol.keys import Key, id_of
 from headrace.profiles.state_protocol.messages import NoBefore, changes_of
@@ -27,8 +27,8 @@ from headrace.profiles.state_protocol.settings import Touch
 if TYPE_CHECKING:
     from headrace.engine.log.stream import Stream
     from headrace.engine.log.tiers import Tiers
-    from headrace.engine.touch.journal import Journal
-    from headrace.engine.touch.roster import Active, Roster
+    from headrace.engine.touch.active_templates import ActiveTemplate, ActiveTemplates
+    from headrace.engine.touch.journal import TouchJournal
 
 #: Payload that is processed at once.
 STEP_BYTES = 32 * 1024
@@ -39,15 +39,15 @@ CANNOT_TELL = "it cannot be told whether these very keys were touched: ask again
 HALTED = "an update does not say what its row was before, and touches stop there: see onMissingBefore"
 
 
-class Touching:
+class StreamTouches:
     """The journal, the templates and the waiters of one stream."""
 
     def __init__(
         self,
         stream: Stream,
         settings: Touch,
-        journal: Journal,
-        roster: Roster,
+        journal: TouchJournal,
+        roster: ActiveTemplates,
         tiers: Tiers,
         now_ms: float,
         slices: Slices | None = None,
@@ -57,7 +57,7 @@ class Touching:
         self.roster = roster
         self.counts = Counts()
         self.flushes = Flushes(now_ms)
-        self.parking = Parking(settings.memory)
+        self.parking = Waiters(settings.memory)
         self.processor = Processor(journal, roster, self.parking, Pressure(settings, monotonic()), self.counts)
         #: Why nothing is processed any more, where that is so.
         self.halted = ""
@@ -85,7 +85,7 @@ class Touching:
 
     @property
     def mode(self) -> str:
-        """How much of what is touched is told."""
+        """Whether rows, hot rows only, or only tables are reported as touched."""
         return self.processor.pressure.mode
 
     @property
@@ -111,13 +111,13 @@ class Touching:
             return True
         view = None if head.registry is None else head.registry.view()
         try:
-            found = reading.read(self._tiers, stream, head, start, budget=STEP_BYTES, view=view)
+            entries = reading.read(self._tiers, stream, head, start, budget=STEP_BYTES, view=view)
         except NotRepresentable:
             self._skip(start + 1)
             return True
-        changes = changes_of(b",".join(found.parts)) if found.parts else []
-        if len(changes) != found.position - start:
-            self._skip(max(found.position, start + 1))
+        changes = changes_of(b",".join(entries.parts)) if entries.parts else []
+        if len(changes) != entries.position - start:
+            self._skip(max(entries.position, start + 1))
             return True
         try:
             self.processor.take(changes, lag=head.next_seq - start, now_s=monotonic(), free=start < self._free_until)
@@ -133,22 +133,22 @@ class Touching:
         self.journal.forget()
         self._review(self.parking.waiters)
 
-    # -- telling who waits
+    # -- waking waiters
 
     def flush(self, now_ms: float, *, rows: bool = True, tables: bool = True) -> None:
         """Tell who waits for what was touched since the last time: for rows, for tables, or both."""
         began_s, bucket = monotonic(), self.processor.bucket
         kept = self.processor.bucket = Bucket()
-        told: dict[Key, int] = {}
+        touched: dict[Key, int] = {}
         if rows:
-            told |= bucket.rows
+            touched |= bucket.rows
         else:
             kept.rows, kept.thinned, kept.coarse = bucket.rows, bucket.thinned, bucket.coarse
         if tables:
-            told |= bucket.tables
+            touched |= bucket.tables
         else:
             kept.tables = bucket.tables
-        woken = self._tell_all((waiter, self._outcome(waiter, told)) for waiter in self.parking.waiting_for(told))
+        woken = self._tell_all((waiter, self._outcome(waiter, touched)) for waiter in self.parking.waiting_for(touched))
         if bucket.overflowed:
             woken += self._review(self.parking.waiters)
         elif rows and bucket.coarse:
@@ -160,11 +160,11 @@ class Touching:
         self.counts.flushes += 1
         self.counts.woke((monotonic() - began_s) * 1000, woken)
 
-    def _outcome(self, waiter: Waiter, told: dict[Key, int]) -> bool | str:
-        """What to say to one who was woken."""
+    def _outcome(self, waiter: Waiter, touched: dict[Key, int]) -> bool | str:
+        """The outcome for a waiter that a touch has woken."""
         if not waiter.exact:
             return True
-        own = any(told.get(key, 0) > waiter.since for key in waiter.keys)
+        own = any(touched.get(key, 0) > waiter.since for key in waiter.keys)
         return True if own else CANNOT_TELL
 
     def _review(self, waiters: Iterable[Waiter]) -> int:
@@ -182,19 +182,19 @@ class Touching:
         self._slices.do(answers)
         return len(answers)
 
-    # -- who waits
+    # -- waiters
 
-    def ask(self, question: Question) -> tuple[Waiter, bool | str | None]:
-        """Who waits for that, and the outcome where it is known already."""
+    def ask(self, request: WaitRequest) -> tuple[Waiter, bool | str | None]:
+        """The waiter of a request, and the outcome if it is known already."""
         self.asked_s = monotonic()
-        if question.exact:
-            asking.exact_keys(question)
-        since = asking.position_of(question.cursor, self.journal, self.stream.head.next_seq)
-        waiter = asking.waiter_for(question, -1 if since is None else since, self.roster, self.mode)
+        if request.exact:
+            wait_request.parse_exact_keys(request)
+        since = wait_request.parse_cursor(request.cursor, self.journal, self.stream.head.next_seq)
+        waiter = wait_request.make_waiter(request, -1 if since is None else since, self.roster, self.mode)
         if since is None:
             return waiter, OTHER_EPOCH
-        refused = {one.id for one in question.refused}
-        if waiter.fine and any(one not in refused and self.roster.get(one) is None for one in question.templates):
+        refused = {template.id for template in request.refused}
+        if waiter.fine and any(id not in refused and self.roster.get(id) is None for id in request.templates):
             return waiter, NOT_ACTIVE
         return waiter, self.check(waiter)
 
@@ -203,25 +203,26 @@ class Touching:
         outcome = self.check(waiter)
         self._tell_all([(waiter, False if outcome is None else outcome)])
 
-    def retire(self, actives: list[Active]) -> None:
+    def retire(self, actives: list[ActiveTemplate]) -> None:
         """Templates go; who waits for rows of them is told."""
         self.roster.remove(actives)
         gone = {active.template.id for active in actives}
-        self._review([one for one in self.parking.waiters if any(each.id in gone for each in one.templates)])
+        waiters = self.parking.waiters
+        self._review([waiter for waiter in waiters if any(template.id in gone for template in waiter.templates)])
 
     def check(self, waiter: Waiter) -> bool | str | None:
         """Whether a wait is over: something was touched, or why that cannot be said; None to wait on."""
         journal, since = self.journal, waiter.since
         if self.halted or since < journal.floor:
             return self.halted or TOO_OLD
-        found = [journal.touched(key, since) for key in waiter.keys]
-        if True in found:
+        touched = [journal.touched(key, since) for key in waiter.keys]
+        if True in touched:
             return True
         if any(journal.last(key_id) > since for key_id in waiter.ids):
             return True
         if any(self.roster.get(template.id) is None for template in waiter.templates):
             return NOT_ACTIVE
-        if None in found or self._may_be_touched(waiter):
+        if None in touched or self._may_be_touched(waiter):
             return CANNOT_TELL if waiter.exact else True
         return None
 
@@ -235,8 +236,10 @@ class Touching:
         if not waiter.templates:
             thinned = journal.thinned > since and not self.parking.hot_since(waiter, since)
             return thinned or max(journal.coarse, journal.cold) > since
-        late = [one for one in waiter.templates if journal.coarse > since or self._began_after(one.id, since)]
-        return any(journal.last(id_of(one.table_key)) > since for one in late)
+        late = [
+            template for template in waiter.templates if journal.coarse > since or self._began_after(template.id, since)
+        ]
+        return any(journal.last(id_of(template.table_key)) > since for template in late)
 
     def _began_after(self, template: int, since: int) -> bool:
         active = self.roster.get(template)

@@ -1,4 +1,4 @@
-"""Who waits on a stream, found by the ids of the keys they wait for; and all who wait, found by when they give up."""
+"""The waiters of a stream, indexed by the ids of the keys they wait for, and by their deadlines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FINE_KEY, TEMPLATE_KEY, TABLE_KEY = "fineKey", "templateKey", "tableKey"
 
 
 class Waiter:
-    """Someone who waits until one of some keys is touched after a position."""
+    """A client that waits until one of its keys is touched after a position."""
 
     __slots__ = ("answer", "exact", "fallbacks", "fine", "ids", "keys", "kind", "parked", "since", "templates", "tick")
 
@@ -48,7 +48,7 @@ class Waiter:
         self.templates = templates
         self.exact = exact
         #: Told the outcome: whether something was touched, or why that cannot be said.
-        self.answer: Callable[[bool | str], None] = _nobody
+        self.answer: Callable[[bool | str], None] = _ignore_outcome
         #: How far changes were processed when it was parked.
         self.parked = 0
         self.tick = 0
@@ -69,16 +69,16 @@ class Waiter:
             yield id_of(key)
 
 
-def _nobody(outcome: bool | str) -> None:
-    """Nobody has asked yet."""
+def _ignore_outcome(outcome: bool | str) -> None:
+    """Do nothing: the answer of a waiter that is not parked yet."""
 
 
-def _past(until_s: dict[int, float], now_s: float) -> list[int]:
-    """Those whose time is up; it comes in the order in which they came."""
-    return list(takewhile(lambda one: until_s[one] < now_s, until_s))
+def _expired_keys(until_s: dict[int, float], now_s: float) -> list[int]:
+    """The keys whose time is up; they are in the order of their times."""
+    return list(takewhile(lambda key: until_s[key] < now_s, until_s))
 
 
-class Parking:
+class Waiters:
     """The waiters of one stream.
 
     A key is hot while someone waits for it, and for a while after: whoever was woken comes back. So is a template, as
@@ -163,9 +163,9 @@ class Parking:
     def cool_down(self) -> None:
         """Forget keys and templates that were hot for long enough."""
         now_s = monotonic()
-        for key_id in _past(self.warm, now_s):
+        for key_id in _expired_keys(self.warm, now_s):
             del self.warm[key_id], self._hot_from[key_id]
-        for template in _past(self.warm_templates, now_s):
+        for template in _expired_keys(self.warm_templates, now_s):
             del self.warm_templates[template]
 
     @property
@@ -195,15 +195,15 @@ class Parking:
 
     def waiting_for(self, touched: dict[Key, int]) -> list[Waiter]:
         """Those for whom one of these keys was touched after their cursors; keys come with their positions."""
-        index, found = self.index, dict[Waiter, None]()
+        index, waiters = self.index, dict[Waiter, None]()
         for key, position in touched.items():
             for waiter in index.get(id_of(key), ()):
                 if position > waiter.since and waiter.wants(key):
-                    found[waiter] = None
+                    waiters[waiter] = None
         for waiter in self.broad:
             if any(position > waiter.since and waiter.wants(key) for key, position in touched.items()):
-                found[waiter] = None
-        return list(found)
+                waiters[waiter] = None
+        return list(waiters)
 
 
 class Deadlines:

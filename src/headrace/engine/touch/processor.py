@@ -1,14 +1,14 @@
-"""From changes to touches: each is put down in the journal, and in the bucket of those that someone waits for."""
+"""Turns changes into touched keys: all go into the journal, and those with waiters into the bucket."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
+from headrace.engine.touch.active_templates import ActiveTemplate, ActiveTemplates
 from headrace.engine.touch.counts import Counts
-from headrace.engine.touch.journal import Journal
-from headrace.engine.touch.parking import Parking
+from headrace.engine.touch.journal import TouchJournal
 from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED, Pressure
-from headrace.engine.touch.roster import Active, Roster
+from headrace.engine.touch.waiters import Waiters
 from headrace.profiles.state_protocol.keys import Key, table_key
 from headrace.profiles.state_protocol.messages import Change, touched_keys
 from headrace.profiles.state_protocol.templates import Template
@@ -33,7 +33,9 @@ class Bucket:
 class Processor:
     """Takes the changes of one stream, in their order."""
 
-    def __init__(self, journal: Journal, roster: Roster, parking: Parking, pressure: Pressure, counts: Counts) -> None:
+    def __init__(
+        self, journal: TouchJournal, roster: ActiveTemplates, parking: Waiters, pressure: Pressure, counts: Counts
+    ) -> None:
         self._journal = journal
         self._roster = roster
         self._parking = parking
@@ -56,25 +58,27 @@ class Processor:
 
     def _take(self, change: Change, position: int) -> None:
         table = _table_key(change.type)
-        actives = [one for one in self._roster.of(change.type) if position > one.active_from]
-        cold = [one.template for one in actives if self._is_left_cold(one)]
-        hot = [one.template for one in actives if one.template not in cold]
+        actives = [active for active in self._roster.of(change.type) if position > active.active_from]
+        cold = [active.template for active in actives if self._is_left_cold(active)]
+        hot = [active.template for active in actives if active.template not in cold]
         # What cannot be told is found out before anything is put down: the change is taken whole or not at all.
         policy = self.pressure.touch.on_missing_before
-        told = [] if self.pressure.mode is COARSE_ONLY else [touched_keys(one, change, policy) for one in hot]
+        keys_by_template = (
+            [] if self.pressure.mode is COARSE_ONLY else [touched_keys(template, change, policy) for template in hot]
+        )
         self._counts.table_touches += 1
         self._counts.touches += 1
         self._journal.record(table, position)
         if self._parking.hears(table):
-            self._tell(self.bucket.tables, table, position)
-        if hot and not told:
+            self._add_to_bucket(self.bucket.tables, table, position)
+        if hot and not keys_by_template:
             self._leave_out(position)
-        for template, keys in zip(hot, told, strict=False):
+        for template, keys in zip(hot, keys_by_template, strict=False):
             self._put_down(template, keys, position)
         for template in cold:
             self._leave_cold(template, position)
 
-    def _is_left_cold(self, active: Active) -> bool:
+    def _is_left_cold(self, active: ActiveTemplate) -> bool:
         return self.pressure.mode is RESTRICTED and self._parking.is_cold(active.template, active.active_from)
 
     def _put_down(self, template: Template, keys: set[Key] | None, position: int) -> None:
@@ -117,10 +121,10 @@ class Processor:
         for key in keys:
             self._journal.record(key, position)
             if self._parking.hears(key):
-                self._tell(self.bucket.rows, key, position)
+                self._add_to_bucket(self.bucket.rows, key, position)
 
-    def _tell(self, told: dict[Key, int], key: Key, position: int) -> None:
-        if len(told) < self.pressure.touch.memory.pending_max_keys:
-            told[key] = position
+    def _add_to_bucket(self, bucket_keys: dict[Key, int], key: Key, position: int) -> None:
+        if len(bucket_keys) < self.pressure.touch.memory.pending_max_keys:
+            bucket_keys[key] = position
         else:
             self.bucket.overflowed = True

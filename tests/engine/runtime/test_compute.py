@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from headrace.deadline import check_deadline
-from headrace.engine.runtime.computing import run_with_deadline
+from headrace.engine.runtime.compute import run_with_deadline
 from headrace.errors import BadRequest, TimedOut
 
 

@@ -1,17 +1,21 @@
-"""The templates that are active on a stream: who comes in, who is used, and who has to go."""
+"""The templates that are active on a stream, and a log of those that were activated, evicted or retired."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from time import time
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from headrace import decoding
+from headrace.engine.log.stream import Stream
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.settings import Templates
 from headrace.profiles.state_protocol.templates import Field, InvalidTemplate, Template
 from headrace.storage.touch import TemplateRow
+from headrace.types import rfc3339
 
 RATE_LIMITED: Literal["rate_limited"] = "rate_limited"
 INVALID: Literal["invalid"] = "invalid"
@@ -20,7 +24,7 @@ _MINUTE_MS = 60_000.0
 _NOWHERE = 2**62
 
 
-class Active:
+class ActiveTemplate:
     """A template that is in use."""
 
     __slots__ = ("active_from", "seen_ms", "stored_ms", "template", "ttl_ms")
@@ -34,52 +38,52 @@ class Active:
 
     def row(self) -> TemplateRow:
         """The template as it is stored."""
-        one = self.template
-        fields = msgspec.json.encode(one.fields).decode()
+        template = self.template
+        fields = msgspec.json.encode(template.fields).decode()
         times = int(self.seen_ms * 1000), int(self.ttl_ms)
-        return TemplateRow(keys.text(one.id), one.entity, fields, self.active_from, *times)
+        return TemplateRow(keys.text(template.id), template.entity, fields, self.active_from, *times)
 
 
 class Verdict(NamedTuple):
-    """What becomes of templates that were declared."""
+    """The outcome of declaring templates."""
 
     #: Those that are active now, new or not; and of these the new ones.
-    accepted: list[Active]
-    added: list[Active]
-    evicted: list[Active]
+    accepted: list[ActiveTemplate]
+    added: list[ActiveTemplate]
+    evicted: list[ActiveTemplate]
     #: (id, reason) of those that are not.
     denied: list[tuple[int, str]]
 
 
-class Roster:
-    """The active templates of one stream; the one that was used longest ago comes first."""
+class ActiveTemplates:
+    """The active templates of one stream, the least recently used first."""
 
     def __init__(self, settings: Templates, rows: Iterable[TemplateRow], now_ms: float) -> None:
         self.settings = settings
-        self._active: dict[int, Active] = {}
-        self._by_entity: dict[str, dict[int, Active]] = {}
+        self._active: dict[int, ActiveTemplate] = {}
+        self._by_entity: dict[str, dict[int, ActiveTemplate]] = {}
         self._tokens = settings.activation_rate_limit_per_minute
         self._filled_ms = now_ms
         for row in rows:
             template = Template(row.entity, _FIELDS.decode(row.fields))
-            self._add(Active(template, row.active_from, now_ms, row.ttl_ms))
+            self._add(ActiveTemplate(template, row.active_from, now_ms, row.ttl_ms))
 
     def __len__(self) -> int:
         return len(self._active)
 
-    def __iter__(self) -> Iterator[Active]:
+    def __iter__(self) -> Iterator[ActiveTemplate]:
         return iter(self._active.values())
 
-    def get(self, template: int) -> Active | None:
+    def get(self, template: int) -> ActiveTemplate | None:
         """The template of this id, if it is active."""
         return self._active.get(template)
 
-    def of(self, entity: str) -> Iterable[Active]:
+    def of(self, entity: str) -> Iterable[ActiveTemplate]:
         """The templates of an entity."""
         return self._by_entity.get(entity, {}).values()
 
     def see(self, templates: Iterable[int], now_ms: float) -> None:
-        """Someone uses these."""
+        """Note that templates were used now."""
         for template in templates:
             active = self._active.pop(template, None)
             if active is not None:
@@ -93,23 +97,23 @@ class Roster:
             if isinstance(template, InvalidTemplate):
                 verdict.denied.append((0, INVALID))
                 continue
-            known = self._active.get(template.id)
-            if known is not None and known.template.fields != template.fields:
+            existing = self._active.get(template.id)
+            if existing is not None and existing.template.fields != template.fields:
                 verdict.denied.append((template.id, INVALID))
-            elif known is not None:
-                known.ttl_ms = ttl_ms
+            elif existing is not None:
+                existing.ttl_ms = ttl_ms
                 self.see([template.id], now_ms)
-                verdict.accepted.append(known)
+                verdict.accepted.append(existing)
             elif not (self._may_enter(now_ms) and self._has_room(template, verdict)):
                 verdict.denied.append((template.id, RATE_LIMITED))
             else:
-                active = Active(template, _NOWHERE, now_ms, ttl_ms)
+                active = ActiveTemplate(template, _NOWHERE, now_ms, ttl_ms)
                 self._add(active)
                 verdict.accepted.append(active)
                 verdict.added.append(active)
         return verdict
 
-    def remove(self, actives: Iterable[Active]) -> None:
+    def remove(self, actives: Iterable[ActiveTemplate]) -> None:
         """Let templates go."""
         for active in actives:
             template = active.template
@@ -119,16 +123,20 @@ class Roster:
                 if not here:
                     del self._by_entity[template.entity]
 
-    def expired(self, now_ms: float) -> list[Active]:
+    def expired(self, now_ms: float) -> list[ActiveTemplate]:
         """Those that nobody has used for too long."""
         return [active for active in self._active.values() if active.seen_ms + active.ttl_ms < now_ms]
 
-    def unstored(self, now_ms: float) -> list[Active]:
+    def unstored(self, now_ms: float) -> list[ActiveTemplate]:
         """Those whose last use is to be stored."""
         old_ms = now_ms - self.settings.last_seen_persist_interval_ms
-        return [one for one in self._active.values() if one.seen_ms > one.stored_ms and one.stored_ms <= old_ms]
+        return [
+            active
+            for active in self._active.values()
+            if active.seen_ms > active.stored_ms and active.stored_ms <= old_ms
+        ]
 
-    def _add(self, active: Active) -> None:
+    def _add(self, active: ActiveTemplate) -> None:
         template = active.template
         self._active[template.id] = active
         self._by_entity.setdefault(template.entity, {})[template.id] = active
@@ -157,3 +165,48 @@ class Roster:
             return False
         self._tokens -= 1 if limit else 0
         return True
+
+
+_MOST = 10_000
+
+
+class TemplateLog:
+    """Records of activated, evicted and retired templates, at most 10,000; `take` empties it."""
+
+    def __init__(self) -> None:
+        self._records: deque[dict[str, Any]] = deque(maxlen=_MOST)
+
+    def activated(self, stream: Stream, actives: list[ActiveTemplate]) -> None:
+        """Record that templates were activated."""
+        self._note("live.template_activated", stream, actives, "declared")
+
+    def evicted(self, stream: Stream, actives: list[ActiveTemplate]) -> None:
+        """Record that templates were evicted."""
+        self._note("live.template_evicted", stream, actives, "cap_exceeded")
+
+    def retired(self, stream: Stream, actives: list[ActiveTemplate]) -> None:
+        """Record that templates were retired, since nobody used them."""
+        self._note("live.template_retired", stream, actives, "inactivity")
+
+    def take(self) -> list[dict[str, Any]]:
+        """The records since the last call."""
+        records = list(self._records)
+        self._records.clear()
+        return records
+
+    def _note(self, kind: str, stream: Stream, actives: list[ActiveTemplate], reason: str) -> None:
+        for active in actives:
+            template = active.template
+            record = {
+                "type": kind,
+                "ts": rfc3339(int(time() * 1_000_000)),
+                "stream": stream.name,
+                "templateId": keys.text(template.id),
+                "entity": template.entity,
+                "fields": [field.name for field in template.fields],
+                "encodings": [field.encoding for field in template.fields],
+                "lastSeenAt": rfc3339(int(active.seen_ms * 1000)),
+                "inactivityTtlMs": active.ttl_ms,
+                "reason": reason,
+            }
+            self._records.append(record)

@@ -22,7 +22,7 @@ from headrace.format.object_names import state_key
 from headrace.format.state.reader import StateReader
 from headrace.format.state.writer import Packed
 from headrace.pipeline.kernels.features import uploaded
-from headrace.pipeline.kernels.units import Kernel, Place, failure, place
+from headrace.pipeline.kernels.units import Kernel, Workspace, failure, open_workspace
 from headrace.reduce import build_states
 from headrace.reduce.features import lanes
 from headrace.reduce.features.build import defined_by
@@ -63,32 +63,32 @@ class Split(NamedTuple):
 Read = Callable[[Split, int, StateReader], Iterator[pa.RecordBatch]]
 
 
-def split(unit: Unit) -> Split:
+def split_unit(unit: Unit) -> Split:
     """Which lives of a unit Catalyst reduces."""
-    lives = unit.lives or {}
+    life_ids = unit.lives or {}
     if unit.job != "features":
-        return Split([], lives)
+        return Split([], life_ids)
     reducer = defined_by(unit).reducer
-    found = [] if reducer.may_restart(unit.first_seq, unit.end_seq) else lanes.assign_lanes(reducer)
-    reduced = {member.life for lane in found for member in lane.members}
-    return Split(found if reduced else [], {name: life for name, life in lives.items() if life not in reduced})
+    unit_lanes = [] if reducer.may_restart(unit.first_seq, unit.end_seq) else lanes.assign_lanes(reducer)
+    reduced = {member.life for lane in unit_lanes for member in lane.members}
+    return Split(unit_lanes if reduced else [], {name: life for name, life in life_ids.items() if life not in reduced})
 
 
 def in_lanes(gathers: bool) -> Read:
     """Rows of lives that Catalyst reduces: of those whose aggregates hold more than a number, or of the others."""
 
-    def read(found: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
-        chosen = found.alike(gathers)
+    def read(unit_split: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
+        chosen = unit_split.alike(gathers)
         for keys, states in reader.columns({member.life for lane in chosen for member in lane.members}):
             yield from lanes.explode_states(chosen, keys, states)
 
     return read
 
 
-def in_order(found: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
-    """Rows of the other lives."""
-    given = reader.rows(found.in_order.values())
-    while some := list(islice(given, _BATCH)):
+def in_order(unit_split: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
+    """Rows of lives that are merged in order."""
+    rows = reader.rows(unit_split.in_order.values())
+    while some := list(islice(rows, _BATCH)):
         keys, states = zip(*some, strict=True)
         same = {"lane": [_IN_ORDER] * len(keys), "pane": [number] * len(keys)}
         yield pa.RecordBatch.from_pydict({"key": list(keys), **same, "packed": [*map(_PACK, states)]})
@@ -106,7 +106,7 @@ def rows(read: Read, packs: Sequence[Sequence[int]], units: Sequence[bytes], sha
         for batch in batches:
             for number in (number for pack in batch.column(0).to_pylist() for number in packs[pack]):
                 for made in _rows(read, decoding.decode(units[number], Unit), store):
-                    yield _shaped(made, number, shape)
+                    yield _add_columns(made, number, shape)
 
     return run
 
@@ -117,7 +117,7 @@ def combined(units: Sequence[bytes], store: str) -> Kernel:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, own in groupby(_chunks(batches), key=lambda chunk: chunk["unit"][0].as_py()):
             unit = decoding.decode(units[number], Unit)
-            encoded = msgspec.json.encode({"unit": unit.unit, **_combined(unit, own, store)}).decode()
+            encoded = msgspec.json.encode({"unit": unit.unit, **_combine_unit(unit, own, store)}).decode()
             yield pa.RecordBatch.from_pydict({"result": pa.array([encoded], pa.string())})
 
     return run
@@ -126,28 +126,28 @@ def combined(units: Sequence[bytes], store: str) -> Kernel:
 def _rows(read: Read, unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
     try:
         with ExitStack() as stack:
-            here = stack.enter_context(place(store))
-            readers = [_opened(unit, number, here, stack) for number in range(len(unit.states))]
-            yield _said(None)
-            found = split(unit)
+            here = stack.enter_context(open_workspace(store))
+            readers = [_open_state(unit, number, here, stack) for number in range(len(unit.states))]
+            yield _failure_row(None)
+            unit_split = split_unit(unit)
             for number, reader in enumerate(readers):
-                yield from read(found, number, reader)
+                yield from read(unit_split, number, reader)
     except Exception as reason:  # that of one unit must not be that of the others
-        yield _said(msgspec.json.encode(failure(reason)))
+        yield _failure_row(msgspec.json.encode(failure(reason)))
 
 
-def _said(failed: bytes | None) -> pa.RecordBatch:
+def _failure_row(failed: bytes | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"packed": pa.array([failed], pa.binary())})
 
 
-def _opened(unit: Unit, number: int, here: Place, stack: ExitStack) -> StateReader:
+def _open_state(unit: Unit, number: int, here: Workspace, stack: ExitStack) -> StateReader:
     state = unit.states[number]
     key = state_key(unit.stream, unit.incarnation, state.name)
     path = stack.enter_context(here.borrowed(key, state.bytes, f"{number}.parquet"))
     return StateReader(path, key, sha256=state.sha256)
 
 
-def _shaped(batch: pa.RecordBatch, unit: int, shape: pa.Schema) -> pa.RecordBatch:
+def _add_columns(batch: pa.RecordBatch, unit: int, shape: pa.Schema) -> pa.RecordBatch:
     """Rows in all columns, null in those that they lack."""
     held = {name: batch.column(name) for name in batch.schema.names}
     held["unit"] = pa.repeat(pa.scalar(unit, pa.int32()), len(batch))
@@ -161,7 +161,7 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Rows of one unit at a time, with all those of their keys."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
-        begun = _begun(held[-1].slice(len(held[-1]) - 1) if held else None, batch)
+        begun = _key_starts(held[-1].slice(len(held[-1]) - 1) if held else None, batch)
         if begun:
             yield from _by_unit([*held, batch.slice(0, begun[-1])])
             held = []
@@ -169,7 +169,7 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     yield from _by_unit(held)
 
 
-def _begun(last: pa.RecordBatch | None, batch: pa.RecordBatch) -> list[int]:
+def _key_starts(last: pa.RecordBatch | None, batch: pa.RecordBatch) -> list[int]:
     """Where keys begin that are not those of the rows before."""
     table = pa.Table.from_batches([batch] if last is None else [last, batch]).select(["unit", "key"])
     units, keys = (pc.fill_null(table[name], none).combine_chunks() for name, none in (("unit", -1), ("key", b"")))
@@ -184,14 +184,14 @@ def _by_unit(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield from (table.slice(start, end - start) for start, end in pairwise([*starts, len(table)]))
 
 
-def _combined(unit: Unit, chunks: Iterator[pa.Table], store: str) -> dict[str, Any]:
+def _combine_unit(unit: Unit, chunks: Iterator[pa.Table], store: str) -> dict[str, Any]:
     first = next(chunks)
     try:
         said = first["key"].null_count
         for failed in first["packed"][:said].drop_null():
             result: dict[str, Any] = msgspec.json.decode(failed.as_py())
             return result
-        with place(store) as here:
+        with open_workspace(store) as here:
             return uploaded(unit, here, _keys(unit, chain([first.slice(said)], chunks)))
     except Exception as reason:  # that of one unit must not be that of the others
         return failure(reason)
@@ -199,18 +199,20 @@ def _combined(unit: Unit, chunks: Iterator[pa.Table], store: str) -> dict[str, A
 
 def _keys(unit: Unit, chunks: Iterator[pa.Table]) -> Iterator[Packed]:
     """The keys of a unit in order, with what they have."""
-    found = split(unit)
-    rest = msgspec.structs.replace(unit, lives=found.in_order)
+    unit_split = split_unit(unit)
+    rest = msgspec.structs.replace(unit, lives=unit_split.in_order)
     for chunk in chunks:
-        ordered = build_states.merge_states(rest, _held(chunk)) if found.in_order else iter(())
-        if not found.lanes:
+        ordered = build_states.merge_states(rest, _ordered_rows(chunk)) if unit_split.in_order else iter(())
+        if not unit_split.lanes:
             yield from ordered
             continue
         states = dict(ordered)
-        yield from ((key, {**states.get(key, {}), **packed}) for key, packed in lanes.implode_rows(found.lanes, chunk))
+        yield from (
+            (key, {**states.get(key, {}), **packed}) for key, packed in lanes.implode_rows(unit_split.lanes, chunk)
+        )
 
 
-def _held(chunk: pa.Table) -> Iterator[build_states.InputRow]:
+def _ordered_rows(chunk: pa.Table) -> Iterator[build_states.InputRow]:
     own = chunk.filter(pc.equal(chunk["lane"], _IN_ORDER))
     columns = (own[name].to_pylist() for name in ("key", "pane", "packed"))
     return ((key, number, _PACKED.decode(packed)) for key, number, packed in zip(*columns, strict=True))

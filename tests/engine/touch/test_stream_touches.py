@@ -10,10 +10,10 @@ import pytest
 
 from engine.touch.touched import NAME, Touched, by, change
 from headrace.engine.system_streams import System
-from headrace.engine.touch import touching
+from headrace.engine.touch import stream_touches
 from headrace.engine.touch.live import LiveMetrics
-from headrace.engine.touch.parking import FINE_KEY, TABLE_KEY, TEMPLATE_KEY
 from headrace.engine.touch.report import report
+from headrace.engine.touch.waiters import FINE_KEY, TABLE_KEY, TEMPLATE_KEY
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.templates import InvalidTemplate
@@ -89,7 +89,7 @@ def test_a_template_is_not_told_of_what_was_before(tmp_path: Path) -> None:
         assert db.ask(start, A).outcome is None
         # Who says which templates its keys are of is told that something may have been.
         assert db.ask(start, A, templates=(BY_USER,)).outcome is True
-        assert db.ask(start, A, templates=(BY_USER,), exact=True).outcome == touching.CANNOT_TELL
+        assert db.ask(start, A, templates=(BY_USER,), exact=True).outcome == stream_touches.CANNOT_TELL
         assert db.ask(db.cursor, A, templates=(BY_USER,)).outcome is None
 
 
@@ -130,14 +130,14 @@ def test_a_cursor_from_before_the_journal_is_stale(tmp_path: Path, monkeypatch: 
         db.append(insert("a"), insert("a"), insert("a"))
         db.settle()
         db.rig.reopen()
-        assert db.ask(f"{epoch}:0", A).outcome == touching.TOO_OLD
+        assert db.ask(f"{epoch}:0", A).outcome == stream_touches.TOO_OLD
         assert db.ask(f"{epoch}:1", A).outcome is None
         assert db.ask(f"{epoch}:99", A).outcome is None
 
 
 def test_a_cursor_of_another_journal_is_stale(tmp_path: Path) -> None:
     with Touched(tmp_path) as db:
-        assert db.ask(f"{'0' * 16}:0", A).outcome == touching.OTHER_EPOCH
+        assert db.ask(f"{'0' * 16}:0", A).outcome == stream_touches.OTHER_EPOCH
         for cursor in ("", "x", "0:0", f"{'0' * 16}:-1", f"{'0' * 16}:", "NOW"):
             with pytest.raises(BadRequest):
                 db.ask(cursor, A)
@@ -149,7 +149,7 @@ def test_another_life_of_the_stream_has_another_journal(tmp_path: Path) -> None:
         db.rig.delete(NAME)
         assert wait.outcome == ""
         db.rig.create(NAME, "application/json", profile=profile)
-        assert db.ask(cursor, A).outcome == touching.OTHER_EPOCH
+        assert db.ask(cursor, A).outcome == stream_touches.OTHER_EPOCH
 
 
 def test_a_stream_that_does_not_tell_touches_has_none(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_an_exact_wait_does_not_take_a_key_of_the_same_id_for_its_own(tmp_path: 
         db.append(insert("a"))
         db.settle()
         assert (plain.outcome, exact.outcome) == (None, None)
-        assert db.ask(start, like_a, exact=True).outcome == touching.CANNOT_TELL
+        assert db.ask(start, like_a, exact=True).outcome == stream_touches.CANNOT_TELL
 
 
 @pytest.mark.parametrize("templates", [(), (BY_USER,)])
@@ -194,7 +194,7 @@ def test_who_waits_is_told_exactly_while_rows_are_left_out(tmp_path: Path, templ
         # Nobody waited for this one, so whether it was touched is not known.
         late = keys.watch_key(BY_USER.id, ["c"])
         assert db.ask(start, late, templates=templates).outcome is True
-        assert db.ask(start, late, exact=True).outcome == touching.CANNOT_TELL
+        assert db.ask(start, late, exact=True).outcome == stream_touches.CANNOT_TELL
         # Who was woken comes back, and is told exactly again.
         again = db.ask(db.cursor, A, templates=templates)
         assert again.outcome is None
@@ -214,7 +214,7 @@ def test_tables_stand_for_rows_where_even_those_are_too_many(tmp_path: Path, tem
         db.settle()
         assert db.touching.mode == "coarseOnly"
         assert wait.outcome is woken
-        assert exact.outcome == (touching.CANNOT_TELL if woken else None)
+        assert exact.outcome == (stream_touches.CANNOT_TELL if woken else None)
         late = db.ask(start, B, templates=templates)
         assert late.outcome is woken
         assert late.waiter.kind == (TABLE_KEY if templates else FINE_KEY)
@@ -249,7 +249,7 @@ def test_templates_that_nobody_waits_for_are_left_out_under_pressure(tmp_path: P
         late = keys.watch_key(cold.id, ["open"])
         assert db.ask(start, late, templates=(cold,)).outcome is True
         assert db.ask(start, late).outcome is True
-        assert db.ask(start, late, exact=True).outcome == touching.CANNOT_TELL
+        assert db.ask(start, late, exact=True).outcome == stream_touches.CANNOT_TELL
         assert db.ask(db.cursor, late, templates=(cold,)).outcome is None
 
 
@@ -319,9 +319,9 @@ def test_an_update_that_does_not_say_what_was_before_goes_by_the_rule(
         table = db.ask("now", TABLE)
         db.append(change("todos", "update", after={"user": "a"}))
         db.settle()
-        expected = [touching.HALTED if one == "halted" else one for one in (bare, named)]
+        expected = [stream_touches.HALTED if one == "halted" else one for one in (bare, named)]
         assert [wait.outcome for wait in waits] == expected
-        assert table.outcome == (touching.HALTED if policy == "error" else True)
+        assert table.outcome == (stream_touches.HALTED if policy == "error" else True)
 
 
 def test_a_stream_that_has_halted_goes_on_under_another_rule(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_stream_that_has_halted_goes_on_under_another_rule(tmp_path: Path) -> 
         cursor = db.cursor
         db.append(insert("a"), change("todos", "update", after={"user": "b"}), insert("b"))
         db.settle()
-        assert db.ask("now", A).outcome == touching.HALTED
+        assert db.ask("now", A).outcome == stream_touches.HALTED
         assert db.touching.lag == 2
         stream = db.rig.find(NAME)
         stream.profile = stream.profile.replace('"error"', '"skipBefore"')
@@ -424,7 +424,7 @@ def test_the_template_that_was_used_longest_ago_makes_room(tmp_path: Path) -> No
         gone = db.activate(last).evicted
         assert [active.template.id for active in gone] == [three.id]
         assert wait.outcome is None
-        assert db.ask("now", 5, templates=(two,)).outcome == touching.NOT_ACTIVE
+        assert db.ask("now", 5, templates=(two,)).outcome == stream_touches.NOT_ACTIVE
         db.rig.reopen()
         assert {active.template.id for active in db.touching.roster} == {one.id, other.id, last.id}
 
@@ -434,7 +434,7 @@ def test_who_waits_for_rows_of_a_template_that_goes_is_told(tmp_path: Path) -> N
         db.activate(BY_USER)
         wait, bare = db.ask("now", A, templates=(BY_USER,)), db.ask("now", A)
         db.activate(by("todos", "status"))
-        assert (wait.outcome, bare.outcome) == (touching.NOT_ACTIVE, None)
+        assert (wait.outcome, bare.outcome) == (stream_touches.NOT_ACTIVE, None)
 
 
 def test_one_request_does_not_push_out_its_own_templates(tmp_path: Path) -> None:
@@ -450,7 +450,7 @@ def test_a_template_that_nobody_uses_is_retired(tmp_path: Path) -> None:
         db.rig.run(db.rig.engine.touches._tidy(db.touching))
         assert len(db.touching.roster) == 1
         assert db.touching.counts.retired == 1
-        assert db.ask("now", A, templates=(BY_USER,)).outcome == touching.NOT_ACTIVE
+        assert db.ask("now", A, templates=(BY_USER,)).outcome == stream_touches.NOT_ACTIVE
         db.rig.reopen()
         assert len(db.touching.roster) == 1
 
@@ -493,5 +493,5 @@ def test_touches_that_are_switched_off_are_forgotten(tmp_path: Path) -> None:
         db.rig.run(db.rig.engine.touches._end(stream))
         assert wait.outcome == ""
         stream.profile = profile
-        assert db.ask(cursor, A).outcome == touching.OTHER_EPOCH
+        assert db.ask(cursor, A).outcome == stream_touches.OTHER_EPOCH
         assert not len(db.touching.roster)

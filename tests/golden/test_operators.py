@@ -1,0 +1,47 @@
+"""States that operators of earlier commits packed, read and continued by the operators of today."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from golden.write_operators import EVENTS, NOW_MS, TYPES
+from headrace.reduce.features.operators import operator
+from headrace.reduce.features.state_bytes import pack, unpack
+from headrace.schema.descriptor.nodes import Feature
+from headrace.schema.descriptor.operators import OPERATORS
+
+CASES = [
+    pytest.param(case, id=f"{path.stem.partition('-')[2]}-{case['op']}-{'window' in case['params']}")
+    for path in sorted(Path(__file__).parent.glob("operators-*.json"))
+    for case in json.loads(path.read_text())
+]
+#: Answers that were divided by the deviation of a sample then, and are divided by that of the population now.
+BY_POPULATION = {"z_score", "seasonal_deviation"}
+LATER = [(at_ms + 45_000, row) for at_ms, row in EVENTS]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_packed_state_answers_as_it_did_and_goes_on_as_one_of_today(case: dict[str, Any]) -> None:
+    reducer = operator(Feature(case["op"], case["params"]), TYPES)
+    stored, fresh = unpack(base64.b64decode(case["packed"])), None
+    answer = case["answer"]
+    if case["op"] in BY_POPULATION:
+        answer = pytest.approx(answer * math.sqrt(len(EVENTS) / (len(EVENTS) - 1)))
+    assert reducer.finish(stored, NOW_MS) == answer
+    for seq, (at_ms, row) in enumerate(EVENTS):
+        fresh = reducer.fold(fresh, at_ms, seq, row, True)
+    for seq, (at_ms, row) in enumerate(LATER, start=len(EVENTS)):
+        stored = reducer.fold(stored, at_ms, seq, row, True)
+        fresh = reducer.fold(fresh, at_ms, seq, row, True)
+    assert pack(stored) == pack(fresh)
+    assert reducer.finish(stored, NOW_MS) == reducer.finish(fresh, NOW_MS)
+
+
+def test_every_operator_has_a_packed_state() -> None:
+    assert {case.values[0]["op"] for case in CASES} == OPERATORS.keys()  # type: ignore[attr-defined, index]
