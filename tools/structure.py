@@ -18,12 +18,12 @@ SOURCE = Path(__file__).parents[1] / "src" / "headrace"
 
 #: How many findings of a rule are tolerated. Lower a number when it can be lowered, and never raise one.
 CEILINGS = {
-    "repeated class name": 21,
-    "gerund as module name": 38,
-    "vague name": 776,
-    "local import": 51,
-    "local import without a reason": 49,
-    "small module": 25,
+    "repeated class name": 0,
+    "gerund as module name": 0,
+    "vague name": 96,
+    "local import": 16,
+    "local import without a reason": 0,
+    "small module": 11,
 }
 #: Modules whose name ends like a gerund, and why they may.
 GERUNDS = {

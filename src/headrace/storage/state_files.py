@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import apsw
 import msgspec
@@ -34,9 +34,6 @@ from headrace.storage.download import check, download
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles
 from headrace.storage.files import create_private
 from headrace.storage.objects import Objects
-
-if TYPE_CHECKING:
-    from headrace.format.state.reader import StateReader
 
 _SUFFIX, _SCRATCH = ".sums", "headrace-state-"
 #: Files of earlier versions, whose rows have no checksums.
@@ -145,8 +142,6 @@ class StateFiles:
     @contextmanager
     def fetched(self, stream: str, incarnation: str, state: State) -> Iterator[StateReader]:
         """A state for reading from its beginning to its end, verified."""
-        from headrace.format.state.reader import StateReader
-
         key = state_key(stream, incarnation, state.name)
         local = self._objects.local_path(key)
         if local is not None:

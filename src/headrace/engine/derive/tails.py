@@ -19,13 +19,12 @@ from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce.states.definition import EventRun, Shapes
 from headrace.reduce.states.fold import runs_of_batch
-from headrace.reduce.states.pending_events import PendingEvents
+from headrace.reduce.states.pending_events import Block, PendingEvents
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.wal import Entries, Wal
 
 if TYPE_CHECKING:
-    from headrace.reduce.states.pending_events import Block, PendingEvents
     from headrace.storage.segments import Segments
 
 
@@ -86,8 +85,6 @@ class Follower:
 
     def gather(self, stream: Stream, head: Head, room_bytes: int, ends: float) -> bool:
         """Keep the events that tails lack in memory, unfolded; False where not all are there by a moment."""
-        from headrace.reduce.states.pending_events import PendingEvents
-
         start = head.next_seq - self.lag(head)
         pending = self.pending
         if pending is None or pending.start > start:

@@ -34,6 +34,7 @@ from headrace.engine.verification.verify_job import (
 )
 from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
+from headrace.format.segment.body_runs import body_runs
 from headrace.format.segment.decoded import DecodedCache
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Trial
@@ -242,8 +243,6 @@ class VerifyThread(BackgroundThread):
         return await self.run(self._check_events, row, stream, head, where)
 
     def _check_events(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
-        from headrace.format.segment.body_runs import body_runs
-
         if where.first < head.first_seq:
             return where.first, Findings()
         trial, findings, at = self._trial(row), Findings(), where.first
