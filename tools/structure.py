@@ -19,8 +19,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "headrace"
 #: How many findings of a rule are tolerated. Lower a number when it can be lowered, and never raise one.
 CEILINGS = {
     "repeated class name": 0,
-    "gerund as module name": 2,
-    "vague name": 100,
+    "gerund as module name": 0,
+    "vague name": 57,
     "local import": 16,
     "local import without a reason": 0,
     "small module": 11,

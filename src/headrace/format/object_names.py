@@ -18,10 +18,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from headrace.format.companion.layout import PartName
 
 MANIFESTS, SEGMENTS, COMPANIONS, STATES = "manifests", "segments", "companions", "states"
 
@@ -88,12 +84,12 @@ def check_key_part(part: str) -> str:
     return part
 
 
-def file_name(name: str, part: PartName) -> str:
+def file_name(name: str, part: str) -> str:
     """The last part of an object's key, and what the file is called."""
     return f"{name}.{part}.parquet"
 
 
-def companion_key(stream: str, incarnation: str, name: str, part: PartName) -> str:
+def companion_key(stream: str, incarnation: str, name: str, part: str) -> str:
     """The key of one object of a companion."""
     return f"{COMPANIONS}/{name_hash(stream)}/{check_key_part(incarnation)}/{file_name(name, part)}"
 

@@ -139,7 +139,7 @@ class Searched:
         defined = self.archive.defined(stream, head)
         definition = defined.definition
         batches = []
-        with self.archive.look(stream, head, defined) as look:
+        with self.archive.snapshot(stream, head, defined) as look:
             at = start
             while at < stop:
                 chunk = look.events.first_chunk(at, stop)

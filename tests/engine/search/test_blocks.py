@@ -226,7 +226,7 @@ def test_blocks_go_once_companions_describe_their_events(tmp_path: Path) -> None
         assert len(stream.ask("has:time", size=500, sort=["time:asc"]).seqs) == 200
         stream.index(0, 105)
         head = stream.stream.head
-        with stream.archive.look(stream.stream, head, stream.archive.defined(stream.stream, head)) as look:
+        with stream.archive.snapshot(stream.stream, head, stream.archive.defined(stream.stream, head)) as look:
             look.release()
         assert lines(stream)[0][0] == 100 and lines(stream)[-1][1] == 200
         assert len(stream.ask("has:time", size=500).seqs) == 200

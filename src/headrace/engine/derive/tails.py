@@ -19,13 +19,12 @@ from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce.states.definition import EventRun, Shapes
 from headrace.reduce.states.fold import runs_of_batch
-from headrace.reduce.states.pending_events import PendingEvents
+from headrace.reduce.states.pending_events import Block, PendingEvents
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.wal import Entries, Wal
 
 if TYPE_CHECKING:
-    from headrace.reduce.states.pending_events import Block
     from headrace.storage.segments import Segments
 
 

@@ -75,13 +75,17 @@ class ApplyFeatureChange(StreamChange):
 
     def _note(self, batch: Batch) -> None:
         plan, change = self.current.document.plan, self.proposal.change
-        facts = {"added": plan.added, "removed": plan.removed, "changed": [one["name"] for one in plan.changed]}
+        facts = {
+            "added": plan.added,
+            "removed": plan.removed,
+            "changed": [node["name"] for node in plan.changed],
+        }
         version = self.current.version
         batch.note("features_registered", self.who, version=version, app=change.app, action=plan.action, **facts)
-        for one in plan.streams:
-            what = _TOLD.get(one["change"], "schema_changed")
-            facts = {} if what == "stream_deleted" else {"version": one["schema_version"]}
-            batch.note(what, self.who, stream=EVENTS + one["event"], **facts)
+        for changed_node in plan.streams:
+            what = _TOLD.get(changed_node["change"], "schema_changed")
+            facts = {} if what == "stream_deleted" else {"version": changed_node["schema_version"]}
+            batch.note(what, self.who, stream=EVENTS + changed_node["event"], **facts)
 
     def _events(self) -> dict[str, Event]:
         return {name: node for name, node in self.proposal.nodes.items() if isinstance(node, Event)}

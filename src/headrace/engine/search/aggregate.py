@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.search.archive import Archive, Described, Look
+from headrace.engine.search.archive import Archive, IndexedRange, SearchSnapshot
 from headrace.engine.search.attempts import tried
 from headrace.engine.search.definitions import Defined
 from headrace.engine.search.documents import Documents
@@ -72,7 +72,11 @@ def aggregate(
     """
     answer_by = answer_by or deadline
     return tried(
-        archive, stream, head, defined, lambda look: _Aggregate(archive, look, request, deadline, answer_by).run()
+        archive,
+        stream,
+        head,
+        defined,
+        lambda snapshot: _Aggregate(archive, snapshot, request, deadline, answer_by).run(),
     )
 
 
@@ -80,19 +84,24 @@ class _Aggregate:
     """One aggregate on one look."""
 
     def __init__(
-        self, archive: Archive, look: Look, request: AggregateRequest, deadline: Deadline, answer_by: Deadline
+        self,
+        archive: Archive,
+        snapshot: SearchSnapshot,
+        request: AggregateRequest,
+        deadline: Deadline,
+        answer_by: Deadline,
     ) -> None:
-        self._look, self._deadline, self._answer_by = look, deadline, answer_by
+        self._snapshot, self._deadline, self._answer_by = snapshot, deadline, answer_by
         # Of the rollup only what is asked for is computed; which events count in it, all of its dimensions say.
         self._asked, self._where = request.aggregate.narrowed(), request.where
-        self._search = look.defined.definition.search
+        self._search = snapshot.defined.definition.search
         self._whole, self._rollup = request.aggregate.rollup, self._asked.rollup
         self._trees = include_queries(self._rollup)
         self._wanted = None if self._where is None else wanted_values(self._where, self._whole, self._search)
         self._matches = predicate.compile(self._where, self._search) if self._where is not None else lambda _: True
         self._tally = Tally()
-        self._documents = Documents(look, self._tally)
-        self._walk = Walk(archive, look, self._tally, backward=True, is_needed=lambda *_: True, parts=_PARTS)
+        self._documents = Documents(snapshot, self._tally)
+        self._walk = Walk(archive, snapshot, self._tally, backward=True, is_needed=lambda *_: True, parts=_PARTS)
         self._most_groups = archive.group_limits.groups
         self._buckets = Buckets(self._asked, self._search, archive.group_limits, answer_by)
         self._pending: dict[Spans, list[pa.Table]] = {}
@@ -102,7 +111,7 @@ class _Aggregate:
 
     def run(self) -> Aggregated:
         """Look at everything, as far as the time goes, the newest first."""
-        stretches = self._look.stretches(self._fields(), [self._rollup.name])
+        stretches = self._snapshot.stretches(self._fields(), [self._rollup.name])
         self._walk.note(self._walk.visit(stretches[::-1], self._deadline, self._visit))
         with suppress(OutOfTime):
             for spans in self._pending:
@@ -110,13 +119,13 @@ class _Aggregate:
         finished = self._buckets.finish()
         if self._is_cut or not finished.is_complete:
             self._walk.leave_out_all()
-        look, missing = self._look, self._walk.missing(len(self._documents.unreadable))
-        return Aggregated(look.start, look.stop, finished.buckets, missing, self._tally, self._used_rollups)
+        snapshot, missing = self._snapshot, self._walk.missing(len(self._documents.unreadable))
+        return Aggregated(snapshot.start, snapshot.stop, finished.buckets, missing, self._tally, self._used_rollups)
 
     def _fields(self) -> set[str]:
         """Every field that is asked, by a query or to be measured."""
-        asked = [*self._trees, *([] if self._where is None else [self._where])]
-        trees_ask = {name for tree in asked for name in query_fields(tree, self._search)}
+        trees = [*self._trees, *([] if self._where is None else [self._where])]
+        trees_ask = {name for tree in trees for name in query_fields(tree, self._search)}
         return self._columns() | set(self._whole.dimensions) | trees_ask
 
     def _columns(self) -> set[str]:
@@ -124,7 +133,7 @@ class _Aggregate:
         measured = (getattr(measure, "field", None) for measure in self._rollup.measures.values())
         return {self._rollup.timestamp, *self._rollup.dimensions, *(name for name in measured if name is not None)}
 
-    def _visit(self, piece: Described, _: Deadline) -> None:
+    def _visit(self, piece: IndexedRange, _: Deadline) -> None:
         companion = piece.companion
         spans: Spans = ((self._asked.start, self._asked.end),)
         is_whole = (piece.start, piece.stop) == (companion.first_seq, companion.end_seq)
@@ -156,7 +165,7 @@ class _Aggregate:
         dimensions = (self._search[name] for name in self._whole.dimensions)
         return self._matches(document) and all(len(values(field, document)) <= 1 for field in dimensions)
 
-    def _gather(self, piece: Described, spans: Spans) -> None:
+    def _gather(self, piece: IndexedRange, spans: Spans) -> None:
         """Take the columns of events whose time may be in the spans; many companions are reduced together."""
         evaluator = Evaluator(piece.companion, self._search, self._tally)
         first, pending = piece.companion.first_seq, self._pending.setdefault(spans, [])

@@ -46,7 +46,7 @@ _CACHE_BYTES = 2 * 1024 * 1024
 _MOST_IDLE = 8
 
 
-class Stretch(NamedTuple):
+class CoveredRange(NamedTuple):
     """Consecutive events, and the companion in files that describes them; None where there is none."""
 
     start: int
@@ -54,7 +54,7 @@ class Stretch(NamedTuple):
     companion: Companion | None
 
 
-class Described(NamedTuple):
+class IndexedRange(NamedTuple):
     """Events ``start`` to ``stop``, and a companion that describes them, and perhaps others."""
 
     companion: Rows
@@ -64,7 +64,7 @@ class Described(NamedTuple):
     times: tuple[int, int] | None
 
 
-class Look:
+class SearchSnapshot:
     """A stream as of one head, for one answer."""
 
     def __init__(self, archive: Archive, link: _Link, stream: Stream, head: Head, defined: Defined) -> None:
@@ -81,41 +81,46 @@ class Look:
         self.start = min(max(row.first_seq, head.first_seq, defined.registry.readable_from), head.next_seq)
         self.stop = head.next_seq
 
-    def stretches(self, fields: Collection[str], rollups: Collection[str] = ()) -> list[Stretch]:
+    def stretches(self, fields: Collection[str], rollups: Collection[str] = ()) -> list[CoveredRange]:
         """All events in order, by the companions that hold these fields and rollups as they are defined now."""
-        listed = [one for one in self._coverage.listed(self.stream) if not self._archive.is_damaged(one)]
-        usable = [one for one in listed if may_answer(one, self.defined, fields, rollups)]
+        listed = [
+            companion for companion in self._coverage.listed(self.stream) if not self._archive.is_damaged(companion)
+        ]
+        usable = [companion for companion in listed if may_answer(companion, self.defined, fields, rollups)]
         whole = Range(self.start, self.stop)
-        chosen = [one for one in widest(usable) if span(one).overlaps(whole)]
-        covered = [Stretch(max(one.first_seq, self.start), min(one.end_seq, self.stop), one) for one in chosen]
-        gaps = [Stretch(*gap, None) for gap in without([whole], map(span, chosen))]
-        return sorted([*covered, *gaps], key=lambda stretch: stretch.start)
+        chosen = [companion for companion in widest(usable) if span(companion).overlaps(whole)]
+        covered = [
+            CoveredRange(max(companion.first_seq, self.start), min(companion.end_seq, self.stop), companion)
+            for companion in chosen
+        ]
+        gaps = [CoveredRange(*gap, None) for gap in without([whole], map(span, chosen))]
+        return sorted([*covered, *gaps], key=lambda each: each.start)
 
     @contextmanager
     def described(
         self,
-        stretch: Stretch,
+        covered: CoveredRange,
         parts: Collection[PartName],
         *,
         newest_first: bool = True,
         deadline: Deadline | None = None,
-    ) -> Iterator[Iterator[Described]]:
+    ) -> Iterator[Iterator[IndexedRange]]:
         """The companions of a stretch, one after the other."""
-        if stretch.companion is not None:
+        if covered.companion is not None:
             stream = self.stream
-            with self._archive.files.open(stream.name, stream.incarnation, stretch.companion, parts) as opened:
-                yield iter([Described(opened, stretch.start, stretch.stop, self.times(stretch.companion))])
+            with self._archive.files.open(stream.name, stream.incarnation, covered.companion, parts) as opened:
+                yield iter([IndexedRange(opened, covered.start, covered.stop, self.times(covered.companion))])
             return
         pieces = self._blocks.pieces(
             self.stream.incarnation,
             self.defined,
             self.events,
-            stretch.start,
-            stretch.stop,
+            covered.start,
+            covered.stop,
             newest_first=newest_first,
             deadline=deadline,
         )
-        yield (Described(*piece, piece.companion.info.times) for piece in pieces)
+        yield (IndexedRange(*piece, piece.companion.info.times) for piece in pieces)
 
     def extract(self, start: int, stop: int) -> None:
         """Extract the columns of a range of events, where no companion holds everything that is defined."""
@@ -225,11 +230,11 @@ class Archive:
         self._damaged.add(companion.name)
 
     @contextmanager
-    def look(self, stream: Stream, head: Head, defined: Defined) -> Iterator[Look]:
+    def snapshot(self, stream: Stream, head: Head, defined: Defined) -> Iterator[SearchSnapshot]:
         """A look at a stream, as it is at one head."""
         link = self._borrowed()
         try:
-            yield Look(self, link, stream, head, defined)
+            yield SearchSnapshot(self, link, stream, head, defined)
         finally:
             self._give_back(link)
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from headrace.engine.history.stored_events import EventsMoved, MissingObjects
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.search.archive import Archive, Look, Stretch
+from headrace.engine.search.archive import Archive, CoveredRange, SearchSnapshot
 from headrace.engine.search.definitions import Defined
 from headrace.errors import CorruptData, NotFound, Unavailable
 from headrace.storage.objects import ObjectMissing
@@ -19,13 +19,13 @@ T = TypeVar("T")
 _TRIES = 5
 
 
-def tried(archive: Archive, stream: Stream, head: Head, defined: Defined, answer: Callable[[Look], T]) -> T:
+def tried(archive: Archive, stream: Stream, head: Head, defined: Defined, answer: Callable[[SearchSnapshot], T]) -> T:
     """What can be answered from a look at a stream as of a head; looks again where that has changed meanwhile."""
     missing = MissingObjects()
     for _ in range(_TRIES):
         try:
-            with archive.look(stream, head, defined) as look:
-                return answer(look)
+            with archive.snapshot(stream, head, defined) as snapshot:
+                return answer(snapshot)
         except (EventsMoved, ObjectMissing) as reason:
             if stream.head.state != LIVE:
                 raise NotFound("the stream was deleted", stream=stream.name) from reason
@@ -35,12 +35,12 @@ def tried(archive: Archive, stream: Stream, head: Head, defined: Defined, answer
 
 
 @contextmanager
-def trusting(archive: Archive, stretch: Stretch) -> Iterator[None]:
+def trusting(archive: Archive, covered: CoveredRange) -> Iterator[None]:
     """A companion whose files cannot be read is used no more; what it describes is still in the segments."""
     try:
         yield
     except CorruptData as reason:
-        if stretch.companion is None:
+        if covered.companion is None:
             raise
-        archive.distrust(stretch.companion, reason)
+        archive.distrust(covered.companion, reason)
         raise EventsMoved("a companion cannot be read") from reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from headrace.engine.search.archive import Look
+from headrace.engine.search.archive import SearchSnapshot
 from headrace.extract.match.tally import Tally
 from headrace.query.definition import decode_exact
 from headrace.query.search import Field, Search
@@ -15,9 +15,9 @@ from headrace.schema.lens.values import LensFailure, Raw, encode_value, find_val
 class Documents:
     """The events of one look in the newest shape; those that no lens carries there are noted."""
 
-    def __init__(self, look: Look, tally: Tally) -> None:
-        self._events = look.events
-        self._definition = look.defined.definition
+    def __init__(self, snapshot: SearchSnapshot, tally: Tally) -> None:
+        self._events = snapshot.events
+        self._definition = snapshot.defined.definition
         self._tally = tally
         self.unreadable: set[int] = set()
 

@@ -118,8 +118,8 @@ class Extraction:
         stop = min(head.next_seq, start + _TURN_ROWS)
         self._followed[stream.id] = stream, stop
         try:
-            with archive.look(stream, head, archive.defined(stream, head)) as look:
-                look.extract(start, stop)
+            with archive.snapshot(stream, head, archive.defined(stream, head)) as snapshot:
+                snapshot.extract(start, stop)
         except EventsMoved:
             pass  # retention or an erasure took them away; whoever asks looks again
         if head.next_seq - stop >= LEAST_ROWS:
@@ -130,7 +130,7 @@ class Extraction:
         if head.state != LIVE or head.registry is None or head.registry.registry.search is None:
             archive.blocks.keep_only(stream.incarnation, [])
         else:
-            with archive.look(stream, head, archive.defined(stream, head)) as look:
-                look.release()
+            with archive.snapshot(stream, head, archive.defined(stream, head)) as snapshot:
+                snapshot.release()
         if stream.incarnation not in archive.blocks.streams():
             del self._followed[stream.id]

@@ -14,7 +14,7 @@ from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.log.read import not_representable
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamSchema
-from headrace.engine.search.archive import Archive, Described, Look, Stretch
+from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot
 from headrace.engine.search.attempts import tried, trusting
 from headrace.engine.search.definitions import Defined
 from headrace.engine.search.documents import Documents
@@ -39,7 +39,7 @@ def filtered(
     head: Head,
     defined: Defined,
     position: int,
-    asked: Filter,
+    condition: Filter,
     key: str | None,
     view: StreamSchema,
     limits: Limits,
@@ -51,7 +51,7 @@ def filtered(
         stream,
         head,
         defined,
-        lambda look: _Read(archive, look, asked, key, view, limits, deadline).run(position),
+        lambda snapshot: _Read(archive, snapshot, condition, key, view, limits, deadline).run(position),
     )
 
 
@@ -69,27 +69,27 @@ class _Read:
     def __init__(
         self,
         archive: Archive,
-        look: Look,
-        asked: Filter,
+        snapshot: SearchSnapshot,
+        condition: Filter,
         key: str | None,
         view: StreamSchema,
         limits: Limits,
         deadline: Deadline,
     ) -> None:
-        self._archive, self._look, self._view, self._limits = archive, look, view, limits
+        self._archive, self._snapshot, self._view, self._limits = archive, snapshot, view, limits
         self._deadline = deadline
-        self._tree, self._key = asked.tree, key
-        self._search = look.defined.definition.search
-        self._matches = predicate.compile(asked.tree, self._search)
+        self._tree, self._key = condition.tree, key
+        self._search = snapshot.defined.definition.search
+        self._matches = predicate.compile(condition.tree, self._search)
         self._tally = Tally()
-        self._documents = Documents(look, self._tally)
+        self._documents = Documents(snapshot, self._tally)
         self._parts: list[Piece] = []
         self._size = self._scanned = 0
 
     def run(self, position: int) -> Filtered:
         """Go on until something is full, the time is over, or the stream ends."""
         self._deadline.require()
-        position = max(position, self._look.start)
+        position = max(position, self._snapshot.start)
         try:
             for seqs, odd, stop in self._windows(position):
                 for seq in seqs:
@@ -101,16 +101,16 @@ class _Read:
                 position = stop
                 self._deadline.check()
         except OutOfTime:
-            return Filtered(self._parts, position, self._scanned, timed_out=position < self._look.stop)
-        return Filtered(self._parts, position, self._scanned, limit_reached=position < self._look.stop)
+            return Filtered(self._parts, position, self._scanned, timed_out=position < self._snapshot.stop)
+        return Filtered(self._parts, position, self._scanned, limit_reached=position < self._snapshot.stop)
 
     def _windows(self, position: int) -> Iterator[CandidateRows]:
         """What matches from a position on, window by window, up to the end or as far as may be scanned."""
-        events = self._look.events
-        for start, stop, companion in self._look.stretches(query_fields(self._tree, self._search)):
+        events = self._snapshot.events
+        for start, stop, companion in self._snapshot.stretches(query_fields(self._tree, self._search)):
             if stop <= position:
                 continue
-            wanted = Stretch(max(start, position), stop, companion)
+            wanted = CoveredRange(max(start, position), stop, companion)
             if companion is None:
                 left = self._limits.scan_bytes - self._scanned
                 if left <= 0 and self._scanned:
@@ -118,7 +118,7 @@ class _Read:
                 wanted = wanted._replace(stop=events.reach(wanted.start, stop, left))
             with (
                 trusting(self._archive, wanted),
-                self._look.described(wanted, _PARTS, newest_first=False) as pieces,
+                self._snapshot.described(wanted, _PARTS, newest_first=False) as pieces,
             ):
                 for piece in pieces:
                     if companion is None:
@@ -127,7 +127,7 @@ class _Read:
             if wanted.stop < stop:
                 return
 
-    def _candidates(self, piece: Described) -> Iterator[CandidateRows]:
+    def _candidates(self, piece: IndexedRange) -> Iterator[CandidateRows]:
         companion = piece.companion
         first = companion.first_seq
         evaluator = Evaluator(companion, self._search, self._tally)
@@ -153,13 +153,13 @@ class _Read:
 
     def _take(self, seq: int) -> bool:
         """Add an event; False where it has no form in the version asked for, and others come before it."""
-        event = self._look.events.get([seq])[seq]
+        event = self._snapshot.events.get([seq])[seq]
         try:
             payload = self._view.turn(event.payload, event.version)
         except NotRepresentable as failure:
             if self._parts:
                 return False
-            raise not_representable(self._look.stream, seq, self._view, failure) from failure
+            raise not_representable(self._snapshot.stream, seq, self._view, failure) from failure
         self._parts.append(payload)
         self._size += len(payload) + 1
         return True

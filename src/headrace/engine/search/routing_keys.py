@@ -99,7 +99,7 @@ class Lexicon:
         tries, missing = 0, MissingObjects()
         while tries < _TRIES:
             try:
-                return _Look(self, archive, question).page()
+                return _KeyScan(self, archive, question).page()
             except _Distrusted:
                 continue
             except ObjectMissing as reason:
@@ -122,7 +122,7 @@ class _Scan(NamedTuple):
     end: int
 
 
-class _Look:
+class _KeyScan:
     """One attempt to answer."""
 
     def __init__(self, lexicon: Lexicon, archive: Archive, question: KeyQuery) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.deadline import Deadline
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.search.archive import Archive, Described, Look, Stretch
+from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot
 from headrace.engine.search.attempts import tried
 from headrace.engine.search.definitions import Defined
 from headrace.engine.search.documents import Documents
@@ -46,27 +46,34 @@ def search(
 ) -> SearchHits:
     """Find what a request asks for, as of a head; begins again where events vanish meanwhile."""
     after = None if request.after is None else _place(stream, request.order, request.after)
-    return tried(archive, stream, head, defined, lambda look: _Search(archive, look, request, after, deadline).run())
+    return tried(
+        archive, stream, head, defined, lambda snapshot: _Search(archive, snapshot, request, after, deadline).run()
+    )
 
 
 class _Search:
     """One search on one look."""
 
     def __init__(
-        self, archive: Archive, look: Look, request: SearchRequest, after: SortPosition | None, deadline: Deadline
+        self,
+        archive: Archive,
+        snapshot: SearchSnapshot,
+        request: SearchRequest,
+        after: SortPosition | None,
+        deadline: Deadline,
     ) -> None:
-        self._look, self._request, self._deadline = look, request, deadline
-        self._search = look.defined.definition.search
+        self._snapshot, self._request, self._deadline = snapshot, request, deadline
+        self._search = snapshot.defined.definition.search
         self._order = request.order
         self._backward = request.order[0].descending
-        asked = scoring_clauses(request.tree, self._search)
-        self._has_score = bool(asked)
-        self._statistics = Statistics(asked if any(key.is_score for key in self._order) else [])
+        scored = scoring_clauses(request.tree, self._search)
+        self._has_score = bool(scored)
+        self._statistics = Statistics(scored if any(key.is_score for key in self._order) else [])
         self._matches = predicate.compile(request.tree, self._search)
         self._best = TopHits(self._order, after, request.size)
         self._tally = Tally()
-        self._documents = Documents(look, self._tally)
-        self._walk = Walk(archive, look, self._tally, backward=self._backward, is_needed=self._is_needed)
+        self._documents = Documents(snapshot, self._tally)
+        self._walk = Walk(archive, snapshot, self._tally, backward=self._backward, is_needed=self._is_needed)
         self._total = 0
         self._kept: dict[tuple[int, int], Evaluator] = {}
 
@@ -79,11 +86,11 @@ class _Search:
             del self._walk
 
     def _run(self) -> SearchHits:
-        stretches = self._look.stretches(self._fields())
+        stretches = self._snapshot.stretches(self._fields())
         stretches = stretches[::-1] if self._backward else stretches
-        for stretch in stretches:
-            if stretch.companion is not None:
-                self._tally.seen_until(self._look.times(stretch.companion))
+        for covered in stretches:
+            if covered.companion is not None:
+                self._tally.seen_until(self._snapshot.times(covered.companion))
         timed_out = self._deadline.passed
         if self._statistics.scoring:
             # What is left of the time is for the events whose words were counted.
@@ -101,7 +108,7 @@ class _Search:
 
     # -- what happens on the way
 
-    def _count(self, piece: Described, deadline: Deadline) -> None:
+    def _count(self, piece: IndexedRange, deadline: Deadline) -> None:
         """Count what scores are computed from."""
         first = piece.companion.first_seq
         evaluator = self._evaluator(piece)
@@ -109,7 +116,7 @@ class _Search:
         for document in self._odd(piece, evaluator, deadline).values():
             self._statistics.count(document)
 
-    def _visit(self, piece: Described, deadline: Deadline) -> None:
+    def _visit(self, piece: IndexedRange, deadline: Deadline) -> None:
         """Take what comes in."""
         evaluator = self._evaluator(piece)
         first = piece.companion.first_seq
@@ -161,29 +168,29 @@ class _Search:
         _, group = next(evaluator.columns.touching(f"f.{key.name}", window.start, window.stop))
         return Bounds(group.least, group.greatest, group.nulls > 0)
 
-    def _odd(self, piece: Described, evaluator: Evaluator, deadline: Deadline) -> dict[int, Any]:
+    def _odd(self, piece: IndexedRange, evaluator: Evaluator, deadline: Deadline) -> dict[int, Any]:
         """The documents of rows that columns cannot describe."""
         first = piece.companion.first_seq
         rows = within(evaluator.odd, piece.start - first, piece.stop - first)
-        found: dict[int, Any] = {}
+        events: dict[int, Any] = {}
         for row in rows.tolist():
             deadline.check()
             event = self._documents.promoted(piece.start + row)
             if event is not None:
-                found[piece.start + row] = event.document()
-        return found
+                events[piece.start + row] = event.document()
+        return events
 
     def _value(self, key: SortKey, seq: int, document: Any) -> Any:
         if key.is_offset:
             return seq
         return self._statistics.score(document) if key.field is None else next(iter(values(key.field, document)), None)
 
-    def _evaluator(self, piece: Described) -> Evaluator:
+    def _evaluator(self, piece: IndexedRange) -> Evaluator:
         """An evaluator keeps what it looked up; as many as are small enough are kept for the second look."""
         mark = piece.companion.first_seq, piece.companion.end_seq
-        known = self._kept.get(mark)
-        if known is not None and known.companion is piece.companion:
-            return known
+        evaluator = self._kept.get(mark)
+        if evaluator is not None and evaluator.companion is piece.companion:
+            return evaluator
         made = Evaluator(piece.companion, self._search, self._tally)
         if self._statistics.scoring and sum(end - first for first, end in [*self._kept, mark]) <= _KEPT_ROWS:
             self._kept[mark] = made
@@ -191,14 +198,14 @@ class _Search:
 
     # -- the answer
 
-    def _found(self, visited: list[Stretch], timed_out: bool) -> SearchHits:
+    def _found(self, visited: list[CoveredRange], timed_out: bool) -> SearchHits:
         hits = [hit for held in self._best.held if (hit := self._hit(held)) is not None]
         is_full = self._request.size > 0 and len(self._best.held) == self._request.size
         self._walk.note(visited)
-        indexed = any(stretch.companion is not None for stretch in visited)
+        indexed = any(covered.companion is not None for covered in visited)
         return SearchHits(
-            start=self._look.start,
-            stop=self._look.stop,
+            start=self._snapshot.start,
+            stop=self._snapshot.stop,
             hits=hits,
             last=self._wire(self._best.held[-1].position) if is_full else None,
             total=self._total if self._request.track_total_hits and not timed_out else None,
@@ -207,7 +214,7 @@ class _Search:
             missing=self._walk.missing(len(self._documents.unreadable)),
             tally=self._tally,
             peak_hits_held=self._best.peak,
-            fetched_bytes=self._look.events.fetched_bytes,
+            fetched_bytes=self._snapshot.events.fetched_bytes,
             families=families(self._request.tree, self._search, self._order) if indexed else (),
         )
 
@@ -219,17 +226,17 @@ class _Search:
         score = scored[0] if scored else None if self._has_score else 0.0
         return Hit(held.seq, score, self._wire(held.position), event)
 
-    def _wire(self, place: SortPosition) -> list[Any]:
-        stream = self._look.stream
+    def _wire(self, position: SortPosition) -> list[Any]:
+        stream = self._snapshot.stream
         return [
             stream.offset_at(value + 1) if key.is_offset else value
-            for key, value in zip(self._order, place, strict=True)
+            for key, value in zip(self._order, position, strict=True)
         ]
 
 
-def _place(stream: Stream, order: Order, given: SortPosition) -> SortPosition:
+def _place(stream: Stream, order: Order, position: SortPosition) -> SortPosition:
     """A place as it is compared: offsets as sequence numbers."""
-    return tuple(_seq(stream, value) if key.is_offset else value for key, value in zip(order, given, strict=True))
+    return tuple(_seq(stream, value) if key.is_offset else value for key, value in zip(order, position, strict=True))
 
 
 def _seq(stream: Stream, text: str) -> int:

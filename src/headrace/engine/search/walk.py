@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from time import perf_counter
 
 from headrace.deadline import Deadline, OutOfTime
-from headrace.engine.search.archive import Archive, Described, Look, Stretch
+from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot
 from headrace.engine.search.attempts import trusting
 from headrace.engine.search.hits import Missing
 from headrace.extract.match.tally import Tally
@@ -14,7 +14,7 @@ from headrace.format.companion.layout import PartName
 
 PARTS: tuple[PartName, ...] = ("columns", "postings")
 
-Visit = Callable[[Described, Deadline], None]
+Visit = Callable[[IndexedRange, Deadline], None]
 
 
 class Walk:
@@ -27,101 +27,101 @@ class Walk:
     def __init__(
         self,
         archive: Archive,
-        look: Look,
+        snapshot: SearchSnapshot,
         tally: Tally,
         *,
         backward: bool,
         is_needed: Callable[[int, int], bool],
         parts: Collection[PartName] = PARTS,
     ) -> None:
-        self._archive, self._look, self._tally = archive, look, tally
+        self._archive, self._snapshot, self._tally = archive, snapshot, tally
         self._backward, self._is_needed, self._parts = backward, is_needed, parts
-        self._published = look.events.published_until()
-        self._unseen: list[Stretch] = []
+        self._published = snapshot.events.published_until()
+        self._unseen: list[CoveredRange] = []
 
     @property
     def out_of_time(self) -> bool:
         """Whether something was left out."""
         return bool(self._unseen)
 
-    def visit(self, stretches: list[Stretch], deadline: Deadline, visit: Visit) -> list[Stretch]:
+    def visit(self, stretches: list[CoveredRange], deadline: Deadline, visit: Visit) -> list[CoveredRange]:
         """Visit the companions of stretches that come in this direction; answers what of them was seen."""
-        visited: list[Stretch] = []
-        for at, stretch in enumerate(stretches):
-            left, out_of_time = stretch, False
+        visited: list[CoveredRange] = []
+        for at, covered in enumerate(stretches):
+            left, out_of_time = covered, False
             try:
-                with trusting(self._archive, stretch):
-                    for piece in self._pieces(stretch, deadline):
+                with trusting(self._archive, covered):
+                    for piece in self._pieces(covered, deadline):
                         visit(piece, deadline)
                         left = self._without(left, piece)
             except OutOfTime:
                 out_of_time = True
-            if left.stop - left.start < stretch.stop - stretch.start:
-                seen = (left.stop, stretch.stop) if self._backward else (stretch.start, left.start)
-                visited.append(Stretch(*seen, stretch.companion))
+            if left.stop - left.start < covered.stop - covered.start:
+                seen = (left.stop, covered.stop) if self._backward else (covered.start, left.start)
+                visited.append(CoveredRange(*seen, covered.companion))
             if out_of_time:
                 self._unseen += [left, *stretches[at + 1 :]]
                 break
         return visited
 
-    def note(self, visited: list[Stretch]) -> None:
+    def note(self, visited: list[CoveredRange]) -> None:
         """Add to the tally what was seen."""
         for start, stop, companion in visited:
             if companion is not None:
                 self._tally.indexed_segments += companion.segments
             else:
-                self._tally.scanned_segments += self._look.events.segments_in(start, min(stop, self._published))
+                self._tally.scanned_segments += self._snapshot.events.segments_in(start, min(stop, self._published))
                 self._tally.scanned_tail_docs += max(0, stop - max(start, self._published))
 
     def leave_out_all(self) -> None:
         """Nothing counts as seen: there was no time to answer for it."""
-        self._unseen = [Stretch(self._look.start, self._look.stop, None)]
+        self._unseen = [CoveredRange(self._snapshot.start, self._snapshot.stop, None)]
 
     def visible(self) -> int:
         """Where the events end that were seen; those before may have been left out too."""
         start, stop = self._hidden()
-        return start if start < stop == self._look.stop else self._look.stop
+        return start if start < stop == self._snapshot.stop else self._snapshot.stop
 
     def missing(self, unreadable: int) -> Missing:
         """What was left out, and so many events that cannot be read."""
         start, stop = self._hidden()
         if start == stop:
             return Missing(unreadable)
-        events = self._look.events
+        events = self._snapshot.events
         segments = events.segments_in(start, min(stop, self._published))
         log_rows = max(0, stop - max(start, self._published))
         return Missing(unreadable + stop - start, log_rows, segments, events.appended_us(start))
 
-    def _pieces(self, stretch: Stretch, deadline: Deadline) -> Iterator[Described]:
+    def _pieces(self, covered: CoveredRange, deadline: Deadline) -> Iterator[IndexedRange]:
         """The companions of a stretch, until nothing there can matter any more."""
-        if not self._is_needed(stretch.start, stretch.stop):
+        if not self._is_needed(covered.start, covered.stop):
             return
         deadline.check()
         began = perf_counter()
-        with self._look.described(stretch, self._parts, newest_first=self._backward, deadline=deadline) as pieces:
-            if stretch.companion is not None:
+        with self._snapshot.described(covered, self._parts, newest_first=self._backward, deadline=deadline) as pieces:
+            if covered.companion is not None:
                 self._tally.add("fts_section_get_ms", began)
-            left = stretch
+            left = covered
             while left.start < left.stop and self._is_needed(left.start, left.stop):
                 deadline.check()
                 began = perf_counter()
                 piece = next(pieces)
                 yield piece
                 left = self._without(left, piece)
-                self._tally.add(self._timer(stretch, piece), began)
+                self._tally.add(self._timer(covered, piece), began)
                 self._tally.seen_until(piece.times)
 
-    def _without(self, stretch: Stretch, piece: Described) -> Stretch:
+    def _without(self, covered: CoveredRange, piece: IndexedRange) -> CoveredRange:
         """What is left of a stretch after a piece of it."""
-        return stretch._replace(stop=piece.start) if self._backward else stretch._replace(start=piece.stop)
+        return covered._replace(stop=piece.start) if self._backward else covered._replace(start=piece.stop)
 
-    def _timer(self, stretch: Stretch, piece: Described) -> str:
-        if stretch.companion is not None:
+    def _timer(self, covered: CoveredRange, piece: IndexedRange) -> str:
+        if covered.companion is not None:
             return "indexed_segment_time_ms"
         return "scanned_tail_time_ms" if piece.stop > self._published else "scanned_segment_time_ms"
 
     def _hidden(self) -> tuple[int, int]:
         """The events that there was no time for; those that were seen lie on one side of them."""
         if not self._unseen:
-            return self._look.start, self._look.start
+            return self._snapshot.start, self._snapshot.start
         return min(left.start for left in self._unseen), max(left.stop for left in self._unseen)

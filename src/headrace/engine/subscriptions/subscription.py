@@ -246,15 +246,15 @@ class Subscription:
 def _checked(link: Link, text: str, floor: int, stream: Stream | None) -> str:
     """The canonical text of an acked offset, if it lies between the cursor and the stream's tail."""
     try:
-        place = offsets.decode(text)
+        decoded = offsets.decode(text)
     except ValueError as reason:
         raise InvalidOffset(f"not an offset: {reason}", stream=link.path) from reason
-    position, tail = place.position, 0 if stream is None else stream.head.next_seq
+    position, tail = decoded.position, 0 if stream is None else stream.head.next_seq
     if position < floor:
         raise InvalidOffset("the offset lies before the cursor", stream=link.path, acked_offset=link.acked)
     if position > tail:
         raise InvalidOffset("the offset lies beyond the stream's tail", stream=link.path)
     canonical = offsets.START if stream is None else stream.offset_at(position)
-    if offsets.decode(canonical) != place:
+    if offsets.decode(canonical) != decoded:
         raise InvalidOffset("the offset is not one of this stream", stream=link.path)
     return canonical

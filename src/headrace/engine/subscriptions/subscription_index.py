@@ -152,8 +152,8 @@ class SubscriptionIndex:
     def _route(self, stream: Stream, seq: int) -> tuple[Link, ...]:
         if len(self._routes) >= _MEMO_STREAMS:
             self._routes.clear()
-        found = (self._link_for(subscription, stream, seq) for subscription in self.by_id.values())
-        links = self._routes[stream.id] = tuple(link for link in found if link is not None)
+        candidates = (self._link_for(subscription, stream, seq) for subscription in self.by_id.values())
+        links = self._routes[stream.id] = tuple(link for link in candidates if link is not None)
         return links
 
     def _link_for(self, subscription: Subscription, stream: Stream, seq: int) -> Link | None:

@@ -225,10 +225,10 @@ class Snapshots:
                 for other in rows[1:]:
                     row = reducer.merge(row, other)
                 return Shown(view, reducer.finish(row, view.life, view.schema), True)
-        known = None if view.asked.is_past else self.rows.get(_mark(view))
-        if known is None or known.through != view.head.next_seq:
+        cached = None if view.asked.is_past else self.rows.get(_mark(view))
+        if cached is None or cached.through != view.head.next_seq:
             raise NotReady
-        return _finished(view, known.row)
+        return _finished(view, cached.row)
 
     def _may_use_states(self, view: View) -> bool:
         if view.asked.is_past or view.group.moved or view.group.since:

@@ -159,7 +159,7 @@ class _Acceptance:
         typed: Typed,
         common: _Common,
         accepted: Accepted,
-        given: dict[str, Any],
+        submitted: dict[str, Any],
         details: dict[str, Any],
     ) -> Draft:
         fields, fragments, identity, _ = accepted
@@ -168,7 +168,7 @@ class _Acceptance:
             entity_id=identity.entity_id,
             fields=fields,
             fragments=fragments,
-            members=given,
+            members=submitted,
             source_id=common.source_id,
             observed_at_us=common.observed_at_us,
             source_priority=common.priority,
