@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from nursery import Child, Nursery
+from support.nursery import Child, Nursery
 
 if TYPE_CHECKING:
-    from s3 import S3
+    from support.s3 import S3
 
 gc.disable()  # until everything is collected: nothing of it goes
 
@@ -142,7 +142,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="module")
 def service() -> Iterator[tuple[str, int]]:
     """The address of an S3 API for all tests of a module."""
-    import s3
+    from support import s3
 
     with s3.service() as address:
         yield address
@@ -151,7 +151,7 @@ def service() -> Iterator[tuple[str, int]]:
 @pytest.fixture
 def bucket(service: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
     """A bucket of its own there, to which the environment leads."""
-    import s3
+    from support import s3
 
     made = s3.bucket(service)
     for name, value in made.environ.items():

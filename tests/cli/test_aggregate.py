@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli import buckets, output
-from logs import SEARCH, Logs, event
+from support.log_stream import SEARCH, Logs, event
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace

@@ -12,8 +12,8 @@ import pytest
 from engine.registries import change, forget_carried_bindings
 from headrace.cli import output
 from headrace.types import JSON
-from rig import Rig
 from server.registries import WHOLE, lens, rename, shape
+from support.engine_rig import Rig
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace

@@ -25,8 +25,8 @@ from headrace.pipeline.work import Work
 from headrace.storage import database
 from headrace.storage.work import FailureRow
 from headrace.storage.work import Work as Rows
-from logs import SEARCH, Logs
-from worker import Worker
+from support.log_stream import SEARCH, Logs
+from support.plain_worker import Worker
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.cli import output
-from logs import SEARCH, Logs, event
+from support.log_stream import SEARCH, Logs, event
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.cli import output, stream
-from logs import SEARCH, Logs
+from support.log_stream import SEARCH, Logs
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace

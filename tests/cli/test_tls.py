@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from certificates import write_certificate
 from headrace.storage.keys import KeyStore
+from support.certificates import write_certificate
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace

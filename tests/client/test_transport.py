@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headrace as hr
-from certificates import write_certificate
 from headrace.errors import BadRequest
+from support.certificates import write_certificate
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer

@@ -12,8 +12,8 @@ from urllib.error import HTTPError
 import msgspec
 
 from headrace.reduce.work_units import Unit
-from logs import Logs
-from tabling import perform
+from support.feature_rig import perform
+from support.log_stream import Logs
 
 _PAUSE_S = 0.03
 

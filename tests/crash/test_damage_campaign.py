@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import s3
-from damage import Answer, Question, Running, answers, build, copied
 from headrace.config import StorageConfig
 from headrace.engine.history import verify
 from headrace.engine.history.takeover import recover_directory
@@ -23,7 +21,9 @@ from headrace.engine.products import JOURNALS
 from headrace.errors import HeadraceError
 from headrace.storage.objects import Objects
 from headrace.types import SystemClock
-from stored import flipped
+from support import s3
+from support.damage import Answer, Question, Running, answers, build, copied
+from support.stored_objects import flipped
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(2400)]
 

@@ -16,7 +16,7 @@ import pytest
 from crash.forgetful import Disk
 from headrace.storage import database
 from headrace.storage.database import Connection
-from old_database import without_checksums
+from support.old_database import without_checksums
 
 pytestmark = pytest.mark.crash
 

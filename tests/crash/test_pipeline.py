@@ -18,7 +18,7 @@ import pytest
 
 from headrace.format.object_names import companion_key
 from headrace.pipeline.work import Work, is_open
-from stories import SETTINGS, Story, companions, pipeline
+from support.spark_stories import SETTINGS, Story, companions, pipeline
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer

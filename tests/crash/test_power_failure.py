@@ -16,7 +16,7 @@ from crash.forgetful import ANY_PART, NOTHING, Disk
 from headrace.errors import HeadraceError, Unavailable
 from headrace.storage import database
 from headrace.types import JSON, OCTETS
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 pytestmark = pytest.mark.crash
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crash.test_kill import Load
-from disturbed import Call, Fault, disturb
 from headrace.storage.objects import StoreUnavailable
 from property.lines import TEXTS, Line, World, check_offsets, check_pages, check_seeks
-from rig import Rig
-from stored import rows
+from support.disturbed_store import Call, Fault, disturb
+from support.engine_rig import Rig
+from support.stored_objects import rows
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
 

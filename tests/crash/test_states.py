@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from headrace.reduce.work_units import Unit
-from tabling import perform
+from support.feature_rig import perform
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer

@@ -18,14 +18,14 @@ from typing import Any
 import httpx2
 import pytest
 
-import beava
-from beava import Beava
 from conftest import ServerProcess
 from headrace.reduce.features.table import KeyState, TableReducer
 from headrace.schema.descriptor import document
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.nodes import Life
 from headrace.schema.descriptor.validate import resolve_table
+from support import beava_server as beava
+from support.beava_server import Beava
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from browser import Browser, Site, site
+from support.chromium import Browser, Site, site
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer

@@ -17,11 +17,11 @@ from headrace.engine.history.verify import verify
 from headrace.engine.products import JOURNALS
 from headrace.pipeline.work import is_open
 from headrace.storage.objects import Objects
-from logs import Logs, event
-from s3 import S3
-from store_faults import Chance
-from stories import Story, companions
-from worker import Worker
+from support.log_stream import Logs, event
+from support.plain_worker import Worker
+from support.s3 import S3
+from support.spark_stories import Story, companions
+from support.store_faults import Chance
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -16,7 +16,7 @@ import pytest
 from headrace.engine.history.verify import verify
 from headrace.engine.products import JOURNALS
 from headrace.storage.objects import Objects
-from s3 import S3
+from support.s3 import S3
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

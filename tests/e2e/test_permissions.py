@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 if TYPE_CHECKING:
-    from s3 import S3
+    from support.s3 import S3
 
 pytestmark = pytest.mark.e2e
 

@@ -14,8 +14,8 @@ from headrace.schema.registry import Registry
 from headrace.schema.update import SchemaUpdate, parse_update
 from headrace.storage.page_checksums import checksum_vfs
 from headrace.types import JSON
-from rig import Rig, array, one_by_one
 from server.registries import lens
+from support.engine_rig import Rig, array, one_by_one
 
 
 def update(**body: Any) -> SchemaUpdate:

@@ -11,7 +11,7 @@ from headrace.errors import CorruptData, Unavailable
 from headrace.storage import database
 from headrace.storage.database import NewerDatabase
 from headrace.types import JSON
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 NUMBERS = count()
 

@@ -11,8 +11,8 @@ import pytest
 from headrace.errors import CorruptData, HeadraceError
 from headrace.storage import database
 from headrace.types import JSON
-from old_database import without_checksums
-from rig import Rig, array
+from support.engine_rig import Rig, array
+from support.old_database import without_checksums
 
 STREAMS, ENTRIES, FLIPS = 5, 40, 12
 

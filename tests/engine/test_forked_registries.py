@@ -11,8 +11,8 @@ import pytest
 from engine.registries import change, evolve, read, registry, stored, stream_with, versions
 from headrace.errors import BadRequest, NotFound
 from headrace.types import JSON
-from rig import Rig, array
 from server.registries import TEXT, WHOLE, lens, rename, shape
+from support.engine_rig import Rig, array
 
 A, B, C = shape(a=WHOLE), shape(b=WHOLE), shape(c=WHOLE)
 SEARCH: dict[str, Any] = {

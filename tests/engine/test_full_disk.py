@@ -19,7 +19,7 @@ from headrace.storage.database import WriteAheadLog
 from headrace.storage.page_checksums import checksum_vfs
 from headrace.storage.reserve import LEAST_BYTES, MiB
 from headrace.types import OCTETS
-from rig import Rig
+from support.engine_rig import Rig
 
 NUMBERS = count()
 ENTRY = b"x" * 20_000

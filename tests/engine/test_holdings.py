@@ -9,7 +9,7 @@ from engine.derive.workers import Worker, listed, searched
 from headrace.engine.holdings import Holdings, cache_usage, companion_cache_bytes, holdings, published_until
 from headrace.errors import CorruptData
 from headrace.types import JSON
-from rig import START_US, Rig, array
+from support.engine_rig import START_US, Rig, array
 
 
 @pytest.fixture

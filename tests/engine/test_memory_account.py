@@ -9,7 +9,7 @@ import pytest
 
 from headrace.engine.runtime import allocators
 from headrace.engine.runtime.memory import read_process
-from rig import Rig
+from support.engine_rig import Rig
 
 MiB = 1 << 20
 

@@ -13,7 +13,7 @@ import pytest
 from headrace.engine.system_streams import METRICS, REGISTRY, System
 from headrace.storage.keys import KeyStore
 from headrace.types import OCTETS
-from rig import Hold, Rig
+from support.engine_rig import Hold, Rig
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from headrace.engine.products import JOURNALS
 from headrace.errors import EntityNotFound, NotFound
 from headrace.schema.entity import request
 from headrace.schema.entity.observation import decode
-from rig import Hold
-from snapshotting import USER, Entities, contact
+from support.engine_rig import Hold
+from support.entity_rig import USER, Entities, contact
 
 SECRET = "xyzzy-canary-4711"
 

@@ -15,7 +15,7 @@ from headrace.format.manifest import Manifest, Revision, Segment, decode, encode
 from headrace.format.object_names import generations, manifest_key, range_name, segment_key
 from headrace.format.state.layout import State
 from headrace.types import JSON
-from sealing import Cell, seal
+from support.segment_files import Cell, seal
 
 KEY = manifest_key("s", "1", 1)
 NULL = msgspec.Raw(b"null")

@@ -9,7 +9,7 @@ import pytest
 from headrace.format.segment import layout
 from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
-from sealing import START_US, Cell, seal
+from support.segment_files import START_US, Cell, seal
 
 ALL = 1 << 30
 CELLS = [Cell(f'{{"n":{n}}}'.encode(), "ab"[n % 2], START_US + n, 1, n) for n in range(8)]

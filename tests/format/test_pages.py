@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import CorruptData
 from headrace.format.segment import layout, pages
-from sealing import Cell, reader_of, seal
+from support.segment_files import Cell, reader_of, seal
 
 VALUES = [f'{{"n":{n},"text":"{"✓" * (n % 50)}"}}'.encode() for n in range(6000)]
 

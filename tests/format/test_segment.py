@@ -23,7 +23,7 @@ from headrace.format.segment.reader import SegmentReader, SlicePart
 from headrace.format.segment.row_group import AppendRun
 from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entries import entries_of
-from sealing import START_US, Cell, opened, reader_of, runs_of, seal
+from support.segment_files import START_US, Cell, opened, reader_of, runs_of, seal
 
 ALL = 1 << 30
 
@@ -404,7 +404,7 @@ class NoPandas:
         assert name.partition(".")[0] != "pandas", "pandas is loaded"
 
 sys.meta_path.insert(0, NoPandas())
-from sealing import Cell, opened
+from support.segment_files import Cell, opened
 
 reader = opened([Cell(b'{"n":1}', key, request=n) for n, key in enumerate(["a", None, "b", "a"])], group_rows=3)
 reader.verify()

@@ -8,8 +8,8 @@ import msgspec
 import pyarrow as pa
 
 from headrace.pipeline.kernels import compact
-from stories import SETTINGS, Story
-from worker import Worker
+from support.plain_worker import Worker
+from support.spark_stories import SETTINGS, Story
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer

@@ -15,7 +15,7 @@ from headrace.pipeline.jobs import _result, _split_units, weight
 from headrace.pipeline.kernels import history
 from headrace.reduce.work_units import JobName, Unit
 from headrace.server.routes.work import store_url
-from tabling import ORDERS, USERS, Pipelines, perform
+from support.feature_rig import ORDERS, USERS, Pipelines, perform
 
 FEATURES: tuple[JobName, ...] = ("features",)
 

@@ -4,9 +4,9 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from caller import Caller
-from logs import Logs
-from worker import Worker
+from support.http_caller import Caller
+from support.log_stream import Logs
+from support.plain_worker import Worker
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer

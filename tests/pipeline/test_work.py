@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from certificates import write_certificate
 from headrace.pipeline.work import Unreachable, Work, trust
+from support.certificates import write_certificate
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exports import CHILD, ROOT, TRACE, attributes, block, export, json_export, json_span, number, span
 from headrace.errors import BadRequest
 from headrace.profiles.otel_traces import otlp
 from headrace.profiles.otel_traces.protobuf import partial_success
 from headrace.profiles.otel_traces.rules import OtlpLimits
+from support.otlp_exports import CHILD, ROOT, TRACE, attributes, block, export, json_export, json_span, number, span
 
 LIMITS = OtlpLimits()
 GIVEN: dict[str, Any] = {

@@ -20,7 +20,7 @@ from headrace.format import offset as offsets
 from headrace.schema.registry import KeySetting
 from headrace.schema.update import SchemaUpdate
 from headrace.types import JSON, OCTETS
-from rig import Rig
+from support.engine_rig import Rig
 
 #: Entries of a routed stream carry their own keys, so that those of one append may differ.
 Kind = Literal["bytes", "json", "routed"]

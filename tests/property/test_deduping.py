@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.features.pipelines import event, registered
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 WINDOW_S, MOST = 10, 6
 KEYED = event(schema={"id": {"type": "i64", "required": False}}, dedupe_key="id", dedupe_window=f"{WINDOW_S}s")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from property.lines import check_budgets, check_offsets, check_pages, check_seeks, histories
-from rig import Rig
+from support.engine_rig import Rig
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import columns
 from headrace.query import predicate
 from headrace.query.search import Search
 from headrace.query.syntax import parse
@@ -25,6 +24,7 @@ from reduce import oracle
 from reduce.answers import buckets
 from reduce.declarations import HOUR, MINUTE, ROLLUP, SEARCH
 from reduce.events import cuts, events, exact, parts, times, whole
+from support import reference_columns as columns
 
 EVER = (-(2**80), 2**80)
 # Planning a query of every kind of measure takes DuckDB some time.

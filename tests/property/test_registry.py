@@ -19,8 +19,8 @@ from engine.registries import change, registry
 from headrace.errors import BadRequest, LensUnsound, NotRepresentable
 from headrace.types import JSON
 from property.shapes import GIVEN_UP, ONE_WAY, TAKEN, TRAITS, Event, NoForm, Shape, Way, events, fits, schema
-from rig import Rig, array, one_by_one
 from server.registries import lens
+from support.engine_rig import Rig, array, one_by_one
 
 MOST_STREAMS = 3
 NUMBERS = count()

@@ -15,7 +15,7 @@ from headrace.format.companion.layout import Limits
 from headrace.query.syntax import text
 from headrace.query.tree import And, Compare, Contains, Has, Node, Not, Or, Phrase, Term
 from headrace.query.values import words
-from rig import Rig
+from support.engine_rig import Rig
 
 SMALL = Limits(rows=3, postings=4, terms=3, filtered=2)
 

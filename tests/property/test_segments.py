@@ -13,7 +13,7 @@ from headrace.errors import CorruptData
 from headrace.format.segment.reader import SegmentReader
 from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entries import entries_of
-from sealing import START_US, Cell, opened, reader_of, runs_of, seal
+from support.segment_files import START_US, Cell, opened, reader_of, runs_of, seal
 
 ALL = 1 << 40
 KEYS = [None, "", "a", "b", "é", "k" * 40]

@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-import columns
 from headrace.query import predicate, syntax
 from headrace.query.tree import Node
 from property.test_queries import PLACES, documents, queries
 from query.declarations import SEARCH
 from query.test_sql import rows
+from support import reference_columns as columns
 
 
 @given(queries, st.lists(documents, max_size=12))

@@ -13,8 +13,8 @@ from headrace.engine.products import JOURNALS
 from headrace.errors import Fenced, OffsetFenced
 from headrace.format import offset as offsets
 from headrace.types import JSON
-from machines import Machines
-from rig import array
+from support.engine_rig import array
+from support.machines import Machines
 
 STEPS = st.lists(
     st.sampled_from(["append", "append and publish", "start a", "start b", "back up", "restore a", "restore b"]),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from property.lines import check_budgets, check_offsets, check_pages, check_seeks, histories
-from rig import Rig
+from support.engine_rig import Rig
 
 #: Many segments by size; many by rows; and one that is written again with every publication.
 SEALING = [{"seal_bytes": 24}, {"seal_rows": 3}, {}]

@@ -19,7 +19,7 @@ from headrace.engine.products import JOURNALS
 from headrace.format.companion.layout import Companion
 from headrace.reduce.work_units import Result
 from headrace.storage.derived import Companions
-from rig import Rig
+from support.engine_rig import Rig
 
 STORIES, STEPS = (200, 200) if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else (12, 60)
 FIELDS = ("user", "city", "team")

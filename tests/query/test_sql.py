@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import columns
 from headrace.query import predicate, sql, syntax
 from headrace.query.check import check
 from headrace.query.search import Search
@@ -15,6 +14,7 @@ from headrace.query.syntax import MAX_CLAUSES, MAX_DEPTH
 from headrace.query.tree import Contains, Node, Not, Phrase, Term
 from headrace.reduce import duck
 from query.declarations import SEARCH
+from support import reference_columns as columns
 
 
 def rows(tree: Node, table: pa.Table, search: Search = SEARCH) -> list[bool]:

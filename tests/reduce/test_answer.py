@@ -8,7 +8,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-import columns
 from headrace.deadline import Deadline, OutOfTime
 from headrace.errors import TooManyGroups
 from headrace.query.search import Search
@@ -18,6 +17,7 @@ from headrace.reduce.groups import GroupLimits
 from reduce import oracle
 from reduce.answers import buckets, decoded
 from reduce.declarations import MINUTE, declared, field
+from support import reference_columns as columns
 
 TEN = 1_774_432_800_000  # 2026-03-25T10:00:00Z
 

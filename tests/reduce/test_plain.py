@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import columns
 from headrace.query import predicate
 from headrace.query.search import Rollup
 from headrace.query.tree import Node
@@ -18,6 +17,7 @@ from headrace.reduce import plain, rollup
 from headrace.reduce.answer import lift, states
 from headrace.reduce.state import STATE, State
 from reduce.declarations import DOCUMENT, HOUR, MINUTE, declared
+from support import reference_columns as columns
 
 MEASURES = {
     "bytes": {"kind": "summary", "field": "bytes", "histogram": "log2_v1"},

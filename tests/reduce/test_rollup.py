@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import columns
 from headrace.query.syntax import parse
 from headrace.reduce import rollup
 from headrace.reduce.state import KEYS, MOST, PANES
 from reduce.declarations import HOUR, MINUTE, ROLLUP, SEARCH
+from support import reference_columns as columns
 
 FAST = SEARCH.rollups["fast"]
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from starlette.routing import Route
 
-from certificates import write_certificate
 from headrace.config import Config, LimitsConfig, StorageConfig
 from headrace.engine.assembly import Engine
 from headrace.engine.runtime.gates import Gates
@@ -30,7 +29,8 @@ from headrace.server.routes import openapi
 from headrace.server.routes.route_table import hot_verbs, starlette_routes
 from headrace.server.routes.service import Readiness
 from headrace.storage.keys import KeyStore
-from tabling import ORDERS, USERS
+from support.certificates import write_certificate
+from support.feature_rig import ORDERS, USERS
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess

@@ -22,7 +22,7 @@ from headrace.profiles.state_protocol import keys
 from headrace.server.metrics import Metrics
 from headrace.server.metrics_stream import MetricsStream
 from headrace.storage.streams import StreamRow
-from rig import Rig
+from support.engine_rig import Rig
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.engine.system_streams import METRICS, System
 from headrace.server.metrics_stream import MetricsStream
-from rig import Rig
+from support.engine_rig import Rig
 
 HOUR_US = 3_600_000_000
 

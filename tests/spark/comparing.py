@@ -7,7 +7,6 @@ import math
 from random import Random
 from typing import Any
 
-import asking
 from engine.search.oracle import Oracle
 from headrace.format import offset as offsets
 from headrace.query import predicate
@@ -18,6 +17,7 @@ from headrace.query.syntax import text
 from headrace.reduce import request as aggregates
 from reduce import oracle as reduced
 from spark.lives import Life
+from support import generated_queries as asking
 
 #: Sketches hold so many values as they are; beyond, what they say has an error.
 _EXACT = 150

@@ -5,13 +5,13 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from caller import Caller
-from changing import KEYS, Loose, Shape, evolved
-from following import Searching
 from headrace.format import offset as offsets
 from headrace.query.definition import Definition
 from headrace.query.search import Search
 from headrace.schema.registry import Registry
+from support.changing_streams import KEYS, Loose, Shape, evolved
+from support.generated_search import Searching
+from support.http_caller import Caller
 
 ROUTING = {"jsonPointer": "/k", "required": False}
 

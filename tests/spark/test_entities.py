@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.config import PipelineConfig
-from snapshotting import Entities, contact
 from spark.working import work
+from support.entity_rig import Entities, contact
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from headrace.engine.derive.generation import Generation
 from headrace.storage.derived import States
-from snapshotting import POLICIES, Entities, contact
 from spark.working import work
+from support.entity_rig import POLICIES, Entities, contact
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from caller import Caller
 from conftest import ServerProcess
 from headrace.config import PipelineConfig
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Work
 from spark.comparing import Comparison
 from spark.lives import Life
+from support.http_caller import Caller
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -17,7 +17,7 @@ from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
 from headrace.reduce.work_units import Result
 from headrace.server.routes.work import store_url
-from snapshotting import USER, Entities, contact
+from support.entity_rig import USER, Entities, contact
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import s3
 from headrace.config import PipelineConfig
 from headrace.pipeline import runner
 from headrace.pipeline.driver import DriverConfig, orders_line
 from headrace.pipeline.reports import take
 from spark.clusters import PATIENCE_S, connect_server, environ, standalone_cluster
-from stories import SETTINGS, Story, pipeline
+from support import s3
+from support.spark_stories import SETTINGS, Story, pipeline
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer

@@ -37,8 +37,8 @@ from headrace.storage.histories import HistoryRow
 from reduce.features import oracle
 from reduce.features.events import TYPES, WINDOWS, Event
 from reduce.features.law import TOLERANCE, assert_close, scale
-from stories import SETTINGS, pipeline
-from tabling import Pipelines, event, op, table
+from support.feature_rig import Pipelines, event, op, table
+from support.spark_stories import SETTINGS, pipeline
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer

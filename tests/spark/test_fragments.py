@@ -16,15 +16,15 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from enhancing import Growing, bytes_of
 from headrace.config import PipelineConfig
 from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.shapes import SHAPES
 from headrace.reduce.fragments.stats import count_observations, estimate_count, of_everyone, of_user
 from headrace.schema.entity.observation import decode
 from headrace.storage.entity_types import EVERYBODY
-from snapshotting import contact
 from spark.working import work
+from support.enhancement_rig import Growing, bytes_of
+from support.entity_rig import contact
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

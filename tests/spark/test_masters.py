@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import SparkSession
 
-import s3
 from headrace.config import PipelineConfig
 from headrace.errors import Unavailable
 from headrace.pipeline.driver import Driver, DriverConfig
 from headrace.pipeline.work import Work
-from stories import SETTINGS, Story, companions, pipeline
+from support import s3
+from support.spark_stories import SETTINGS, Story, companions, pipeline
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer

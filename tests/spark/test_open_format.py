@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from published import COLUMNS, ORDERS, ORDERS_BY_USER, RAW, orders, raw
-from rig import Rig
+from support.engine_rig import Rig
+from support.published_streams import COLUMNS, ORDERS, ORDERS_BY_USER, RAW, orders, raw
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,6 @@ from hypothesis import Phase, given, settings
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-import columns
 from headrace.query.search import Kind
 from headrace.reduce import rollup, sketches, spark
 from headrace.reduce.answer import Aggregate
@@ -19,6 +18,7 @@ from reduce import oracle
 from reduce.answers import buckets
 from reduce.declarations import HOUR, ROLLUP, SEARCH
 from reduce.events import cuts, events, parts
+from support import reference_columns as columns
 
 pytestmark = pytest.mark.spark
 

@@ -12,12 +12,12 @@ import httpx2
 import pytest
 from pyspark.sql import SparkSession
 
-from certificates import write_certificate
 from headrace.config import PipelineConfig
 from headrace.pipeline.driver import Driver, DriverConfig
 from headrace.storage.keys import KeyStore
-from logs import SEARCH, event
-from stories import SETTINGS
+from support.certificates import write_certificate
+from support.log_stream import SEARCH, event
+from support.spark_stories import SETTINGS
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer

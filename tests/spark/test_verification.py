@@ -18,9 +18,9 @@ from headrace.pipeline import jobs
 from headrace.pipeline.work import Work
 from headrace.schema.lens.document import fill_defaults, parse
 from headrace.schema.lens.ops import Lens
-from logs import Logs
 from schema.lens.evolutions import evolution
 from schema.lens.trying import brute_force, events, lens_document
+from support.log_stream import Logs
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
 from headrace.reduce.work_units import JobName, Result
 from headrace.server.routes.work import store_url
-from tabling import Pipelines
+from support.feature_rig import Pipelines
 
 CONFIG = PipelineConfig(shuffle_partitions=2, tasks=2)
 

@@ -25,7 +25,7 @@ from headrace.storage.objects import Objects
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 from headrace.types import JSON, SystemClock
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 CLOCK = SystemClock()
 

@@ -20,7 +20,7 @@ from headrace.storage import companion_files as module
 from headrace.storage.companion_files import CompanionFiles
 from headrace.storage.objects import ObjectMissing, Objects
 from storage.test_segments import Shelf
-from stored import flipped, open_files
+from support.stored_objects import flipped, open_files
 
 MiB = 1 << 20
 NUMBERS = count()

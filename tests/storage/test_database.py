@@ -9,7 +9,7 @@ import pytest
 from headrace.errors import CorruptData, Unavailable
 from headrace.storage import database
 from headrace.storage.database import Connection, NewerDatabase
-from readonly import make_read_only
+from support.readonly_database import make_read_only
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from headrace.storage.database import Connection
 from headrace.storage.derived import States, state_object_keys
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.state_files import StateFiles
-from stored import flipped, open_files
+from support.stored_objects import flipped, open_files
 
 STREAM, LIFE = "events/E", "7"
 

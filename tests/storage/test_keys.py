@@ -18,7 +18,7 @@ from headrace.storage import database
 from headrace.storage import keys as key_storage
 from headrace.storage.database import NewerDatabase, sqlite_memory
 from headrace.storage.keys import KeyStore
-from readonly import make_read_only
+from support.readonly_database import make_read_only
 
 
 @pytest.fixture

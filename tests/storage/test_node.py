@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from disturbed import Call, disturb
 from headrace.errors import CorruptData, Fenced
 from headrace.storage.node import EPOCH_BLOCK, Node, holder_of
 from headrace.storage.objects import Objects, StoreUnavailable
-from machines import take_over
-from rig import ManualClock
+from support.disturbed_store import Call, disturb
+from support.engine_rig import ManualClock
+from support.machines import take_over
 
 
 @pytest.fixture

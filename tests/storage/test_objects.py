@@ -18,8 +18,8 @@ from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
 from headrace.storage.objects.backend import PAGE
 from headrace.storage.objects.directory import STAGING, Directory
 from headrace.storage.objects.store import STREAMS, Requests
-from s3 import S3
-from store_faults import Chance, Fault, Request
+from support.s3 import S3
+from support.store_faults import Chance, Fault, Request
 
 KEY = manifest_key("orders", "1", 1)
 MiB = 1 << 20

@@ -20,8 +20,8 @@ from headrace.storage.file_cache import most_open_files
 from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
 from headrace.storage.objects.backend import ObjectInfo
 from headrace.storage.segments import Segments
-from sealing import Cell, published
-from stored import flipped
+from support.segment_files import Cell, published
+from support.stored_objects import flipped
 
 MiB = 1 << 20
 

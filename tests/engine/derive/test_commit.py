@@ -25,7 +25,7 @@ from engine.registries import change
 from headrace.errors import BadRequest, Gone
 from headrace.reduce.work_units import Result
 from headrace.types import JSON
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 
 @pytest.fixture

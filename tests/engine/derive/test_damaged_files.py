@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CorruptData
-from snapshotting import Entities, contact
-from stored import flipped
-from tabling import ORDERS, USERS, Pipelines
+from support.entity_rig import Entities, contact
+from support.feature_rig import ORDERS, USERS, Pipelines
+from support.stored_objects import flipped
 
 KEYS = [f"u{number}" for number in range(40)]
 #: No row that was looked up is kept, so that every question reads the file.

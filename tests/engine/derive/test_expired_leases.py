@@ -15,7 +15,7 @@ from headrace.engine.derive.overview import Overview
 from headrace.errors import Unavailable
 from headrace.storage.erasures import ErasureRow, Erasures
 from headrace.storage.work import Work
-from rig import Rig
+from support.engine_rig import Rig
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from engine.derive.workers import SECOND, Worker, covered, failures, opened, publish, search, searched, spans
 from engine.registries import change
 from headrace.reduce.work_units import Result, Unit
-from rig import Rig
+from support.engine_rig import Rig
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from engine.derive.workers import SECOND, Worker, covered, failures, listed, ope
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.derive.leases import LeaseLost
 from headrace.errors import BadRequest
-from rig import Rig
+from support.engine_rig import Rig
 
 
 @pytest.fixture

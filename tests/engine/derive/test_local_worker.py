@@ -11,7 +11,7 @@ import pytest
 
 from headrace.engine.derive import local_worker
 from headrace.reduce.work_units import JobName
-from tabling import ORDERS, SPENT, USERS, Pipelines, event, op, table
+from support.feature_rig import ORDERS, SPENT, USERS, Pipelines, event, op, table
 
 JOBS: tuple[JobName, ...] = ("features",)
 

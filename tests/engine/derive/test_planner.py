@@ -15,7 +15,7 @@ from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format.object_names import segment_key
 from headrace.schema.registry import Registry
 from headrace.types import JSON
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 
 @pytest.fixture

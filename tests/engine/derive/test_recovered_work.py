@@ -19,9 +19,9 @@ from headrace.storage.backup import back_up, restore
 from headrace.storage.database import Connection, connect, migrations
 from headrace.storage.derived import Companions
 from headrace.types import SystemClock
-from machines import Machines
-from rig import Rig, array
-from stored import manifest
+from support.engine_rig import Rig, array
+from support.machines import Machines
+from support.stored_objects import manifest
 
 TENS = {"storage": {"seal_rows": 10}, "pipeline": {"min_rows": 0, "unit_bytes": 1, "fan_out": 3}}
 

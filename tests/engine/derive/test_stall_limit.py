@@ -9,7 +9,7 @@ import pytest
 from engine.derive.workers import SECOND, Worker, covered, failures, opened, searched, spans
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.derive.leases import STALLED, LeaseLost
-from rig import Rig
+from support.engine_rig import Rig
 
 
 @pytest.fixture

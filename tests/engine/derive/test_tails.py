@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from snapshotting import Entities, contact
+from support.entity_rig import Entities, contact
 
 
 def test_a_tail_whose_reader_sees_an_older_log_is_folded_by_a_thread(tmp_path: Path) -> None:

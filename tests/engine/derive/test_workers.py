@@ -10,7 +10,7 @@ from engine.derive.workers import SECOND, Worker, opened, publish, searched
 from headrace.engine.derive import workers as rosters
 from headrace.engine.derive.workers import LOCAL_WORKER, WorkerList, WorkerStatus
 from headrace.reduce.work_units import Result
-from rig import START_US, Rig
+from support.engine_rig import START_US, Rig
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from headrace.storage.derived import Companions
 from headrace.storage.objects import Objects
 from headrace.storage.work import FailureRow, Work
 from headrace.types import JSON
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 SECOND = 1_000_000
 SCHEMA: dict[str, Any] = {"type": "object"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.entities.store import CONTACT, Store
-from rig import Rig
+from support.engine_rig import Rig
 
 
 @pytest.fixture

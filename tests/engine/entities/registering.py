@@ -8,7 +8,7 @@ from headrace.engine.entities.types.entity_types import Outcome
 from headrace.schema.entity import registration
 from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
 from headrace.storage.entity_types import EVERYBODY
-from rig import Rig
+from support.engine_rig import Rig
 
 Payload = dict[str, Any]
 

@@ -13,7 +13,7 @@ from headrace.engine.entities.write.store_observations import StoreObservations
 from headrace.engine.entities.write.store_request import ObservationWrite
 from headrace.engine.log.append import Append
 from headrace.schema.entity import request
-from rig import Rig
+from support.engine_rig import Rig
 
 Payload = dict[str, Any]
 

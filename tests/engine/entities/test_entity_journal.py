@@ -14,8 +14,8 @@ from headrace.errors import Fenced
 from headrace.format import entity_registry as format_
 from headrace.storage.entity_types import EntityChanges, SchemaRegistry
 from headrace.storage.objects import Objects
-from machines import take_over_before
-from rig import Rig
+from support.engine_rig import Rig
+from support.machines import take_over_before
 
 #: What is known of entities, without the numbers of their streams, which are others on every node.
 COLUMNS = {

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.engine.features.proposals import FeatureChange
 from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.problem import RegistrationResponse
-from rig import Rig
+from support.engine_rig import Rig
 
 Payload = dict[str, Any]
 

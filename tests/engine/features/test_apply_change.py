@@ -14,7 +14,7 @@ from headrace.engine.log.lifecycle import run_change
 from headrace.errors import Conflict, MissingField, NotRepresentable, Unavailable
 from headrace.storage.feature_registry import FeatureRegistry
 from headrace.types import JSON
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 FINE = {"user": "u", "amount": 1.0}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tabling import Pipelines, event, op, table
+from support.feature_rig import Pipelines, event, op, table
 
 HOUR_S = 3600
 FEATURES = {"n": op("count"), "total": op("sum", field="amount"), "last": op("last_n", field="amount", n=9)}

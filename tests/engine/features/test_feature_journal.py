@@ -15,8 +15,8 @@ from headrace.engine.features.source import source_of
 from headrace.errors import Fenced
 from headrace.format import feature_registry as format_
 from headrace.storage.feature_registry import FeatureRegistry
-from machines import take_over_before
-from rig import Rig, array
+from support.engine_rig import Rig, array
+from support.machines import take_over_before
 
 KEYED = event(schema={"user": "str", "amount": "f64", "id": {"type": "str", "required": False}}, dedupe_key="id")
 

@@ -14,7 +14,7 @@ from headrace.engine.derive import state_reader as served
 from headrace.engine.derive import tails
 from headrace.engine.derive.generation import NotReady
 from headrace.engine.features.feature_reader import FeatureAnswer
-from tabling import Pipelines, event, op, table
+from support.feature_rig import Pipelines, event, op, table
 
 STEPS = 45
 USERS = ["a", "b", "c", "d"]

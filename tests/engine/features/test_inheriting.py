@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tabling import ORDERS, SPENT, Pipelines, op, table
+from support.feature_rig import ORDERS, SPENT, Pipelines, op, table
 
 
 def described(hours: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 
 from engine.features.pipelines import event, registered
 from headrace.storage.dedupe import Dedupe
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 DAY = 86_400_000_000
 HOUR = 3_600_000_000

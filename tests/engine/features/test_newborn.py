@@ -9,7 +9,7 @@ import pytest
 
 from headrace.engine.derive.state_reader import INLINE_ROWS
 from headrace.engine.features.registry import Current
-from tabling import ORDERS, SPENT, Pipelines, event, op, table
+from support.feature_rig import ORDERS, SPENT, Pipelines, event, op, table
 
 #: More events than a question folds on the event loop.
 MANY = INLINE_ROWS + 500

@@ -11,7 +11,7 @@ import pytest
 from headrace.engine.features import past
 from headrace.engine.features.past import Past
 from headrace.errors import FeatureNotInTable, TimedOut
-from tabling import ORDERS, SPENT, USERS, Pipelines, event, op, table
+from support.feature_rig import ORDERS, SPENT, USERS, Pipelines, event, op, table
 
 WINDOWED = {**SPENT, "lately": op("count", window="10s"), "streak": op("streak", where="(amount > 3.0)")}
 

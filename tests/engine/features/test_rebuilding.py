@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from headrace.reduce.work_units import JobName
-from tabling import SECOND_US, Pipelines, event, op, table
+from support.feature_rig import SECOND_US, Pipelines, event, op, table
 
 USERS = ["a", "b", "c"]
 STEPS = 40

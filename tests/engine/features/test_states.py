@@ -15,7 +15,7 @@ from headrace.errors import BadRequest
 from headrace.format.object_names import state_key
 from headrace.reduce.work_units import JobName, Result
 from headrace.storage.work import UnitRow
-from tabling import ORDERS, SPENT, USERS, Pipelines, event, op, table
+from support.feature_rig import ORDERS, SPENT, USERS, Pipelines, event, op, table
 
 JOBS: tuple[JobName, ...] = ("features",)
 

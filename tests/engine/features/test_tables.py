@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import FeatureNotInTable, KeyShapeMismatch, UnknownTable
-from tabling import ORDERS, SPENT, USERS, Pipelines, event, op, table
+from support.feature_rig import ORDERS, SPENT, USERS, Pipelines, event, op, table
 
 GREATEST = {"greatest": op("max", field="amount")}
 

@@ -15,7 +15,7 @@ from headrace.engine.features.histories import KEPT_US, HistoryAnswer
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.reduce.work_units import JobName, Result
 from headrace.storage.histories import HistoryRow
-from tabling import ORDERS, USERS, Pipelines, event
+from support.feature_rig import ORDERS, USERS, Pipelines, event
 
 JOBS: tuple[JobName, ...] = ("history",)
 LATE = 1 << 60

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.schema.descriptor.operators import OPERATORS
 from schema.descriptor.test_operators import LEAST
-from tabling import Pipelines, event, op, table
+from support.feature_rig import Pipelines, event, op, table
 
 #: Sums of these are exact, and some come before and after the change.
 WHOLE, THEN = (1, 2, 2, 5, 300, -7, 2, 1), (2, 1.0, 2.5, 7, 300, -7.0, 0.5, 2)

@@ -13,7 +13,7 @@ from headrace.engine.history.verify import verify
 from headrace.engine.products import JOURNALS
 from headrace.format import entity_registry, feature_registry
 from headrace.storage.objects import Objects
-from rig import Rig
+from support.engine_rig import Rig
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from engine.entities.registering import register as register_type
 from engine.entities.registering import schema
 from engine.features.pipelines import event, registered
 from headrace.types import JSON
-from rig import Rig, array
-from s3 import S3
+from support.engine_rig import Rig, array
+from support.s3 import S3
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from disturbed import Call, disturb
 from headrace.engine.history.sealer import GRACE_S
 from headrace.errors import Gone, NotFound
 from headrace.format import manifest as manifests
@@ -15,9 +14,10 @@ from headrace.format import object_names
 from headrace.format.object_names import companion_key
 from headrace.storage.objects import StoreUnavailable
 from headrace.types import OCTETS
-from rig import Rig
 from storage.test_companion_files import made
-from stored import generations, keys, manifest, open_files, placed, rows
+from support.disturbed_store import Call, disturb
+from support.engine_rig import Rig
+from support.stored_objects import generations, keys, manifest, open_files, placed, rows
 
 GRACE_US = int(GRACE_S * 1e6)
 

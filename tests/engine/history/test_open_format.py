@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.types import JSON, OCTETS
-from published import COLUMNS, ORDERS, ORDERS_BY_USER, RAW, orders, raw
-from rig import Rig, array
-from stored import files
+from support.engine_rig import Rig, array
+from support.published_streams import COLUMNS, ORDERS, ORDERS_BY_USER, RAW, orders, raw
+from support.stored_objects import files
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from disturbed import Call, disturb
 from headrace.engine.history import sealer
 from headrace.engine.log.append import Append, Terms
 from headrace.schema.registry import KeySetting
 from headrace.schema.update import SchemaUpdate
 from headrace.types import JSON, OCTETS
-from rig import Rig, array
-from stored import keys, manifest, placed, rows, spans
+from support.disturbed_store import Call, disturb
+from support.engine_rig import Rig, array
+from support.stored_objects import keys, manifest, placed, rows, spans
 
 NOW = 1 << 60
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from disturbed import Call, Fault, disturb
 from headrace.errors import CorruptData, Fenced
 from headrace.format import object_names
 from headrace.storage.objects import StoreUnavailable
 from headrace.types import OCTETS
-from machines import take_over
-from rig import Rig
-from stored import generations, keys, manifest, placed, rows, spans
+from support.disturbed_store import Call, Fault, disturb
+from support.engine_rig import Rig
+from support.machines import take_over
+from support.stored_objects import generations, keys, manifest, placed, rows, spans
 
 HOUR_US = 3600 * 1_000_000
 

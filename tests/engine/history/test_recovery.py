@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from disturbed import Call, Fault, disturb
 from headrace.engine.history import takeover
 from headrace.errors import Fenced, Gone, StoreUnavailable
 from headrace.format import object_names
 from headrace.types import JSON
-from machines import Machines
-from rig import Rig, array
+from support.disturbed_store import Call, Fault, disturb
+from support.engine_rig import Rig, array
+from support.machines import Machines
 
 
 @pytest.fixture

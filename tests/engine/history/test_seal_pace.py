@@ -13,7 +13,7 @@ import pytest
 
 from headrace.engine.history.seal_pace import RESTS, SealPace
 from headrace.types import OCTETS
-from rig import Rig
+from support.engine_rig import Rig
 
 SECOND = 1_000_000
 Open = Callable[..., Rig]

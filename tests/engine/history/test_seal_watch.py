@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from disturbed import Call, disturb
 from headrace.engine.history import seal_watch, sealer
 from headrace.errors import Fenced, Overloaded
 from headrace.storage.node import NODES
 from headrace.types import OCTETS
-from rig import Rig
+from support.disturbed_store import Call, disturb
+from support.engine_rig import Rig
 
 Open = Callable[..., Rig]
 ENTRY = b"x" * 1_000

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from disturbed import disturb
 from headrace.engine.history import seal_watch, sealer
 from headrace.engine.history.publication import Publication
 from headrace.engine.history.publisher import Publisher
@@ -18,8 +17,9 @@ from headrace.errors import Fenced, Overloaded
 from headrace.format import object_names
 from headrace.storage.objects import StoreUnavailable
 from headrace.types import JSON, OCTETS
-from rig import Rig, array
-from stored import generations, keys, manifest, placed, reader, rows, spans
+from support.disturbed_store import disturb
+from support.engine_rig import Rig, array
+from support.stored_objects import generations, keys, manifest, placed, reader, rows, spans
 
 SECOND = 1_000_000
 Open = Callable[..., Rig]

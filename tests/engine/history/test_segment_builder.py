@@ -11,8 +11,8 @@ from headrace.engine.history import segment_builder
 from headrace.schema.registry import KeySetting
 from headrace.schema.update import SchemaUpdate
 from headrace.types import JSON, OCTETS
-from rig import Rig, array
-from stored import placed, reader, spans
+from support.engine_rig import Rig, array
+from support.stored_objects import placed, reader, spans
 
 Open = Callable[..., Rig]
 

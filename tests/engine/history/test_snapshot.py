@@ -9,8 +9,8 @@ import pytest
 from headrace.schema.registry import KeySetting
 from headrace.schema.update import SchemaUpdate
 from headrace.types import JSON, OCTETS
-from rig import Rig, array
-from stored import manifest, placed
+from support.engine_rig import Rig, array
+from support.stored_objects import manifest, placed
 
 SHAPE = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 

@@ -22,8 +22,8 @@ from headrace.storage.backup import back_up, restore
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.types import JSON, SystemClock
-from machines import Machines, take_over
-from rig import ManualClock, Rig, array
+from support.engine_rig import ManualClock, Rig, array
+from support.machines import Machines, take_over
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from disturbed import Call, Disturbed, Fault, disturb
 from headrace.errors import Fenced, StoreUnavailable, Unavailable
 from headrace.storage.objects import Objects
 from headrace.types import JSON
-from machines import Machines, take_over
-from rig import Rig, array
+from support.disturbed_store import Call, Disturbed, Fault, disturb
+from support.engine_rig import Rig, array
+from support.machines import Machines, take_over
 
 Open = Callable[[str, Callable[[Disturbed], None]], Rig]
 

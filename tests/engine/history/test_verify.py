@@ -19,7 +19,7 @@ from headrace.format import object_names
 from headrace.format.manifest import Manifest, Segment
 from headrace.storage.objects import Objects
 from headrace.types import JSON
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from headrace.errors import (
     StreamClosed,
 )
 from headrace.types import JSON
-from rig import START_US, Rig, array
+from support.engine_rig import START_US, Rig, array
 
 MINUTE_US = 60_000_000
 

@@ -10,7 +10,7 @@ from headrace.engine.log.stream import Stream
 from headrace.errors import CorruptData, HeadraceError
 from headrace.storage.streams import StreamRow
 from headrace.types import JSON
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 SECOND = 1_000_000
 

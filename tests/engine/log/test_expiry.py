@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine.features.pipelines import event, registered
 from headrace.types import JSON
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 SECOND = 1_000_000
 TXN = "events/Txn"

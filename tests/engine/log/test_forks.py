@@ -9,7 +9,7 @@ import pytest
 
 from headrace.errors import BadRequest
 from headrace.types import JSON, OCTETS
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 Place = Callable[[str], None]
 

@@ -16,7 +16,7 @@ from headrace.engine.log.lifecycle import StreamChange, make_done_callback, run_
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, Conflict, Gone, HeadraceError, NotFound, OffsetGone
 from headrace.types import JSON, OCTETS
-from rig import Hold, Rig, array
+from support.engine_rig import Hold, Rig, array
 
 
 @pytest.fixture

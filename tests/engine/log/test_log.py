@@ -13,7 +13,7 @@ from headrace.engine.log.stream import Stream
 from headrace.errors import Gone, NotFound, Unavailable
 from headrace.storage.streams import StreamRow
 from headrace.types import JSON, OCTETS
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 SECOND = 1_000_000
 NUMBERS = count()

@@ -9,7 +9,7 @@ from headrace.engine.log import read as reading
 from headrace.engine.log.batch import Batch
 from headrace.errors import CorruptData
 from headrace.types import JSON, NEVER_US, OCTETS
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 
 @pytest.fixture

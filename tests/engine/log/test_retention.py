@@ -16,7 +16,7 @@ from headrace.engine.log.lifecycle import Delete
 from headrace.engine.log.retention import PersistAccesses
 from headrace.errors import NotFound, Unavailable
 from headrace.types import JSON, OCTETS
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

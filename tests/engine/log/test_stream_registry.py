@@ -16,8 +16,8 @@ from headrace.engine.registry.schemas import SetRegistry
 from headrace.errors import BadRequest, Conflict, CorruptData, LensUnsound, NotFound, NotRepresentable, RegistryFull
 from headrace.storage.database import connect
 from headrace.types import JSON
-from rig import Rig, array
 from server.registries import TEXT, WHOLE, lens, rename, shape
+from support.engine_rig import Rig, array
 
 KEY = {"jsonPointer": "/k", "required": False}
 DAY = 86_400_000_000

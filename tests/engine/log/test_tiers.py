@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from disturbed import disturb
 from headrace.engine.log import tiers
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.errors import CorruptData
 from headrace.storage.objects import ObjectMissing, StoreUnavailable
 from headrace.types import JSON, OCTETS
-from rig import Rig, array
-from stored import placed
+from support.disturbed_store import disturb
+from support.engine_rig import Rig, array
+from support.stored_objects import placed
 
 BUDGET = 1 << 20
 

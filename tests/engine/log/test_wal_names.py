@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.wal_names import WalNameFilter
 from headrace.types import OCTETS
-from rig import Rig
+from support.engine_rig import Rig
 
 NAMES = [f"s{number}" for number in range(3)]
 names = st.sampled_from(NAMES)

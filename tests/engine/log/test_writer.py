@@ -11,7 +11,7 @@ from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import StreamChange
 from headrace.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
 from headrace.types import JSON, OCTETS
-from rig import Hold, Rig, array
+from support.engine_rig import Hold, Rig, array
 
 #: An append that is committed by itself.
 LONG = b"x" * (1024 * 1024)

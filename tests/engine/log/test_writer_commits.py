@@ -22,7 +22,7 @@ from headrace.engine.log.writer import Writer
 from headrace.errors import PreconditionFailed, Unavailable
 from headrace.storage.database import DiskFull
 from headrace.types import OCTETS, SystemClock
-from rig import Hold, Rig
+from support.engine_rig import Hold, Rig
 
 #: More than the loop commits at once.
 MUCH = b"x" * 200_000

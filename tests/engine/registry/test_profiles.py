@@ -18,7 +18,7 @@ from headrace.profiles import table
 from headrace.profiles.definition import Profile
 from headrace.storage.streams import StreamRow
 from headrace.types import JSON
-from rig import Rig
+from support.engine_rig import Rig
 
 EVLOG = {"kind": "evlog", "redactKeys": ["ssn"]}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rig import Rig
+from support.engine_rig import Rig
 
 
 @pytest.fixture

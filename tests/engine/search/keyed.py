@@ -16,8 +16,8 @@ from headrace.engine.search.routing_keys import KeyPage, KeyQuery, Lexicon
 from headrace.reduce.work_units import Result
 from headrace.server.routes.work import store_url
 from headrace.types import JSON
-from rig import Rig, array
-from worker import perform
+from support.engine_rig import Rig, array
+from support.plain_worker import perform
 
 KEY = {"jsonPointer": "/k", "required": False}
 

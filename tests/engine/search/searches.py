@@ -26,8 +26,8 @@ from headrace.query.search import Search
 from headrace.storage.derived import Companions
 from headrace.types import JSON
 from query.declarations import DOCUMENT
-from rig import Rig, array
 from server.registries import lens
+from support.engine_rig import Rig, array
 
 NAMES = count()
 _PLACES = ("time", "service", "path", "request", "tags", "duration", "error", "why", "mute", "level")

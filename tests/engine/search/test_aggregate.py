@@ -15,7 +15,7 @@ from headrace.query.syntax import parse
 from headrace.reduce.request import read
 from reduce import oracle
 from reduce.answers import decoded
-from rig import Rig
+from support.engine_rig import Rig
 
 MINUTE = 60_000
 #: Of the first events every field has one value at most; some of the others have several.

@@ -17,7 +17,7 @@ from headrace.engine.history import stored_events
 from headrace.engine.search import blocks
 from headrace.engine.search.aggregate import aggregate
 from headrace.reduce.request import read
-from rig import Rig
+from support.engine_rig import Rig
 
 
 def extracted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

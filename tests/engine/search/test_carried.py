@@ -16,8 +16,8 @@ from headrace.query.definition import Definition
 from headrace.reduce.request import read
 from headrace.server.routes.details import describe_details
 from reduce.answers import decoded
-from rig import Rig
 from server.registries import TEXT, WHOLE, lens, rename, shape
+from support.engine_rig import Rig
 
 OLD = shape(at=WHOLE, host=TEXT, duration_ms=WHOLE)
 NEW = shape(at=WHOLE, service=TEXT, latency_ms=WHOLE)

@@ -17,8 +17,8 @@ from headrace.query.filter import Filter, Limits
 from headrace.query.request import query
 from headrace.reduce.request import read
 from reduce.answers import decoded
-from rig import Rig
-from stored import placed
+from support.engine_rig import Rig
+from support.stored_objects import placed
 
 SPAN = {"rollup": "requests", "interval": "1m", "from": 0, "to": 10**15}
 

@@ -20,7 +20,7 @@ from headrace.engine.search import blocks, extraction
 from headrace.engine.search.aggregate import aggregate
 from headrace.reduce.request import read
 from reduce.answers import decoded
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 ROUNDS, EACH = 30, 50
 

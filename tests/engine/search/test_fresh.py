@@ -10,7 +10,7 @@ from engine.search.searches import Searched
 from headrace.deadline import Deadline
 from headrace.engine.search.search import search
 from headrace.query import request as requests
-from rig import Rig
+from support.engine_rig import Rig
 
 QUERIES = ("has:time", "red", "service:s1 OR -service:s1", '"red green" OR time:>=0')
 

@@ -16,7 +16,7 @@ from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.search.index_status import CoveredSegments, Index, Status
 from headrace.errors import NotFound
 from headrace.types import JSON
-from rig import START_US, Rig, array
+from support.engine_rig import START_US, Rig, array
 
 ROLLUP = {"intervals": ["1m"], "measures": {"events": {"kind": "count"}}}
 

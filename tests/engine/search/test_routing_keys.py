@@ -14,7 +14,7 @@ from engine.search.keyed import Indexer, append, keyed, opened, page, pages
 from headrace.engine.search.routing_keys import KeyQuery, Lexicon
 from headrace.errors import NotFound
 from headrace.format.object_names import companion_key
-from rig import Rig
+from support.engine_rig import Rig
 
 KEYS = [None, "a", "aa", "b", "ä", "Z", "\U0001f600", "\uffff", "nul\0l", "long" * 100, "7", " "]
 

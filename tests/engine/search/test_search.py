@@ -18,8 +18,8 @@ from headrace.errors import BadRequest, CorruptData, NotFound, OffsetFenced, Una
 from headrace.format.companion.layout import Limits
 from headrace.format.object_names import companion_key
 from headrace.storage.derived import Companions
-from rig import Rig, array
 from server.registries import lens
+from support.engine_rig import Rig, array
 
 SMALL = Limits(rows=4, postings=8, terms=4, filtered=2)
 WORDS = ("red green", "green", "blue red red", "", "red")

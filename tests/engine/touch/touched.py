@@ -14,7 +14,7 @@ from headrace.engine.touch.waiters import Waiter
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.templates import Field, Template
 from headrace.types import JSON
-from rig import Rig, array
+from support.engine_rig import Rig, array
 
 NAME = "db"
 #: Buckets so short that a test need not wait for them.

@@ -23,8 +23,8 @@ from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Misfit
 from headrace.storage.verifications import KEPT_US, VerificationRow
 from headrace.types import JSON
-from rig import Rig, array
 from server.registries import WHOLE, lens, rename, shape
+from support.engine_rig import Rig, array
 
 BELOW_100 = shape(n={"type": "integer", "maximum": 99})
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from columns import table
 from headrace.extract.match.evaluate import WordLookup
 from headrace.extract.postings import in_memory
 from headrace.query.definition import Definition
 from headrace.query.values import has_phrase, has_words
 from headrace.schema.registry import Boundary, Registry
 from query.declarations import DOCUMENT
+from support.reference_columns import table
 
 REGISTRY = Registry(
     schema="s",

@@ -18,7 +18,7 @@ from headrace.reduce.states.definition import EventRun
 from headrace.reduce.states.fold import Fold
 from headrace.schema.descriptor.nodes import Event, EventField
 from headrace.schema.registry import Registry
-from tabling import ORDERS, SPENT, USERS, Pipelines, op, table
+from support.feature_rig import ORDERS, SPENT, USERS, Pipelines, op, table
 
 
 @pytest.fixture

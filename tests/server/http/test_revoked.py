@@ -24,8 +24,8 @@ from headrace.server.routes.stream_reader import StreamReader
 from headrace.server.routes.touch import TouchRoutes
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON
-from rig import Rig
 from server.callers import Caller
+from support.engine_rig import Rig
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess

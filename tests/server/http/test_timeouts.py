@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from certificates import write_certificate
+from support.certificates import write_certificate
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from certificates import write_certificate
 from headrace.config import ConfigError, ServerConfig
 from headrace.server.http.tls import open_certificate
+from support.certificates import write_certificate
 
 
 def test_half_of_what_tls_takes_is_refused_and_none_of_it_is_fine(tmp_path: Path) -> None:

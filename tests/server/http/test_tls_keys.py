@@ -19,10 +19,10 @@ import httpx2
 import pytest
 
 import headrace as hr
-from certificates import write_certificate
 from headrace.errors import HeadraceError
 from headrace.pipeline.work import Work
 from headrace.storage.keys import KeyStore
+from support.certificates import write_certificate
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer

@@ -28,8 +28,8 @@ from headrace.server.http.request import RequestHead
 from headrace.server.http.request_log import RequestLog
 from headrace.storage.keys import KeyStore
 from headrace.storage.page_checksums import Damage
-from rig import Rig
 from server.callers import Caller
+from support.engine_rig import Rig
 
 MINE = [(b"x-request-id", b"mine-7"), (b"host", b"localhost")]
 

@@ -29,9 +29,9 @@ from headrace.server.routes.search import AggregateRoute, SearchRoutes
 from headrace.storage.keys import KeyStore
 from headrace.storage.wal import WalKeys
 from headrace.types import JSON
-from rig import Rig, array
 from server.callers import Caller
 from server.routes.test_aggregate import SEARCH
+from support.engine_rig import Rig, array
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer

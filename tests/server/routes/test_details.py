@@ -16,11 +16,11 @@ from headrace.server.routes.details import DetailsRoute
 from headrace.server.routes.openapi import document
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON
-from logs import Logs
-from rig import Rig, array
 from server.callers import Caller
 from server.registries import evolve, installed, name_of, registry, rename, shape
-from worker import Worker
+from support.engine_rig import Rig, array
+from support.log_stream import Logs
+from support.plain_worker import Worker
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer

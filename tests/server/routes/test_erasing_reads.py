@@ -13,7 +13,6 @@ import httpx2
 import msgspec
 import pytest
 
-from enhancing import Growing
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.erasure import erasures
 from headrace.engine.entities.erasure.erasures import is_over
@@ -26,7 +25,8 @@ from headrace.reduce.work_units import JobName, Result
 from headrace.server.main import Server
 from headrace.server.routes import openapi
 from headrace.server.routes.work import store_url
-from snapshotting import USER, contact
+from support.enhancement_rig import Growing
+from support.entity_rig import USER, contact
 
 SECRET = "xyzzy-canary-4711"
 EMAIL = f"{SECRET}@x.io"

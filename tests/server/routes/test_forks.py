@@ -17,8 +17,8 @@ from headrace.server.http.request import Request, RequestHead, Route
 from headrace.server.http.target import Target
 from headrace.server.routes.streams import StreamRoutes
 from headrace.storage.streams import StreamRow
-from rig import Rig
 from server.callers import Caller
+from support.engine_rig import Rig
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess

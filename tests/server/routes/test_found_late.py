@@ -23,8 +23,8 @@ from headrace.server.routes.reads import ReadRoute
 from headrace.server.routes.stream_reader import StreamReader
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON
-from rig import Rig, array
 from server.callers import Caller
+from support.engine_rig import Rig, array
 
 
 class Line(Caller):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from caller import Caller
 from engine.registries import change
 from engine.search.searches import Searched, document
 from headrace.engine.log.tiers import NeedsFetch
@@ -19,10 +18,11 @@ from headrace.engine.runtime.gates import Gate
 from headrace.server.http.compression import ReplyCompressor
 from headrace.server.routes.reads import ReadRoute
 from headrace.server.routes.stream_reader import FilteredReads
-from logs import Logs, event
-from rig import Rig
 from server.callers import Caller as Local
-from worker import Worker
+from support.engine_rig import Rig
+from support.http_caller import Caller
+from support.log_stream import Logs, event
+from support.plain_worker import Worker
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer

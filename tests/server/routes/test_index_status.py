@@ -16,11 +16,11 @@ from engine.derive.workers import opened, searched
 from headrace.server.routes.details import DetailsRoute
 from headrace.server.routes.index_status import IndexStatusRoute
 from headrace.server.routes.openapi import document
-from logs import SEARCH, Logs
-from rig import array
 from server.callers import Caller
 from server.registries import name_of, post
-from worker import Worker
+from support.engine_rig import array
+from support.log_stream import SEARCH, Logs
+from support.plain_worker import Worker
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess

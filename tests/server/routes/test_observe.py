@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from exports import CHILD, ROOT, TRACE, export, span
+from support.otlp_exports import CHILD, ROOT, TRACE, export, span
 
 if TYPE_CHECKING:
     from tests.server.conftest import Api

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from exports import CHILD, ROOT, TRACE, export, json_export, json_span, span
 from server.conftest import Api
+from support.otlp_exports import CHILD, ROOT, TRACE, export, json_export, json_span, span
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer

@@ -18,7 +18,7 @@ from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request, RequestHead, Route
 from headrace.server.http.target import Target
 from headrace.server.routes.push import PushRoute
-from rig import Rig
+from support.engine_rig import Rig
 
 FEW: dict[str, Any] = {"user": "str"}
 MORE = {**FEW, "city": {"type": "str", "required": False}}

@@ -19,10 +19,10 @@ from headrace.engine.runtime.gates import Gate
 from headrace.server.routes.openapi import document
 from headrace.server.routes.routing_keys import RoutingKeysRoute
 from headrace.storage.keys import KeyStore
-from logs import SEARCH, Logs
 from server.callers import Caller
 from server.registries import append, name_of, post
-from worker import Worker
+from support.log_stream import SEARCH, Logs
+from support.plain_worker import Worker
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.format.object_names import name_hash
-from s3 import S3
 from server.registries import WHOLE, append, evolve, installed, name_of, post, rename, shape
+from support.s3 import S3
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer

@@ -24,7 +24,7 @@ from headrace.server.http.starlette_json import failure_response
 from headrace.server.routes import service
 from headrace.server.routes.report import Report
 from headrace.storage.streams import StreamRow
-from rig import Rig
+from support.engine_rig import Rig
 
 READER = Principal("ann", frozenset({"read"}))
 

@@ -12,7 +12,7 @@ import pytest
 from headrace.server.routes import openapi
 from headrace.storage.keys import KeyStore
 from server.registries import WHOLE, append, evolve, installed, lens, name_of, registry, rename, shape
-from worker import perform
+from support.plain_worker import perform
 
 if TYPE_CHECKING:
     import httpx2

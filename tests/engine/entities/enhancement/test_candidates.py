@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from enhancing import Growing, bytes_of
 from headrace.engine.derive import local_worker
 from headrace.errors import NoSchemaForEntityType, UnknownEntityType
 from headrace.reduce.fragments.reducer import MOST_KEYS
@@ -18,7 +17,8 @@ from headrace.reduce.fragments.stats import count_observations, of_everyone, of_
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entries import entries_of
 from headrace.storage.entity_types import EVERYBODY
-from snapshotting import contact
+from support.enhancement_rig import Growing, bytes_of
+from support.entity_rig import contact
 
 NANOS = 1_700_000_000_123_456_789
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from enhancing import Growing
 from headrace.errors import NoSchemaForEntityType
 from headrace.reduce.fragments.rules import MIXED, TOO_FEW_USERS
-from snapshotting import contact
+from support.enhancement_rig import Growing
+from support.entity_rig import contact
 
 USERS = ("ann", "bob", "eve")
 

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from enhancing import Growing
 from headrace.engine.entities.enhancement import fragment_moves, queue
 from headrace.engine.entities.erasure import erasures
 from headrace.engine.entities.read.snapshots import Asked
@@ -19,7 +18,8 @@ from headrace.schema.entity import request
 from headrace.storage.enhancements import Run
 from headrace.storage.entities import Entities
 from headrace.storage.entity_types import EVERYBODY
-from snapshotting import contact
+from support.enhancement_rig import Growing
+from support.entity_rig import contact
 
 NICK = {"fields_to_add": [{"field_name": "nick", "field_type": "string"}]}
 

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from enhancing import Growing
 from headrace.engine.entities.enhancement import queue
 from headrace.engine.entities.enhancement.promotions import ITSELF
 from headrace.errors import BadRequest, NotFound
 from headrace.reduce.fragments.rules import DECIDED
 from headrace.storage.enhancements import EnhancementRuns, Recommendation
 from headrace.storage.entity_types import EVERYBODY
-from snapshotting import contact
+from support.enhancement_rig import Growing
+from support.entity_rig import contact
 
 
 @pytest.fixture(autouse=True)

@@ -32,8 +32,8 @@ from headrace.server.routes.work import store_url
 from headrace.storage import database
 from headrace.storage.entity_types import EntityChanges
 from headrace.storage.erasures import ErasureRow
-from s3 import S3
-from snapshotting import USER, Entities, contact
+from support.entity_rig import USER, Entities, contact
+from support.s3 import S3
 
 MARKER = "xyzzy-canary-4711"
 TOLD = {"name": f"{MARKER} name", "odd": f"{MARKER} fragment"}

@@ -10,7 +10,7 @@ import pytest
 
 from engine.entities.read.test_snapshots import LATEST, said
 from headrace.engine.derive import local_worker
-from snapshotting import Entities, contact
+from support.entity_rig import Entities, contact
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from headrace.storage.derived import States
-from snapshotting import POLICIES, Entities, contact
+from support.entity_rig import POLICIES, Entities, contact
 
 OBSERVATIONS, PEOPLE, TOGETHER = 10_000, 1_000, 500
 CHANGED = {**POLICIES, "name": {"strategy": "last_write"}, "score": {"strategy": "highest_priority"}}

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from headrace.errors import EntityNotFound, NotFound
-from snapshotting import POLICIES, Entities, contact
+from support.entity_rig import POLICIES, Entities, contact
 
 SMALL: dict[str, Any] = {
     "storage": {"seal_rows": 16},

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.engine.entities.read.observed import Observations
 from headrace.engine.entities.read.tail_keys import TailKeys
-from snapshotting import Entities, contact
+from support.entity_rig import Entities, contact
 
 
 @pytest.mark.parametrize("most", [1 << 20, 40, 3], ids=["plenty", "some", "none"])

@@ -13,7 +13,7 @@ from headrace.engine.entities.types.proposals import Make
 from headrace.engine.log.lifecycle import run_change
 from headrace.errors import AliasTaken, Conflict
 from headrace.storage.entity_types import EVERYBODY
-from rig import Rig
+from support.engine_rig import Rig
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from headrace.engine.entities.types.entity_types import Outcome
 from headrace.errors import AliasTaken, NoSchemaForEntityType, UnknownEntityType, VersionTaken
 from headrace.schema.entity.nodes import ReducerConfig, Schema
 from headrace.storage.entity_types import EVERYBODY
-from rig import Rig
+from support.engine_rig import Rig
 
 
 @pytest.fixture

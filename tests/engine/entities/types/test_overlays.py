@@ -9,7 +9,7 @@ import pytest
 
 from engine.entities.registering import activate, added, fields, fields_of, register, schema, update, version_of
 from headrace.engine.entities.types import journal
-from rig import Rig
+from support.engine_rig import Rig
 
 
 @pytest.fixture

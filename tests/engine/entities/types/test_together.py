@@ -12,7 +12,7 @@ from headrace.engine.entities.types import journal
 from headrace.engine.entities.types.entity_types import EntityTypes, Outcome
 from headrace.storage.database import Connection
 from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry
-from rig import Rig
+from support.engine_rig import Rig
 
 CLIENTS = 16
 TYPES = ("contact", "task")

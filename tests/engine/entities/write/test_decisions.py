@@ -9,7 +9,7 @@ import pytest
 
 from engine.entities.store import CONTACT, Store
 from headrace.errors import ConstraintViolation, IdempotencyCollision, NoSchemaForEntityType, NotFound
-from snapshotting import Entities, contact
+from support.entity_rig import Entities, contact
 
 ADA = {"entity_type": "contact", "email": "ada@example.com", "name": "Ada", "age": 36}
 

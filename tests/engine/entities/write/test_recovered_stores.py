@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.entities.store import CONTACT, Store
-from rig import Rig
+from support.engine_rig import Rig
 
 ADA = {"entity_type": "contact", "email": "ada@example.com", "name": "Ada", "nick": "a"}
 BOB = {"entity_type": "contact", "email": "bob@example.com", "born": 5}

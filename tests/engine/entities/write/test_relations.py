@@ -15,7 +15,7 @@ from headrace.errors import Conflict, EntityAlreadyMerged, EntityNotFound, Merge
 from headrace.reduce.policies.build import fold_observations
 from headrace.reduce.policies.reducer import TypeReducer
 from headrace.schema.entity.observation import Observation, decode
-from snapshotting import USER, Entities, contact
+from support.entity_rig import USER, Entities, contact
 
 SMALL: dict[str, Any] = {"storage": {"seal_rows": 16}, "features": {"fold_rows": 4}}
 

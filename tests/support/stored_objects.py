@@ -12,7 +12,7 @@ from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.objects import Objects
 from headrace.storage.published import Placed
-from rig import Rig
+from support.engine_rig import Rig
 
 
 def keys(objects: Objects, kind: str = "") -> list[str]:

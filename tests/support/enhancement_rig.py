@@ -13,7 +13,7 @@ from headrace.reduce.fragments.stats import Stats, pack
 from headrace.reduce.work_units import JobName, Result, Settled
 from headrace.storage.enhancements import Run
 from headrace.storage.entity_types import EVERYBODY
-from snapshotting import USER, Entities
+from support.entity_rig import USER, Entities
 
 PATIENCE_S = 20.0
 

@@ -19,9 +19,9 @@ import msgspec
 from conftest import ServerProcess
 from headrace.reduce.work_units import Unit
 from headrace.storage.keys import KeyStore
-from logs import SEARCH, Logs, event
-from tabling import perform
-from worker import Worker
+from support.feature_rig import perform
+from support.log_stream import SEARCH, Logs, event
+from support.plain_worker import Worker
 
 #: While the directory is built: small segments and units.
 BUILDING = {

@@ -18,7 +18,7 @@ from headrace.schema.entity.nodes import ReducerConfig
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
 from headrace.storage.entity_types import EVERYBODY
-from tabling import SECOND_US, Pipelines
+from support.feature_rig import SECOND_US, Pipelines
 
 USER = "local"
 FIELDS = {"email": "string", "name": "string", "phone": "string", "tags": "array", "score": "number"}

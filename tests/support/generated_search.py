@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from changing import Path, pointer
+from support.changing_streams import Path, pointer
 
 
 def _number(random: Random) -> dict[str, bool]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any, NamedTuple
 
-from changing import FARTHEST, HOUR, KEYS, LEVELS, MINUTE, START, WORDS
 from headrace.query.check import Mode, check
 from headrace.query.search import Field, Kind, Rollup, Search
 from headrace.query.syntax import QuerySyntaxError, parse, text
 from headrace.query.tree import And, Clause, Compare, Contains, Has, Node, Not, Or, Phrase, Term
+from support.changing_streams import FARTHEST, HOUR, KEYS, LEVELS, MINUTE, START, WORDS
 
 _STRINGS = (*WORDS, *LEVELS, "AB", "a", "Ab", "x", "Y", "", "ab b", "eu", "3", "straße", "σίσυφος")
 _TEXTS = (

@@ -19,8 +19,8 @@ from headrace.format.companion.layout import Companion
 from headrace.query import request as requests
 from headrace.query import search_document
 from headrace.query.search import Search
-from logs import SEARCH, Logs, event
 from reduce import oracle as reduced
+from support.log_stream import SEARCH, Logs, event
 
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 QUERIES = (

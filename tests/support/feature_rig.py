@@ -21,7 +21,7 @@ from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.problem import RegistrationResponse
 from headrace.server.routes.work import store_url
 from reduce.features.reducing import reduced
-from rig import Rig
+from support.engine_rig import Rig
 
 SECOND_US = 1_000_000
 

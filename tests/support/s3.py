@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from moto.server import ThreadedMotoServer
 
-from store_faults import Fault, Recent, Request
+from support.store_faults import Fault, Recent, Request
 
 _LONGEST_DELAY_S = 0.3
 

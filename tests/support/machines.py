@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from disturbed import Call, disturb
 from headrace.config import StorageConfig
 from headrace.engine.history.recovery import newest
 from headrace.format import object_names
@@ -16,7 +15,8 @@ from headrace.storage.backup import back_up, restore
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.types import SystemClock
-from rig import Rig
+from support.disturbed_store import Call, disturb
+from support.engine_rig import Rig
 
 
 def take_over(objects: Objects) -> Node:

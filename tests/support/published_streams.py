@@ -5,8 +5,8 @@ from __future__ import annotations
 from headrace.schema.registry import KeySetting
 from headrace.schema.update import SchemaUpdate
 from headrace.types import JSON, OCTETS
-from rig import START_US, Rig, array
-from stored import files
+from support.engine_rig import START_US, Rig, array
+from support.stored_objects import files
 
 _TEXT = {"type": "string"}
 _SHAPES = [

@@ -13,7 +13,7 @@ from headrace.pipeline.kernels import compact, index, verify
 from headrace.pipeline.kernels.units import result
 from headrace.reduce import rollup
 from headrace.reduce.state import PANES
-from logs import Logs
+from support.log_stream import Logs
 
 JOBS = ("index", "compact")
 
