@@ -128,7 +128,7 @@ class World:
     def _may_begin(self, line: Line, first: int, exact: int) -> bool:
         """Whether a published segment cannot go, since it holds more than what is to go."""
         stream = self.rig.find(line.name)
-        part = next(reading.owned_ranges(stream, stream.head, first))
+        part = next(reading.owned_entries(stream, stream.head, first))
         placed = self.rig.engine.published.holding(part.owner, first)
         if placed is None:
             return False

@@ -39,7 +39,8 @@ def spellings(draw: st.DrawFn) -> str:
         case 1:
             return f"{whole}.{draw(st.sampled_from(['0', '00', '5', '0000000000000000000001']))}"
         case 2:
-            return f"{whole}{'0' * (places := draw(st.integers(1, 5)))}e-{places}"
+            zeros = draw(st.integers(1, 5))
+            return f"{whole}{'0' * zeros if whole != '0' else ''}e-{zeros}"
         case 3:
             return f"{whole}{draw(st.sampled_from(['e0', 'E+0', 'e1', 'e-1', 'e-400', 'e400']))}"
     sign, digits = whole[: whole.startswith("-")], whole.lstrip("-")

@@ -182,15 +182,15 @@ def test_what_is_seen_to_fit_is_valid(share: int) -> None:
         schema = Plain(random, draft, random.choice([(), ("a", "b")])).document()
         assert problems(schema) == []
         validator, judge = Validator(schema), oracle(schema)
-        if validator.glance is None:
+        if validator.fast_validator is None:
             continue
         schemas += 1
-        untaught = copy(validator.glance)
+        untaught = copy(validator.fast_validator)
         for _ in range(BODIES):
             speller = Speller(random)
             texts = [speller.spell(value) for value in drawn(random, schema)]
             body = ",".join(texts).encode()
-            if copy(untaught).fits(body) or validator.glance.fits(body):
+            if copy(untaught).fits(body) or validator.fast_validator.fits(body):
                 seen += 1
                 assert all(is_sound(text, judge) for text in texts), (schema, texts)
             else:
@@ -206,7 +206,7 @@ def test_a_member_is_seen_to_fit_only_where_it_does() -> None:
         texts = {f"t{number}": {"type": "string"} for number in range(4)}
         leaf = Plain(random).leaf()
         schema = {"type": "object", "properties": {"a": leaf, **texts}}
-        look, judge, guess = Validator(schema).glance, oracle(schema), Guess(random, schema)
+        look, judge, guess = Validator(schema).fast_validator, oracle(schema), Guess(random, schema)
         assert look is not None
         for value in [*(guess.value(leaf) for _ in range(4)), *NUMBERS, *WORDS, None, True, [], {}]:
             number = isinstance(value, int | float) and not isinstance(value, bool)

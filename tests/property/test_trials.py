@@ -51,7 +51,7 @@ def looked_at(case: Case) -> Findings:
     found = Findings()
     for start, stop in pieces:
         joined = msgspec.json.encode(case.events[start:stop])[1:-1]
-        found += case.trial.look(start, 1, joined, stop - start)
+        found += case.trial.check(start, 1, joined, stop - start)
     return found
 
 
@@ -93,6 +93,6 @@ def test_findings_add_up_in_any_order(failing: list[int], step: int, random: Ran
     found = Findings()
     for start in starts:
         part = values[start : start + step]
-        found += trial.look(start, 1, msgspec.json.encode(part)[1:-1], len(part))
+        found += trial.check(start, 1, msgspec.json.encode(part)[1:-1], len(part))
     assert (found.events, found.lens, found.schema) == (401, 0, len(failing))
     assert [misfit.seq for misfit in found.misfits] == sorted(failing)[:MOST_NAMED]

@@ -74,11 +74,11 @@ def run_out_of_time(data_dir: str) -> None:
     """Plan a change whose proof takes too long: it is refused in time, and the server goes on."""
     with testing.app(data_dir, server__resolver_timeout_s=PLENTY_S) as app:
         app.client.stream("choices").create()
-        app.client.stream("choices").evolve(hard(8, WORD))
-    with testing.app(data_dir, server__resolver_timeout_s="2") as app:
+        app.client.stream("choices").evolve(hard(9, WORD))
+    with testing.app(data_dir, server__resolver_timeout_s="0.3") as app:
         stream = app.client.stream("choices")
         try:
-            stream.evolve(hard(8, {"type": ["string", "null"]}), dry_run=True)
+            stream.evolve(hard(9, {"type": ["string", "null"]}), dry_run=True)
         except TimedOut:
             assert stream.info().name == "choices"
         else:

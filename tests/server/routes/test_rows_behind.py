@@ -59,12 +59,15 @@ def test_a_get_sees_every_push_before_it_though_tails_are_far_behind(http: httpx
 
 
 def test_a_large_batch_that_is_not_found_in_time_says_what_any_row_may_lack(http: httpx2.Client) -> None:
-    last = push_all(http)
     asked = [{"table": name, "key": key, "features": ["n"]} for name, key in (("All", []), *[("Users", "u1")] * 100)]
-    late = http.post("/v1/batch_get", json={"requests": asked})
+    rounds, late = 0, None
+    while rounds < 10 and (late is None or late.status_code == 200):  # how many are too many depends on the machine
+        rounds, last = rounds + 1, push_all(http)
+        late = http.post("/v1/batch_get", json={"requests": asked})
+    assert late is not None
     error = late.json()["error"]
     assert (late.status_code, error["code"]) == (408, "request_timeout")
-    assert EVENTS >= error["events"] > 0 and error["offset"] < last
+    assert EVENTS * rounds >= error["events"] > 0 and error["offset"] < last
 
 
 def test_a_row_that_is_not_found_in_time_says_how_many_events_it_lacks(http: httpx2.Client) -> None:
