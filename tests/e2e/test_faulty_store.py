@@ -97,14 +97,25 @@ class Load:
         return sum((writer.refusals for writer in self.writers), Counter())
 
 
+def _read_page(client: httpx2.Client, name: str, offset: str) -> httpx2.Response:
+    """A page, asked for again as often as a reader would where the store failed too many times in a row."""
+    for _ in range(10):
+        answer = client.get(f"/v1/stream/{name}", params={"offset": offset})
+        if answer.status_code != 503:
+            break
+        assert answer.json()["error"]["code"] == "store_unavailable", answer.text
+        time.sleep(float(answer.headers["retry-after"]))
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
 def there(server: Any, name: str) -> list[int]:
     """The numbers of the events of a stream, each of which is as it was written."""
     found: list[int] = []
     offset = "-1"
     with httpx2.Client(base_url=server.url, timeout=60) as client:
         while True:
-            answer = client.get(f"/v1/stream/{name}", params={"offset": offset})
-            assert answer.status_code == 200, answer.text
+            answer = _read_page(client, name, offset)
             numbers = [int(one["request"][1:], 16) for one in answer.json()]
             assert answer.json() == [event(number) for number in numbers]
             found += numbers

@@ -6,10 +6,10 @@ import re
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
@@ -26,6 +26,10 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _SYSTEM = re.compile(r'(?:Os|Custom) \{[^}]*(?:message|error): "([^"]*)"')
 _LONGEST = 200
+_BROKEN = "the connection failed"
+#: How often something is read where connections break off.
+_READS = 4
+Returned = TypeVar("Returned")
 
 
 def cause(reason: Exception) -> str:
@@ -42,7 +46,7 @@ def cause(reason: Exception) -> str:
     if system is not None:
         return system[1]
     if kind is not None:
-        return {"Connect": "it cannot be reached"}.get(kind[1], f"the connection failed ({kind[1]})")
+        return {"Connect": "it cannot be reached"}.get(kind[1], f"{_BROKEN} ({kind[1]})")
     return text.partition("\n")[0][:_LONGEST] or type(reason).__name__
 
 
@@ -165,13 +169,11 @@ class Objects:
 
     def get(self, key: str) -> bytes:
         """All of an object."""
-        with self._translate_errors("get", key):
-            return self._backend.get(_check_key(key))
+        return self._read("get", key, lambda: self._backend.get(_check_key(key)))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """A part of an object, shorter where the object ends."""
-        with self._translate_errors("get", key):
-            return self._backend.get_range(_check_key(key), start, length)
+        return self._read("get", key, lambda: self._backend.get_range(_check_key(key), start, length))
 
     def download(self, key: str, size: int, file: BinaryIO) -> None:
         """Write an object of this size to a file, holding a few mebibytes at a time."""
@@ -180,8 +182,7 @@ class Objects:
 
     def head(self, key: str) -> ObjectInfo:
         """An object's size and age."""
-        with self._translate_errors("head", key):
-            return self._backend.head(_check_key(key))
+        return self._read("head", key, lambda: self._backend.head(_check_key(key)))
 
     def has(self, key: str) -> bool:
         """Whether there is an object; a listing of a service may not show it yet."""
@@ -207,6 +208,19 @@ class Objects:
         if keys:
             with self._translate_errors("delete", keys[0]):
                 self._backend.delete([_check_key(key) for key in keys])
+
+    def _read(self, verb: Verb, key: str, read: Callable[[], Returned]) -> Returned:
+        """What is read, tried again where a connection broke off: the client repeats only what never got an answer."""
+        for _ in range(_READS - 1):
+            try:
+                with self._translate_errors(verb, key):
+                    return read()
+            except StoreUnavailable as reason:
+                if not str(reason.facts.get("cause")).startswith(_BROKEN):
+                    raise
+            time.sleep(_PAUSE_S)
+        with self._translate_errors(verb, key):
+            return read()
 
     @contextmanager
     def _translate_errors(self, verb: Verb, key: str) -> Iterator[None]:
