@@ -18,7 +18,7 @@ from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.object_names import manifest_key
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.types import NEVER_US
 
 if TYPE_CHECKING:

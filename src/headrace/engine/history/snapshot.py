@@ -7,7 +7,7 @@ import msgspec
 from headrace.engine.log.forks import read_by_forks
 from headrace.format.companion.layout import Companion
 from headrace.format.manifest import Manifest, Revision, Segment
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp, States
 from headrace.storage.published import Placed, Published
