@@ -12,15 +12,15 @@ column         type    holds
 =============  ======  ====================================================================================
 
 Pages are zstd with checksums; a row group holds at most 16,384 rows. The metadata of a file holds a JSON document
-under ``headrace``, `StateInfo`. This module imports no Arrow, so that it
-loads fast; `format.state_file` reads and writes the files.
+under ``headrace``, `StateInfo`. `state_file` reads and writes the files; this module imports no Arrow, so that it
+loads fast.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from headrace.format import identity
+from headrace.format.identity import decode_identity
 
 VERSION = 1
 METADATA = b"headrace"
@@ -80,4 +80,4 @@ def state_entry(info: StateInfo, name: str, rows: int, size: int, sha256: str) -
 
 def decode_info(document: bytes | None, name: str) -> StateInfo:
     """Read what a state says about itself; refuses what is damaged and what a newer Headrace wrote."""
-    return identity.decode(document, StateInfo, name=name, kind="state", newest=VERSION)
+    return decode_identity(document, StateInfo, name=name, kind="state", newest=VERSION)

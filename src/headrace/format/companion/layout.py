@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from headrace import decoding
-from headrace.format import identity
+from headrace.format.identity import decode_identity
 
 VERSION = 1
 METADATA, INDEX = b"headrace", b"headrace.index"
@@ -145,7 +145,7 @@ def companion_entry(info: CompanionInfo, name: str, parts: dict[PartName, PartFi
 
 def decode_info(document: bytes | None, name: str) -> CompanionInfo:
     """Read what a companion says about itself; refuses what is damaged and what a newer Headrace wrote."""
-    return identity.decode(document, CompanionInfo, name=name, kind="companion", newest=VERSION)
+    return decode_identity(document, CompanionInfo, name=name, kind="companion", newest=VERSION)
 
 
 FIRST_LETTERS = 64

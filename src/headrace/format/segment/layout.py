@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.errors import CorruptData
-from headrace.format import identity
+from headrace.format.identity import decode_identity
 
 VERSION = 1
 METADATA = b"headrace"
@@ -61,7 +61,7 @@ def schema(is_json: bool) -> pa.Schema:
 
 def decode_info(document: bytes | None, name: str) -> SegmentInfo:
     """Read a segment's identity; refuses what is damaged and what a newer Headrace wrote."""
-    return identity.decode(document, SegmentInfo, name=name, kind="segment", newest=VERSION)
+    return decode_identity(document, SegmentInfo, name=name, kind="segment", newest=VERSION)
 
 
 class RowGroup(NamedTuple):
