@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.profiles.state_protocol.settings import Touch
+from headrace.profiles.state_protocol.profile import Touch
 
 IDLE, FINE, RESTRICTED, COARSE_ONLY = "idle", "fine", "restricted", "coarseOnly"
 

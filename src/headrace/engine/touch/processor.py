@@ -9,9 +9,8 @@ from headrace.engine.touch.counts import Counts
 from headrace.engine.touch.journal import TouchJournal
 from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED, Pressure
 from headrace.engine.touch.waiters import Waiters
-from headrace.profiles.state_protocol.keys import Key, table_key
+from headrace.profiles.state_protocol.keys import Key, Template, table_key
 from headrace.profiles.state_protocol.messages import Change, touched_keys
-from headrace.profiles.state_protocol.templates import Template
 
 _ENTITIES = 4096
 _table_key = lru_cache(maxsize=_ENTITIES)(table_key)

@@ -22,7 +22,7 @@ from headrace.engine.touch.waiters import Waiter, Waiters
 from headrace.errors import NotRepresentable
 from headrace.profiles.state_protocol.keys import Key, id_of
 from headrace.profiles.state_protocol.messages import NoBefore, changes_of
-from headrace.profiles.state_protocol.settings import Touch
+from headrace.profiles.state_protocol.profile import Touch
 
 if TYPE_CHECKING:
     from headrace.engine.log.stream import Stream

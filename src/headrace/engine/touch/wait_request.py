@@ -11,7 +11,7 @@ from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED
 from headrace.engine.touch.waiters import FINE_KEY, TABLE_KEY, TEMPLATE_KEY, Waiter
 from headrace.errors import BadRequest
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.templates import Template
+from headrace.profiles.state_protocol.keys import Template
 
 NOW = "now"
 MOST_EXACT = 16

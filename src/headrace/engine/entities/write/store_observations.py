@@ -18,7 +18,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.errors import Conflict, IdempotencyCollision
-from headrace.schema.entity.answer import refusal
+from headrace.schema.entity.request import refusal
 from headrace.storage.dedupe import Answered, Idempotency
 from headrace.storage.erasures import Erasures
 from headrace.storage.streams import LIVE

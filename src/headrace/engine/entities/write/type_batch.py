@@ -9,9 +9,9 @@ from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.deduplication import find_remembered
 from headrace.errors import EntityNotFound
-from headrace.schema.entity.answer import Issue
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.problem import EntityProblem, Notice
+from headrace.schema.entity.request import Issue
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.entities import Entities, SourceRange, Sources
 

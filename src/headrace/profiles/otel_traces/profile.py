@@ -1,4 +1,4 @@
-"""The append hook of span streams: spans are appended one by one, or many of them in an OTLP export."""
+"""The profile ``otel-traces``: one canonical record per span, appended one by one or many in an OTLP export."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from headrace import decoding
+from headrace.profiles.definition import Definition
 from headrace.profiles.hook import Hook, make_records, refusal
 from headrace.profiles.otel_traces.normalise import SpanNormaliser
-from headrace.profiles.otel_traces.rules import Rules
-from headrace.profiles.otel_traces.span import SCHEMA
+from headrace.profiles.otel_traces.rules import Rules, read_settings, rules_of
+from headrace.profiles.otel_traces.span import DEFAULTS, SCHEMA
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.entries import Failure
@@ -59,3 +60,17 @@ class TracesHook(Hook):
     def routed(self, joined: bytes) -> list[str | None]:
         """The trace of each span."""
         return [span.trace_id for span in _TRACED.decode(b"[" + joined + b"]")]
+
+
+#: Where exports are sent to.
+EXPORT = "_otlp/v1/traces"
+
+OTEL_TRACES = Definition(
+    name="otel-traces",
+    read=read_settings,
+    hook=lambda settings: TracesHook(rules_of(settings)),
+    defaults=DEFAULTS,
+    needs_schema=True,
+    routes=frozenset({EXPORT}),
+    signal="traces",
+)

@@ -1,4 +1,4 @@
-"""The append hook of metrics streams."""
+"""``metrics``: one record per interval of a series, from which summaries can be merged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,142 @@ from typing import Any
 import msgspec
 
 from headrace import decoding
+from headrace.profiles.definition import Defaults, Definition, keyword, read_no_settings, typed
 from headrace.profiles.hook import Hook, Misfit, make_records, refusal
-from headrace.profiles.metrics.envelope import API_VERSION, KEYS, SCHEMA, Interval, Summary
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.pointer import text
+from headrace.schema.registry import KeySetting
 from headrace.schema.routing_key import MAX_FAILURES
+
+API_VERSION = "durable.streams/metrics/v1"
+
+
+class Summary(msgspec.Struct, gc=False):
+    """The numbers of an interval once more, as others write them."""
+
+    count: Any
+    sum: Any
+    min: Any
+    max: Any
+    histogram: dict[str, Any]
+
+
+class Interval(msgspec.Struct, gc=False, rename="camel"):
+    """One record as it is stored; every member is always there, in this order."""
+
+    api_version: str
+    kind: str
+    metric: str
+    unit: str
+    metric_kind: str
+    temporality: str
+    window_start: int
+    window_end: int
+    interval_ms: int
+    instance: str | None
+    stream: str | None
+    tags: dict[str, str]
+    attributes: dict[str, str]
+    dimension_pairs: list[str]
+    dimension_key: str | None
+    series_key: str
+    count: Any
+    sum: Any
+    min: Any
+    max: Any
+    avg: Any
+    p50: Any
+    p95: Any
+    p99: Any
+    buckets: dict[str, Any]
+    summary: Summary
+
+
+#: The names of the members, as records have them.
+KEYS: tuple[str, ...] = Interval.__struct_encode_fields__
+
+_NUMBER = {"type": "number"}
+_MAYBE = {"type": ["number", "null"]}
+_TEXT = {"type": ["string", "null"]}
+_WORDS = {"type": "object", "additionalProperties": {"type": "string"}}
+_COUNTS = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
+_COUNT = {"type": "number", "minimum": 0}
+
+_SUMMARY: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["count", "sum", "min", "max", "histogram"],
+    "properties": {"count": _COUNT, "sum": _NUMBER, "min": _MAYBE, "max": _MAYBE, "histogram": _COUNTS},
+}
+_PROPERTIES: dict[str, Any] = {
+    "apiVersion": {"const": API_VERSION},
+    "kind": {"const": "interval"},
+    **{key: {"type": "string", "minLength": 1} for key in ("metric", "unit", "metricKind", "temporality", "seriesKey")},
+    **{key: {"type": "integer"} for key in ("windowStart", "windowEnd", "intervalMs")},
+    **dict.fromkeys(("instance", "stream", "dimensionKey"), _TEXT),
+    **dict.fromkeys(("tags", "attributes"), _WORDS),
+    "dimensionPairs": {"type": "array", "items": {"type": "string"}},
+    "count": _COUNT,
+    "sum": _NUMBER,
+    **dict.fromkeys(("min", "max", "avg", "p50", "p95", "p99"), _MAYBE),
+    "buckets": _COUNTS,
+    "summary": _SUMMARY,
+}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": list(KEYS),
+    "properties": {name: _PROPERTIES[name] for name in KEYS},
+}
+
+
+_DIMENSIONS = ["metric", "unit", "stream", "instance", "dimensionKey", "metricKind", "temporality"]
+_NUMBER_FIELDS = ("count", "sum", "min", "max", "avg", "p50", "p95", "p99")
+
+SEARCH: dict[str, Any] = {
+    "profile": "metrics",
+    "primaryTimestampField": "windowStart",
+    "aliases": {
+        "ts": "windowStart",
+        "time": "windowStart",
+        "name": "metric",
+        "dims": "dimensionPairs",
+        "series": "seriesKey",
+    },
+    "defaultFields": [
+        {"field": "metric", "boost": 2},
+        {"field": "stream", "boost": 1.25},
+        {"field": "dimensionPairs", "boost": 1},
+    ],
+    "fields": {
+        **{name: keyword(f"/{name}", aggregatable=True) for name in (*_DIMENSIONS, "dimensionPairs", "seriesKey")},
+        "windowStart": typed("date", "/windowStart"),
+        "windowEnd": typed("date", "/windowEnd"),
+        "intervalMs": typed("integer", "/intervalMs"),
+        **{name: typed("float", f"/{name}") for name in _NUMBER_FIELDS},
+    },
+    "rollups": {
+        "metrics": {
+            "timestampField": "windowStart",
+            "dimensions": _DIMENSIONS,
+            "intervals": ["10s", "1m", "5m", "1h"],
+            "measures": {
+                "value": {
+                    "kind": "summary_parts",
+                    "countJsonPointer": "/count",
+                    "sumJsonPointer": "/sum",
+                    "minJsonPointer": "/min",
+                    "maxJsonPointer": "/max",
+                    "histogramJsonPointer": "/buckets",
+                }
+            },
+        }
+    },
+}
+
+DEFAULTS = Defaults(schema=SCHEMA, search=SEARCH, routing_key=KeySetting("/seriesKey", True))
+
 
 _PERCENTS = {"p50": 50, "p95": 95, "p99": 99}
 _LABEL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
@@ -253,3 +383,6 @@ class MetricsHook(Hook):
     def routed(self, joined: bytes) -> list[str | None]:
         """The series of each record."""
         return [record.series_key for record in _SERIES.decode(b"[" + joined + b"]")]
+
+
+METRICS = Definition(name="metrics", read=read_no_settings, hook=lambda settings: MetricsHook(), defaults=DEFAULTS)

@@ -1,4 +1,4 @@
-"""The append hook of evlog streams.
+"""The profile ``evlog``: its settings, and the hook that makes envelopes of what is appended.
 
 Bodies that are canonical already are seen to be at once: they are spelled as we spell them, no text in them begins
 or ends with a blank, no key is listed, and nothing names an identifier that the envelope lacks.
@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 
 from headrace import decoding
-from headrace.profiles.evlog.envelope import SCHEMA, Envelope
+from headrace.profiles.definition import Definition, Settings, read_counterpart, read_words
+from headrace.profiles.evlog.envelope import DEFAULTS, KEYS, SCHEMA, Envelope
 from headrace.profiles.evlog.fast_path import FastPath
 from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
 from headrace.profiles.hook import Hook, refusal
 from headrace.profiles.redaction import is_among
+from headrace.query.document_reader import Part
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.entries import Failure
@@ -109,3 +111,50 @@ def _keys(events: list[Envelope] | list[_Ids]) -> list[str | None]:
     if max(map(len, filter(None, keys)), default=0) * 4 <= MAX_KEY_BYTES:
         return keys
     return [None if key is None or len(key.encode()) > MAX_KEY_BYTES else key for key in keys]
+
+
+#: What is redacted in any case.
+REDACTED_KEYS = ("password", "token", "secret", "authorization", "cookie", "apikey")
+
+_ENDS = ("traceId", "spanId", "traceparent")
+_ENVELOPE = frozenset(name.lower() for name in KEYS)
+
+
+def _read(part: Part) -> Settings:
+    if not part.knows(("redactKeys", "correlation", "observability")):
+        return {}
+    settings: Settings = {}
+    if part["redactKeys"].is_given:
+        settings["redactKeys"] = read_words(part["redactKeys"], lowercase=True, refused=_ENVELOPE)
+    if part["correlation"].is_given:
+        settings["correlation"] = _correlation(part["correlation"])
+    if part["observability"].is_given:
+        settings["observability"] = read_counterpart(part["observability"], "tracesStream")
+    return settings
+
+
+def _correlation(part: Part) -> Settings:
+    if not part.knows(("requestIdFields", "traceContextFields", "parseTraceparent")):
+        return {}
+    settings: Settings = {name: read_words(part[name]) for name in part.value if name.endswith("Fields")}
+    for element in part["traceContextFields"].elements() if part["traceContextFields"].is_given else ():
+        if isinstance(element.value, str) and element.value.strip().rpartition(".")[2] not in _ENDS:
+            element.note(f"must end in one of {', '.join(_ENDS)}")
+    if part["parseTraceparent"].is_given:
+        settings["parseTraceparent"] = part["parseTraceparent"].flag()
+    return settings
+
+
+def _hook(settings: Settings) -> EvlogHook:
+    correlation = settings.get("correlation", {})
+    return EvlogHook(
+        (*REDACTED_KEYS, *settings.get("redactKeys", ())),
+        Correlation(
+            tuple(correlation.get("requestIdFields", ())),
+            tuple(correlation.get("traceContextFields", ())),
+            traceparent=correlation.get("parseTraceparent", True),
+        ),
+    )
+
+
+EVLOG = Definition(name="evlog", read=_read, hook=_hook, defaults=DEFAULTS, needs_schema=True, signal="events")

@@ -1,8 +1,10 @@
-"""Differences between two versions of a schema, and how each moves the version."""
+"""Versions of entity schemas: their numbers, and how far the differences between two schemas move them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
+from enum import IntEnum
 from typing import NamedTuple
 
 from headrace.deadline import check_deadline
@@ -10,7 +12,59 @@ from headrace.schema import pointer
 from headrace.schema.canonical import same, value_text
 from headrace.schema.change import Change, Classification
 from headrace.schema.entity.nodes import SOURCE_KINDS, Constraints, Definition, Field, ReducerConfig, Schema
-from headrace.schema.entity.semver import Bump
+
+_SYNTAX = re.compile(r"(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})(?:\.(0|[1-9][0-9]{0,8}))?")
+
+
+class Bump(IntEnum):
+    """How far a change moves the version."""
+
+    NONE = 0
+    PATCH = 1
+    MINOR = 2
+    MAJOR = 3
+
+
+class Version(NamedTuple):
+    """A version; the order of versions is that of their numbers."""
+
+    major: int
+    minor: int
+    patch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+    def bumped(self, bump: Bump) -> Version:
+        """The next version of this kind."""
+        if bump is Bump.MAJOR:
+            return Version(self.major + 1, 0)
+        if bump is Bump.MINOR:
+            return Version(self.major, self.minor + 1)
+        return self._replace(patch=self.patch + 1) if bump is Bump.PATCH else self
+
+
+def parse_version(text: object) -> Version | None:
+    """The version that ``1.2`` or ``1.2.3`` means, or None where it is none."""
+    match = _SYNTAX.fullmatch(text) if isinstance(text, str) else None
+    return Version(*(int(part or 0) for part in match.groups())) if match else None
+
+
+def distance(old: Version, new: Version) -> Bump:
+    """What kind of step leads from one version to a later one."""
+    if new <= old:
+        return Bump.NONE
+    if new.major > old.major:
+        return Bump.MAJOR
+    return Bump.MINOR if new.minor > old.minor else Bump.PATCH
+
+
+def next_free_version(base: Version, bump: Bump, taken: Collection[Version] = ()) -> Version:
+    """The first version after a base, by steps of this kind, that nobody has taken."""
+    version = base.bumped(bump)
+    while version in taken and bump is not Bump.NONE:
+        version = version.bumped(bump)
+    return version
 
 
 class Difference(NamedTuple):
