@@ -10,8 +10,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
-from headrace.engine.derive.readable import owned_ranges, segment_parts
-from headrace.engine.derive.unit_cutter import PlannedUnit
+from headrace.engine.derive.unit_cutter import PlannedUnit, owned_ranges, segment_parts
 from headrace.engine.log.batch import Batch
 from headrace.format.ranges import Range
 from headrace.reduce.features.replay import Question, ReplayStart, StartPart, StartPoint, find_start

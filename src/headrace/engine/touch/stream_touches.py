@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from headrace.engine.log import read as reading
-from headrace.engine.runtime.slices import Slices
+from headrace.engine.runtime.event_loop import Slices
 from headrace.engine.touch import wait_request
 from headrace.engine.touch.counts import Counts, Flushes
 from headrace.engine.touch.pressure import Pressure

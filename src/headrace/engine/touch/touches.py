@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.engine.log.log import Log
     from headrace.engine.log.stream import Stream
     from headrace.engine.log.tiers import Tiers
-    from headrace.engine.runtime.slices import Slices
+    from headrace.engine.runtime.event_loop import Slices
     from headrace.storage.database import Connection
 
 log = logging.getLogger("headrace.touch")

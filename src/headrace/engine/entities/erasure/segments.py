@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.engine.history.publication import Built, Swaps
-from headrace.engine.history.snapshot import Snapshot
+from headrace.engine.history.publication import Built, Snapshot, Swaps
 from headrace.errors import CorruptData
 from headrace.extract.erasure import holds, rewrite
 from headrace.extract.erasure_mask import Targets, load

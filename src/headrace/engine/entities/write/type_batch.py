@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from headrace.engine.entities.write.store_request import Draft, bodies
-from headrace.engine.log.append import Append
+from headrace.engine.log.append import Append, find_remembered
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.deduplication import find_remembered
 from headrace.errors import EntityNotFound
 from headrace.schema.entity.answer import Issue
 from headrace.schema.entity.observation import Observation

@@ -1,8 +1,9 @@
-"""Stalls of the event loop: a timer of the loop measures how late it is, and a thread logs what keeps the loop busy.
+"""The event loop: many small pieces of work in slices, and a watchdog that measures and logs stalls.
 
-While the loop is busy nobody is served. The timer costs a few microseconds per tick. Beside the length of a stall there
-is the processor time of the loop's thread during it: a stall that takes much of it is work on the loop, one that takes
-little is a wait for the disk, for the interpreter's lock, or for a core of a busy machine.
+A timer of the loop measures how late it is, and a thread logs what keeps the loop busy. While the loop is busy nobody
+is served. The timer costs a few microseconds per tick. Beside the length of a stall there is the processor time of the
+loop's thread during it: a stall that takes much of it is work on the loop, one that takes little is a wait for the
+disk, for the interpreter's lock, or for a core of a busy machine.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import logging
 import sys
 import threading
 from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Collection
 from itertools import accumulate
 from time import monotonic, thread_time
 from types import FrameType
 
-log = logging.getLogger("headrace.stalls")
+log, stalls_log = logging.getLogger("headrace.loop"), logging.getLogger("headrace.stalls")
 
 TICK_S = 0.02
 #: Upper bounds of the buckets of a histogram; a tick that is late by less than the first is no stall.
@@ -25,6 +28,9 @@ _LOGGED_S = 0.25
 _LOOK_S = 0.05
 _REST_S = 10.0
 _FRAMES = 25
+#: So few pieces are done at once: the way over the loop would take longer.
+FEW = 32
+SLICE_S = 0.005
 
 
 class Histogram:
@@ -99,7 +105,7 @@ class StallWatchdog:
                 continue
             frame = sys._current_frames().get(self._loop_thread)
             message = "the event loop has not turned for %d ms, after %d stalls since the start: %s"
-            log.warning(message, (now - self._due) * 1000, self.stalls.count, _described(frame))
+            stalls_log.warning(message, (now - self._due) * 1000, self.stalls.count, _described(frame))
             rests_until = now + self._rest_s
 
 
@@ -111,3 +117,52 @@ def _described(frame: FrameType | None) -> str:
         calls.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
         frame = frame.f_back
     return " < ".join(calls)
+
+
+class Slices:
+    """Work that waits for its turn, in order; all who share one share its time."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        #: Pieces that came one by one in this turn of the loop.
+        self._came = 0
+
+    @property
+    def queued(self) -> int:
+        """How many pieces wait."""
+        return len(self._waiting)
+
+    def do(self, pieces: Collection[Callable[[], None]]) -> None:
+        """Do some pieces of work: few at once, many in slices."""
+        if len(pieces) <= FEW:
+            for piece in pieces:
+                piece()
+            return
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._do_some)
+        self._waiting.extend(pieces)
+
+    def spread(self, piece: Callable[[], None]) -> None:
+        """Do a piece of work: at once, or soon where many have come one by one in this turn of the loop."""
+        if not self._came:
+            asyncio.get_running_loop().call_soon(self._turn)
+        self._came += 1
+        if self._came <= FEW and not self._waiting:
+            piece()
+            return
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._do_some)
+        self._waiting.append(piece)
+
+    def _turn(self) -> None:
+        self._came = 0
+
+    def _do_some(self) -> None:
+        waiting, until = self._waiting, monotonic() + SLICE_S
+        while waiting and monotonic() < until:
+            try:
+                waiting.popleft()()
+            except Exception:
+                log.exception("a piece of work failed; the others go on")
+        if waiting:
+            asyncio.get_running_loop().call_soon(self._do_some)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.derive.workers import SECOND, Worker, opened, publish, searched
-from headrace.engine.derive import workers as rosters
-from headrace.engine.derive.workers import LOCAL_WORKER, WorkerList, WorkerStatus
+from headrace.engine.derive import work_overview
+from headrace.engine.derive.work_overview import LOCAL_WORKER, WorkerList, WorkerStatus
 from headrace.reduce.work_units import Result
 from support.engine_rig import START_US, Rig
+from support.work_rig import SECOND, Worker, opened, publish, searched
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_restart_forgets_nobody_who_worked_in_the_last_hour(directory: Path) -
 
 
 def test_many_workers_are_bounded_and_the_longest_silent_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rosters, "MOST_WORKERS", 3)
+    monkeypatch.setattr(work_overview, "MOST_WORKERS", 3)
     roster = WorkerList(60 * SECOND)
     roster.start([], 0)
     for number in range(5):

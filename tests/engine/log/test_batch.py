@@ -10,8 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.engine.log.batch import Batch
-from headrace.engine.log.wal_names import WalNameFilter
+from headrace.engine.log.batch import Batch, WalNameFilter
 from headrace.types import OCTETS
 from support.engine_rig import Rig
 
