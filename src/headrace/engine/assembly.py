@@ -40,8 +40,7 @@ from headrace.engine.registry.profiles import Profiles
 from headrace.engine.registry.schemas import Schemas
 from headrace.engine.runtime.event_loop import Slices
 from headrace.engine.runtime.gates import ComputeThreads, Gates
-from headrace.engine.search.companion_coverage import CompanionCoverage
-from headrace.engine.search.definitions import Definitions
+from headrace.engine.search.companion_coverage import CompanionCoverage, Definitions
 from headrace.engine.search.extraction import Extraction
 from headrace.engine.search.index_status import Indexes
 from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store
