@@ -43,8 +43,7 @@ from headrace.engine.runtime.compute import ComputeThreads
 from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.slices import Slices
-from headrace.engine.search.companion_coverage import CompanionCoverage
-from headrace.engine.search.definitions import Definitions
+from headrace.engine.search.companion_coverage import CompanionCoverage, Definitions
 from headrace.engine.search.extraction import Extraction
 from headrace.engine.search.index_status import Indexes
 from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store

@@ -28,7 +28,7 @@ from headrace.engine.subscriptions.subscription_index import Bounds
 from headrace.engine.subscriptions.subscriptions import Subscriptions
 from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks
 from headrace.engine.system_streams import System
-from headrace.engine.touch.live import LiveMetrics
+from headrace.engine.touch.report import LiveMetrics
 from headrace.errors import Unavailable
 from headrace.server.http.asgi import AsgiApplication, DispatcherApplication
 from headrace.server.http.auth import Authenticator, is_loopback, refuse_open_bind

@@ -15,8 +15,7 @@ from headrace.engine.derive.levels import counted_levels
 from headrace.engine.derive.readable import OwnedRange, owned_ranges
 from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
 from headrace.engine.log.batch import Batch
-from headrace.engine.search.companion_cover import is_current, replaced, span, widest
-from headrace.engine.search.definitions import Defined, Definitions
+from headrace.engine.search.companion_coverage import Defined, Definitions, is_current, replaced, span, widest
 from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.object_names import COMPANIONS, companion_key, parse_companion_key

@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from headrace.engine.entities.read.observed import Observations
-from headrace.engine.entities.read.tail_keys import TailKeys
+from headrace.engine.entities.read.observations import Observations, TailKeys
 from support.entity_rig import Entities, contact
 
 
