@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.client import erasures
+from headrace.client import entity_requests
 from headrace.client.answers import Answer
 
 PLAN = {
@@ -18,19 +18,19 @@ def answer(status: int, document: object) -> Answer:
 
 
 def test_an_erasure_is_asked_for_and_looked_at() -> None:
-    asked = erasures.erase("ent_a/b", dry_run=True, user_id="ann")
+    asked = entity_requests.erase("ent_a/b", dry_run=True, user_id="ann")
     assert (asked.method, asked.target, asked.changes) == ("POST", "/v1/entities/ent_a%2Fb/erase", False)
     assert msgspec.json.decode(asked.body) == {"dry_run": True, "user_id": "ann"}
-    assert erasures.erase("ent_a").changes
-    assert erasures.get("e 1", user_id="ann").target == "/v1/erasures/e%201?user_id=ann"
+    assert entity_requests.erase("ent_a").changes
+    assert entity_requests.get_erasure("e 1", user_id="ann").target == "/v1/erasures/e%201?user_id=ann"
 
 
 def test_a_plan_and_an_erasure_are_read() -> None:
-    plan = erasures.planned(answer(200, {"dry_run": True, "entity_id": "ent_a", "plan": PLAN}))
+    plan = entity_requests.planned(answer(200, {"dry_run": True, "entity_id": "ent_a", "plan": PLAN}))
     assert (plan.observations, plan.segments[0]["bytes"]) == (2, 3)
     told = {
         "erasure_id": "e1", "entity_id": "ent_a", "entity_type": "person", "state": "running", "step": "log",
         "complete": False, "begun_at": "2026-01-01T00:00:00Z", "completed_at": None, "plan": PLAN, "report": {},
     }  # fmt: skip
-    found = erasures.begun(answer(202, told))
+    found = entity_requests.begun(answer(202, told))
     assert found.erasure_id == "e1" and not found.complete and found.plan == plan

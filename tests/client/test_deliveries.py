@@ -12,7 +12,7 @@ from concurrent.futures import wait as wait_for
 
 import pytest
 
-from headrace.client.ledger import _MOST_FAILURES, AsyncDelivery, Delivery, Ledger, _Signal, tell
+from headrace.client.deliveries import _MOST_FAILURES, AsyncDelivery, Delivery, Ledger, _Signal, tell
 from headrace.client.outbox import Batching, Outbox, Settled
 from headrace.errors import BadRequest, HeadraceError
 

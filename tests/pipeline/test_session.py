@@ -14,8 +14,8 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException, SparkEx
 from headrace.config import ConfigError
 from headrace.errors import CorruptData, ObjectMissing, StoreUnavailable
 from headrace.pipeline.driver import missing_results
-from headrace.pipeline.failures import SparkFailed, kind_of, spark_failed, summary
 from headrace.pipeline.kernels.units import failure
+from headrace.pipeline.session import SparkFailed, kind_of, spark_failed, summary
 
 ABORTED = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent failure: "
 
