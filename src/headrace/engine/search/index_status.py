@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from headrace.engine.derive.readable import OwnedRange, owned_ranges
+from headrace.engine.derive.unit_cutter import OwnedRange, owned_ranges
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.companion_coverage import CompanionCoverage, Defined, is_current, may_answer, span
 from headrace.errors import NotFound

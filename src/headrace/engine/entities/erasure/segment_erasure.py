@@ -14,8 +14,7 @@ from headrace import decoding
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
 from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.entities.erasure.erasure_plan import ErasurePlan
-from headrace.engine.history.publication import Built, Swaps
-from headrace.engine.history.snapshot import Snapshot
+from headrace.engine.history.publication import Built, Snapshot, Swaps
 from headrace.engine.log.batch import Batch
 from headrace.errors import CorruptData
 from headrace.extract.erasure import holds, rewrite
