@@ -20,7 +20,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import EntityNotFound, NotFound, UnknownEntityType
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.policies.build import SHAPES
 from headrace.reduce.policies.definition import TypeDefinition
 from headrace.reduce.policies.reducer import EVERYONE, EntityState, TypeReducer, life_of

@@ -11,11 +11,11 @@ import pytest
 from format.companion.events import Event
 from format.companion.files import opened, written
 from headrace.errors import CorruptData
-from headrace.format.companion import filters
+from headrace.format import bloom
+from headrace.format.companion.file_reader import FileCompanion
 from headrace.format.companion.layout import Limits
-from headrace.format.companion.reader import FileCompanion
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import file_name
-from headrace.format.segment.decoded import DecodedCache
 
 TERMS = [f"r{number * 7919 % 100_003:06}" for number in range(2_000)]
 EVENTS = [Event({"request": [term], "message": [f"said {term}"]}) for term in TERMS]
@@ -23,9 +23,9 @@ LIMITS = Limits(terms=500, filtered=100)
 
 
 def test_a_filter_knows_all_its_terms_and_few_others() -> None:
-    stored = filters.make_filter(pa.array(TERMS))
-    assert all(filters.may_hold(stored, term) for term in TERMS)
-    assert sum(filters.may_hold(stored, f"x{term}") for term in TERMS) < 0.06 * len(TERMS)
+    stored = bloom.make_filter(pa.array(TERMS))
+    assert all(bloom.may_hold_term(stored, term) for term in TERMS)
+    assert sum(bloom.may_hold_term(stored, f"x{term}") for term in TERMS) < 0.06 * len(TERMS)
     assert len(stored) < 1.1 * 2_048
 
 
@@ -33,11 +33,11 @@ def test_a_filter_knows_all_its_terms_and_few_others() -> None:
     "term", ["", "\0", "größe", "\U0001f600", "x" * 31, "x" * 32, "x" * 100, "é" * 1024, "x" * 5000]
 )
 def test_a_term_of_any_length_and_letters_is_known(term: str) -> None:
-    assert filters.may_hold(filters.make_filter(pa.array(["a", term])), term)
+    assert bloom.may_hold_term(bloom.make_filter(pa.array(["a", term])), term)
 
 
 def test_half_a_surrogate_pair_is_no_failure() -> None:
-    assert filters.may_hold(filters.make_filter(pa.array(["a", "\ufffd"])), "\ud800") in (True, False)
+    assert bloom.may_hold_term(bloom.make_filter(pa.array(["a", "\ufffd"])), "\ud800") in (True, False)
 
 
 def test_a_term_that_is_not_there_is_denied_without_decoding(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_damaged_filter_denies_nothing(tmp_path: Path) -> None:
     listed = written(EVENTS, tmp_path, LIMITS)
     file = tmp_path / file_name(listed.name, "postings")
     whole = file.read_bytes()
-    stored = filters.make_filter(pa.array(sorted(TERMS)[:500]))
+    stored = bloom.make_filter(pa.array(sorted(TERMS)[:500]))
     place = whole.rindex(stored)
     file.write_bytes(whole[:place] + bytes(len(stored)) + whole[place + len(stored) :])
     with pytest.raises(CorruptData, match="not what was written"):

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import CorruptData
-from headrace.format.segment import bloom, layout
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format import bloom
+from headrace.format.decoded_columns import DecodedCache
+from headrace.format.segment import layout
 from headrace.format.segment.reader import SegmentReader, SlicePart
 from headrace.format.segment.row_group import AppendRun
 from headrace.format.segment.writer import SegmentWriter
@@ -415,7 +416,7 @@ for key in (None, "a"):
 
 def test_neither_writing_nor_reading_loads_pandas() -> None:
     """It may be installed for other purposes, and takes long to load."""
-    path = os.pathsep.join(str(Path(__file__).parents[n] / name) for n, name in ((2, "src"), (1, "")))
+    path = os.pathsep.join(str(Path(__file__).parents[n] / name) for n, name in ((3, "src"), (2, "")))
     command = [sys.executable, "-W", "error", "-c", _WITHOUT_PANDAS]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60, check=False

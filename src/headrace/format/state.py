@@ -1,10 +1,26 @@
-"""The identity of a state and its entry in metadata; imports no Arrow, so that it loads fast."""
+"""States: what features have folded of a run of a stream's events, for every key, as plain Parquet.
+
+Format version 1. A state is one file. It holds what the events [first seq, first seq + count) have left in some *lives*
+of the features of one table: one row for every key that an event of the run has, sorted by key.
+
+=============  ======  ====================================================================================
+column         type    holds
+=============  ======  ====================================================================================
+``key``        binary  the values of the key columns, as a MessagePack array
+``frame``      binary  MessagePack: where the key was first and last seen in the run, and whether it restarted
+``s.<life>``   binary  MessagePack: the state of this life of a feature, null where it has none
+=============  ======  ====================================================================================
+
+Pages are zstd with checksums; a row group holds at most 16,384 rows. The metadata of a file holds a JSON document
+under ``headrace``, `StateInfo`. `state_file` reads and writes the files; this module imports no Arrow, so that it
+loads fast.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-from headrace.format import identity
+from headrace.format.identity import decode_identity
 
 VERSION = 1
 METADATA = b"headrace"
@@ -64,4 +80,4 @@ def state_entry(info: StateInfo, name: str, rows: int, size: int, sha256: str) -
 
 def decode_info(document: bytes | None, name: str) -> StateInfo:
     """Read what a state says about itself; refuses what is damaged and what a newer Headrace wrote."""
-    return identity.decode(document, StateInfo, name=name, kind="state", newest=VERSION)
+    return decode_identity(document, StateInfo, name=name, kind="state", newest=VERSION)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from headrace.format.segment.heap import keep_freed_pages
+from headrace.format.decoded_columns import keep_freed_pages
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.segment import layout
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
 from support.segment_files import START_US, Cell, seal
 

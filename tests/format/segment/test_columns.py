@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.format.segment import layout
-from headrace.format.segment.body_runs import body_runs
+from headrace.format.segment.columns import body_runs
 
 
 def batch(versions: list[int], payloads: list[str], first: int = 7) -> pa.RecordBatch:
