@@ -29,11 +29,11 @@ from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of
+from headrace.storage.background_requests import Erasures
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.enhancements import Enhancements
 from headrace.storage.entity_types import EntityChangeRow, EntityChanges, SchemaRegistry
-from headrace.storage.erasures import Erasures
 from headrace.storage.streams import DELETED, StreamRow
 
 if TYPE_CHECKING:
