@@ -21,9 +21,9 @@ from headrace.config import Config, MiB
 from headrace.engine.assembly import Engine
 from headrace.engine.runtime import allocators, memory
 from headrace.engine.runtime.auto_tune import tune
+from headrace.engine.runtime.event_loop import StallWatchdog
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
-from headrace.engine.runtime.stalls import StallWatchdog
 from headrace.engine.subscriptions.subscription_index import SubscriptionLimits
 from headrace.engine.subscriptions.subscriptions import Subscriptions
 from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks

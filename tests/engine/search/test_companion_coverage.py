@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.derive.workers import Worker, covered, listed, opened, publish, search, searched
 from engine.registries import change
 from headrace.engine.search import companion_coverage
 from headrace.types import JSON
+from support.work_rig import Worker, covered, listed, opened, publish, search, searched
 
 
 def test_what_was_committed_answers_at_once(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.derive.workers import SCHEMA, Worker, listed, opened, publish, search, searched
 from engine.registries import change, evolve
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import save_registry
@@ -22,6 +21,7 @@ from headrace.query import search_document
 from headrace.query.search import Search
 from headrace.types import JSON
 from support.engine_rig import START_US, Rig, array
+from support.work_rig import SCHEMA, Worker, listed, opened, publish, search, searched
 
 ROLLUP = {"intervals": ["1m"], "measures": {"events": {"kind": "count"}}}
 

@@ -19,8 +19,7 @@ import msgspec
 from headrace import decoding
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
 from headrace.engine.derive.lease_scheduler import Apply
-from headrace.engine.derive.readable import owned_ranges, segment_parts
-from headrace.engine.derive.unit_cutter import PlannedUnit
+from headrace.engine.derive.unit_cutter import PlannedUnit, owned_ranges, segment_parts
 from headrace.engine.features.past import Past, Pasts
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch

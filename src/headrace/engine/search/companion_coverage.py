@@ -13,8 +13,8 @@ import msgspec
 
 from headrace.engine.log.stream import Stream
 from headrace.format.companion.layout import Companion
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range, merge_ranges
-from headrace.format.segment.decoded import DecodedCache
 from headrace.query.definition import Definition
 from headrace.schema.registry import Registry
 from headrace.storage.database import Connection

@@ -1,6 +1,6 @@
 """The job that indexes events into companions, and merges companions.
 
-A fixed number of neighbours of one level are merged into one of the next (see ``engine.derive.levels``).
+A fixed number of neighbours of one level are merged into one of the next (see ``engine.derive.unit_cutter``).
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner, NothingDerivable, StreamPlan
-from headrace.engine.derive.levels import counted_levels
-from headrace.engine.derive.readable import OwnedRange, owned_ranges
-from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
+from headrace.engine.derive.unit_cutter import OwnedRange, PlannedUnit, UnitCutter, counted_levels, owned_ranges
 from headrace.engine.log.batch import Batch
 from headrace.engine.search.companion_coverage import SearchDefinition, SearchDefinitions, replaced, span, widest
 from headrace.errors import CorruptData

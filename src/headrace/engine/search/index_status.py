@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from headrace.engine.derive.readable import OwnedRange, owned_ranges
+from headrace.engine.derive.unit_cutter import OwnedRange, owned_ranges
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.companion_coverage import CompanionCoverage, SearchDefinition, span
 from headrace.errors import NotFound
 from headrace.format.companion.layout import KEYS, Companion, PartName
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range, merge_ranges
-from headrace.format.segment.decoded import DecodedCache
 from headrace.query.search import Kind, Search
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp

@@ -24,8 +24,8 @@ from headrace.engine.runtime.auto_tune import beside_companions
 from headrace.engine.search.companion_coverage import span, widest
 from headrace.errors import NotFound
 from headrace.format.companion.layout import KEYS, Companion, PartName
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range, without
-from headrace.format.segment.decoded import DecodedCache
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions
 from headrace.storage.published import Placed, Published
@@ -34,7 +34,7 @@ from headrace.storage.wal import WalKeys
 
 if TYPE_CHECKING:
     from headrace.engine.search.archive import Archive
-    from headrace.format.companion.reader import FileCompanion
+    from headrace.format.companion.file_reader import FileCompanion
 
 _PARTS: tuple[PartName, ...] = ("columns", "postings")
 #: Of more keys than this only the first are held.

@@ -225,7 +225,7 @@ class LiveMetrics:
         self._shown_us[stream_touches] = now_us
         templates = [
             {
-                "templateId": keys.text(active.template.id),
+                "templateId": keys.format_key(active.template.id),
                 "entity": active.template.entity,
                 "fields": [field.name for field in active.template.fields],
                 "lastSeenAt": rfc3339(int(active.seen_ms * 1000)),

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.engine.log import read as reading
-from headrace.engine.runtime.slices import Slices
+from headrace.engine.runtime.event_loop import Slices
 from headrace.engine.touch.active_templates import ActiveTemplates
 from headrace.engine.touch.journal import TouchJournal
 from headrace.engine.touch.processor import (
@@ -28,10 +28,9 @@ from headrace.engine.touch.processor import (
 from headrace.engine.touch.waiters import FINE_KEY, TABLE_KEY, TEMPLATE_KEY, Waiter, Waiters
 from headrace.errors import BadRequest, NotRepresentable
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.keys import Key, id_of
+from headrace.profiles.state_protocol.keys import Key, Template, id_of
 from headrace.profiles.state_protocol.messages import NoBefore, changes_of
-from headrace.profiles.state_protocol.settings import Touch
-from headrace.profiles.state_protocol.templates import Template
+from headrace.profiles.state_protocol.profile import Touch
 
 if TYPE_CHECKING:
     from headrace.engine.log.stream import Stream
