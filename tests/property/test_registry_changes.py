@@ -24,7 +24,7 @@ from headrace.engine.registry.registry_change import PlannedChange, Stage
 from headrace.errors import HeadraceError, NoSchemaForEntityType
 from headrace.profiles import table
 from headrace.profiles.definition import Profile
-from headrace.schema.descriptor.document import Registration, read
+from headrace.schema.descriptor.registration import Registration, read
 from headrace.schema.entity.registration import ChangeRequest, TypeRegistration, read_change_request, read_registration
 from headrace.schema.update import SchemaUpdate
 from headrace.storage.entity_types import EVERYBODY

@@ -16,13 +16,13 @@ from headrace.engine.features.source import EventSource, SourceRules, source_of
 from headrace.engine.features.stream_changes import created, evolved
 from headrace.engine.history.journal import Journal, ReportProblem
 from headrace.engine.history.stored_events import Events
+from headrace.engine.log.append import dedupe_horizon
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.deduplication import dedupe_horizon
 from headrace.engine.log.lifecycle import create_managed, save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format import feature_registry as format_
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.descriptor.nodes import Event, Life
 from headrace.schema.registry import Registry

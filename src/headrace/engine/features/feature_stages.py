@@ -31,7 +31,7 @@ from headrace.engine.registry.schemas import MAX_HISTORY_BYTES, MAX_REVISIONS
 from headrace.errors import Conflict, RegistryFull
 from headrace.format.feature_registry import key
 from headrace.schema.descriptor.nodes import Event, Life, Table
-from headrace.schema.descriptor.problem import DescriptorProblem
+from headrace.schema.problem import RequestProblem
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
 from headrace.types import Steps
@@ -137,7 +137,7 @@ class PlannedFeatureChange(PlannedChange):
         proposal: FeatureProposal,
         streams: Mapping[str, Stream],
         *,
-        errors: Sequence[DescriptorProblem],
+        errors: Sequence[RequestProblem],
         max_keys: int,
         log: Log,
         publish: Callable[[Current], None],

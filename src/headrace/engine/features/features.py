@@ -14,7 +14,8 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.registry.registry_change import RegistryChange, RegistryChanges
 from headrace.errors import BadRequest, HeadraceError
 from headrace.schema.descriptor.nodes import Event
-from headrace.schema.descriptor.problem import DescriptorProblem, RegistrationResponse
+from headrace.schema.descriptor.registration import RegistrationResponse
+from headrace.schema.problem import RequestProblem
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
 
@@ -22,7 +23,7 @@ from headrace.storage.streams import LIVE
 class InvalidDescriptors(Exception):
     """Everything that is wrong with a payload."""
 
-    def __init__(self, version: int, problems: list[DescriptorProblem]) -> None:
+    def __init__(self, version: int, problems: list[RequestProblem]) -> None:
         super().__init__(problems)
         self.version, self.problems = version, problems
 
@@ -78,14 +79,14 @@ class Features:
             publish=self._publish,
         )
 
-    def _taken(self, proposal: FeatureProposal) -> list[DescriptorProblem]:
+    def _taken(self, proposal: FeatureProposal) -> list[RequestProblem]:
         """Streams that have the names of nodes and are none of ours."""
         problems = []
         for name in proposal.diff.added:
             stream = self._log.catalog.find(EVENTS + name) if proposal.has_stream(name) else None
             if stream is not None and not stream.managed:
                 message = f"the stream {EVENTS}{name} exists already and is no event source: delete or rename it"
-                problems.append(DescriptorProblem("name_taken", proposal.path_of(name), message))
+                problems.append(RequestProblem("name_taken", proposal.path_of(name), message))
         return problems
 
     def _streams(self, proposal: FeatureProposal) -> dict[str, Stream]:
@@ -125,5 +126,5 @@ def _answer(change: RegistryChange[PlannedFeatureChange]) -> RegistrationRespons
 def refusal(error: HeadraceError, version: int) -> RegistrationResponse:
     """An error that came up in the commit, as an answer."""
     return RegistrationResponse(
-        "conflict", version, errors=[DescriptorProblem(error.code, "", error.message)], refused=True
+        "conflict", version, errors=[RequestProblem(error.code, "", error.message)], refused=True
     )

@@ -19,7 +19,7 @@ from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import StreamChange, create_managed, require_free_name, run_change
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.compute import ComputeThreads
+from headrace.engine.runtime.gates import ComputeThreads
 from headrace.errors import Conflict
 from headrace.schema.registry import Registry
 from headrace.storage.database import Connection
