@@ -24,7 +24,8 @@ from headrace.engine.registry.registry_change import PlannedChange, Stage
 from headrace.errors import HeadraceError, NoSchemaForEntityType
 from headrace.profiles import table
 from headrace.profiles.definition import Profile
-from headrace.schema.descriptor.registration import Registration, read
+from headrace.schema.descriptor import registration as descriptors
+from headrace.schema.descriptor.registration import Registration
 from headrace.schema.entity.registration import ChangeRequest, TypeRegistration, read_change_request, read_registration
 from headrace.schema.update import SchemaUpdate
 from headrace.storage.entity_types import EVERYBODY
@@ -159,7 +160,7 @@ def test_changes_of_features_are_made_as_they_are_told(rig: Rig) -> None:
         pipeline = data.draw(pipelines())
         for _ in range(data.draw(st.integers(1, 4))):
             terms = {"force": data.draw(st.booleans()), "backfill": data.draw(st.sampled_from((None, True, False)))}
-            registration = read({"descriptors": pipeline, **terms})
+            registration = descriptors.read_registration({"descriptors": pipeline, **terms})
             if isinstance(registration, Registration):
                 asked = FeatureChange.of(registration)
                 with suppress(InvalidDescriptors):
