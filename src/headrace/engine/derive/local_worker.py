@@ -24,9 +24,9 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread, RepeatedWarning
 from headrace.engine.runtime.gates import Gate
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import state_key
 from headrace.format.ranges import Range
-from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce import build_states
 from headrace.reduce.states.coverage import history
 from headrace.reduce.states.definition import Definition
