@@ -150,7 +150,7 @@ def _compared_values(number: Number) -> Iterator[int | Decimal]:
     """
     for value in map(number_of, number.values or ()):
         yield value
-        if number.integer < SPELLED and _EXACT < abs(value) < _LARGEST:
+        if number.integer < SPELLED and (_EXACT < value < _LARGEST or -_LARGEST < value < -_EXACT):
             yield Decimal(float(value))
 
 
