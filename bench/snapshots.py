@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from headrace.engine.entities.entity_type import ENTITIES, EntityType
-from headrace.engine.entities.read.definitions import defined_of
+from headrace.engine.entities.read.snapshots import defined_of
 from headrace.format.object_names import state_key
 from headrace.format.state.reader import StateReader
 from headrace.reduce.build_states import merge_inputs

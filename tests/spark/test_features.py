@@ -19,8 +19,7 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from headrace.config import PipelineConfig
-from headrace.engine.features.histories import HistoryAnswer
-from headrace.engine.features.training_sets import TrainingSets
+from headrace.engine.features.training_sets import HistoryAnswer, TrainingSets
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
 from headrace.reduce.features import lanes

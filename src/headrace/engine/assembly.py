@@ -9,9 +9,8 @@ from typing import Any
 
 from headrace.config import Config, MiB
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
-from headrace.engine.derive.local_worker import LocalWorker
+from headrace.engine.derive.local_worker import LocalWorker, StateDemand
 from headrace.engine.derive.state_builder import StateBuilder
-from headrace.engine.derive.state_demand import StateDemand
 from headrace.engine.entities.enhancement.enhancement import Enhancement
 from headrace.engine.entities.entity_store import EntityStore
 from headrace.engine.entities.erasure.erasures import EntityErasure, listed_files
@@ -30,7 +29,7 @@ from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.lifecycle import apply
-from headrace.engine.log.log import Log
+from headrace.engine.log.log import Counters, Log
 from headrace.engine.log.retention import Sweeper
 from headrace.engine.log.tail import Tail
 from headrace.engine.log.tiers import Tiers
@@ -39,12 +38,9 @@ from headrace.engine.object_caches import ObjectCaches, load_modules
 from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks, create_jobs
 from headrace.engine.registry.profiles import Profiles
 from headrace.engine.registry.schemas import Schemas
-from headrace.engine.runtime.compute import ComputeThreads
-from headrace.engine.runtime.counters import Counters
-from headrace.engine.runtime.gates import Gates
-from headrace.engine.runtime.slices import Slices
-from headrace.engine.search.companion_coverage import CompanionCoverage
-from headrace.engine.search.definitions import Definitions
+from headrace.engine.runtime.event_loop import Slices
+from headrace.engine.runtime.gates import ComputeThreads, Gates
+from headrace.engine.search.companion_coverage import CompanionCoverage, Definitions
 from headrace.engine.search.extraction import Extraction
 from headrace.engine.search.index_status import Indexes
 from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store

@@ -21,14 +21,14 @@ from headrace.config import Config, MiB
 from headrace.engine.assembly import Engine
 from headrace.engine.runtime import allocators, memory
 from headrace.engine.runtime.auto_tune import tune
+from headrace.engine.runtime.event_loop import StallWatchdog
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
-from headrace.engine.runtime.stalls import StallWatchdog
 from headrace.engine.subscriptions.subscription_index import Bounds
 from headrace.engine.subscriptions.subscriptions import Subscriptions
 from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks
 from headrace.engine.system_streams import System
-from headrace.engine.touch.live import LiveMetrics
+from headrace.engine.touch.report import LiveMetrics
 from headrace.errors import Unavailable
 from headrace.server.http.asgi import AsgiApplication, DispatcherApplication
 from headrace.server.http.auth import Authenticator, is_loopback, refuse_open_bind

@@ -12,7 +12,7 @@ import pytest
 from headrace.engine.history import seal_watch, sealer
 from headrace.engine.history.publication import Publication
 from headrace.engine.history.publisher import Publisher
-from headrace.engine.history.seal_pace import SealPace
+from headrace.engine.history.seal_watch import SealPace
 from headrace.errors import Fenced, Overloaded
 from headrace.format import object_names
 from headrace.storage.objects import StoreUnavailable

@@ -11,8 +11,7 @@ import pytest
 from engine.touch.touched import NAME, Touched, by, change
 from headrace.engine.system_streams import System
 from headrace.engine.touch import stream_touches
-from headrace.engine.touch.live import LiveMetrics
-from headrace.engine.touch.report import report
+from headrace.engine.touch.report import LiveMetrics, report
 from headrace.engine.touch.waiters import FINE_KEY, TABLE_KEY, TEMPLATE_KEY
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.profiles.state_protocol import keys

@@ -8,8 +8,7 @@ from typing import Any
 
 from headrace.engine.touch.active_templates import Verdict
 from headrace.engine.touch.pace import Pace
-from headrace.engine.touch.stream_touches import StreamTouches
-from headrace.engine.touch.wait_request import WaitRequest
+from headrace.engine.touch.stream_touches import StreamTouches, WaitRequest
 from headrace.engine.touch.waiters import Waiter
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.templates import Field, Template

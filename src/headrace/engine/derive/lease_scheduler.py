@@ -15,11 +15,9 @@ from headrace.engine.derive import commit as committing
 from headrace.engine.derive import leases
 from headrace.engine.derive.commit import Committed, Leased
 from headrace.engine.derive.job import Job, JobTable
-from headrace.engine.derive.leases import LeaseLost
-from headrace.engine.derive.overview import NAMED, Overview, overview
+from headrace.engine.derive.leases import LeaseLost, StallLimit
 from headrace.engine.derive.planner import Planner, WorkPlan
-from headrace.engine.derive.stall_limit import StallLimit
-from headrace.engine.derive.workers import WorkerList
+from headrace.engine.derive.work_overview import NAMED, Overview, WorkerList, overview
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.stream import Stream

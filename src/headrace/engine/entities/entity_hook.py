@@ -11,8 +11,8 @@ import msgspec
 
 from headrace import decoding
 from headrace.engine.entities.entity_type import EntityType, dedupe_key
+from headrace.engine.entities.write.store_observations import TypeBatch, source_of
 from headrace.engine.entities.write.store_request import Draft, ObservationWrite, Typed
-from headrace.engine.entities.write.type_batch import TypeBatch, source_of
 from headrace.errors import BadRequest, NoSchemaForEntityType
 from headrace.profiles.hook import Hook
 from headrace.schema.entity import names

@@ -17,8 +17,8 @@ from headrace.engine.features.source import EventSource, SourceRules, source_of
 from headrace.engine.features.stream_changes import created, evolved
 from headrace.engine.history.journal import Journal, ReportProblem
 from headrace.engine.history.stored_events import Events
+from headrace.engine.log.append import dedupe_horizon
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.deduplication import dedupe_horizon
 from headrace.engine.log.lifecycle import save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry

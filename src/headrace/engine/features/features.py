@@ -18,7 +18,7 @@ from headrace.engine.features.stream_changes import evolved
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.compute import ComputeThreads
+from headrace.engine.runtime.gates import ComputeThreads
 from headrace.errors import BadRequest, Conflict, HeadraceError
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.descriptor.problem import DescriptorProblem, RegistrationResponse, Status

@@ -1,17 +1,22 @@
-"""Watching publication: how much waits to be published, and whether this node still holds the lease to write.
+"""The backlog of publication and the pace that follows from it, and whether this node still holds the lease to write.
 
 A publication may take as long as the store lets it, and the pause after a failure is up to a minute. Neither may hold
 up what is watched here: the writer knows how much room the backlog has, and a node that was replaced finds that out.
+
+Publishing takes a small part of the machine while appends are busy, and all of it once the backlog grows: after each
+segment, and each stream, whoever publishes rests. What is put off by that is done when appends pause.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import NamedTuple
 
+from headrace.config import StorageConfig
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.background import BackgroundThread
 from headrace.errors import Fenced, Unavailable
@@ -27,6 +32,14 @@ CHECK_S = 10.0
 _PAGE = 200
 # Whoever counts rests so many times as long as that takes, however many streams wait.
 _RESTS = 24
+#: Whoever publishes rests so many times as long as the work before.
+RESTS = 9
+#: There is no rest once so much of the backlog's limit is used up, or of the room for columns of what has no companion.
+_FULL_SPEED = 0.25
+#: Nor once entries have waited so many times as long as they should: what is due all at once is paced in between.
+_LATEST = 1.1
+#: A rest ends when nothing was appended for so long.
+_LULL_S = 0.05
 
 
 class _Waiting(NamedTuple):
@@ -125,3 +138,50 @@ class SealWatch:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+class SealPace:
+    """Lets the sealer's thread rest, by what the watch has counted."""
+
+    def __init__(
+        self,
+        watch: SealWatch,
+        appends: Callable[[], int],
+        clock: Clock,
+        config: StorageConfig,
+        columns_share: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``appends`` says how many there have been, ``columns_share`` how much of the room for columns is taken."""
+        self._watch = watch
+        self._appends = appends
+        self._clock = clock
+        self._config = config
+        self._columns_share = columns_share
+        self._stopping = threading.Event()
+        self.begin()
+
+    def begin(self) -> None:
+        """Work begins."""
+        self._began_s, self._began_with = monotonic(), self._appends()
+
+    def rest(self) -> None:
+        """Let appends have the machine for a while, if there are any."""
+        now_s, seen = monotonic(), self._began_with
+        until_s = now_s + self.length_s(now_s - self._began_s)
+        while now_s < until_s and seen != (seen := self._appends()):
+            if self._stopping.wait(min(until_s - now_s, _LULL_S)):
+                break
+            now_s = monotonic()
+        self.begin()
+
+    def length_s(self, worked_s: float) -> float:
+        """How long a rest may be after so much work."""
+        config, oldest_us = self._config, self._watch.oldest_us
+        fill = max(self._watch.backlog_bytes / max(1, config.backlog_bytes), self._columns_share())
+        haste = min(1.0, fill / _FULL_SPEED)
+        waited_s = 0.0 if oldest_us is None else (self._clock.now_us() - oldest_us) / 1e6
+        return max(0.0, min(RESTS * worked_s * (1 - haste), (_LATEST * config.seal_age_s - waited_s) / 2))
+
+    def stop(self) -> None:
+        """Rest no more: the server stops."""
+        self._stopping.set()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.config import StorageConfig
 from headrace.engine.history.journal import Journal, NotePublished
-from headrace.engine.history.object_removal import Forget, ObjectRemover
 from headrace.engine.history.publication import (
     TRIM_ROWS,
     Abandon,
@@ -23,9 +22,8 @@ from headrace.engine.history.publication import (
     SpareEpochs,
     TrimPublished,
 )
-from headrace.engine.history.publisher import Publisher
-from headrace.engine.history.seal_pace import SealPace
-from headrace.engine.history.seal_watch import SealWatch
+from headrace.engine.history.publisher import Forget, ObjectRemover, Publisher
+from headrace.engine.history.seal_watch import SealPace, SealWatch
 from headrace.engine.log.lifecycle import run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream

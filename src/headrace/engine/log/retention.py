@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from headrace.engine.log import read as reading
+from headrace.engine.log.append import dedupe_horizon
 from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.deduplication import dedupe_horizon
 from headrace.engine.log.forks import read_by_forks
 from headrace.engine.log.lifecycle import Chore, Delete, StreamChange, make_done_callback, run_change
 from headrace.engine.log.log import Log

@@ -13,7 +13,7 @@ from headrace.engine.log.lifecycle import SERVER, StreamChange, run_change, save
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.compute import ComputeThreads
+from headrace.engine.runtime.gates import ComputeThreads
 from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound, RegistryFull
 from headrace.query import search_document
 from headrace.query.carry import carry_search

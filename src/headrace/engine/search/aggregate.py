@@ -16,12 +16,9 @@ import pyarrow.compute as pc
 
 from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.search.archive import Archive, IndexedRange, SearchSnapshot
-from headrace.engine.search.attempts import tried
-from headrace.engine.search.definitions import Defined
-from headrace.engine.search.documents import Documents
-from headrace.engine.search.hits import Missing
-from headrace.engine.search.walk import Walk
+from headrace.engine.search.archive import Archive, IndexedRange, SearchSnapshot, tried
+from headrace.engine.search.companion_coverage import Defined
+from headrace.engine.search.scan import Documents, Missing, Walk
 from headrace.extract.match.columns import Window
 from headrace.extract.match.evaluate import Evaluator, query_fields
 from headrace.extract.match.selection import within

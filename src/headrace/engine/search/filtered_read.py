@@ -14,10 +14,9 @@ from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.log.read import not_representable
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamSchema
-from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot
-from headrace.engine.search.attempts import tried, trusting
-from headrace.engine.search.definitions import Defined
-from headrace.engine.search.documents import Documents
+from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot, tried, trusting
+from headrace.engine.search.companion_coverage import Defined
+from headrace.engine.search.scan import Documents
 from headrace.errors import NotRepresentable
 from headrace.extract.match import columns
 from headrace.extract.match.columns import Window

@@ -22,7 +22,7 @@ from headrace.engine.history.stored_events import MissingObjects
 from headrace.engine.log.read import owned_entries
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.auto_tune import beside_companions
-from headrace.engine.search.companion_cover import span, widest
+from headrace.engine.search.companion_coverage import span, widest
 from headrace.errors import CorruptData, NotFound, Unavailable
 from headrace.format.companion.layout import KEYS, Companion, PartName
 from headrace.format.ranges import Range, without

@@ -7,19 +7,16 @@ search for the newest events ends as soon as the page is full.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.deadline import Deadline
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot
-from headrace.engine.search.attempts import tried
-from headrace.engine.search.definitions import Defined
-from headrace.engine.search.documents import Documents
-from headrace.engine.search.hits import Hit, SearchHits
-from headrace.engine.search.walk import Walk
+from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot, tried
+from headrace.engine.search.companion_coverage import Defined
+from headrace.engine.search.scan import Documents, Missing, Promoted, Walk
 from headrace.errors import BadRequest, OffsetGone
 from headrace.extract.match import columns
 from headrace.extract.match.columns import Window
@@ -39,6 +36,36 @@ from headrace.query.values import values
 _KEPT_ROWS = 4_000_000
 #: The part of the time in which words are counted at most.
 _COUNTING = 0.6
+
+
+class Hit(NamedTuple):
+    """An event that was found, with its place in the order as on the wire; no score where the order asks for none."""
+
+    seq: int
+    score: float | None
+    sort: list[Any]
+    event: Promoted
+
+
+class SearchHits(NamedTuple):
+    """The answer to a search among the events from ``start`` to ``stop``; from ``visible`` on it left them out.
+
+    ``total`` is the number of all matches, None where they were not counted. ``last`` is the place of the last hit of
+    a full page, on the wire.
+    """
+
+    start: int
+    stop: int
+    hits: list[Hit]
+    last: list[Any] | None
+    total: int | None
+    timed_out: bool
+    visible: int
+    missing: Missing
+    tally: Tally
+    peak_hits_held: int = 0
+    fetched_bytes: int = 0
+    families: tuple[str, ...] = ()
 
 
 def search(

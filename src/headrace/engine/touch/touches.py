@@ -11,9 +11,9 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.touch.active_templates import ActiveTemplates, TemplateLog, Verdict
-from headrace.engine.touch.counts import Counts
 from headrace.engine.touch.journal import TouchJournal
 from headrace.engine.touch.pace import Pace
+from headrace.engine.touch.processor import Counts
 from headrace.engine.touch.stream_touches import StreamTouches
 from headrace.engine.touch.waiters import Deadlines, Waiter
 from headrace.errors import NotFound, Overloaded
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.engine.log.log import Log
     from headrace.engine.log.stream import Stream
     from headrace.engine.log.tiers import Tiers
-    from headrace.engine.runtime.slices import Slices
+    from headrace.engine.runtime.event_loop import Slices
     from headrace.storage.database import Connection
 
 log = logging.getLogger("headrace.touch")

@@ -9,7 +9,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.log.append import PLAIN, Append
 from headrace.engine.log.lifecycle import Create, make_done_callback
 from headrace.engine.log.stream import Stream
-from headrace.engine.runtime.compute import LONG_BYTES
+from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, TooLarge, UnsupportedMedia
 from headrace.profiles import table
 from headrace.profiles.otel_traces import EXPORT, OTEL_TRACES, otlp

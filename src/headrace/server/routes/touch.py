@@ -19,9 +19,8 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.touch.active_templates import Verdict
 from headrace.engine.touch.pace import Pace
 from headrace.engine.touch.report import report
-from headrace.engine.touch.stream_touches import StreamTouches
+from headrace.engine.touch.stream_touches import StreamTouches, WaitRequest
 from headrace.engine.touch.touches import settings_of
-from headrace.engine.touch.wait_request import WaitRequest
 from headrace.engine.touch.waiters import Waiter
 from headrace.errors import BadRequest, HeadraceError, NotFound
 from headrace.profiles.state_protocol import keys, templates

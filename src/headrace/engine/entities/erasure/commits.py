@@ -19,7 +19,7 @@ from headrace.engine.entities.erasure.erasure_plan import (
     refuse_forked,
     targets_of,
 )
-from headrace.engine.entities.read.observed import Observed
+from headrace.engine.entities.read.observations import Observed
 from headrace.engine.entities.types.journal import Action, TypeChange
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import StreamChange

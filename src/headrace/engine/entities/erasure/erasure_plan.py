@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headrace.engine.entities.read.observed import Observations, Observed
+from headrace.engine.entities.read.observations import Observations, Observed
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import Conflict

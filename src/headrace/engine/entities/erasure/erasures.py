@@ -24,8 +24,8 @@ from headrace import decoding
 from headrace.engine.derive.state_reader import StateReader
 from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.erasure import commits
-from headrace.engine.entities.erasure.erase_job import ErasePlanner
 from headrace.engine.entities.erasure.erasure_plan import ErasurePlan, PlannedErasure, planned, targets_of
+from headrace.engine.entities.erasure.segment_erasure import ErasePlanner
 from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch

@@ -21,7 +21,7 @@ from headrace.engine.log.lifecycle import run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.compute import ComputeThreads
+from headrace.engine.runtime.gates import ComputeThreads
 from headrace.errors import BadRequest, Conflict, UnknownEntityType
 from headrace.schema.entity import names
 from headrace.schema.entity.nodes import Schema
