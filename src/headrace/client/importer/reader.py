@@ -186,16 +186,13 @@ class RowReader:
     def __init__(self, files: Sequence[Path], file_format: Format | None = None) -> None:
         self.formats = {path: file_format or format_of(path) for path in files}
         self._connection = duckdb.connect()
+        #: For queries over rows while others are read: a connection has one result at a time.
+        self.cursor = self._connection.cursor()
         self._kinds = self._merge_kinds()
 
     def close(self) -> None:
         """Let go of what was read."""
         self._connection.close()
-
-    @property
-    def connection(self) -> duckdb.DuckDBPyConnection:
-        """What queries rows."""
-        return self._connection
 
     def chunks(self) -> Iterator[Chunk]:
         """The rows of all files, in order."""
@@ -239,9 +236,9 @@ class RowReader:
             rows = lines.cast(pa.string())
         except pa.ArrowInvalid:
             return self._check_lines_of_bytes(path, numbers, lines, bad)
-        self._connection.register("import_lines", pa.table({"row": rows}))
-        valid = self._connection.sql("SELECT json_valid(row) AS valid FROM import_lines").to_arrow_table().column(0)
-        self._connection.unregister("import_lines")
+        self.cursor.register("import_lines", pa.table({"row": rows}))
+        valid = self.cursor.sql("SELECT json_valid(row) AS valid FROM import_lines").to_arrow_table().column(0)
+        self.cursor.unregister("import_lines")
         is_bad = pc.and_(pc.invert(valid.combine_chunks()), pc.not_equal(pc.utf8_trim_whitespace(rows), ""))
         for number, text in zip(numbers[np.asarray(is_bad)].tolist(), rows.filter(is_bad).to_pylist(), strict=True):
             bad.append(BadRow(str(path), number, text, "not JSON"))
