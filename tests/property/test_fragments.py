@@ -15,9 +15,9 @@ from headrace.reduce.fragments.candidates import candidates, update_of
 from headrace.reduce.fragments.rules import Settings
 from headrace.reduce.fragments.shapes import NULL, SHAPES, accepts, shape_of
 from headrace.reduce.fragments.stats import count_observations, merge_counts, of_everyone, pack, unpack
+from headrace.schema.entity.accept import Fragment, Splitter
 from headrace.schema.entity.nodes import Converter, Definition, Field, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.split import Fragment, Splitter
 from headrace.schema.entity.update import UpdatedSchema, apply_update
 from headrace.schema.entity.values import FUNCTIONS, UNFIT, convert_value, fits
 from reduce.policies.samples import FIRST_US, observed, schema

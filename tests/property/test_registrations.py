@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.schema.descriptor.document import Registration, read
+from headrace.schema.descriptor.generated import write_node
 from headrace.schema.descriptor.problem import DescriptorProblem
 from headrace.schema.descriptor.validate import resolve_chain, validate
-from headrace.schema.descriptor.wire import write
 from schema.descriptor.payloads import derivation, event, filtered, op, table
 
 CONSTANTS: list[Any] = [
@@ -138,7 +138,7 @@ def test_a_payload_with_odd_parts_is_read_or_refused(changes: list[tuple[tuple[A
         assert isinstance(found, Registration)
         for name, node in found.nodes.items():
             resolve_chain(found.nodes, name)
-            write(node)
+            write_node(node)
 
 
 def _change(holder: Any, name: Any, how: str, value: Any) -> None:

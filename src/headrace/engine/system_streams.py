@@ -26,7 +26,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.errors import Conflict, HeadraceError
-from headrace.profiles.metrics.envelope import SCHEMA
+from headrace.profiles.metrics import SCHEMA
 from headrace.schema.registry import KeySetting, Registry
 from headrace.storage.database import Connection
 from headrace.storage.keys import KeyStore

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from headrace.extract.erasure_mask import ErasureMask, Targets, erased_rows
 from headrace.format.segment import layout
+from headrace.format.segment.columns import with_tombstones, without_keys
 from headrace.format.segment.layout import Sealed
-from headrace.format.segment.mask import with_tombstones, without_keys
 from headrace.format.segment.reader import SegmentReader
 from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entries import entries_of

@@ -28,8 +28,8 @@ import xxhash
 
 from headrace.errors import CorruptData, Unavailable
 from headrace.format.object_names import state_key
-from headrace.format.state.layout import State
-from headrace.format.state.reader import StateReader
+from headrace.format.state import State
+from headrace.format.state_file import StateReader
 from headrace.storage.download import check, download
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles
 from headrace.storage.files import create_private

@@ -270,9 +270,9 @@ from headrace.engine.runtime.memory import read_process
 allocators.use_jemalloc_in_arrow()
 allocators.configure()
 import pyarrow as pa, pyarrow.parquet as pq
-from headrace.format.segment import heap
+from headrace.format import decoded_columns
 
-heap.keep_freed_pages()
+decoded_columns.keep_freed_pages()
 table = pa.table({"text": [f"x{n}" * 10 for n in range(50_000)], "n": range(50_000)})
 
 def work(_):

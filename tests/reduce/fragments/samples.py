@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.reduce.fragments.stats import Stats, count_observations, of_everyone
+from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.split import Fragment
 from reduce.policies.samples import FIRST_US, observed
 
 Told = tuple[int, int, Observation]

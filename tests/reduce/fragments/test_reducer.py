@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from headrace.reduce.fragments import reducer as module
 from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, UserFragments
 from headrace.reduce.fragments.stats import count_observations, of_user, pack
+from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.split import Fragment
 
 REDUCER = FragmentReducer()
 VALUES = st.one_of(st.integers(-5, 5), st.sampled_from(["x", "7", "yes", "2024-01-01"]), st.none(), st.booleans())

@@ -12,7 +12,7 @@ from headrace.reduce.fragments.stats import (
     of_everyone,
     of_user,
 )
-from headrace.schema.entity.split import Fragment
+from headrace.schema.entity.accept import Fragment
 from reduce.fragments.samples import stats, told
 from reduce.policies.samples import FIRST_US, observed
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from headrace.schema.descriptor.document import Registration, read
+from headrace.schema.descriptor.generated import write_node
 from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, RowOp, Table
-from headrace.schema.descriptor.wire import write
 from schema.descriptor.payloads import SCHEMA, derivation, event, filtered, nodes, op, table, told
 
 
@@ -315,7 +315,7 @@ def test_nodes_are_written_as_they_are_sent_and_read_back() -> None:
         table(upstream="Big", t=op("sum", field="amount", window="90m"), k=op("top_k", field="user", k=10)),
     ]
     found = nodes(*sent)
-    written = [write(node) for node in found.values()]
+    written = [write_node(node) for node in found.values()]
     assert nodes(*written) == found
     assert written[0] == {**sent[0], "dedupe_window": "1d"}
     assert written[1] == sent[1]

@@ -27,9 +27,9 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.background import BackgroundThread, RepeatedWarning
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import HeadraceError
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import state_key
 from headrace.format.ranges import Range
-from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce import build_states
 from headrace.reduce.states.coverage import history
 from headrace.reduce.states.definition import Definition

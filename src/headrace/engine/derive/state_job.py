@@ -33,7 +33,7 @@ from headrace.engine.derive.unit_cutter import (
 from headrace.engine.log.batch import Batch
 from headrace.format.object_names import STATES, parse_state_key, state_key
 from headrace.format.ranges import Range, size, without
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.reduce.states.coverage import base, missing, span, unused_states
 from headrace.reduce.states.definition import Definition, Definitions
 from headrace.reduce.work_units import FOLDED, JobName, Unit

@@ -16,7 +16,7 @@ from headrace.engine.derive.generation import Generation
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.definition import EventRun, Shapes
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.states.pending_events import Block, PendingEvents

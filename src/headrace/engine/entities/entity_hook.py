@@ -16,10 +16,9 @@ from headrace.engine.entities.write.store_request import Draft, ObservationWrite
 from headrace.errors import BadRequest, NoSchemaForEntityType
 from headrace.profiles.hook import Hook
 from headrace.schema.entity import names
-from headrace.schema.entity.answer import EntityOutcome, refusal
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import Observation, encode
-from headrace.schema.entity.request import RequestOptions, make_store_request
+from headrace.schema.entity.request import EntityOutcome, RequestOptions, make_store_request, refusal
 from headrace.schema.entries import Failure, read
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities, SourceRange, Sources

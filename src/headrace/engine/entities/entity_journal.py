@@ -25,7 +25,7 @@ from headrace.errors import CorruptData
 from headrace.extract.erasure_mask import Targets
 from headrace.extract.erasure_mask import load as load_targets
 from headrace.format import entity_registry as format_
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of

@@ -23,7 +23,7 @@ from headrace.engine.log.lifecycle import save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format import feature_registry as format_
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.descriptor.nodes import Event, Life
 from headrace.schema.registry import Registry

@@ -12,9 +12,8 @@ from headrace.engine.features.registry import DEFAULT_APP, Current, FeatureDocum
 from headrace.schema.descriptor.diff import Diff, diff, fingerprint
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.nodes import Node, Table
-from headrace.schema.descriptor.order import upstream
 from headrace.schema.descriptor.problem import DescriptorProblem
-from headrace.schema.descriptor.validate import validate
+from headrace.schema.descriptor.validate import upstream, validate
 
 #: How paths name nodes that the payload does not have.
 _ELSEWHERE = "registry."

@@ -18,7 +18,7 @@ from headrace.engine.log.stream import Stream
 from headrace.format import object_names
 from headrace.format.companion.layout import Companion
 from headrace.format.manifest import Manifest, Revision, Segment
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp, States, companion_object_keys
 from headrace.storage.derived import state_object_keys as state_keys

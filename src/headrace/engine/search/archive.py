@@ -25,9 +25,9 @@ from headrace.engine.search.blocks import Blocks, Room
 from headrace.engine.search.companion_coverage import CompanionCoverage, Defined, Definitions, may_answer, span, widest
 from headrace.errors import BadRequest, CorruptData, NotFound, Unavailable
 from headrace.format.companion.layout import Companion, PartName
-from headrace.format.companion.rows import Rows
+from headrace.format.companion.reader import CompanionReader
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range, without
-from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce import duck
 from headrace.reduce.groups import GroupLimits
 from headrace.storage import database
@@ -56,7 +56,7 @@ class CoveredRange(NamedTuple):
 class IndexedRange(NamedTuple):
     """Events ``start`` to ``stop``, and a companion that describes them, and perhaps others."""
 
-    companion: Rows
+    companion: CompanionReader
     start: int
     stop: int
     #: The least and the greatest primary time in ms that it holds.

@@ -24,7 +24,7 @@ from headrace.extract.match.evaluate import Evaluator, query_fields
 from headrace.extract.match.selection import Selection, within
 from headrace.extract.match.tally import Tally
 from headrace.format.companion.layout import KEYS, PartName
-from headrace.format.companion.rows import Rows
+from headrace.format.companion.reader import CompanionReader
 from headrace.query import predicate
 from headrace.query.filter import Filter, Filtered, Limits
 from headrace.types import Piece
@@ -139,7 +139,7 @@ class _Read:
             seqs = [start + row for row in (sorted({*rows, *odd}) if odd else rows) if keyed is None or keyed[row]]
             yield CandidateRows(seqs, {start + row for row in odd}, first + window.stop)
 
-    def _keyed(self, companion: Rows, window: Window) -> list[bool] | None:
+    def _keyed(self, companion: CompanionReader, window: Window) -> list[bool] | None:
         if self._key is None:
             return None
         rows = within(companion.rows(KEYS, self._key), window.start, window.stop)

@@ -11,10 +11,9 @@ from functools import lru_cache
 from headrace.engine.touch.active_templates import ActiveTemplate, ActiveTemplates
 from headrace.engine.touch.journal import TouchJournal
 from headrace.engine.touch.waiters import Waiters
-from headrace.profiles.state_protocol.keys import Key, table_key
+from headrace.profiles.state_protocol.keys import Key, Template, table_key
 from headrace.profiles.state_protocol.messages import Change, touched_keys
-from headrace.profiles.state_protocol.settings import Touch
-from headrace.profiles.state_protocol.templates import Template
+from headrace.profiles.state_protocol.profile import Touch
 
 _WINDOW_MS = 10_000
 

@@ -216,7 +216,7 @@ class LiveMetrics:
         self._shown_us[touching] = now_us
         templates = [
             {
-                "templateId": keys.text(active.template.id),
+                "templateId": keys.format_key(active.template.id),
                 "entity": active.template.entity,
                 "fields": [field.name for field in active.template.fields],
                 "lastSeenAt": rfc3339(int(active.seen_ms * 1000)),

@@ -20,10 +20,9 @@ from headrace.engine.touch.processor import COARSE_ONLY, RESTRICTED, Bucket, Cou
 from headrace.engine.touch.waiters import FINE_KEY, TABLE_KEY, TEMPLATE_KEY, Waiter, Waiters
 from headrace.errors import BadRequest, NotRepresentable
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.keys import Key, id_of
+from headrace.profiles.state_protocol.keys import Key, Template, id_of
 from headrace.profiles.state_protocol.messages import NoBefore, changes_of
-from headrace.profiles.state_protocol.settings import Touch
-from headrace.profiles.state_protocol.templates import Template
+from headrace.profiles.state_protocol.profile import Touch
 
 if TYPE_CHECKING:
     from headrace.engine.log.stream import Stream

@@ -17,9 +17,8 @@ from headrace.engine.touch.processor import Counts
 from headrace.engine.touch.stream_touches import StreamTouches
 from headrace.engine.touch.waiters import Deadlines, Waiter
 from headrace.errors import NotFound, Overloaded
-from headrace.profiles.state_protocol.profile import StateProtocol
-from headrace.profiles.state_protocol.settings import Touch
-from headrace.profiles.state_protocol.templates import InvalidTemplate, Template
+from headrace.profiles.state_protocol.keys import InvalidTemplate, Template
+from headrace.profiles.state_protocol.profile import StateProtocol, Touch
 from headrace.profiles.table import load
 from headrace.storage.streams import LIVE
 from headrace.storage.touch import TouchRows

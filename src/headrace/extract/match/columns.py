@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.extract.match.selection import Int32s, Mask, Selection, between
-from headrace.format.companion.rows import ColumnGroup, Rows
+from headrace.format.companion.reader import ColumnGroup, CompanionReader
 from headrace.query.tree import Operator
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -47,7 +47,7 @@ class Window:
 class Columns:
     """The stored columns of one companion."""
 
-    def __init__(self, companion: Rows) -> None:
+    def __init__(self, companion: CompanionReader) -> None:
         self._companion = companion
         self._groups: dict[str, Sequence[ColumnGroup]] = {}
 

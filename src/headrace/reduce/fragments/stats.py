@@ -12,8 +12,8 @@ import msgspec
 
 from headrace.reduce.fragments.shapes import NULL, shape_of
 from headrace.schema.canonical import value_text
+from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.split import Fragment
 
 MOST = 512
 

@@ -7,11 +7,23 @@ import re
 from itertools import pairwise
 from typing import Any, get_args
 
-from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Node, RowOp, Table, Type
+from headrace.schema.descriptor.nodes import (
+    FOREVER,
+    UNFIT,
+    Derivation,
+    Event,
+    EventField,
+    Feature,
+    Node,
+    RowOp,
+    Table,
+    Type,
+    coerce_value,
+    parse_duration_ms,
+)
 from headrace.schema.descriptor.operators import ALIASES, OPERATORS, REQUIRED, Operator, Parameter
 from headrace.schema.descriptor.problem import DescriptorLocation
 from headrace.schema.descriptor.structure import ParsedDescriptor, is_integer, is_scalar
-from headrace.schema.descriptor.values import FOREVER, UNFIT, coerce_value, parse_duration_ms
 from headrace.schema.expression import ExpressionError, parse, render
 
 INVALID = "aggregation_invalid_param"

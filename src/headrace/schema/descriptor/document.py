@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 
 from headrace.schema.descriptor.check import build_node
-from headrace.schema.descriptor.nodes import Node
+from headrace.schema.descriptor.nodes import FOREVER, Node
 from headrace.schema.descriptor.operators import ALIASES, OPERATORS, REQUIRED
-from headrace.schema.descriptor.order import InvalidNode, make_invalid_node
 from headrace.schema.descriptor.problem import DescriptorLocation, DescriptorProblem
 from headrace.schema.descriptor.structure import INVALID, ParsedDescriptor, check_keys, is_integer, parse_descriptor
-from headrace.schema.descriptor.values import FOREVER
+from headrace.schema.descriptor.validate import InvalidNode, make_invalid_node
 
 KINDS = ("event", "derivation", "table")
 

@@ -16,11 +16,10 @@ from headrace.errors import (
     UnknownEntityType,
     VersionTaken,
 )
-from headrace.schema.entity.difference import bump_of, differences, rekeys
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.problem import EntityProblem
-from headrace.schema.entity.semver import distance, parse
 from headrace.schema.entity.update import VERSION_TAKEN, TypeUpdate, apply_update
+from headrace.schema.entity.versions import bump_of, differences, distance, parse_version, rekeys
 from headrace.schema.plan import Impact, Plan, Refusal
 
 #: The version before the first one.
@@ -88,7 +87,11 @@ def _understated_version_reasons(active: Schema | None, schema: Schema) -> list[
     """The reason that a version number promises less change than there is, if it does."""
     if active is None:
         return []
-    bump, old, new = bump_of(differences(active, schema)), parse(active.schema_version), parse(schema.schema_version)
+    bump, old, new = (
+        bump_of(differences(active, schema)),
+        parse_version(active.schema_version),
+        parse_version(schema.schema_version),
+    )
     if old is None or new is None or new <= old or distance(old, new) >= bump:
         return []
     return [f"this is a {bump.name.lower()} change against {old}, which {new} does not say"]

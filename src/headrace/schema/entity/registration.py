@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from headrace.schema.canonical import plain
-from headrace.schema.entity import definition, names, semver
+from headrace.schema.entity import definition, names
 from headrace.schema.entity.definition import read_rules, read_strategy, read_tie_breaker
 from headrace.schema.entity.fields import is_name, read_converter, read_field, read_type
 from headrace.schema.entity.nodes import Policy, Schema
@@ -27,6 +27,7 @@ from headrace.schema.entity.problem import (
     read_text,
 )
 from headrace.schema.entity.update import Addition, ConverterAddition, TypeUpdate
+from headrace.schema.entity.versions import parse_version
 
 VERSION_INVALID = "version_invalid"
 
@@ -106,7 +107,7 @@ def scope_of(parsed: dict[str, Any], location: Location) -> Any:
 
 def read_version(raw: Any, location: Location) -> str:
     """A version in its canonical spelling."""
-    version = semver.parse(raw)
+    version = parse_version(raw)
     if version is None:
         location.refuse(VERSION_INVALID, f"{raw!r} is no version such as 1.0 or 1.0.0")
     return str(version)

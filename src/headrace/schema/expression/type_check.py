@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from headrace.schema.expression.text import render
 from headrace.schema.expression.tree import (
     Binary,
     Cast,
@@ -19,6 +18,7 @@ from headrace.schema.expression.tree import (
     Scalar,
     Unary,
     fold,
+    render,
 )
 from headrace.schema.field_type import Type
 

@@ -12,8 +12,8 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, TooLarge, UnsupportedMedia
 from headrace.profiles import table
-from headrace.profiles.otel_traces import EXPORT, OTEL_TRACES, otlp
-from headrace.profiles.otel_traces.hook import TracesHook
+from headrace.profiles.otel_traces import otlp
+from headrace.profiles.otel_traces.profile import EXPORT, OTEL_TRACES, TracesHook
 from headrace.profiles.otel_traces.protobuf import partial_success
 from headrace.server.http import target
 from headrace.server.http.background import BackgroundRequests

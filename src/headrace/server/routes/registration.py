@@ -17,7 +17,7 @@ from headrace.engine.features.features import refusal
 from headrace.engine.features.proposals import FeatureChange
 from headrace.engine.features.registry import DEFAULT_APP, EVENTS, Current, load
 from headrace.errors import BadRequest, Conflict, ResetDisabled
-from headrace.schema.descriptor import wire
+from headrace.schema.descriptor import generated
 from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.document import read as read_registration
 from headrace.schema.descriptor.nodes import Event, Node, Table
@@ -178,7 +178,7 @@ class RegistrationRoutes:
         return json_response(
             {
                 "registry_version": current.version,
-                "descriptors": [wire.write(node) for node in nodes.values()],
+                "descriptors": [generated.write_node(node) for node in nodes.values()],
                 "apps": {name: current.apps[name] for name in nodes},
                 "features": {
                     table: {name: {"life": life.id, "birth": life.birth} for name, life in versions.items()}

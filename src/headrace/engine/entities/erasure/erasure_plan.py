@@ -13,7 +13,7 @@ from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import Conflict
 from headrace.extract.erasure_mask import Targets
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.schema.entity.observation import decode
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Idempotency

@@ -20,13 +20,13 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import EntityNotFound, NotFound, UnknownEntityType
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.policies.build import SHAPES
 from headrace.reduce.policies.definition import TypeDefinition
 from headrace.reduce.policies.reducer import EVERYONE, EntityState, TypeReducer, life_of
 from headrace.reduce.policies.snapshot import Snapshot
-from headrace.schema.entity import semver
 from headrace.schema.entity.nodes import ReducerConfig, Schema
+from headrace.schema.entity.versions import parse_version
 from headrace.storage.database import Connection
 from headrace.storage.derived import States
 from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry
@@ -252,7 +252,7 @@ class Snapshots:
 
     def _version(self, entity_type: str, user_id: str, version: str, scope: str | None) -> Schema:
         """A version of a type by its number: the user's own, else the global one, unless it is said whose."""
-        parsed, registry = semver.parse(version), SchemaRegistry(self._reader)
+        parsed, registry = parse_version(version), SchemaRegistry(self._reader)
         named = version if parsed is None else str(parsed)
         for owner in _OWNERS[scope](user_id):
             row = registry.version(entity_type, owner, named)

@@ -14,12 +14,11 @@ from headrace.engine.entities.types.type_base import TypeBase, next_version, par
 from headrace.engine.entities.write.store_request import first_schema
 from headrace.errors import NoSchemaForEntityType
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.overlay import overlay_schema
 from headrace.schema.entity.plan import plan_activation, plan_registration, plan_update
 from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
-from headrace.schema.entity.semver import Bump
-from headrace.schema.entity.update import apply_update
+from headrace.schema.entity.update import apply_update, overlay_schema
+from headrace.schema.entity.versions import Bump
 from headrace.schema.plan import Effect, Impact, Plan, Refusal
 from headrace.storage.entity_types import EVERYBODY, SchemaRow
 

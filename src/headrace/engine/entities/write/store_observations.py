@@ -18,9 +18,9 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.errors import Conflict, EntityNotFound, IdempotencyCollision
-from headrace.schema.entity.answer import Issue, refusal
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.problem import EntityProblem, Notice
+from headrace.schema.entity.request import Issue, refusal
 from headrace.storage.dedupe import Answered, Dedupe, Idempotency
 from headrace.storage.entities import Entities, SourceRange, Sources
 from headrace.storage.erasures import Erasures

@@ -14,8 +14,6 @@ import msgspec
 from headrace.engine.entities.entity_type import Effective, dedupe_key
 from headrace.schema.entity import identity as identities
 from headrace.schema.entity.accept import Accepted, Refused
-from headrace.schema.entity.answer import Answer, EntityOutcome, Issue, Warnings, issues_of, refusal
-from headrace.schema.entity.answer import encode as encode_answer
 from headrace.schema.entity.fields import infer_schema
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.nodes import OPT_OUT, Definition, ReducerConfig, Schema
@@ -29,7 +27,20 @@ from headrace.schema.entity.observation import (
     of_scope,
 )
 from headrace.schema.entity.problem import EntityProblem, Notice
-from headrace.schema.entity.request import Meta, ObservationOptions, StoreRequest, check_source, convert
+from headrace.schema.entity.request import (
+    Answer,
+    EntityOutcome,
+    Issue,
+    Meta,
+    ObservationOptions,
+    StoreRequest,
+    Warnings,
+    check_source,
+    convert,
+    issues_of,
+    refusal,
+)
+from headrace.schema.entity.request import encode as encode_answer
 from headrace.storage.dedupe import stored_key
 
 if TYPE_CHECKING:
