@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tools import size, structure
+from tools import structure
 
 import headrace
 from headrace import config, errors
@@ -287,7 +287,7 @@ def test_the_layers_of_the_engine_are_those_that_are_checked() -> None:
 
 def test_the_caps_of_sizes_are_those_that_are_checked() -> None:
     rules = (ROOT / "CONTRIBUTING.md").read_text()
-    assert f"The caps are {size.MODULE_LINES} and {size.FUNCTION_LINES}, and they are checked." in rules
+    assert f"The caps are {structure.MODULE_LINES} and {structure.FUNCTION_LINES}, and they are checked." in rules
     assert f"or {structure.SMALL_LINES} lines" in rules
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.diff import diff, fingerprint
-from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.generated import json_schema, make_lens, write_node
 from headrace.schema.descriptor.nodes import Event, Life, Node, Table
+from headrace.schema.descriptor.registration import Registration, read_registration
 from headrace.schema.descriptor.validate import resolve_table, sort_nodes, validate
 from headrace.schema.diff import judge
 from headrace.schema.document import Validator
@@ -27,7 +27,7 @@ from schema.descriptor.strategies import evolved, instances, pipelines, sources,
 
 
 def nodes_of(sent: list[Descriptor]) -> dict[str, Node] | None:
-    found = read({"descriptors": sent})
+    found = read_registration({"descriptors": sent})
     assert isinstance(found, Registration), found
     return None if validate(found.nodes, found.nodes) else found.nodes
 

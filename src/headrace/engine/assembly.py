@@ -46,7 +46,7 @@ from headrace.engine.search.index_status import Indexes
 from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store
 from headrace.engine.touch.touches import Touches
 from headrace.engine.verification.verifier import Verifier
-from headrace.extract.erasure_mask import Masks
+from headrace.extract.erasure import Masks
 from headrace.storage import database
 from headrace.storage.derived import Companions, States
 from headrace.storage.entity_types import EntityChanges

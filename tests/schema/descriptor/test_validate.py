@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.nodes import RowOp
-from headrace.schema.descriptor.problem import DescriptorProblem
+from headrace.schema.descriptor.registration import Registration, read_registration
 from headrace.schema.descriptor.validate import downstream, resolve_chain, resolve_table, sort_nodes, validate
+from headrace.schema.problem import RequestProblem
 from schema.descriptor.payloads import derivation, event, filtered, nodes, op, problems, table, told
 
 E = event()
@@ -56,13 +56,13 @@ def test_order_comes_before_single_descriptors_and_those_before_types() -> None:
 
 def test_an_upstream_of_another_app_will_do_and_its_nodes_are_named_by_the_registry() -> None:
     theirs = nodes(event("Theirs"), table("Used", "Theirs", total=op("sum", field="amount")))
-    ours = read({"descriptors": [table("Ours", "Theirs")]})
+    ours = read_registration({"descriptors": [table("Ours", "Theirs")]})
     assert isinstance(ours, Registration)
     assert validate({**theirs, **ours.nodes}, ours.nodes) == []
-    narrowed = read({"descriptors": [event("Theirs", {"user": "str"})]})
+    narrowed = read_registration({"descriptors": [event("Theirs", {"user": "str"})]})
     assert isinstance(narrowed, Registration)
     assert validate({**theirs, **narrowed.nodes}, narrowed.nodes) == [
-        DescriptorProblem(
+        RequestProblem(
             "unknown_field_reference",
             "registry.Used.agg.total.params.field",
             "there is no field 'amount' here; there are: user",

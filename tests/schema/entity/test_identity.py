@@ -18,8 +18,8 @@ from headrace.schema.entity.identity import (
     missing_identity_fields,
     resolve,
 )
-from headrace.schema.entity.nodes import Definition
-from headrace.schema.entity.problem import EntityProblem, Notice
+from headrace.schema.entity.nodes import Definition, Notice
+from headrace.schema.problem import RequestProblem
 from schema.entity.samples import defined, schema
 
 FIELDS: dict[str, Any] = {
@@ -170,7 +170,7 @@ def test_a_name_that_exists_is_merged_told_or_refused() -> None:
         check_name_collision(ruled("name", name_collision_policy="reject"), identity),
         check_name_collision(ruled("name"), identity, strict=True),
     ):
-        assert isinstance(refused, EntityProblem)
+        assert isinstance(refused, RequestProblem)
         assert refused.code == "ERR_MERGE_REFUSED"
 
 

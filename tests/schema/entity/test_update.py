@@ -9,10 +9,10 @@ import pytest
 
 from headrace.schema.entity import registration
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.problem import EntityProblem
 from headrace.schema.entity.registration import ChangeRequest
 from headrace.schema.entity.update import UpdatedSchema, apply_update, overlay_schema
 from headrace.schema.entity.versions import Bump
+from headrace.schema.problem import RequestProblem
 from schema.entity.samples import CONTACT, NANOS, NUMERIC, POLICIES, codes, defined, schema
 
 GLOBAL = schema()
@@ -96,7 +96,7 @@ BASE = schema()
 SHOE = {"field_name": "shoe", "field_type": "number"}
 
 
-def tried(base: Schema, taken: tuple[str, ...] = (), **asked: Any) -> UpdatedSchema | list[EntityProblem]:
+def tried(base: Schema, taken: tuple[str, ...] = (), **asked: Any) -> UpdatedSchema | list[RequestProblem]:
     request = registration.read_change_request(asked)
     return request if isinstance(request, list) else apply_update(base, request.update, taken)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.schema.entity.nodes import Converter, Field
-from headrace.schema.entity.values import FUNCTIONS, UNFIT, VALIDATORS, convert_value, fits, kind
+from headrace.schema.entity.values import FUNCTIONS, UNFIT, VALIDATORS, convert_value, fits, type_of
 
 GOOD: dict[str, list[Any]] = {
     "email": ["a@b.co", "first.last+tag@mail.example.org", "ü@example.org"],
@@ -147,8 +147,8 @@ def test_a_date_is_a_day_of_the_calendar(given: Any, accepted: bool) -> None:
 
 def test_each_value_is_of_one_kind_and_null_of_none() -> None:
     values = ["x", 1, 1.5, True, [], {}, None]
-    assert [kind(value) for value in values] == ["string", "number", "number", "boolean", "array", "object", None]
+    assert [type_of(value) for value in values] == ["string", "number", "number", "boolean", "array", "object", None]
     for value in values:
         assert [name for name in ("string", "number", "boolean", "array", "object") if fits(value, name)] == [
-            *filter(None, [kind(value)])
+            *filter(None, [type_of(value)])
         ]

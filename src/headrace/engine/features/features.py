@@ -21,7 +21,8 @@ from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.gates import ComputeThreads
 from headrace.errors import BadRequest, Conflict, HeadraceError
 from headrace.schema.descriptor.nodes import Event
-from headrace.schema.descriptor.problem import DescriptorProblem, RegistrationResponse, Status
+from headrace.schema.descriptor.registration import RegistrationResponse, Status
+from headrace.schema.problem import RequestProblem
 from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
 
@@ -138,14 +139,14 @@ class Features:
             status == "conflict" and not change.dry_run,
         )
 
-    def _taken(self, proposal: FeatureProposal) -> list[DescriptorProblem]:
+    def _taken(self, proposal: FeatureProposal) -> list[RequestProblem]:
         """Streams that have the names of nodes and are none of ours."""
         problems = []
         for name in proposal.diff.added:
             stream = self._log.catalog.find(EVENTS + name) if proposal.has_stream(name) else None
             if stream is not None and not stream.managed:
                 message = f"the stream {EVENTS}{name} exists already and is no event source: delete or rename it"
-                problems.append(DescriptorProblem("name_taken", proposal.path_of(name), message))
+                problems.append(RequestProblem("name_taken", proposal.path_of(name), message))
         return problems
 
     def _streams(self, proposal: FeatureProposal) -> dict[str, Stream]:
@@ -205,5 +206,5 @@ def _done(apply: ApplyFeatureChange) -> RegistrationResponse:
 def refusal(error: HeadraceError, version: int) -> RegistrationResponse:
     """An error that came up in the commit, as an answer."""
     return RegistrationResponse(
-        "conflict", version, errors=[DescriptorProblem(error.code, "", error.message)], refused=True
+        "conflict", version, errors=[RequestProblem(error.code, "", error.message)], refused=True
     )

@@ -19,9 +19,8 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.search.archive import Archive, IndexedRange, SearchSnapshot, tried
 from headrace.engine.search.companion_coverage import Defined
 from headrace.engine.search.scan import Documents, Missing, Walk
-from headrace.extract.match.columns import Window
 from headrace.extract.match.evaluate import Evaluator, query_fields
-from headrace.extract.match.selection import within
+from headrace.extract.match.selection import Window, within
 from headrace.extract.match.tally import Tally
 from headrace.format.companion import tables
 from headrace.format.companion.layout import PartName

@@ -18,10 +18,8 @@ from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, 
 from headrace.engine.search.companion_coverage import Defined
 from headrace.engine.search.scan import Documents
 from headrace.errors import NotRepresentable
-from headrace.extract.match import columns
-from headrace.extract.match.columns import Window
 from headrace.extract.match.evaluate import Evaluator, query_fields
-from headrace.extract.match.selection import Selection, within
+from headrace.extract.match.selection import Selection, Window, growing_windows, within
 from headrace.extract.match.tally import Tally
 from headrace.format.companion.layout import KEYS, PartName
 from headrace.format.companion.reader import CompanionReader
@@ -131,7 +129,7 @@ class _Read:
         first = companion.first_seq
         evaluator = Evaluator(companion, self._search, self._tally)
         groups = evaluator.columns.groups("odd")
-        for window in columns.growing_windows(groups, piece.start - first, piece.stop - first, backward=False):
+        for window in growing_windows(groups, piece.start - first, piece.stop - first, backward=False):
             start = first + window.start
             odd = set(within(evaluator.odd, window.start, window.stop).tolist())
             rows = evaluator.select(self._tree, window).rows().tolist()

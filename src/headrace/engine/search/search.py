@@ -18,14 +18,12 @@ from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, 
 from headrace.engine.search.companion_coverage import Defined
 from headrace.engine.search.scan import Documents, Missing, Promoted, Walk
 from headrace.errors import BadRequest, OffsetGone
-from headrace.extract.match import columns
-from headrace.extract.match.columns import Window
 from headrace.extract.match.evaluate import Evaluator, families, query_fields
-from headrace.extract.match.scores import count, scores
-from headrace.extract.match.selection import Int32s, Selection, within
+from headrace.extract.match.selection import Selection, Window, by_group, growing_windows, within
 from headrace.extract.match.tally import Tally
-from headrace.extract.match.top_hits import Bounds, HeldHit, TopHits, sequence
+from headrace.extract.match.top_hits import Bounds, HeldHit, TopHits, count_rows, score_rows, sequence
 from headrace.format import offset as offsets
+from headrace.format.companion.postings import Int32s
 from headrace.query import predicate
 from headrace.query.request import SearchRequest
 from headrace.query.score import Statistics, scoring_clauses
@@ -139,7 +137,7 @@ class _Search:
         """Count what scores are computed from."""
         first = piece.companion.first_seq
         evaluator = self._evaluator(piece)
-        count(self._statistics, evaluator, piece.start - first, piece.stop - first)
+        count_rows(self._statistics, evaluator, piece.start - first, piece.stop - first)
         for document in self._odd(piece, evaluator, deadline).values():
             self._statistics.count(document)
 
@@ -176,14 +174,14 @@ class _Search:
         if key.is_offset:
             return sequence(evaluator.companion.first_seq, rows)
         if key.is_score:
-            return pa.array(scores(self._statistics, evaluator, rows))
+            return pa.array(score_rows(self._statistics, evaluator, rows))
         return evaluator.columns.first_values(f"f.{key.name}", rows)
 
     def _windows(self, evaluator: Evaluator, start: int, stop: int) -> Iterator[Window]:
         key = self._order[0]
         if key.field is None:
-            return columns.growing_windows(evaluator.columns.groups("odd"), start, stop, backward=self._backward)
-        return columns.by_group(evaluator.columns.groups(f"f.{key.name}"), start, stop, backward=self._backward)
+            return growing_windows(evaluator.columns.groups("odd"), start, stop, backward=self._backward)
+        return by_group(evaluator.columns.groups(f"f.{key.name}"), start, stop, backward=self._backward)
 
     def _bounds(self, evaluator: Evaluator, window: Window) -> Bounds | None:
         """What the first key can be in a window."""

@@ -12,11 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.extract.match.columns import Columns, Window
-from headrace.extract.match.selection import DENSE, Int32s, Int64s, Numbers, Selection, among, between, within
+from headrace.extract.match.selection import DENSE, Columns, Int64s, Numbers, Selection, Window, among, between, within
 from headrace.extract.match.tally import Tally
 from headrace.extract.postings import term
-from headrace.format.companion.postings import Mask
+from headrace.format.companion.postings import Int32s, Mask
 from headrace.format.companion.reader import CompanionReader
 from headrace.query.search import STRINGS, Field, Kind, Search
 from headrace.query.sort import Order

@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from headrace.schema import field_type
 from headrace.schema.date_time import is_date_time
+from headrace.schema.expression import tree
 from headrace.types import format_duration, parse_duration_us
 
-Type: TypeAlias = field_type.Type
+Type: TypeAlias = tree.Type
 
 
 class EventField(msgspec.Struct, frozen=True, omit_defaults=True):

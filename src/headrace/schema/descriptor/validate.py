@@ -9,20 +9,29 @@ from headrace.deadline import check_deadline
 from headrace.schema.descriptor.check import is_name
 from headrace.schema.descriptor.nodes import UNFIT, Derivation, Event, Feature, Node, RowOp, Table, Type, coerce_value
 from headrace.schema.descriptor.operators import OPERATORS
-from headrace.schema.descriptor.problem import DescriptorLocation, DescriptorProblem, NodeProblem, join_path
 from headrace.schema.descriptor.structure import ParsedDescriptor
 from headrace.schema.expression import ExpressionError, parse
 from headrace.schema.expression.type_check import TARGETS, castable, infer_type
+from headrace.schema.problem import DottedLocation, RequestProblem, join_path
+
+
+class NodeProblem(NamedTuple):
+    """A problem of a node, before the path of the node in the payload is known."""
+
+    node: str
+    code: str
+    rest: str
+    message: str
 
 
 class InvalidNode(Derivation, frozen=True, tag="unfit", tag_field="kind"):
     """Stands in for a node whose descriptor has problems; one of an event names itself as its upstream."""
 
     of: Literal["event", "derivation", "table"] = "event"
-    problems: tuple[DescriptorProblem, ...] = ()
+    problems: tuple[RequestProblem, ...] = ()
 
 
-def make_invalid_node(shape: ParsedDescriptor, problems: tuple[DescriptorProblem, ...]) -> InvalidNode:
+def make_invalid_node(shape: ParsedDescriptor, problems: tuple[RequestProblem, ...]) -> InvalidNode:
     """The stand-in for the node of a descriptor with problems."""
     kind: Literal["event", "derivation", "table"] = shape.kind  # type: ignore[assignment]
     return InvalidNode(shape.name, shape.members.get("upstream", shape.name), of=kind, problems=problems)
@@ -100,13 +109,13 @@ def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
     for name in sort_nodes(nodes):
         check_deadline()
         node = nodes[name]
-        problems: list[DescriptorProblem] = []
+        problems: list[RequestProblem] = []
         distance[name] = 0 if isinstance(node, Event) else 1 + distance[node.upstream]
         if distance[name] == FARTHEST + 1:
             reason = f"this is more than {FARTHEST} nodes away from its source"
-            DescriptorLocation("upstreams", problems).refuse("schema_propagation_failure", reason)
+            DottedLocation("upstreams", problems).refuse("schema_propagation_failure", reason)
         types_by_node[name] = (
-            None if distance[name] > FARTHEST else _node_types(node, types_by_node, DescriptorLocation("", problems))
+            None if distance[name] > FARTHEST else _node_types(node, types_by_node, DottedLocation("", problems))
         )
         node_problems += [NodeProblem(name, problem.code, problem.path, problem.message) for problem in problems]
     return node_problems
@@ -114,14 +123,14 @@ def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
 
 def types_after(ops: Iterable[RowOp], types: Mapping[str, Type]) -> Types:
     """The fields after valid steps; ValueError for others."""
-    problems: list[DescriptorProblem] = []
-    final_types = _apply_ops(ops, dict(types), DescriptorLocation("", problems))
+    problems: list[RequestProblem] = []
+    final_types = _apply_ops(ops, dict(types), DottedLocation("", problems))
     if final_types is None:
         raise ValueError(problems[0].message)
     return final_types
 
 
-def _node_types(node: Node, types_by_node: Mapping[str, Types | None], location: DescriptorLocation) -> Types | None:
+def _node_types(node: Node, types_by_node: Mapping[str, Types | None], location: DottedLocation) -> Types | None:
     if isinstance(node, Event):
         return {name: field.type for name, field in node.schema.items()}
     before = types_by_node[node.upstream]
@@ -133,7 +142,7 @@ def _node_types(node: Node, types_by_node: Mapping[str, Types | None], location:
     return types
 
 
-def _apply_ops(ops: Iterable[RowOp], types: Types, location: DescriptorLocation) -> Types | None:
+def _apply_ops(ops: Iterable[RowOp], types: Types, location: DottedLocation) -> Types | None:
     """The fields after steps; None where problems leave them unknown."""
     for number, op in enumerate(ops):
         check_deadline()
@@ -148,7 +157,7 @@ def _apply_ops(ops: Iterable[RowOp], types: Types, location: DescriptorLocation)
 
 
 def _expression_type(
-    text: str, types: Mapping[str, Type], location: DescriptorLocation, *, wanted: str = ""
+    text: str, types: Mapping[str, Type], location: DottedLocation, *, wanted: str = ""
 ) -> Type | None:
     """The type of an expression; problems are noted."""
     check_deadline()
@@ -166,17 +175,17 @@ def _expression_type(
     return None if inferred == "unknown" else inferred
 
 
-def _apply_filter(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_filter(op: RowOp, types: Types, location: DottedLocation) -> Types:
     _expression_type(op.expr or "", types, location.at("expr"), wanted="bool")
     return types
 
 
-def _apply_select(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_select(op: RowOp, types: Types, location: DottedLocation) -> Types:
     _check_fields_exist(op.fields, types, location.at("fields"))
     return {name: types[name] for name in op.fields if name in types}
 
 
-def _check_fields_exist(names: Iterable[str], types: Types, location: DescriptorLocation) -> None:
+def _check_fields_exist(names: Iterable[str], types: Types, location: DottedLocation) -> None:
     for name in names:
         check_deadline()
         if name not in types:
@@ -185,11 +194,11 @@ def _check_fields_exist(names: Iterable[str], types: Types, location: Descriptor
             )
 
 
-def _apply_drop(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_drop(op: RowOp, types: Types, location: DottedLocation) -> Types:
     return {name: kind for name, kind in types.items() if name not in op.fields}
 
 
-def _apply_rename(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_rename(op: RowOp, types: Types, location: DottedLocation) -> Types:
     _check_fields_exist(op.mapping, types, location.at("mapping"))
     staying = types.keys() - op.mapping.keys()
     for number, (name, new) in enumerate(op.mapping.items()):
@@ -199,7 +208,7 @@ def _apply_rename(op: RowOp, types: Types, location: DescriptorLocation) -> Type
     return {op.mapping.get(name, name): kind for name, kind in types.items()}
 
 
-def _apply_with_columns(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_with_columns(op: RowOp, types: Types, location: DottedLocation) -> Types:
     """Columns are made in the order of their names, each from the row with those before it."""
     column_types = dict(types)
     for name in sorted(op.exprs):
@@ -207,7 +216,7 @@ def _apply_with_columns(op: RowOp, types: Types, location: DescriptorLocation) -
     return column_types
 
 
-def _apply_cast(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_cast(op: RowOp, types: Types, location: DottedLocation) -> Types:
     column_types = dict(types)
     for name, target in op.type_map.items():
         here = location.at("type_map").at(name)
@@ -220,7 +229,7 @@ def _apply_cast(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
     return column_types
 
 
-def _apply_fillna(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_fillna(op: RowOp, types: Types, location: DottedLocation) -> Types:
     for name, value in op.defaults.items():
         here = location.at("defaults").at(name)
         if name not in types:
@@ -241,7 +250,7 @@ _STEPS = {
 }
 
 
-def _check_table(node: Table, types: Types, location: DescriptorLocation) -> None:
+def _check_table(node: Table, types: Types, location: DottedLocation) -> None:
     for number, name in enumerate(node.key):
         here = location.at("key").at(number)
         if name not in types:
@@ -252,7 +261,7 @@ def _check_table(node: Table, types: Types, location: DescriptorLocation) -> Non
         _check_feature(feature, types, location.at("agg").at(name).at("params"))
 
 
-def _check_feature(feature: Feature, types: Types, location: DescriptorLocation) -> None:
+def _check_feature(feature: Feature, types: Types, location: DottedLocation) -> None:
     for key, parameter in OPERATORS[feature.op].params.items():
         if key not in feature.params:
             continue
@@ -270,7 +279,7 @@ def _check_feature(feature: Feature, types: Types, location: DescriptorLocation)
             _check_categories(value, types[feature.params["field"]], here)
 
 
-def _check_categories(values: list[Any], kind: Type, location: DescriptorLocation) -> None:
+def _check_categories(values: list[Any], kind: Type, location: DottedLocation) -> None:
     for number, value in enumerate(values):
         if coerce_value(value, kind) is UNFIT:
             location.at(number).refuse("schema_mismatch", f"{value!r} is no {kind}")
@@ -317,7 +326,7 @@ def resolve_table(nodes: Mapping[str, Node], table: str) -> ResolvedTable:
 _FIRST = "duplicate_name"
 
 
-def validate(nodes: Mapping[str, Node], payload_nodes: Mapping[str, Node]) -> list[DescriptorProblem]:
+def validate(nodes: Mapping[str, Node], payload_nodes: Mapping[str, Node]) -> list[RequestProblem]:
     """All problems of the first stage that finds any; ``payload_nodes`` are in the order of the payload.
 
     A node that is not in the payload is named ``registry.<name>`` in paths.
@@ -329,14 +338,14 @@ def validate(nodes: Mapping[str, Node], payload_nodes: Mapping[str, Node]) -> li
     return problems or _locate_problems(check_types(nodes), payload_nodes)
 
 
-def _collect_problems(payload_nodes: Mapping[str, Node]) -> list[DescriptorProblem]:
+def _collect_problems(payload_nodes: Mapping[str, Node]) -> list[RequestProblem]:
     return [problem for node in payload_nodes.values() if isinstance(node, InvalidNode) for problem in node.problems]
 
 
-def _locate_problems(findings: Iterable[NodeProblem], payload_nodes: Mapping[str, Node]) -> list[DescriptorProblem]:
+def _locate_problems(findings: Iterable[NodeProblem], payload_nodes: Mapping[str, Node]) -> list[RequestProblem]:
     paths = {name: f"descriptors[{number}]" for number, name in enumerate(payload_nodes)}
     return [
-        DescriptorProblem(code, join_path(paths.get(name, f"registry.{name}"), rest), message)
+        RequestProblem(code, join_path(paths.get(name, f"registry.{name}"), rest), message)
         for name, code, rest, message in findings
     ]
 

@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from headrace.schema.entity.identity import Identity, Resolver, Unresolved, missing_identity_fields
-from headrace.schema.entity.nodes import Definition, Field, Schema, Type
-from headrace.schema.entity.problem import Notice
+from headrace.schema.entity.nodes import Definition, Field, Notice, Schema, Type
 from headrace.schema.entity.values import PLAIN, UNFIT, VALIDATORS, Limits, Violation, convert_value
 
 Reason = Literal["unknown_field", "converted_value_original"]

@@ -13,9 +13,9 @@ from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
 from headrace.schema.canonical import value_text
-from headrace.schema.entity.nodes import Definition
-from headrace.schema.entity.problem import EntityProblem, Notice
+from headrace.schema.entity.nodes import Definition, Notice
 from headrace.schema.entity.values import decimal
+from headrace.schema.problem import RequestProblem
 
 _HONORIFICS = frozenset({"mr", "mrs", "ms", "miss", "mx", "dr", "prof", "professor", "sir", "dame"})
 _SUFFIXES = frozenset(
@@ -175,14 +175,14 @@ def missing_identity_fields(definition: Definition, fields: Mapping[str, Any]) -
 
 def check_name_collision(
     definition: Definition, identity: Identity, strict: bool = False
-) -> EntityProblem | Notice | None:
+) -> RequestProblem | Notice | None:
     """The problem or notice for an entity whose name exists already."""
     if strict:
-        return EntityProblem(
+        return RequestProblem(
             REFUSED, "", f"{identity.canonical_name!r} exists, and strict refuses to merge (reason: strict)"
         )
     if definition.name_collision_policy == "reject":
-        return EntityProblem(REFUSED, "", f"{identity.canonical_name!r} exists, and the schema refuses to merge")
+        return RequestProblem(REFUSED, "", f"{identity.canonical_name!r} exists, and the schema refuses to merge")
     if definition.name_collision_policy == "warn":
         return Notice("NAME_COLLISION", f"{identity.canonical_name!r} exists; what was given is merged into it")
     return None

@@ -20,8 +20,7 @@ from headrace import decoding
 from headrace.errors import BadRequest, BatchTooLarge, ConstraintViolation, StoreResolutionFailed
 from headrace.schema.entity.accept import Refused
 from headrace.schema.entity.identity import find_links, find_moments
-from headrace.schema.entity.nodes import Definition
-from headrace.schema.entity.problem import Notice
+from headrace.schema.entity.nodes import Definition, Notice
 from headrace.schema.entries import check_text
 from headrace.schema.entries import read as read_exactly
 from headrace.types import json_fault, parse_timestamp_us

@@ -14,9 +14,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from headrace.schema.entity.fields import CONVERTER_MISMATCH, MOST_FIELDS
-from headrace.schema.entity.nodes import OPT_OUT, Composite, Converter, Definition, Field, Policy, ReducerConfig, Schema
-from headrace.schema.entity.problem import DANGLING, INVALID, EntityProblem, Location, Notice
+from headrace.schema.entity.nodes import (
+    OPT_OUT,
+    Composite,
+    Converter,
+    Definition,
+    Field,
+    Notice,
+    Policy,
+    ReducerConfig,
+    Schema,
+)
+from headrace.schema.entity.readers import CONVERTER_MISMATCH, DANGLING, INVALID, MOST_FIELDS
 from headrace.schema.entity.versions import (
     Bump,
     Difference,
@@ -27,6 +36,7 @@ from headrace.schema.entity.versions import (
     next_free_version,
     parse_version,
 )
+from headrace.schema.problem import Location, RequestProblem
 
 
 def prune_declarations(definition: Definition) -> tuple[Definition, list[Notice]]:
@@ -186,10 +196,10 @@ class UpdatedSchema(NamedTuple):
     notices: list[Notice]
 
 
-def apply_update(base: Schema, update: TypeUpdate, taken: Collection[str] = ()) -> UpdatedSchema | list[EntityProblem]:
+def apply_update(base: Schema, update: TypeUpdate, taken: Collection[str] = ()) -> UpdatedSchema | list[RequestProblem]:
     """The next version of a schema, or all problems; ``taken`` are the versions that exist."""
-    problems: list[EntityProblem] = []
-    location = Location((), problems)
+    problems: list[RequestProblem] = []
+    location = Location("", problems)
     _check_names(base.schema_definition, update, location)
     if problems:
         return problems

@@ -10,7 +10,8 @@ import msgspec
 #: How deep an expression may be nested.
 DEEPEST = 512
 
-Target: TypeAlias = Literal["str", "int", "float", "bool"]
+#: The types of the fields of events and rows.
+Type: TypeAlias = Literal["str", "f64", "i64", "bool", "bytes", "datetime"]
 Scalar: TypeAlias = str | int | float | bool | None
 
 T = TypeVar("T")

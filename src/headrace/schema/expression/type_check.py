@@ -16,11 +16,11 @@ from headrace.schema.expression.tree import (
     IsNull,
     Quadkey,
     Scalar,
+    Type,
     Unary,
     fold,
     render,
 )
-from headrace.schema.field_type import Type
 
 #: A type, None where there is only null, or ``unknown`` where a fault was found further in.
 InferredType: TypeAlias = Type | Literal["unknown"] | None

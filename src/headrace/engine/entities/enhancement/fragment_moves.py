@@ -16,7 +16,7 @@ from headrace.engine.entities.entity_type import dedupe_key
 from headrace.engine.entities.write.store_request import Draft, Prepared, Typed, bodies
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Stream
-from headrace.extract.erasure_mask import load
+from headrace.extract.erasure import load
 from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.accept import Splitter

@@ -35,7 +35,7 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.background import BackgroundLoop, RepeatedWarning
 from headrace.errors import HeadraceError, NotFound
-from headrace.extract.erasure_mask import ErasureMask, Masks, Targets, load
+from headrace.extract.erasure import ErasureMask, Masks, Targets, load
 from headrace.storage import database
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States

@@ -17,8 +17,7 @@ from headrace.engine.entities.erasure.erasure_plan import ErasurePlan
 from headrace.engine.history.publication import Built, Snapshot, Swaps
 from headrace.engine.log.batch import Batch
 from headrace.errors import CorruptData
-from headrace.extract.erasure import holds, rewrite
-from headrace.extract.erasure_mask import Targets, load
+from headrace.extract.erasure import Targets, holds, load, rewrite
 from headrace.format.manifest import Segment, segment_entry
 from headrace.format.object_names import SEGMENTS, name_hash, parse_segment_key, range_name, segment_key, segment_name
 from headrace.format.segment.reader import SegmentReader

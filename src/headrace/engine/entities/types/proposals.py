@@ -13,9 +13,8 @@ from headrace.engine.entities.types.journal import NONE, Action, TypeChange
 from headrace.engine.entities.types.type_base import TypeBase, next_version, parsed
 from headrace.engine.entities.write.store_request import first_schema
 from headrace.errors import NoSchemaForEntityType
-from headrace.schema.entity.nodes import Schema
+from headrace.schema.entity.nodes import Notice, Schema
 from headrace.schema.entity.plan import plan_activation, plan_registration, plan_update
-from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
 from headrace.schema.entity.update import apply_update, overlay_schema
 from headrace.schema.entity.versions import Bump

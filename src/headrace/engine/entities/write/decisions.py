@@ -12,7 +12,7 @@ from headrace.engine.entities.entity_type import dedupe_key
 from headrace.engine.entities.write.store_request import Draft, Prepared, Typed, bodies
 from headrace.schema.entity.accept import Fragment, Refused
 from headrace.schema.entity.identity import Identity
-from headrace.schema.entity.nodes import Definition, Field
+from headrace.schema.entity.nodes import Definition, Field, Notice
 from headrace.schema.entity.observation import (
     CORRECTED,
     DELETED,
@@ -21,7 +21,6 @@ from headrace.schema.entity.observation import (
     observation_id,
     of_scope,
 )
-from headrace.schema.entity.problem import Notice
 from headrace.schema.entity.request import EntityOutcome, Warnings, issues_of, refusal
 from headrace.schema.entity.values import UNFIT, VALIDATORS, Limits, Violation, convert_value
 from headrace.storage.dedupe import stored_key

@@ -18,9 +18,10 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.errors import Conflict, EntityNotFound, IdempotencyCollision
+from headrace.schema.entity.nodes import Notice
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.problem import EntityProblem, Notice
 from headrace.schema.entity.request import Issue, refusal
+from headrace.schema.problem import RequestProblem
 from headrace.storage.dedupe import Answered, Dedupe, Idempotency
 from headrace.storage.entities import Entities, SourceRange, Sources
 from headrace.storage.erasures import Erasures
@@ -62,7 +63,7 @@ class TypeBatch:
         elif entity_id in there or entity_id in self._created:
             draft.told.action = "updated"
             collision = draft.collision()
-            if isinstance(collision, EntityProblem):
+            if isinstance(collision, RequestProblem):
                 self._refuse(draft, collision.code, collision.message, "strict" if draft.strict else "schema_policy")
             elif collision is not None:
                 self.notices.append((draft, collision))

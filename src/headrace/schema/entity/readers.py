@@ -1,32 +1,24 @@
-"""Read the fields of a definition: types, converters, validators and constraints must exist and suit each other."""
+"""Readers of requests about entity types: members, texts, lists and fields; every problem is noted.
+
+Codes in capitals are those of the reference interface; ours are in lower case. The types, converters, validators and
+constraints of a field must exist and suit each other.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from itertools import islice
-from typing import Any, get_args
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-from headrace.schema.entity.nodes import OPT_OUT, Constraints, Converter, Definition, Field, ReducerConfig, Schema, Type
-from headrace.schema.entity.problem import (
-    INVALID,
-    Location,
-    choice_reader,
-    list_reader,
-    read_boolean,
-    read_members,
-    read_text,
-)
-from headrace.schema.entity.values import FUNCTIONS, VALIDATORS, is_iso, is_pattern, kind
+from headrace.schema.entity.names import is_field_name
+from headrace.schema.entity.nodes import TYPES, Constraints, Converter, Field, Type
+from headrace.schema.entity.values import FUNCTIONS, VALIDATORS, is_pattern
+from headrace.schema.problem import Location
 
-MOST_FIELDS = 1_000
-LONGEST_NAME = 128
-#: Members of an entity in a request that are not fields.
-RESERVED = ("entity_type", "_meta")
-
-TYPES: tuple[Type, ...] = get_args(Type)
-
+INVALID = "schema_invalid"
+MISSING = "missing_member"
+UNKNOWN = "unknown_member"
+DANGLING = "unknown_field"
 UNKNOWN_TYPE = "unknown_type"
 UNKNOWN_CONVERTER = "unknown_converter"
 CONVERTER_MISMATCH = "converter_mismatch"
@@ -34,6 +26,95 @@ NOT_DETERMINISTIC = "converter_not_deterministic"
 UNKNOWN_VALIDATOR = "unknown_validator"
 VALIDATOR_MISMATCH = "validator_mismatch"
 CONSTRAINT_INVALID = "constraint_invalid"
+
+MOST_FIELDS = 1_000
+MOST_MEMBERS = 1_000
+LONGEST_TEXT = 10_000
+
+Reader = Callable[[Any, Location], Any]
+
+
+def read_members(
+    raw: Any, readers: Mapping[str, Reader], location: Location, required: Collection[str] = ()
+) -> dict[str, Any]:
+    """Read the members of an object; unknown, missing and bad ones are noted. A null counts as missing."""
+    if not isinstance(raw, dict):
+        location.refuse(INVALID, "this is an object")
+        return {}
+    for name in raw:
+        if name not in readers:
+            location.at(name).refuse(UNKNOWN, f"there is no {name!r} here, only {', '.join(readers)}")
+    for name in required:
+        if raw.get(name) is None:
+            location.at(name).refuse(MISSING, f"{name} is missing")
+    return {name: reader(raw[name], location.at(name)) for name, reader in readers.items() if raw.get(name) is not None}
+
+
+def read_text(raw: Any, location: Location) -> str:
+    """A text that is not blank."""
+    if isinstance(raw, str) and raw.strip() and len(raw) <= LONGEST_TEXT:
+        return raw
+    location.refuse(INVALID, f"this is a text of 1 to {LONGEST_TEXT} characters")
+    return ""
+
+
+def read_boolean(raw: Any, location: Location) -> bool:
+    """True or false."""
+    if not isinstance(raw, bool):
+        location.refuse(INVALID, "this is true or false")
+    return raw is True
+
+
+def read_fraction(raw: Any, location: Location) -> float:
+    """A number from 0 to 1."""
+    if isinstance(raw, int | float) and not isinstance(raw, bool) and 0 <= raw <= 1:
+        return raw
+    location.refuse(INVALID, "this is a number from 0 to 1")
+    return 0.0
+
+
+def choice_reader(*words: str) -> Reader:
+    """A reader of one of some words."""
+
+    def read(raw: Any, location: Location) -> Any:
+        if not (isinstance(raw, str) and raw in words):
+            location.refuse(INVALID, f"this is one of {', '.join(words)}")
+        return raw
+
+    return read
+
+
+def known_word_reader(code: str, kind: str, words: Collection[str]) -> Reader:
+    """A reader of one of some words, with a code of its own for any other."""
+
+    def read(raw: Any, location: Location) -> str:
+        if isinstance(raw, str) and raw in words:
+            return raw
+        location.refuse(code, f"{raw!r} is no {kind}; there are {', '.join(words)}")
+        return ""
+
+    return read
+
+
+def list_reader(read_element: Reader) -> Reader:
+    """A reader of a list whose elements are all read by one reader."""
+
+    def read(raw: Any, location: Location) -> tuple[Any, ...]:
+        if not isinstance(raw, list) or len(raw) > MOST_MEMBERS:
+            location.refuse(INVALID, f"this is a list of at most {MOST_MEMBERS}")
+            return ()
+        return tuple(read_element(element, location.at(number)) for number, element in enumerate(raw))
+
+    return read
+
+
+def read_distinct_texts(raw: Any, location: Location) -> tuple[str, ...]:
+    """A list of texts, none of them twice."""
+    texts: tuple[str, ...] = list_reader(read_text)(raw, location)
+    for number, name in enumerate(texts):
+        if name in texts[:number]:
+            location.at(number).refuse(INVALID, f"{name!r} is there already")
+    return texts
 
 
 def read_fields(raw: Any, location: Location) -> dict[str, Field]:
@@ -49,14 +130,9 @@ def read_fields(raw: Any, location: Location) -> dict[str, Field]:
 
 
 def _read_named_field(name: str, raw: Any, location: Location) -> Field | None:
-    if not is_name(name):
+    if not is_field_name(name):
         location.refuse(INVALID, f"{name!r} cannot be the name of a field")
     return read_field(raw, location)
-
-
-def is_name(name: Any) -> bool:
-    """Whether a field can have this name."""
-    return isinstance(name, str) and len(name) <= LONGEST_NAME and bool(name.strip()) and name not in RESERVED
 
 
 def read_field(raw: Any, location: Location) -> Field | None:
@@ -92,21 +168,6 @@ def read_converter(raw: Any, location: Location) -> Converter | None:
     if parsed["to"] != function.to_type:
         location.at("to").refuse(CONVERTER_MISMATCH, f"{parsed['function']} converts to {function.to_type}")
     return Converter(parsed["from"], parsed["to"], parsed["function"])
-
-
-def _read_function_name(raw: Any, location: Location) -> str:
-    if not (isinstance(raw, str) and raw in FUNCTIONS):
-        location.refuse(UNKNOWN_CONVERTER, f"{raw!r} is no converter; there are {', '.join(FUNCTIONS)}")
-        return ""
-    return raw
-
-
-def read_validator(raw: Any, location: Location) -> str:
-    """The name of a known validator."""
-    if not (isinstance(raw, str) and raw in VALIDATORS):
-        location.refuse(UNKNOWN_VALIDATOR, f"{raw!r} is no validator; there are {', '.join(VALIDATORS)}")
-        return ""
-    return raw
 
 
 def _check_type(kind: Type, parsed: dict[str, Any], location: Location) -> None:
@@ -171,7 +232,12 @@ def _read_pattern(raw: Any, location: Location) -> Any:
     return raw
 
 
-_CONVERTER = {"from": read_type, "to": read_type, "function": _read_function_name, "deterministic": lambda raw, _: raw}
+_CONVERTER = {
+    "from": read_type,
+    "to": read_type,
+    "function": known_word_reader(UNKNOWN_CONVERTER, "converter", FUNCTIONS),
+    "deterministic": lambda raw, _: raw,
+}
 _CONSTRAINTS = {
     "min": _read_number,
     "max": _read_number,
@@ -182,43 +248,10 @@ _CONSTRAINTS = {
 _FIELD = {
     "type": read_type,
     "required": read_boolean,
-    "validator": read_validator,
+    "validator": known_word_reader(UNKNOWN_VALIDATOR, "validator", VALIDATORS),
     "preserveCase": read_boolean,
     "description": read_text,
     "converters": list_reader(read_converter),
     "constraints": _read_constraints,
     "sensitivity_class": choice_reader("public", "internal", "sensitive", "restricted"),
 }
-
-
-#: How many entities are used to infer a schema.
-MOST_ROWS = 100
-
-
-def infer_schema(entity_type: str, rows: Iterable[Mapping[str, Any]]) -> Schema | None:
-    """A schema of optional fields, each of the type that most values have; None where there are no values."""
-    kinds: dict[str, Counter[Type]] = {}
-    for row in islice(rows, MOST_ROWS):
-        for name, value in row.items():
-            if (value_type := _infer_value_type(value)) is not None and is_name(name):
-                kinds.setdefault(name, Counter())[value_type] += 1
-    fields = {name: Field(_most_common_type(counts)) for name, counts in islice(kinds.items(), MOST_FIELDS)}
-    if not fields:
-        return None
-    return Schema(
-        entity_type=entity_type,
-        schema_version="1.0.0",
-        schema_definition=Definition(fields=fields, identity_opt_out=OPT_OUT),
-        reducer_config=ReducerConfig({}),
-    )
-
-
-def _infer_value_type(value: Any) -> Type | None:
-    return "date" if isinstance(value, str) and is_iso(value) else kind(value)
-
-
-def _most_common_type(counts: Counter[Type]) -> Type:
-    """The type of most values; dates count as texts where there are other texts."""
-    if counts["string"]:
-        counts["string"] += counts.pop("date", 0)
-    return max(TYPES, key=lambda name: counts[name])

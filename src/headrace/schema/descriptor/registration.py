@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from headrace.schema.descriptor.check import build_node
 from headrace.schema.descriptor.nodes import FOREVER, Node
 from headrace.schema.descriptor.operators import ALIASES, OPERATORS, REQUIRED
-from headrace.schema.descriptor.problem import DescriptorLocation, DescriptorProblem
 from headrace.schema.descriptor.structure import INVALID, ParsedDescriptor, check_keys, is_integer, parse_descriptor
 from headrace.schema.descriptor.validate import InvalidNode, make_invalid_node
+from headrace.schema.problem import DottedLocation, RequestProblem
 
 KINDS = ("event", "derivation", "table")
 
@@ -29,14 +29,14 @@ _DELAY = ("unknown_field_tolerate_delay_v0", "time is the time of the append; no
 _LEGACY = {"event_time_field": _EVENT_TIME, "tolerate_delay_ms": _DELAY, "tolerate_delay": _DELAY}
 
 
-def check_removed_features(descriptors: list[Any], location: DescriptorLocation) -> None:
+def check_removed_features(descriptors: list[Any], location: DottedLocation) -> None:
     """Note the use of features that were removed or never existed, whatever else a payload holds."""
     for number, descriptor in enumerate(descriptors):
         if isinstance(descriptor, dict):
             _check_descriptor(descriptor, location.at(number))
 
 
-def _check_descriptor(raw: dict[str, Any], location: DescriptorLocation) -> None:
+def _check_descriptor(raw: dict[str, Any], location: DottedLocation) -> None:
     for key, refusal in _LEGACY.items():
         if key in raw:
             location.at(key).refuse(*refusal)
@@ -55,9 +55,7 @@ def _check_descriptor(raw: dict[str, Any], location: DescriptorLocation) -> None
         _check_feature(feature, at)
 
 
-def find_features(
-    raw: dict[str, Any], location: DescriptorLocation
-) -> Iterator[tuple[dict[str, Any], DescriptorLocation]]:
+def find_features(raw: dict[str, Any], location: DottedLocation) -> Iterator[tuple[dict[str, Any], DottedLocation]]:
     """The features of a descriptor, in either of its forms."""
     agg_locations = [(raw.get("agg"), location.at("agg"))]
     ops = raw.get("ops")
@@ -70,7 +68,7 @@ def find_features(
                 yield feature, at.at(name)
 
 
-def _check_feature(raw: dict[str, Any], location: DescriptorLocation) -> None:
+def _check_feature(raw: dict[str, Any], location: DottedLocation) -> None:
     params = raw.get("params", {})
     name = raw.get("op")
     if not isinstance(params, dict) or not isinstance(name, str):
@@ -107,24 +105,22 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     cascade: bool = False
 
 
-def read(payload: Any) -> Registration | list[DescriptorProblem]:
+def read_registration(payload: Any) -> Registration | list[RequestProblem]:
     """A registration, or all problems of the first stage that finds any."""
     if not isinstance(payload, dict):
-        return [DescriptorProblem(INVALID, "", "a registration is an object with descriptors")]
-    problems: list[DescriptorProblem] = []
+        return [RequestProblem(INVALID, "", "a registration is an object with descriptors")]
+    problems: list[RequestProblem] = []
     member = "nodes" if "nodes" in payload and "descriptors" not in payload else "descriptors"
     descriptors = payload.get(member)
     if isinstance(descriptors, list):
-        check_removed_features(descriptors, DescriptorLocation("descriptors", problems))
+        check_removed_features(descriptors, DottedLocation("descriptors", problems))
     if problems:
         return problems
-    shapes = _parse_descriptors(payload, member, DescriptorLocation("", problems))
+    shapes = _parse_descriptors(payload, member, DottedLocation("", problems))
     return problems or _build_registration(payload, shapes)
 
 
-def _parse_descriptors(
-    payload: dict[str, Any], member: str, location: DescriptorLocation
-) -> list[ParsedDescriptor | None]:
+def _parse_descriptors(payload: dict[str, Any], member: str, location: DottedLocation) -> list[ParsedDescriptor | None]:
     check_keys(payload, _KEYS, location)
     if "nodes" in payload and member != "nodes":
         location.at("nodes").refuse(INVALID, "nodes is another name of descriptors; give one of them")
@@ -153,7 +149,7 @@ def _build_registration(payload: dict[str, Any], shapes: list[ParsedDescriptor |
     nodes: dict[str, Node] = {}
     for number, shape in enumerate(shapes):
         assert shape is not None, "a descriptor without problems has a shape"
-        location = DescriptorLocation("descriptors", []).at(number)
+        location = DottedLocation("descriptors", []).at(number)
         if shape.name in nodes:
             first = list(nodes).index(shape.name)
             location.at("name").refuse("duplicate_name", f"{shape.name!r} is the name of descriptors[{first}] already")
@@ -166,3 +162,46 @@ def _build_registration(payload: dict[str, Any], shapes: list[ParsedDescriptor |
         nodes[shape.name] = node if not location.problems else make_invalid_node(shape, tuple(location.problems))
     flags = {name: payload[name] for name in _KEYS[2:] if payload.get(name) is not None}
     return Registration(nodes=nodes, **flags)
+
+
+Status = Literal["ok", "conflict", "invalid"]
+
+
+class RegistrationResponse(msgspec.Struct, frozen=True):
+    """The answer to a registration, applied or refused."""
+
+    status: Status
+    registry_version: int
+    added: list[str] = []
+    removed: list[str] = []
+    changed: list[dict[str, Any]] = []
+    #: What happens to features and streams: the rest of the diff.
+    features: list[dict[str, Any]] = []
+    streams: list[dict[str, Any]] = []
+    #: Why it is refused, or would be without force.
+    errors: list[RequestProblem] = []
+    refused: bool = False
+
+    @property
+    def http_status(self) -> int:
+        """200, or why not."""
+        return 200 if not self.refused else 409 if self.status == "conflict" else 400
+
+    def body(self) -> dict[str, Any]:
+        """The JSON answer."""
+        answer: dict[str, Any] = {
+            "status": self.status,
+            "registry_version": self.registry_version,
+            "added": self.added,
+            "removed": self.removed,
+            "changed": self.changed,
+            "plan": {"features": self.features, "streams": self.streams},
+        }
+        errors = [problem._asdict() for problem in self.errors]
+        if errors and self.refused:
+            first = self.errors[0]
+            more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            answer["error"] = {"code": first.code, "message": first.message + more, "errors": errors}
+        elif errors:
+            answer["plan"]["refusals"] = errors
+        return answer

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.schema.entity.accept import Splitter
-from headrace.schema.entity.fields import MOST_ROWS, infer_schema
+from headrace.schema.entity.definition import MOST_ROWS, infer_schema
 
 
 def types(*rows: dict[str, Any]) -> dict[str, str]:

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.generated import write_node
 from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, RowOp, Table
+from headrace.schema.descriptor.registration import Registration, read_registration
 from schema.descriptor.payloads import SCHEMA, derivation, event, filtered, nodes, op, table, told
 
 
 def test_a_payload_is_read_with_its_flags() -> None:
-    found = read(
+    found = read_registration(
         {
             "descriptors": [event()],
             "force": True,
@@ -28,14 +28,14 @@ def test_a_payload_is_read_with_its_flags() -> None:
 
 
 def test_flags_are_off_and_the_app_is_default_where_nothing_is_said() -> None:
-    found = read({"descriptors": [event()], "backfill": None, "expected_version": None})
+    found = read_registration({"descriptors": [event()], "backfill": None, "expected_version": None})
     assert isinstance(found, Registration)
     flags = (found.force, found.dry_run, found.backfill, found.app, found.expected_version, found.cascade)
     assert flags == (False, False, None, "default", None, False)
 
 
 def test_nodes_is_another_name_of_descriptors_but_not_beside_it() -> None:
-    one, other = read({"nodes": [event()]}), read({"descriptors": [event()]})
+    one, other = read_registration({"nodes": [event()]}), read_registration({"descriptors": [event()]})
     assert one == other
     assert told(event(), nodes=[event()]) == [("schema_invalid", "nodes")]
 
@@ -290,7 +290,7 @@ def test_a_descriptor_of_the_wrong_shape_is_refused_with_its_paths(
     ],
 )
 def test_a_payload_of_the_wrong_shape_is_refused_with_its_path(payload: Any, path: str) -> None:
-    found = read(payload)
+    found = read_registration(payload)
     assert isinstance(found, list)
     assert [(problem.code, problem.path) for problem in found] == [("schema_invalid", path)]
 
