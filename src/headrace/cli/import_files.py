@@ -67,13 +67,13 @@ def import_files(
             output.confirm(f"Create {stream} with this schema and import {proposed.rows:,} rows?", yes=yes)
             target.create()
             target.evolve(proposed.schema, search=proposed.search)
-        with output.progressing("importing") as tell:
+        with output.progressing("importing") as show_progress:
             imported = 0
 
             def advance_by(count: int) -> None:
                 nonlocal imported
                 imported += count
-                tell(imported, max(imported, proposed.rows if proposed is not None else imported))
+                show_progress(imported, max(imported, proposed.rows if proposed is not None else imported))
 
             result = importer.Importer(client, stream, reader).run(advance_by, report.add)
         output.show({"stream": stream, **msgspec.structs.asdict(result)}, as_json=json)

@@ -38,10 +38,11 @@ class ImportResult(msgspec.Struct, frozen=True):
     appended: int
     already_there: int
     rejected: int
-    next_offset: str
+    #: The end of the stream; None where no row was sent.
+    next_offset: str | None
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Rows of one request, with the file and the number of each."""
 
     rows: pa.Array
@@ -56,7 +57,7 @@ class Batch(NamedTuple):
 
 
 def scan(reader: RowReader, on_rows: Callable[[int], None], on_bad: Callable[[BadRow], None]) -> FieldFacts:
-    """The facts of all rows; ``on_rows`` is told how many were read, ``on_bad`` of each row that is none."""
+    """Return the facts of all rows; call ``on_rows`` with each count of rows read, and ``on_bad`` with each bad row."""
     facts = FieldFacts()
     for chunk in reader.chunks():
         for bad in chunk.bad:
@@ -76,10 +77,10 @@ class Importer:
         self._reader = reader
         self._producer = f"import-{_hash_files(reader)}"
         self._rejected = self._next_seq = 0
-        self._offset = ""
+        self._offset: str | None = None
 
     def run(self, on_rows: Callable[[int], None], on_bad: Callable[[BadRow], None]) -> ImportResult:
-        """Append all rows; ``on_bad`` is told of those that are no JSON or that the server refuses."""
+        """Append all rows; call ``on_bad`` with each row that is no JSON or that the server refuses."""
 
         def reject(bad: BadRow) -> None:
             self._rejected += 1
@@ -98,7 +99,7 @@ class Importer:
             on_rows(len(batch.rows))
         return ImportResult(appended, already_there, self._rejected, self._offset)
 
-    def _append(self, batch: Batch, seq: int, reject: Callable[[BadRow], None]) -> tuple[int, bool]:
+    def _append(self, batch: RowBatch, seq: int, reject: Callable[[BadRow], None]) -> tuple[int, bool]:
         """Append those rows of a batch that the server takes; returns how many, and whether they are new there."""
         kept = np.arange(len(batch.rows))
         while len(kept):
@@ -109,12 +110,14 @@ class Importer:
                 failures = refusal.facts.get("failures")
                 if not failures:
                     raise
+                reasons: dict[int, list[str]] = {}
                 for failure in failures:
-                    index = int(kept[failure["index"]])
-                    path, number = batch.locate(index)
                     where = f"{failure['pointer']}: " if failure["pointer"] else ""
-                    reject(BadRow(path, number, batch.rows[index].as_py(), where + failure["reason"]))
-                kept = np.delete(kept, [failure["index"] for failure in failures])
+                    reasons.setdefault(failure["index"], []).append(where + failure["reason"])
+                for index, why in reasons.items():
+                    path, number = batch.locate(int(kept[index]))
+                    reject(BadRow(path, number, batch.rows[int(kept[index])].as_py(), "; ".join(why)))
+                kept = np.delete(kept, list(reasons))
         if len(batch.rows) >= BATCH_ROWS:
             path, number = batch.locate(0)
             raise BadRequest(
@@ -127,7 +130,7 @@ class Importer:
         request = requests.produce(
             self._stream, _body(rows), JSON, key="", producer_id=self._producer, epoch=0, seq=seq
         )
-        patience = Patience(_RETRY_FOR_S)
+        retries = Patience(_RETRY_FOR_S)
         while True:
             try:
                 answer = self._client.transport.send(request).checked()
@@ -139,13 +142,13 @@ class Importer:
             except HeadraceError as error:
                 if not is_passing(error):
                     raise
-                time.sleep(patience.pause_s(error))
+                time.sleep(retries.pause_s(error))
         self._offset = answer.header("stream-next-offset")
         self._next_seq = max(self._next_seq, int(answer.header("producer-seq")) + 1)
         return answer.status != 204  # 204 is a producer's request that was there already
 
 
-def cut_batches(chunks: Iterator[Chunk], reject: Callable[[BadRow], None]) -> Iterator[Batch]:
+def cut_batches(chunks: Iterator[Chunk], reject: Callable[[BadRow], None]) -> Iterator[RowBatch]:
     """The rows of chunks in batches that depend on the rows alone, whatever the chunks are."""
     rows, numbers, paths = pa.array([], pa.string()), pa.array([], pa.int64()), list[tuple[int, str]]()
     for chunk in chunks:
@@ -175,8 +178,8 @@ def _ends(rows: pa.Array) -> Iterator[int]:
         yield min(start, len(rows))
 
 
-def _slice(rows: pa.Array, numbers: pa.Array, paths: list[tuple[int, str]], start: int, end: int) -> Batch:
-    return Batch(rows[start:end], numbers[start:end], tuple(_shift(paths, start)))
+def _slice(rows: pa.Array, numbers: pa.Array, paths: list[tuple[int, str]], start: int, end: int) -> RowBatch:
+    return RowBatch(rows[start:end], numbers[start:end], tuple(_shift(paths, start)))
 
 
 def _shift(paths: list[tuple[int, str]], start: int) -> list[tuple[int, str]]:

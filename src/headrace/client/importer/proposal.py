@@ -19,7 +19,7 @@ _TIMESTAMP_NAMES = (
 #: Strings that are longer, or that mostly have spaces, are searched by words.
 _LONGEST_KEYWORD = 100
 #: A keyword with at most so many values in a sample is a dimension of the rollup.
-_MOST_GROUPS, _MOST_DIMENSIONS, _MOST_MEASURES = 50, 3, 8
+_MAX_GROUPS, _MAX_DIMENSIONS, _MAX_MEASURES = 50, 3, 8
 #: The server takes no more search fields.
 MAX_FIELDS = 200
 _IDENTIFIER = re.compile(r"(^|_)(id|uuid|key|code|status|year|zip)$", re.IGNORECASE)
@@ -130,12 +130,12 @@ class _SearchFields:
     def _rank_timestamp(self, pointer: str) -> tuple[int, int]:
         """Moments before dates; usual names first."""
         name = pointer.rpartition("/")[2].lower()
-        place = _TIMESTAMP_NAMES.index(name) if name in _TIMESTAMP_NAMES else len(_TIMESTAMP_NAMES)
-        return int(bool(self.facts[pointer].dates)), place
+        rank = _TIMESTAMP_NAMES.index(name) if name in _TIMESTAMP_NAMES else len(_TIMESTAMP_NAMES)
+        return int(bool(self.facts[pointer].dates)), rank
 
     def _rollup(self) -> dict[str, Any]:
-        dimensions = [pointer for pointer in self.kinds if self._is_dimension(pointer)][:_MOST_DIMENSIONS]
-        numbers = [pointer for pointer in self.kinds if self._is_measure(pointer)][:_MOST_MEASURES]
+        dimensions = [pointer for pointer in self.kinds if self._is_dimension(pointer)][:_MAX_DIMENSIONS]
+        numbers = [pointer for pointer in self.kinds if self._is_measure(pointer)][:_MAX_MEASURES]
         measures: dict[str, Any] = {"count": {"kind": "count"}}
         measures |= {
             self._names[pointer]: {"kind": "quantiles", "field": self._names[pointer]}
@@ -147,7 +147,7 @@ class _SearchFields:
 
     def _is_dimension(self, pointer: str) -> bool:
         facts = self.facts[pointer]
-        return self.kinds[pointer] == "keyword" and not facts.types["array"] and facts.distinct <= _MOST_GROUPS
+        return self.kinds[pointer] == "keyword" and not facts.types["array"] and facts.distinct <= _MAX_GROUPS
 
     def _is_measure(self, pointer: str) -> bool:
         name = pointer.rpartition("/")[2]
@@ -173,7 +173,7 @@ def _search_kind(facts: FieldFacts) -> str | None:
 
 def _is_prose(facts: FieldFacts) -> bool:
     return facts.max_length > _LONGEST_KEYWORD or (
-        facts.with_spaces * 2 > facts.sampled and facts.distinct > _MOST_GROUPS
+        facts.with_spaces * 2 > facts.sampled and facts.distinct > _MAX_GROUPS
     )
 
 

@@ -74,13 +74,13 @@ def find_files(paths: Sequence[str]) -> list[Path]:
 
 
 def format_of(path: Path) -> Format:
-    """The format of a file by its name; JSON in lines and in one array are told apart by their first character."""
-    known = _SUFFIXES.get(_suffix(path))
-    if known is None:
+    """The format of a file by its name; the first character says whether a JSON file is an array or has lines."""
+    file_format = _SUFFIXES.get(_suffix(path))
+    if file_format is None:
         raise ValueError(f"{path}: the name does not tell the format; pass --format csv, tsv, jsonl, json or parquet")
-    if known == "json" and not _is_array(path):
+    if file_format == "json" and not _is_array(path):
         return "jsonl"
-    return known
+    return file_format
 
 
 def _suffix(path: Path) -> str:
@@ -173,10 +173,10 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _wider(one: str, other: str) -> str:
+def _widen(kind: str, other: str) -> str:
     """The kind that holds the values of both."""
-    if "null" in (one, other) or one == other:
-        return other if one == "null" else one
+    if "null" in (kind, other) or kind == other:
+        return other if kind == "null" else kind
     return "text"
 
 
@@ -284,7 +284,7 @@ class RowReader:
         for path, file_format in self.formats.items():
             if file_format in _DELIMITERS:
                 for name, kind in self._column_kinds(self._csv(path, file_format, store_rejects=False)).items():
-                    kinds[name] = _wider(kinds.get(name, "null"), kind)
+                    kinds[name] = _widen(kinds.get(name, "null"), kind)
         return kinds
 
     def _column_kinds(self, relation: str) -> dict[str, str]:
