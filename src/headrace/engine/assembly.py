@@ -37,6 +37,7 @@ from headrace.engine.memory_account import Account
 from headrace.engine.object_caches import ObjectCaches, load_modules
 from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks, create_jobs
 from headrace.engine.registry.profiles import Profiles
+from headrace.engine.registry.registry_change import RegistryChanges
 from headrace.engine.registry.schemas import Schemas
 from headrace.engine.runtime.event_loop import Slices
 from headrace.engine.runtime.gates import ComputeThreads, Gates
@@ -235,25 +236,22 @@ class Engine:
 
     def _create_registries(self) -> None:
         """What changes the schemas and profiles of streams, the features, and the entity types."""
-        timeout_s = self.config.server.resolver_timeout_s
-        self.schemas = Schemas(self.writer, self._registries, self.computing, timeout_s)
-        self.profiles = Profiles(self.writer, self.schemas)
-        self.features = Features(
+        changes = self.registry_changes = RegistryChanges(
             writer=self.writer,
+            reader=self._reader,
+            computing=self.computing,
+            timeout_s=self.config.server.resolver_timeout_s,
+        )
+        self.schemas = Schemas(changes, self._registries)
+        self.profiles = Profiles(changes, self.schemas)
+        self.features = Features(
+            registry_changes=changes,
             log=self.log,
             registry=FeatureRegistry(self._reader),
-            computing=self.computing,
-            patience_s=timeout_s,
-            most_keys=self.config.features.dedupe_keys,
+            max_keys=self.config.features.dedupe_keys,
         )
         self.types = EntityTypes(
-            writer=self.writer,
-            log=self.log,
-            reader=self._reader,
-            connect=self.connect,
-            clock=self.clock,
-            computing=self.computing,
-            patience_s=timeout_s,
+            registry_changes=changes, log=self.log, reader=self._reader, connect=self.connect, clock=self.clock
         )
 
     def _create_sealer(self) -> None:

@@ -29,7 +29,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["directory", "service"])
@@ -269,7 +269,7 @@ def test_a_stream_counts_as_deleted_from_the_first_moment_on(rig: Rig) -> None:
 
 @pytest.mark.parametrize("step", range(6))
 def test_a_burial_that_failed_is_finished_the_next_time(rig: Rig, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
     rig.create("s", OCTETS, b"a")
     rig.publish("s")
     rig.delete("s")
@@ -336,7 +336,7 @@ def test_what_a_living_fork_reads_outlives_its_source(rig: Rig) -> None:
 def test_a_stream_that_was_never_made_known_leaves_nothing_behind_either(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
     rig.create("s", OCTETS, b"a")
     store = disturb(rig.engine.objects)
     store.plan = lambda call: "lose" if call.verb == "create" else ("refuse" if call.verb == "get" else None)

@@ -38,7 +38,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealer, "TICK_S", 0.01)
     monkeypatch.setattr(seal_watch, "COUNT_S", 0.01)
     monkeypatch.setattr(seal_watch, "CHECK_S", 0.01)
-    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
 
 
 def _appended(rig: Rig) -> int:

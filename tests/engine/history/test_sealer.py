@@ -164,7 +164,7 @@ def test_what_waits_is_counted(opened: Open) -> None:
 def test_a_full_backlog_refuses_appends_until_the_store_takes_them(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
     rig = opened(seal_bytes=4, backlog_bytes=10)
     rig.create("s", OCTETS, b"x" * 11)
     store = disturb(rig.engine.objects)

@@ -1,4 +1,7 @@
-"""Objects by key, whatever holds them: errors are ours, requests are counted, a lost answer is no lost object."""
+"""The object store, behind one small class: a local directory, S3-compatible, GCS, Azure, or memory.
+
+Errors are ours, requests are counted, and a lost answer is no lost object.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from headrace.config import ConfigError
 from headrace.errors import ObjectMissing, StoreUnavailable
 from headrace.format.object_names import COMPANIONS, MANIFESTS, SEGMENTS
-from headrace.storage.objects.backend import PAGE, Backend, ObjectInfo
-from headrace.storage.objects.directory import Directory
-from headrace.storage.objects.remote import Remote
+from headrace.storage.object_backends import PAGE, Backend, Directory, ObjectInfo, Remote
+
+__all__ = ["ObjectInfo", "ObjectMissing", "Objects", "Requests", "StoreUnavailable", "Verb"]
 
 _STATUS = re.compile(r"status code: ([0-9]{3}[^:\n]*)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
