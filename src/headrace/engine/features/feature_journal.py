@@ -24,7 +24,7 @@ from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format import feature_registry as format_
 from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
-from headrace.schema.descriptor.nodes import Event, Life
+from headrace.schema.descriptor.nodes import Event, FeatureVersion
 from headrace.schema.registry import Registry
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe
@@ -194,7 +194,7 @@ def _clamped(batch: Batch, document: FeatureDocument) -> FeatureDocument:
     roots = {table: document.root_of(table) for table in document.lives}
     versions = {
         table: {
-            name: Life(life.id, min(life.birth, ends.get(roots[table], life.birth)))
+            name: FeatureVersion(life.id, min(life.birth, ends.get(roots[table], life.birth)))
             for name, life in table_lives.items()
         }
         for table, table_lives in document.lives.items()

@@ -79,8 +79,8 @@ class Table(msgspec.Struct, frozen=True, tag="table", tag_field="kind", omit_def
 Node: TypeAlias = Event | Derivation | Table
 
 
-class Life(msgspec.Struct, frozen=True):
-    """One life of a feature: a name that no other life of it has, and the sequence number its state is folded from."""
+class FeatureVersion(msgspec.Struct, frozen=True):
+    """A version of a feature: an id of its own, and the number of the first event that its state is folded from."""
 
     id: str
     birth: int
