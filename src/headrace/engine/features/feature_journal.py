@@ -91,7 +91,7 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
         Dedupe(batch.connection).save(
             (stream.id, key, run.first_seq + number, run.times_us[number])
             for run in runs(start)
-            for number, key in enumerate(hook.unique(run.body))
+            for number, key in enumerate(hook.unique_keys(run.body))
             if key is not None and run.times_us[number] > since_us
         )
 
