@@ -37,20 +37,20 @@ from headrace.engine.memory_account import Account
 from headrace.engine.object_caches import ObjectCaches, load_modules
 from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks, create_jobs
 from headrace.engine.registry.profiles import Profiles
+from headrace.engine.registry.registry_change import RegistryChanges
 from headrace.engine.registry.schemas import Schemas
 from headrace.engine.runtime.event_loop import Slices
 from headrace.engine.runtime.gates import ComputeThreads, Gates
-from headrace.engine.search.companion_coverage import CompanionCoverage, Definitions
-from headrace.engine.search.extraction import Extraction
-from headrace.engine.search.index_status import Indexes
+from headrace.engine.search.companion_coverage import CompanionCoverage, SearchDefinitions
+from headrace.engine.search.extraction import TailExtractor
+from headrace.engine.search.index_status import IndexStatusReader
 from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store
 from headrace.engine.touch.touches import Touches
 from headrace.engine.verification.verifier import Verifier
 from headrace.extract.erasure import Masks
 from headrace.storage import database
 from headrace.storage.derived import Companions, States
-from headrace.storage.entity_types import EntityChanges
-from headrace.storage.feature_registry import FeatureRegistry
+from headrace.storage.journals import EntityChanges, FeatureRegistry
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.published import Published
@@ -85,7 +85,7 @@ class Engine:
         self.computing = ComputeThreads(self.gates, config.limits.arriving_bytes)
         self.recovered: Recovered | None = None
         hooks = append_hooks(self._reader, most_keys=config.features.dedupe_keys)
-        definitions = Definitions()
+        definitions = SearchDefinitions()
         self._open_storage()
         self._create_log(hooks)
         self._create_registries()
@@ -235,25 +235,22 @@ class Engine:
 
     def _create_registries(self) -> None:
         """What changes the schemas and profiles of streams, the features, and the entity types."""
-        timeout_s = self.config.server.resolver_timeout_s
-        self.schemas = Schemas(self.writer, self._registries, self.computing, timeout_s)
-        self.profiles = Profiles(self.writer, self.schemas)
-        self.features = Features(
+        changes = self.registry_changes = RegistryChanges(
             writer=self.writer,
+            reader=self._reader,
+            computing=self.computing,
+            timeout_s=self.config.server.resolver_timeout_s,
+        )
+        self.schemas = Schemas(changes, self._registries)
+        self.profiles = Profiles(changes, self.schemas)
+        self.features = Features(
+            registry_changes=changes,
             log=self.log,
             registry=FeatureRegistry(self._reader),
-            computing=self.computing,
-            patience_s=timeout_s,
-            most_keys=self.config.features.dedupe_keys,
+            max_keys=self.config.features.dedupe_keys,
         )
         self.types = EntityTypes(
-            writer=self.writer,
-            log=self.log,
-            reader=self._reader,
-            connect=self.connect,
-            clock=self.clock,
-            computing=self.computing,
-            patience_s=timeout_s,
+            registry_changes=changes, log=self.log, reader=self._reader, connect=self.connect, clock=self.clock
         )
 
     def _create_sealer(self) -> None:
@@ -281,12 +278,12 @@ class Engine:
             columns_share=self.caches.columns_share,
         )
 
-    def _create_search(self, definitions: Definitions) -> None:
+    def _create_search(self, definitions: SearchDefinitions) -> None:
         self.coverage = CompanionCoverage(self._reader, definitions)
-        self.indexes = Indexes(self._reader, self.streams, self.coverage)
-        self.extraction = Extraction(self.log, lambda: self.caches.opened_archive, self.caches.archive)
+        self.indexes = IndexStatusReader(self._reader, self.streams, self.coverage)
+        self.extraction = TailExtractor(self.log, lambda: self.caches.opened_archive, self.caches.archive)
 
-    def _create_jobs(self, definitions: Definitions) -> None:
+    def _create_jobs(self, definitions: SearchDefinitions) -> None:
         """What leases everything that can be derived, and what verifies it."""
         pipeline = self.config.pipeline
         jobs = create_jobs(pipeline, definitions=definitions, features=lambda: self.features.current)

@@ -120,9 +120,7 @@ def test_an_idle_node_notices_that_another_has_taken_over(opened: Open, tmp_path
 
     async def wait() -> None:
         old.engine.sealer.start()
-        assert old.engine.sealer._task is not None
-        async with asyncio.timeout(20):
-            await old.engine.sealer._task  # it has nothing more to do
+        await _until(lambda: old.engine.writer.fenced)
 
     old.run(wait())
     for change in (lambda: old.append("s", b"b"), lambda: old.create("t"), lambda: old.delete("s")):

@@ -199,7 +199,7 @@ def test_an_outage_of_the_store_is_logged_once_and_told_with_its_cause_until_it_
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     async def outage() -> str | None:
-        publishing = asyncio.create_task(part._publish_forever())
+        part._loop.start()
         async with asyncio.timeout(30):
             while part.failed_seals < 20:
                 await asyncio.sleep(0.001)
@@ -207,7 +207,7 @@ def test_an_outage_of_the_store_is_logged_once_and_told_with_its_cause_until_it_
             store.before = lambda _: None
             while part.trouble is not None:
                 await asyncio.sleep(0.001)
-        publishing.cancel()
+        await part._loop.stop(timeout_s=0)
         return trouble
 
     store.before = fail
@@ -364,8 +364,9 @@ def test_a_fenced_node_takes_nothing_more_and_still_answers(
 
     async def look_after_the_streams() -> None:
         old.engine.sealer.start()
-        assert old.engine.sealer._task is not None
-        await old.engine.sealer._task
+        async with asyncio.timeout(20):
+            while not old.engine.writer.fenced:
+                await asyncio.sleep(0.005)
 
     old.run(look_after_the_streams())
     changes: list[Callable[[], object]] = [

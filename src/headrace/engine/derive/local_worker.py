@@ -7,8 +7,6 @@ time like any worker, and folds in one thread that rests as long as it works.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from time import monotonic, sleep
@@ -24,9 +22,8 @@ from headrace.engine.derive.work_overview import LOCAL_WORKER
 from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.runtime.background import BackgroundThread, RepeatedWarning
+from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread, RepeatedWarning
 from headrace.engine.runtime.gates import Gate
-from headrace.errors import HeadraceError
 from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import state_key
 from headrace.format.ranges import Range
@@ -44,8 +41,6 @@ from headrace.types import Clock
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
-
-log = logging.getLogger("headrace.states")
 
 #: Work is left to workers for as long, since one was last seen to have any.
 WORKERS_FIRST_S = 2.0
@@ -122,41 +117,34 @@ class LocalWorker:
     ) -> None:
         self._work, self._demands, self._log = work, demands, log
         self._rows = Work(reader)
-        self._warning = RepeatedWarning("headrace.states", "no state was made")
+        self._loop = BackgroundLoop(
+            "headrace.states",
+            self._go_round,
+            failed="no state was made",
+            retry_s=_PAUSE_S,
+            warning=RepeatedWarning("headrace.states", "no state was made"),
+        )
         self._clock = clock
         self._gate = gate
         self._thread = FoldThread(connect, segments, objects, builder)
         self._quiet_since = monotonic()
-        self._task: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to look for work that nobody does."""
-        self._task = asyncio.create_task(self._run())
+        """Begin to make the states that no worker makes."""
+        self._loop.start()
 
     async def stop(self) -> None:
         """Release the lease of an unfinished unit and stop the thread."""
-        self._stopping.set()
         self._thread.stopping.set()
-        if self._task is not None:
-            await self._task
+        await self._loop.stop()
         await self._thread.stop()
 
-    async def _run(self) -> None:
-        while not self._stopping.is_set():
-            pause = _PAUSE_S
-            try:
-                if await self._perform_next():
-                    pause = 0.0
-            except LeaseLost:
-                pass
-            except HeadraceError as reason:
-                self._warning.warn(reason)
-            except Exception:
-                log.exception("no state was made; the next round tries again")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._stopping.wait()
+    async def _go_round(self) -> float:
+        """Perform one unit, if there is any; returns how long to pause."""
+        try:
+            return 0.0 if await self._perform_next() else _PAUSE_S
+        except LeaseLost:
+            return _PAUSE_S
 
     async def _perform_next(self) -> bool:
         """Perform one unit, if workers stay away from what is needed; whether there was any."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from headrace.config import StorageConfig
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.background import BackgroundThread
+from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread
 from headrace.errors import Fenced, Unavailable
 from headrace.storage.database import Connection
 from headrace.storage.published import Backlog, Published
@@ -65,18 +65,27 @@ class SealWatch:
         self._check = check
         self._clock = clock
         self._limit_bytes = limit_bytes
+        self._count_loop = BackgroundLoop(
+            "headrace.sealing", self._count_again, failed="the backlog was not counted", retry_s=COUNT_S
+        )
+        self._check_loop = BackgroundLoop(
+            "headrace.sealing", self._check_again, failed="the lease was not checked", retry_s=CHECK_S
+        )
         self._counting = asyncio.Lock()
         self._counted_s = 0.0
         #: Payload bytes that are only here, and since when the first of them have been.
         self.backlog_bytes = 0
         self.oldest_us: int | None = None
 
-    async def run(self) -> None:
-        """Keep watch until another node has taken over."""
-        await asyncio.gather(self._count_forever(), self._check_forever())
+    def start(self) -> None:
+        """Count and check until another node has taken over."""
+        self._count_loop.start()
+        self._check_loop.start(after_s=CHECK_S)
 
     async def stop(self) -> None:
-        """Count nothing more, and let go of the database."""
+        """Stop counting and checking, and close the database."""
+        await self._count_loop.stop(timeout_s=0)
+        await self._check_loop.stop(timeout_s=0)
         await self._thread.stop()
 
     async def count(self, tell: Callable[[list[Backlog]], None] = lambda page: None) -> None:
@@ -113,22 +122,24 @@ class SealWatch:
         logged.end()
         return _Waiting(total, oldest_us)
 
-    async def _count_forever(self) -> None:
-        while not self._writer.fenced:
-            await self.count()
-            await asyncio.sleep(COUNT_S)
-            while (rest_s := self._counted_s + COUNT_S - _now_s()) > 0:
-                await asyncio.sleep(rest_s)  # someone else has counted meanwhile
+    async def _count_again(self) -> float | None:
+        if self._writer.fenced:
+            return None
+        if (rest_s := self._counted_s + COUNT_S - _now_s()) > 0:
+            return rest_s  # someone else has counted meanwhile
+        await self.count()
+        return COUNT_S
 
-    async def _check_forever(self) -> None:
-        while not self._writer.fenced:
-            await asyncio.sleep(CHECK_S)
-            try:
-                await self._check()
-            except Fenced as reason:
-                self.fence(reason)
-            except Unavailable:
-                pass  # whoever publishes next has more to say about that
+    async def _check_again(self) -> float | None:
+        if self._writer.fenced:
+            return None
+        try:
+            await self._check()
+        except Fenced as reason:
+            self.fence(reason)
+        except Unavailable:
+            pass  # whoever publishes next has more to say about that
+        return CHECK_S
 
     def fence(self, reason: Fenced) -> None:
         """Another node has taken over: let nothing more be written here."""

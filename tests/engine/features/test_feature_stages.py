@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from engine.features.pipelines import asked, event, register, registered, table
-from headrace.engine.features import apply_change
-from headrace.engine.features.apply_change import ApplyFeatureChange
-from headrace.engine.features.proposals import FeatureProposal, propose
+from headrace.engine.features import feature_stages
+from headrace.engine.features.feature_stages import PlannedFeatureChange
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import run_change
+from headrace.engine.registry.registry_change import CommitChange
 from headrace.errors import Conflict, MissingField, NotRepresentable, Unavailable
-from headrace.storage.feature_registry import FeatureRegistry
+from headrace.storage.journals import FeatureRegistry
 from headrace.types import JSON
 from support.engine_rig import Rig, array
 
@@ -75,23 +75,19 @@ def test_nothing_is_born_before_a_break(rig: Rig) -> None:
     assert rig.engine.features.current.lives["Users"]["count"].birth == 2
 
 
-def proposal(rig: Rig, *descriptors: dict[str, object], **terms: object) -> FeatureProposal:
-    found = propose(rig.engine.features.current, asked(*descriptors, **terms))
-    assert isinstance(found, FeatureProposal)
-    return found
+def planned(rig: Rig, *descriptors: dict[str, object], **terms: object) -> PlannedFeatureChange:
+    return rig.run(rig.engine.features.prepare(asked(*descriptors, **terms)))
 
 
-def apply(rig: Rig, made: FeatureProposal) -> ApplyFeatureChange:
-    features = rig.engine.features
-    streams = features._streams(made)
-    return rig.run(run_change(rig.engine.writer, ApplyFeatureChange, made, streams, "me", 10, features._publish))
+def commit(rig: Rig, change: PlannedFeatureChange) -> CommitChange:
+    return rig.run(run_change(rig.engine.writer, CommitChange, change, "me"))
 
 
 def test_a_change_that_was_planned_for_another_version_is_not_made(rig: Rig) -> None:
     registered(rig, event())
-    late = proposal(rig, event(), table())
+    late = planned(rig, event(), table())
     registered(rig, event(), table("Others"))
-    assert apply(rig, late).outdated
+    assert commit(rig, late).outdated
     assert "Users" not in rig.engine.features.current.nodes
 
 
@@ -102,10 +98,10 @@ def test_a_change_that_fails_half_way_leaves_nothing(rig: Rig) -> None:
     before, stream = rig.engine.features.current, rig.find("events/Txn")
     head = stream.head
     changed = event(schema={"user": "str", "amount": "i64"})
-    made = proposal(rig, changed, event("Zed"), event("Another"), force=True)
+    change = planned(rig, changed, event("Zed"), event("Another"), force=True)
     rig.create("events/Zed", JSON)
     with pytest.raises(Conflict, match="events/Zed"):
-        apply(rig, made)
+        commit(rig, change)
     assert rig.engine.features.current is before
     assert stream.head.registry is head.registry
     assert rig.engine.log.catalog.find("events/Another") is None
@@ -118,15 +114,13 @@ def test_a_change_that_fails_half_way_leaves_nothing(rig: Rig) -> None:
 
 def test_others_in_the_same_commit_are_not_undone_with_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     registered(rig, event())
-    made = proposal(rig, event(schema={"user": "str", "amount": "i64"}), event("Zed"), force=True)
+    change = planned(rig, event(schema={"user": "str", "amount": "i64"}), event("Zed"), force=True)
     rig.create("events/Zed", JSON)
-    features, refused = rig.engine.features, []
+    refused: list[CommitChange] = []
 
     def together(done: object) -> None:
         rig.submit("events/Txn", array(FINE), lambda append: None)
-        ApplyFeatureChange(made, features._streams(made), "me", 10, features._publish, refused.append).submit(
-            rig.engine.writer
-        )
+        CommitChange(change, "me", refused.append).submit(rig.engine.writer)
         rig.submit("events/Txn", array(FINE), done)  # type: ignore[arg-type]
 
     rig.settle(together)
@@ -150,13 +144,10 @@ def test_without_epochs_nothing_is_registered(rig: Rig) -> None:
 def test_an_event_that_is_pushed_under_an_older_registry_is_judged_again(rig: Rig) -> None:
     """The commit of a change stands between the check of an event and its own commit."""
     registered(rig, event())
-    made = proposal(rig, event(schema={"user": "str", "amount": "f64", "more": "str"}), force=True)
-    features = rig.engine.features
+    change = planned(rig, event(schema={"user": "str", "amount": "f64", "more": "str"}), force=True)
 
     def together(done: object) -> None:
-        ApplyFeatureChange(made, features._streams(made), "me", 10, features._publish, lambda _: None).submit(
-            rig.engine.writer
-        )
+        CommitChange(change, "me", lambda _: None).submit(rig.engine.writer)
         rig.submit("events/Txn", array(FINE), done)  # type: ignore[arg-type]
 
     with pytest.raises(MissingField):
@@ -167,7 +158,7 @@ def test_an_event_that_is_pushed_under_an_older_registry_is_judged_again(rig: Ri
 
 
 def test_so_many_versions_are_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apply_change, "KEPT_VERSIONS", 3)
+    monkeypatch.setattr(feature_stages, "KEPT_VERSIONS", 3)
     for hours in range(1, 6):
         registered(rig, event(cold_after=f"{hours}h"))
     assert [row.version for row in rig.engine.features.history(0, 10)] == [3, 4, 5]
