@@ -81,16 +81,8 @@ class StreamRegistry:
     """One revision of a registry. It is never changed: a new revision is a new object."""
 
     __slots__ = (
-        "_chain",
-        "_emptied",
-        "_routing",
-        "_validator",
-        "hook",
-        "readable_from",
-        "registry",
-        "revision",
-        "skips_validation",
-        "version",
+        "_chain", "_emptied", "_routing", "_validator", "hook", "readable_from", "registry", "revision",
+        "skips_validation", "version",
     )  # fmt: skip
 
     def __init__(self, registry: Registry, revision: int, hook: AppendHook | None = None) -> None:
