@@ -166,7 +166,7 @@ def test_the_generation_moves_when_this_store_changes_keys(keys: KeyStore) -> No
     start = keys.generation
     key, _ = keys.create(user_id="ann", scopes=["read"])
     made = keys.generation
-    keys.look()
+    keys.refresh()
     assert keys.generation == made
     keys.revoke(key.id)
     assert start < made < keys.generation
@@ -175,7 +175,7 @@ def test_the_generation_moves_when_this_store_changes_keys(keys: KeyStore) -> No
 def test_the_generation_moves_when_another_process_has_changed_keys(keys: KeyStore, path: Path) -> None:
     start = keys.generation
     assert _create_elsewhere(path).wait(60) == 0
-    keys.look()
+    keys.refresh()
     assert keys.generation > start
     assert [key.user_id for key in keys.list()] == ["other"]
 
