@@ -237,7 +237,7 @@ def test_an_old_file_that_cannot_be_written_to_is_named(path: Path) -> None:
 
 def test_a_file_that_another_process_holds_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 0)
-    monkeypatch.setattr(key_storage, "_OPEN_WITHIN_S", 0.0)
+    monkeypatch.setattr(key_storage, "_OPEN_TIMEOUT_S", 0.0)
     holder = apsw.Connection(str(path))
     holder.execute("BEGIN EXCLUSIVE")
     with pytest.raises(Unavailable, match=r"keys.db cannot be used.*end the other process"):

@@ -340,7 +340,7 @@ class TestLocal:
     def test_what_is_known_of_files_is_bounded(
         self, cache: Segments, objects: Objects, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(cache._files, "_most_files", 3)
+        monkeypatch.setattr(cache._files, "_max_files", 3)
         for number in range(6):
             data, segment = published([Cell(b"%d" % number)])
             objects.put(f"segments/{number}", data)

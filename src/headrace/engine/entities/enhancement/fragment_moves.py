@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 #: What is looked at in one step, and stored in one commit.
-MOST_OBSERVATIONS, MAX_VALUES = 20_000, 2_000
+MAX_OBSERVATIONS, MAX_VALUES = 20_000, 2_000
 _SLICE_BYTES = 1024 * 1024
 _KIND: Kind = "migration"
 
@@ -71,7 +71,7 @@ def values_in(
     erased = [load(row.targets) for row in Erasures(connection).running(stream.id)]
     at = start = max(start, stream.head.first_seq)
     for seq, body in _entries(stream, connection, segments, start, stop):
-        if seq - start >= MOST_OBSERVATIONS or len(values) >= MAX_VALUES:
+        if seq - start >= MAX_OBSERVATIONS or len(values) >= MAX_VALUES:
             break
         at = seq + 1
         if b'"fragments"' not in body:
