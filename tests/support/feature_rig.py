@@ -20,7 +20,7 @@ from headrace.reduce.work_units import JobName, Result, Settled, Unit
 from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.problem import RegistrationResponse
 from headrace.server.routes.work import store_url
-from reduce.features.reducing import reduced
+from operators.reducing import reduced
 from support.engine_rig import Rig
 
 SECOND_US = 1_000_000

@@ -7,8 +7,9 @@ import re
 from itertools import pairwise
 from typing import Any, get_args
 
+from headrace.operators.catalogue import ALIASES, DECLARATIONS
+from headrace.operators.declaration import REQUIRED, Declaration, Parameter
 from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Node, RowOp, Table, Type
-from headrace.schema.descriptor.operators import ALIASES, OPERATORS, REQUIRED, Operator, Parameter
 from headrace.schema.descriptor.problem import DescriptorLocation
 from headrace.schema.descriptor.structure import ParsedDescriptor, is_integer, is_scalar
 from headrace.schema.descriptor.values import FOREVER, UNFIT, coerce_value, parse_duration_ms
@@ -31,7 +32,7 @@ def canonical_text(text: str, source: str) -> str:
 def build_feature(raw: dict[str, Any], source: str, location: DescriptorLocation) -> Feature:
     """The feature; not to be used if problems were noted."""
     name = ALIASES.get(raw["op"], raw["op"])
-    operator = OPERATORS.get(name)
+    operator = DECLARATIONS.get(name)
     if operator is None:
         location.at("op").refuse("unknown_op", f"there is no operator {raw['op']!r}")
         return Feature(name)
@@ -47,7 +48,7 @@ def build_feature(raw: dict[str, Any], source: str, location: DescriptorLocation
     return Feature(name, params)
 
 
-def _normalise_params(raw: dict[str, Any], operator: Operator, location: DescriptorLocation) -> dict[str, Any]:
+def _normalise_params(raw: dict[str, Any], operator: Declaration, location: DescriptorLocation) -> dict[str, Any]:
     """The parameters under their canonical names, durations as text; null counts as missing."""
     others = {alias: key for key, parameter in operator.params.items() for alias in parameter.aliases}
     params: dict[str, Any] = {}
@@ -62,7 +63,7 @@ def _normalise_params(raw: dict[str, Any], operator: Operator, location: Descrip
     return params
 
 
-def _refuse_unknown(key: str, value: Any, operator: Operator, location: DescriptorLocation) -> None:
+def _refuse_unknown(key: str, value: Any, operator: Declaration, location: DescriptorLocation) -> None:
     if key != "window":
         location.refuse(INVALID, f"{operator.name} has no {key!r}, only {', '.join(operator.params)}")
     elif value != FOREVER:

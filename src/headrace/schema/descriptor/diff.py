@@ -36,11 +36,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from headrace.deadline import check_deadline
+from headrace.operators.catalogue import DECLARATIONS
 from headrace.schema.canonical import plain
 from headrace.schema.descriptor import values
 from headrace.schema.descriptor.generated import find_renamed_fields, widens
 from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Node, RowOp, Table
-from headrace.schema.descriptor.operators import OPERATORS
 from headrace.schema.descriptor.order import downstream
 from headrace.schema.descriptor.validate import resolve_chain
 from headrace.schema.descriptor.wire import write_feature, write_op
@@ -87,7 +87,7 @@ def traces(nodes: Mapping[str, Node], table: Table) -> dict[str, Trace]:
 def _feature_trace(feature: Feature, columns: Mapping[str, Trace], frame: str, shared: frozenset[str]) -> Trace:
     params: dict[str, Any] = {}
     used: list[Trace] = []
-    for name, parameter in OPERATORS[feature.op].params.items():
+    for name, parameter in DECLARATIONS[feature.op].params.items():
         value = feature.params.get(name)
         if value is not None and parameter.kind in ("field", "where"):
             trace = columns[value] if parameter.kind == "field" else _expression_trace(parse(value), columns)

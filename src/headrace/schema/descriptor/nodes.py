@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from headrace.schema import field_type
+from headrace.types import FieldType
 
-Type: TypeAlias = field_type.Type
+Type: TypeAlias = FieldType
 
 
 class EventField(msgspec.Struct, frozen=True, omit_defaults=True):

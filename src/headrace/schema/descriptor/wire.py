@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.operators.catalogue import DECLARATIONS
 from headrace.schema.descriptor import values
 from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Node, RowOp
-from headrace.schema.descriptor.operators import OPERATORS
 
 _MEMBERS = {
     "filter": "expr",
@@ -64,7 +64,7 @@ def write_op(op: RowOp) -> dict[str, Any]:
 
 def write_feature(feature: Feature) -> dict[str, Any]:
     """An operator, and the parameters that are not its defaults."""
-    parameters = OPERATORS[feature.op].params
+    parameters = DECLARATIONS[feature.op].params
     params = {
         name: values.format_duration_ms(value) if parameters[name].kind == "duration" else value
         for name, value in feature.params.items()

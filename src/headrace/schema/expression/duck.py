@@ -24,7 +24,7 @@ from headrace.schema.expression.tree import (
     fold,
 )
 from headrace.schema.expression.type_check import ARITHMETIC, DEEPEST_ZOOM, TARGETS, type_of_constant
-from headrace.schema.field_type import Type
+from headrace.types import FieldType as Type
 
 #: The time that DuckDB takes to read lambdas grows with the cube of how deep they are nested.
 DEEPEST = 64

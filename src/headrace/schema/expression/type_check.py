@@ -20,7 +20,7 @@ from headrace.schema.expression.tree import (
     Unary,
     fold,
 )
-from headrace.schema.field_type import Type
+from headrace.types import FieldType as Type
 
 #: A type, None where there is only null, or ``unknown`` where a fault was found further in.
 InferredType: TypeAlias = Type | Literal["unknown"] | None
