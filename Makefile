@@ -1,6 +1,6 @@
 # make up      set up and run Headrace on this machine
 # make test    every test          make test-deep   the same with larger numbers
-# make check   style, types, layers, sizes, names, and that the blocking client is current
+# make check   style, types, layers, structure, and that the blocking client is current
 # make bench   Headrace and its peers, side by side
 PYTHON ?= python3
 VENV := .venv
@@ -31,7 +31,6 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/size.py
 	$(BIN)/python tools/structure.py
 	$(BIN)/python tools/blocking_client.py --check
 

@@ -20,9 +20,8 @@ import pytest
 
 from conftest import ServerProcess
 from headrace.reduce.features.table import KeyState, TableReducer
-from headrace.schema.descriptor import document
-from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.nodes import Life
+from headrace.schema.descriptor.registration import Registration, read_registration
 from headrace.schema.descriptor.validate import resolve_table
 from support import beava_server as beava
 from support.beava_server import Beava
@@ -254,7 +253,7 @@ def pipeline(agg: dict[str, Feature], ops: list[dict[str, Any]] | None = None) -
 
 def reducer(nodes: list[dict[str, Any]]) -> TableReducer:
     """Our reducer of the table, every feature born with the first event."""
-    registration = document.read({"nodes": nodes})
+    registration = read_registration({"nodes": nodes})
     assert isinstance(registration, Registration), registration
     resolved = resolve_table(registration.nodes, "ByUser")
     return TableReducer(resolved, {name: Life(name, 0) for name in resolved.table.features})

@@ -17,14 +17,14 @@ from golden.write_directory import CONTACT, ORDER, PARTS, STREAM, USERS
 from headrace.config import StorageConfig
 from headrace.format import entity_registry, feature_registry, manifest, object_names
 from headrace.format.companion import layout as companion_layout
-from headrace.format.companion.reader import FileCompanion, sources_of
+from headrace.format.companion.file_reader import FileCompanion, sources_of
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import Manifest
 from headrace.format.object_names import companion_key, state_key
 from headrace.format.segment import layout as segment_layout
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
-from headrace.format.state import layout as state_layout
-from headrace.format.state.reader import StateReader
+from headrace.format.state import VERSION as STATE_VERSION
+from headrace.format.state_file import StateReader
 from headrace.storage import backup, database, keys
 from headrace.storage.keys import KeyStore
 from headrace.storage.node import EPOCHS, NODES, holder_of
@@ -42,7 +42,7 @@ NEWEST = {
     "entities": entity_registry.VERSION,
     "segment": segment_layout.VERSION,
     "companion": companion_layout.VERSION,
-    "state": state_layout.VERSION,
+    "state": STATE_VERSION,
     "backup": backup.VERSION,
     "keys": keys._SCHEMA_VERSION,
     "database": len(database.migrations()),

@@ -11,7 +11,7 @@ from headrace.engine.log.append import PLAIN
 from headrace.errors import BadRequest
 from headrace.profiles import table
 from headrace.profiles.hook import Hook
-from headrace.profiles.metrics.envelope import KEYS, SCHEMA, SEARCH
+from headrace.profiles.metrics import KEYS, SCHEMA, SEARCH
 from headrace.query import search_document
 from headrace.schema.document import Validator, problems
 

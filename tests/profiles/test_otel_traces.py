@@ -11,7 +11,7 @@ from headrace.engine.log.append import PLAIN
 from headrace.errors import BadRequest
 from headrace.profiles import table
 from headrace.profiles.definition import Profile
-from headrace.profiles.otel_traces.hook import TracesHook
+from headrace.profiles.otel_traces.profile import TracesHook
 from headrace.profiles.otel_traces.span import KEYS, SCHEMA, SEARCH
 from headrace.query import search_document
 from headrace.schema.document import Validator, problems

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.diff import diff, fingerprint
-from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.generated import json_schema, make_lens
+from headrace.schema.descriptor.generated import json_schema, make_lens, write_node
 from headrace.schema.descriptor.nodes import Event, Life, Node, Table
-from headrace.schema.descriptor.order import sort_nodes
-from headrace.schema.descriptor.validate import resolve_table, validate
-from headrace.schema.descriptor.wire import write
+from headrace.schema.descriptor.registration import Registration, read_registration
+from headrace.schema.descriptor.validate import resolve_table, sort_nodes, validate
 from headrace.schema.diff import judge
 from headrace.schema.document import Validator
 from headrace.schema.lens.document import parse
@@ -29,7 +27,7 @@ from schema.descriptor.strategies import evolved, instances, pipelines, sources,
 
 
 def nodes_of(sent: list[Descriptor]) -> dict[str, Node] | None:
-    found = read({"descriptors": sent})
+    found = read_registration({"descriptors": sent})
     assert isinstance(found, Registration), found
     return None if validate(found.nodes, found.nodes) else found.nodes
 
@@ -92,7 +90,7 @@ def test_order_and_spelling_change_nothing(sent: list[Descriptor], random: Any) 
     known = nodes_of(sent)
     assume(known is not None)
     assert known is not None
-    written = [write(node) for node in known.values()]
+    written = [write_node(node) for node in known.values()]
     random.shuffle(written)
     again = nodes_of([dict(reversed(descriptor.items())) for descriptor in written])
     assert again == known

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from headrace.engine.log.append import Terms
 from headrace.profiles import table
 from headrace.profiles.definition import Profile
-from headrace.profiles.evlog import REDACTED_KEYS
 from headrace.profiles.evlog.envelope import KEYS, SCHEMA
 from headrace.profiles.evlog.fast_path import FastPath
 from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
+from headrace.profiles.evlog.profile import REDACTED_KEYS
 from headrace.profiles.hook import Hook
 from headrace.profiles.otel_traces.rules import REDACTED_KEYS as SPAN_REDACTED
 from headrace.profiles.otel_traces.span import SCHEMA as SPAN_SCHEMA

@@ -8,11 +8,9 @@ import pytest
 from headrace.schema.canonical import json_number, number_of, value_text
 from headrace.schema.document import Validator
 from headrace.schema.pointer import parse
+from headrace.schema.shape.algebra import MOST, apart, join, meet_shapes, merge, union, vacant
 from headrace.schema.shape.edit import LAST_ELEMENT, drop, edit, put, split, value_at
-from headrace.schema.shape.exact import shape_of_values
-from headrace.schema.shape.join import MOST, join, merge, union, vacant
-from headrace.schema.shape.meet import apart, meet_shapes
-from headrace.schema.shape.model import ANYTHING, NOTHING, Array, Object, Shape
+from headrace.schema.shape.model import ANYTHING, NOTHING, Array, Object, Shape, shape_of_values
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
 from schema.membership import admits

@@ -13,9 +13,9 @@ from engine.touch.touched import NAME, Touched, by, change
 from headrace.config import Config, LimitsConfig, MiB, StorageConfig
 from headrace.engine.assembly import Engine
 from headrace.engine.log.append import Append
+from headrace.engine.runtime.event_loop import StallWatchdog
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor, ProcessMemory
-from headrace.engine.runtime.stalls import StallWatchdog
 from headrace.engine.system_streams import System
 from headrace.engine.touch.report import GAUGES, report
 from headrace.profiles.state_protocol import keys

@@ -19,8 +19,7 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from headrace.config import PipelineConfig
-from headrace.engine.features.histories import HistoryAnswer
-from headrace.engine.features.training_sets import TrainingSets
+from headrace.engine.features.training_sets import HistoryAnswer, TrainingSets
 from headrace.operators.catalogue import DECLARATIONS, make_operator
 from headrace.operators.parts import COLUMNS
 from headrace.operators.state_bytes import pack, unpack
@@ -170,9 +169,8 @@ class Case:
             assert answer.complete
             for name in names:
                 operator, params = self.features[name]
-                seen = (
-                    events if "where" in DECLARATIONS[operator].params else [e._replace(matched=True) for e in events]
-                )
+                takes_where = "where" in DECLARATIONS[operator].params
+                seen = events if takes_where else [e._replace(matched=True) for e in events]
                 wanted = oracle.answer(operator, params, seen, now_ms)
                 if operator == "ew_zscore" and answer.row[name] is None and isinstance(wanted, Fraction | float):
                     assert abs(wanted) < FAINT
@@ -292,7 +290,8 @@ def test_sketches_and_moments_are_reduced_by_catalyst_as_operators_merge_them(sp
     ((key, packed),) = lanes.implode_rows(found, merged)
     assert key == b"k" and unpack(packed[""]) == [0, 0, 1, 1, False]
     for name, one in MANY.items():
-        reduced, own = make_operator(one.feature.op, one.feature.params, {"x": "f64", "s": "str"}), list(one.states())
+        reduced = make_operator(one.feature.op, one.feature.params, {"x": "f64", "s": "str"})
+        own = list(one.states())
         answer = reduced.finish(unpack(packed[name]), len(one.values))
         wanted = reduced.finish(functools.reduce(reduced.merge, own, None), len(one.values))
         with told_about(name):

@@ -9,9 +9,8 @@ from typing import Any
 
 from headrace.config import Config, MiB
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
-from headrace.engine.derive.local_worker import LocalWorker
+from headrace.engine.derive.local_worker import LocalWorker, StateDemand
 from headrace.engine.derive.state_builder import StateBuilder
-from headrace.engine.derive.state_demand import StateDemand
 from headrace.engine.entities.enhancement.enhancement import Enhancement
 from headrace.engine.entities.entity_store import EntityStore
 from headrace.engine.entities.erasure.erasures import EntityErasure, listed_files
@@ -30,7 +29,7 @@ from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.lifecycle import apply
-from headrace.engine.log.log import Log
+from headrace.engine.log.log import Counters, Log
 from headrace.engine.log.retention import Sweeper
 from headrace.engine.log.tail import Tail
 from headrace.engine.log.tiers import Tiers
@@ -38,19 +37,17 @@ from headrace.engine.memory_account import Account
 from headrace.engine.object_caches import ObjectCaches, load_modules
 from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks, create_jobs
 from headrace.engine.registry.profiles import Profiles
+from headrace.engine.registry.registry_change import RegistryChanges
 from headrace.engine.registry.schemas import Schemas
-from headrace.engine.runtime.compute import ComputeThreads
-from headrace.engine.runtime.counters import Counters
-from headrace.engine.runtime.gates import Gates
-from headrace.engine.runtime.slices import Slices
-from headrace.engine.search.companion_coverage import CompanionCoverage
-from headrace.engine.search.definitions import Definitions
+from headrace.engine.runtime.event_loop import Slices
+from headrace.engine.runtime.gates import ComputeThreads, Gates
+from headrace.engine.search.companion_coverage import CompanionCoverage, Definitions
 from headrace.engine.search.extraction import Extraction
 from headrace.engine.search.index_status import Indexes
 from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store
 from headrace.engine.touch.touches import Touches
 from headrace.engine.verification.verifier import Verifier
-from headrace.extract.erasure_mask import Masks
+from headrace.extract.erasure import Masks
 from headrace.storage import database
 from headrace.storage.derived import Companions, States
 from headrace.storage.entity_types import EntityChanges
@@ -239,25 +236,22 @@ class Engine:
 
     def _create_registries(self) -> None:
         """What changes the schemas and profiles of streams, the features, and the entity types."""
-        timeout_s = self.config.server.resolver_timeout_s
-        self.schemas = Schemas(self.writer, self._registries, self.computing, timeout_s)
-        self.profiles = Profiles(self.writer, self.schemas)
-        self.features = Features(
+        changes = self.registry_changes = RegistryChanges(
             writer=self.writer,
+            reader=self._reader,
+            computing=self.computing,
+            timeout_s=self.config.server.resolver_timeout_s,
+        )
+        self.schemas = Schemas(changes, self._registries)
+        self.profiles = Profiles(changes, self.schemas)
+        self.features = Features(
+            registry_changes=changes,
             log=self.log,
             registry=FeatureRegistry(self._reader),
-            computing=self.computing,
-            patience_s=timeout_s,
-            most_keys=self.config.features.dedupe_keys,
+            max_keys=self.config.features.dedupe_keys,
         )
         self.types = EntityTypes(
-            writer=self.writer,
-            log=self.log,
-            reader=self._reader,
-            connect=self.connect,
-            clock=self.clock,
-            computing=self.computing,
-            patience_s=timeout_s,
+            registry_changes=changes, log=self.log, reader=self._reader, connect=self.connect, clock=self.clock
         )
 
     def _create_sealer(self) -> None:

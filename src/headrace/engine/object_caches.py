@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from headrace.config import Config
 from headrace.engine.runtime import auto_tune
-from headrace.extract.erasure_mask import Masks
-from headrace.format.segment.heap import keep_freed_pages
+from headrace.extract.erasure import Masks
+from headrace.format.decoded_columns import keep_freed_pages
 from headrace.storage.objects import Objects
 from headrace.storage.segments import Segments
 

@@ -16,17 +16,16 @@ from headrace.engine.entities.enhancement.candidates import Fragments
 from headrace.engine.entities.entity_hook import EntityHook
 from headrace.engine.entities.entity_journal import EntityJournal
 from headrace.engine.entities.entity_type import ENTITIES, EntityRules
-from headrace.engine.entities.erasure.erase_job import EraseJob
-from headrace.engine.entities.erasure.segments import SegmentEraser
-from headrace.engine.entities.read.definitions import TypeDefinitions
+from headrace.engine.entities.erasure.segment_erasure import EraseJob, SegmentEraser
+from headrace.engine.entities.read.snapshots import TypeDefinitions
 from headrace.engine.features.feature_journal import FeatureJournal
-from headrace.engine.features.histories import HistoryJob
 from headrace.engine.features.registry import EVENTS, Current
 from headrace.engine.features.source import EventSource, SourceRules
+from headrace.engine.features.training_sets import HistoryJob
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.publication import MakeRewriter
 from headrace.engine.log.append_hook import AppendHooks, StreamManager
-from headrace.engine.search.definitions import Definitions
+from headrace.engine.search.companion_coverage import Definitions
 from headrace.engine.search.index_job import IndexJob
 from headrace.engine.verification.verify_job import VerifyJob
 from headrace.storage.database import Connection

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from headrace import decoding
-from headrace.format.envelope import corrupt, enclose, open_envelope
+from headrace.format.identity import corrupt, enclose, open_envelope
 
 VERSION = 1
 ENTITIES = "entities"

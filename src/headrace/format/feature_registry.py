@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from headrace import decoding
-from headrace.format.envelope import corrupt, enclose, open_envelope
+from headrace.format.identity import corrupt, enclose, open_envelope
 
 VERSION = 1
 FEATURES = "features"

@@ -15,9 +15,9 @@ from prometheus_client.registry import Collector
 
 from headrace.engine.assembly import Engine
 from headrace.engine.holdings import cache_usage, dropped_files
+from headrace.engine.runtime.event_loop import StallWatchdog
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
-from headrace.engine.runtime.stalls import StallWatchdog
 from headrace.engine.touch import report
 from headrace.engine.touch.touches import Touches
 

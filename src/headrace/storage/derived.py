@@ -10,7 +10,7 @@ import msgspec
 from headrace import decoding
 from headrace.format.companion.layout import Companion
 from headrace.format.object_names import companion_key, state_key
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.storage.database import Connection
 
 Kind = TypeVar("Kind")

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from headrace.config import PipelineConfig
-from headrace.engine.derive.readable import SegmentPart
 from headrace.engine.derive.state_job import LEAST, MOST, concurrent_units, even_unit_bytes
+from headrace.engine.derive.unit_cutter import SegmentPart
 from headrace.format.ranges import Range
 from headrace.reduce.work_units import Source
 

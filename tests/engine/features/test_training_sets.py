@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from headrace.engine.features import training_sets
-from headrace.engine.features.histories import KEPT_US, HistoryAnswer
+from headrace.engine.features.training_sets import KEPT_US, HistoryAnswer
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.reduce.work_units import JobName, Result
 from headrace.storage.histories import HistoryRow

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from engine.derive.workers import SCHEMA, Worker, search
 from engine.registries import change
 from headrace.deadline import Deadline
 from headrace.engine.derive.lease_scheduler import Grant
@@ -18,6 +17,7 @@ from headrace.server.routes.work import store_url
 from headrace.types import JSON
 from support.engine_rig import Rig, array
 from support.plain_worker import perform
+from support.work_rig import SCHEMA, Worker, search
 
 KEY = {"jsonPointer": "/k", "required": False}
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.derive.workers import Worker, covered, listed, opened, publish, search, searched
 from engine.registries import change
 from headrace.engine.search import companion_coverage
 from headrace.types import JSON
+from support.work_rig import Worker, covered, listed, opened, publish, search, searched
 
 
 def test_what_was_committed_answers_at_once(tmp_path: Path) -> None:
@@ -42,8 +42,8 @@ def test_a_stream_without_search_is_covered_by_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_in_memory_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(companion_coverage, "_KEPT", 5)
-    monkeypatch.setattr(companion_coverage, "_QUESTIONS", 2)
+    monkeypatch.setattr(companion_coverage, "_MAX_COMPANIONS", 5)
+    monkeypatch.setattr(companion_coverage, "_MAX_QUESTIONS", 2)
     with opened(tmp_path) as rig:
         for name in "abc":
             searched(rig, name, 20)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from engine.derive.workers import SCHEMA, Worker, listed, opened, publish, search, searched
 from engine.registries import change, evolve
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import save_registry
@@ -17,6 +16,7 @@ from headrace.engine.search.index_status import CoveredSegments, Index, Status
 from headrace.errors import NotFound
 from headrace.types import JSON
 from support.engine_rig import START_US, Rig, array
+from support.work_rig import SCHEMA, Worker, listed, opened, publish, search, searched
 
 ROLLUP = {"intervals": ["1m"], "measures": {"events": {"kind": "count"}}}
 

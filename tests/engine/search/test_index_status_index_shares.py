@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.derive.workers import search
 from headrace.engine.search.index_status import Shares, split
 from headrace.format.companion.layout import Companion, PartFile
 from headrace.query import search_document
 from headrace.query.search import Search
+from support.work_rig import search
 
 
 def companion(postings: int, *names: str, keys: bool = True, words: int = 0) -> Companion:

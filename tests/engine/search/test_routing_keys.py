@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.derive.workers import search
 from engine.registries import change
 from engine.search.keyed import Indexer, append, keyed, opened, page, pages
 from headrace.engine.search.routing_keys import KeyQuery, Lexicon
 from headrace.errors import NotFound
 from headrace.format.object_names import companion_key
 from support.engine_rig import Rig
+from support.work_rig import search
 
 KEYS = [None, "a", "aa", "b", "ä", "Z", "\U0001f600", "\uffff", "nul\0l", "long" * 100, "7", " "]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.touch.journal import PositionFilter, TouchJournal
-from headrace.profiles.state_protocol.settings import Memory
+from headrace.profiles.state_protocol.profile import Memory
 
 SMALL = Memory(filter_pow2=10, k=2)
 #: Few ids, and for each of them several keys.

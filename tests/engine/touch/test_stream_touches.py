@@ -11,12 +11,11 @@ import pytest
 from engine.touch.touched import NAME, Touched, by, change
 from headrace.engine.system_streams import System
 from headrace.engine.touch import stream_touches
-from headrace.engine.touch.live import LiveMetrics
-from headrace.engine.touch.report import report
+from headrace.engine.touch.report import LiveMetrics, report
 from headrace.engine.touch.waiters import FINE_KEY, TABLE_KEY, TEMPLATE_KEY
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.templates import InvalidTemplate
+from headrace.profiles.state_protocol.keys import InvalidTemplate
 
 BY_USER = by("todos", "user")
 TABLE = keys.table_key("todos")
@@ -388,7 +387,7 @@ def test_templates_come_in_once(tmp_path: Path) -> None:
 
 
 def test_a_template_cannot_come_in_again_with_other_encodings(tmp_path: Path) -> None:
-    from headrace.profiles.state_protocol.templates import Field, Template
+    from headrace.profiles.state_protocol.keys import Field, Template
 
     with Touched(tmp_path) as db:
         db.activate(BY_USER)

@@ -8,11 +8,10 @@ from typing import Any
 
 from headrace.engine.touch.active_templates import Verdict
 from headrace.engine.touch.pace import Pace
-from headrace.engine.touch.stream_touches import StreamTouches
-from headrace.engine.touch.wait_request import WaitRequest
+from headrace.engine.touch.stream_touches import StreamTouches, WaitRequest
 from headrace.engine.touch.waiters import Waiter
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.templates import Field, Template
+from headrace.profiles.state_protocol.keys import Field, Template
 from headrace.types import JSON
 from support.engine_rig import Rig, array
 
@@ -81,7 +80,7 @@ class Touched:
     def ask(self, cursor: str, *wanted: int, templates: tuple[Template, ...] = (), **more: Any) -> Wait:
         """Wait for keys; parked where nothing is known yet."""
         used = tuple(one.id for one in templates)
-        question = WaitRequest(cursor, [keys.text(key) for key in wanted], [], templates=used, **more)
+        question = WaitRequest(cursor, [keys.format_key(key) for key in wanted], [], templates=used, **more)
         waiter, outcome = self.touching.ask(question)
         wait = Wait(waiter, outcome)
         if outcome is None:

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.derive.workers import SECOND, Worker, failures, opened, search
 from engine.registries import change, evolve, stored, stream_with, update
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.verification import verifier
@@ -25,6 +24,7 @@ from headrace.storage.verifications import KEPT_US, VerificationRow
 from headrace.types import JSON
 from server.registries import WHOLE, lens, rename, shape
 from support.engine_rig import Rig, array
+from support.work_rig import SECOND, Worker, failures, opened, search
 
 BELOW_100 = shape(n={"type": "integer", "maximum": 99})
 

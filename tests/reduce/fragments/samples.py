@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.reduce.fragments.stats import Stats
+from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.split import Fragment
 from reduce.fragments.counting import count_observations, of_everyone
 from reduce.policies.samples import FIRST_US, observed
 

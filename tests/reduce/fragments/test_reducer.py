@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from headrace.reduce.fragments import reducer as module
 from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, UserFragments
 from headrace.reduce.fragments.stats import STATS
+from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.split import Fragment
 from reduce.fragments.counting import count_observations, of_user
 
 REDUCER = FragmentReducer()
@@ -68,9 +68,8 @@ def test_any_order_and_any_split_give_the_same_bytes(given_: list[dict[str, Any]
     if whole is not None and found is not None:
         assert REDUCER.pack(found) == REDUCER.pack(whole)
         oracle = of_user(count_observations((seq, 1000 + seq, one) for seq, one in told), "u")
-        assert {key: STATS.pack(stats) for key, stats in found.stats.items()} == {
-            k: STATS.pack(s) for k, s in oracle.items()
-        }
+        packed = {key: STATS.pack(stats) for key, stats in found.stats.items()}
+        assert packed == {key: STATS.pack(stats) for key, stats in oracle.items()}
 
 
 @given(st.lists(FRAGMENTS, max_size=20), st.integers(0, 20))

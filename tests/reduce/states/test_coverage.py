@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.engine.derive.state_job import blocks, windows
 from headrace.format.ranges import Range
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.states.coverage import base, missing, unused_states
 from headrace.schema.descriptor.nodes import Event, EventField, Feature, Life, Table

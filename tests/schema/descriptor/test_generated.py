@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from headrace.schema.descriptor.generated import json_schema, make_lens
-from headrace.schema.descriptor.nodes import Event, EventField
-from headrace.schema.descriptor.values import UNFIT, coerce_value
+from headrace.schema.descriptor.nodes import UNFIT, Event, EventField, coerce_value
 from headrace.schema.diff import judge
 from headrace.schema.document import Validator, problems
 from headrace.schema.lens.document import parse

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 
-from engine.derive.workers import Worker as Idle
-from engine.derive.workers import opened, searched
 from headrace.server.routes.details import DetailsRoute
 from headrace.server.routes.index_status import IndexStatusRoute
 from headrace.server.routes.openapi import document
@@ -21,6 +19,8 @@ from server.registries import name_of, post
 from support.engine_rig import array
 from support.log_stream import SEARCH, Logs
 from support.plain_worker import Worker
+from support.work_rig import Worker as Idle
+from support.work_rig import opened, searched
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess

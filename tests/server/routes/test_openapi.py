@@ -16,7 +16,7 @@ from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.errors import BadRequest, every_error
 from headrace.format import offset as offsets
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.reduce.work_units import Result, Settled, Unit
 from headrace.server.routes import (
     enhancement,

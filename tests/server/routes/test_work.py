@@ -11,7 +11,6 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from engine.derive.workers import SCHEMA, make, search
 from headrace.config import Config, StorageConfig
 from headrace.engine.assembly import Engine
 from headrace.reduce.work_units import Unit
@@ -19,6 +18,7 @@ from headrace.server.routes import openapi, work
 from headrace.storage.keys import KeyStore
 from headrace.storage.objects import Objects
 from server.registries import name_of, post
+from support.work_rig import SCHEMA, make, search
 
 if TYPE_CHECKING:
     import httpx2

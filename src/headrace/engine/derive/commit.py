@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headrace.engine.derive import failures, leases
+from headrace.engine.derive import leases
 from headrace.engine.derive.job import Job, JobCommitter, JobTable
-from headrace.engine.derive.stall_limit import StallLimit
+from headrace.engine.derive.leases import StallLimit
 from headrace.engine.log.batch import Batch
 from headrace.errors import BadRequest
 from headrace.reduce.work_units import Outcome, Result, Settled, Unit
@@ -117,7 +117,9 @@ class _Settling:
                 return "gone", None
             error = "an object that it reads is listed, and not in the store"
         if error is not None:
-            outcome = failures.fail(self._work, row.stream, unit, error, self._batch.now_us, whole=job.fails_whole)
+            outcome = leases.record_failure(
+                self._work, row.stream, unit, error, self._batch.now_us, whole=job.fails_whole
+            )
             if outcome == "parked":
                 job.parked(self._batch, unit, error)
             return outcome, error

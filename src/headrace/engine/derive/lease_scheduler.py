@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -15,15 +14,13 @@ from headrace.engine.derive import commit as committing
 from headrace.engine.derive import leases
 from headrace.engine.derive.commit import Committed, Leased
 from headrace.engine.derive.job import Job, JobTable
-from headrace.engine.derive.leases import LeaseLost
-from headrace.engine.derive.overview import NAMED, Overview, overview
+from headrace.engine.derive.leases import LeaseLost, StallLimit
 from headrace.engine.derive.planner import Planner, WorkPlan
-from headrace.engine.derive.stall_limit import StallLimit
-from headrace.engine.derive.workers import WorkerList
+from headrace.engine.derive.work_overview import NAMED, Overview, WorkerList, overview
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.stream import Stream
-from headrace.engine.runtime.background import BackgroundThread
+from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread
 from headrace.errors import HeadraceError, NotFound
 from headrace.reduce.work_units import JOBS, JobName, Result, Unit
 from headrace.storage.database import Connection
@@ -34,8 +31,6 @@ from headrace.types import Clock
 
 Returned = TypeVar("Returned")
 Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
-
-log = logging.getLogger("headrace.work")
 
 #: Units in one lease.
 MOST_UNITS = 256
@@ -79,8 +74,12 @@ class LeaseScheduler:
         self._planning = asyncio.Lock()
         self.workers = WorkerList(self.ttl_us)
         self._stall = StallLimit(round(config.stall_s * 1e6), self.ttl_us)
-        self._granted = asyncio.Event()
-        self._timer: asyncio.Task[None] | None = None
+        self._expiry = BackgroundLoop(
+            "headrace.work",
+            self._expire_due,
+            failed="leases that have expired were not ended, which is tried again",
+            retry_s=_EXPIRE_AGAIN_S,
+        )
 
     def prepare(self, commit: Callable[[Callable[[Batch], None]], None]) -> None:
         """Let every stream be looked at again where another number of entries is worth the work now."""
@@ -100,14 +99,11 @@ class LeaseScheduler:
 
     def start(self) -> None:
         """End leases by time from now on."""
-        self._timer = asyncio.create_task(self._expire_forever())
+        self._expiry.start()
 
     async def stop(self) -> None:
         """Let go of threads and files."""
-        if self._timer is not None:
-            self._timer.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._timer
+        await self._expiry.stop()
         async with self._planning:
             await self._threads.stop()
 
@@ -143,22 +139,14 @@ class LeaseScheduler:
         if not self._rows.is_due(stream.id):
             await self._apply(lambda batch: Work(batch.connection).mark(stream.id, batch.now_us))
 
-    async def _expire_forever(self) -> None:
-        while True:
-            self._granted.clear()
-            expires_us = self._rows.next_expiry()
-            delay_s = None
-            if expires_us is not None:
-                # No longer than a lease lasts, since the clock may be set.
-                delay_s = max(_LEAST_DELAY_S, min((expires_us - self._clock.now_us()) / 1e6, self.config.lease_s))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await self._granted.wait()
-            try:
-                await self._expire(self._clock.now_us())
-            except Exception as reason:
-                log.warning("leases that have expired were not ended, which is tried again: %s", reason)
-                await asyncio.sleep(_EXPIRE_AGAIN_S)
+    async def _expire_due(self) -> float | None:
+        """End the leases that have expired; returns after how long the next one expires, if any is held."""
+        await self._expire(self._clock.now_us())
+        expires_us = self._rows.next_expiry()
+        if expires_us is None:
+            return None
+        # No longer than a lease lasts, since the clock may be set.
+        return max(_LEAST_DELAY_S, min((expires_us - self._clock.now_us()) / 1e6, self.config.lease_s))
 
     async def _expire(self, now_us: int) -> None:
         """End the leases that have expired at a moment."""
@@ -220,7 +208,7 @@ class LeaseScheduler:
         )
         if granted is None:
             return None
-        self._granted.set()
+        self._expiry.wake()
         return Grant(*granted)
 
     async def heartbeat(self, id: str, token: int, done: int, total: int) -> tuple[int, list[str]]:

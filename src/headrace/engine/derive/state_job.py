@@ -22,13 +22,18 @@ import msgspec
 from headrace import decoding
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner, StreamPlan
-from headrace.engine.derive.levels import counted_levels
-from headrace.engine.derive.readable import OwnedRange, SegmentPart, owned_ranges
-from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
+from headrace.engine.derive.unit_cutter import (
+    OwnedRange,
+    PlannedUnit,
+    SegmentPart,
+    UnitCutter,
+    counted_levels,
+    owned_ranges,
+)
 from headrace.engine.log.batch import Batch
 from headrace.format.object_names import STATES, parse_state_key, state_key
 from headrace.format.ranges import Range, size, without
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.reduce.states.coverage import base, missing, span, unused_states
 from headrace.reduce.states.definition import Definition, Definitions
 from headrace.reduce.work_units import FOLDED, JobName, Unit

@@ -11,15 +11,14 @@ import msgspec
 
 from headrace import decoding
 from headrace.engine.entities.entity_type import EntityType, dedupe_key
+from headrace.engine.entities.write.store_observations import TypeBatch, source_of
 from headrace.engine.entities.write.store_request import Draft, ObservationWrite, Typed
-from headrace.engine.entities.write.type_batch import TypeBatch, source_of
 from headrace.errors import BadRequest, NoSchemaForEntityType
 from headrace.profiles.hook import Hook
 from headrace.schema.entity import names
-from headrace.schema.entity.answer import EntityOutcome, refusal
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import Observation, encode
-from headrace.schema.entity.request import RequestOptions, make_store_request
+from headrace.schema.entity.request import EntityOutcome, RequestOptions, make_store_request, refusal
 from headrace.schema.entries import Failure, read
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities, SourceRange, Sources

@@ -22,10 +22,10 @@ from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import create_managed
 from headrace.engine.log.stream import Stream
 from headrace.errors import CorruptData
-from headrace.extract.erasure_mask import Targets
-from headrace.extract.erasure_mask import load as load_targets
+from headrace.extract.erasure import Targets
+from headrace.extract.erasure import load as load_targets
 from headrace.format import entity_registry as format_
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of

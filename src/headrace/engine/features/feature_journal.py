@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.engine.features.apply_change import create
 from headrace.engine.features.registry import EVENTS, AppliedChange, FeatureDocument, load
 from headrace.engine.features.source import EventSource, SourceRules, source_of
 from headrace.engine.features.stream_changes import created, evolved
 from headrace.engine.history.journal import Journal, ReportProblem
 from headrace.engine.history.stored_events import Events
+from headrace.engine.log.append import dedupe_horizon
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.deduplication import dedupe_horizon
-from headrace.engine.log.lifecycle import save_registry
+from headrace.engine.log.lifecycle import create_managed, save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format import feature_registry as format_
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.descriptor.nodes import Event, Life
 from headrace.schema.registry import Registry
@@ -139,7 +138,8 @@ def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[]
     """Let the stream of an event source become what the source is now."""
     row = batch.streams.by_name(EVENTS + name)
     if row is None or row.state == DELETED:
-        create(batch, created(EVENTS + name, events[-1]), new_epoch())
+        made = created(EVENTS + name, events[-1])
+        create_managed(batch, made.registry, made.rules.dump(), new_epoch(), made.retention_age_us)
         return
     if not row.managed:
         report(f"{row.name!r} is the stream of an event source, and somebody else's")

@@ -15,7 +15,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, TimedOut
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.replay import KeyMoment, Question, Replay, ReplayStart, find_start
 from headrace.reduce.states.fold import runs_of_batch

@@ -48,10 +48,15 @@ class FeatureDocument(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def root_of(self, name: str) -> str:
         """The event source that a node leads back to."""
-        node = self.nodes[name]
-        while not isinstance(node, Event):
-            node = self.nodes[node.upstream]
-        return node.name
+        return root_of(self.nodes, name)
+
+
+def root_of(nodes: Mapping[str, Node], name: str) -> str:
+    """The event source that a node leads back to."""
+    node = nodes[name]
+    while not isinstance(node, Event):
+        node = nodes[node.upstream]
+    return node.name
 
 
 def load(row: FeatureRegistryRow) -> FeatureDocument:

@@ -13,9 +13,8 @@ from typing import BinaryIO
 import msgspec
 
 from headrace.config import StorageConfig
-from headrace.engine.history.publication import Built
-from headrace.engine.history.seal_pace import SealPace
-from headrace.engine.history.snapshot import Snapshot
+from headrace.engine.history.publication import Built, Snapshot
+from headrace.engine.history.seal_watch import SealPace
 from headrace.engine.log.expiry import lifetime_steps
 from headrace.errors import CorruptData
 from headrace.format.body_compression import LEAST_BYTES

@@ -22,6 +22,7 @@ from headrace.engine.history.recovery import StreamLocation, newest_valid
 from headrace.errors import CorruptData
 from headrace.format import object_names
 from headrace.format.companion.layout import PartFile
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import Manifest, Segment
 from headrace.format.object_names import (
     COMPANIONS,
@@ -31,7 +32,6 @@ from headrace.format.object_names import (
     parse_state_key,
     state_key,
 )
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.types import JSON, media_type

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from headrace.engine.log.batch import Batch, Operation
-from headrace.engine.log.deduplication import assign_seqs
 from headrace.engine.log.stream import Head, Producer, Stream, deleted
 from headrace.engine.log.stream_registry import StreamRegistry, stored_keys
 from headrace.errors import (
@@ -20,9 +19,15 @@ from headrace.errors import (
     StreamClosed,
 )
 from headrace.schema.entries import entries_of
+from headrace.storage.dedupe import Dedupe, FirstEvent
 from headrace.storage.streams import LIVE
 from headrace.storage.wal import Stored, pack_body
 from headrace.types import MAX_AHEAD_US
+
+if TYPE_CHECKING:
+    from headrace.engine.log.append_hook import AppendHook
+    from headrace.engine.log.batch import Batch
+    from headrace.engine.log.stream import Head, Stream
 
 
 class Terms(NamedTuple):
@@ -257,3 +262,37 @@ def check_ahead(timestamp_us: int | None, now_us: int) -> None:
     """Refuse a time that would drag all later ones into the future."""
     if timestamp_us is not None and timestamp_us > now_us + MAX_AHEAD_US:
         raise BadRequest("Stream-Timestamp lies more than 60 s ahead", field="Stream-Timestamp")
+
+
+def assign_seqs(batch: Batch, stream: Stream, head: Head, keys: list[str | None], at_us: int) -> list[int]:
+    """The sequence number of each entry: the next ones in order, and for a key that is known that of its first."""
+    assert head.registry is not None and head.registry.hook is not None
+    seq_by_key = find_remembered(batch, stream.id, head, head.registry.hook, keys, at_us)
+    seqs: list[int] = []
+    due = head.next_seq
+    for key in keys:
+        first = due if key is None else seq_by_key.setdefault(key, due)
+        if first == due:
+            due += 1
+            if key is not None:
+                batch.firsts[stream.id, key] = FirstEvent(first, at_us)
+        seqs.append(first)
+    return seqs
+
+
+def find_remembered(
+    batch: Batch, stream: int, head: Head, hook: AppendHook, keys: list[str | None], at_us: int
+) -> dict[str, int]:
+    """The keys that are remembered at a moment, and the events that had them first."""
+    distinct_keys = [key for key in dict.fromkeys(keys) if key is not None]
+    firsts = {key: batch.firsts[stream, key] for key in distinct_keys if (stream, key) in batch.firsts}
+    missing_keys = [key for key in distinct_keys if key not in firsts]
+    if missing_keys:
+        firsts |= Dedupe(batch.connection).find(stream, missing_keys)
+    since, since_us = dedupe_horizon(hook, head.next_seq, at_us)
+    return {key: first.seq for key, first in firsts.items() if first.seq >= since and first.at_us > since_us}
+
+
+def dedupe_horizon(hook: AppendHook, next_seq: int, now_us: int) -> tuple[int, int]:
+    """From which event, and after which moment, keys are remembered."""
+    return max(hook.dedupe_since, next_seq - hook.most_keys), now_us - hook.window_us

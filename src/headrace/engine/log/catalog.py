@@ -12,9 +12,9 @@ from itertools import islice
 import msgspec
 
 from headrace.engine.log.append_hook import AppendHooks
+from headrace.engine.log.batch import WalNameFilter
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.log.wal_names import WalNameFilter
 from headrace.errors import CorruptData, HeadraceError
 from headrace.schema.registry import Registry
 from headrace.storage.database import SQLiteError

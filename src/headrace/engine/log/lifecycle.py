@@ -262,6 +262,14 @@ def store_registry(batch: Batch, stream: int, registry: Registry, revision: int)
     Verifications(batch.connection).outdate(stream, registry.current_version, batch.now_us)
 
 
+def require_free_name(batch: Batch, name: str) -> StreamRow | None:
+    """The deleted stream of this name, if there is one; refuses a name that another stream has."""
+    existing = batch.streams.by_name(name)
+    if existing is not None and existing.state != DELETED:
+        raise Conflict(f"the stream {name} exists already and is somebody else's: delete or rename it", stream=name)
+    return existing
+
+
 def create_managed(
     batch: Batch,
     registry: Registry,
@@ -272,9 +280,7 @@ def create_managed(
 ) -> int:
     """The stream of something that manages it, or of the server itself; refuses a name that is taken."""
     name = registry.schema
-    existing = batch.streams.by_name(name)
-    if existing is not None and existing.state != DELETED:
-        raise Conflict(f"the stream {name} exists already and is somebody else's: delete or rename it", stream=name)
+    existing = require_free_name(batch, name)
     if existing is not None:
         batch.streams.remove(existing.id)
     row = StreamRow(

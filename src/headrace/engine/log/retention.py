@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from headrace.engine.log import read as reading
+from headrace.engine.log.append import dedupe_horizon
 from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.deduplication import dedupe_horizon
 from headrace.engine.log.forks import read_by_forks
 from headrace.engine.log.lifecycle import Chore, Delete, StreamChange, make_done_callback, run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
+from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError
 from headrace.storage.dedupe import Dedupe, Idempotency
 from headrace.storage.published import Placed, Published
@@ -29,8 +29,6 @@ from headrace.storage.streams import DELETED, LIVE, Streams
 from headrace.storage.verifications import KEPT, KEPT_US, Verifications
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Steps
-
-log = logging.getLogger("headrace.engine")
 
 SWEEP_S = 10.0
 _STREAMS = 500
@@ -244,18 +242,15 @@ class Sweeper:
         self._published = published
         self._hooks = hooks
         self.held_from = held_from
-        self._task: asyncio.Task[None] | None = None
+        self._loop = BackgroundLoop("headrace.engine", self._sweep_again, failed="a sweep failed", retry_s=SWEEP_S)
 
     def start(self) -> None:
         """Sweep every few seconds from now on."""
-        self._task = asyncio.create_task(self._sweep_forever())
+        self._loop.start(after_s=SWEEP_S)
 
     async def stop(self) -> None:
         """Sweep no more by itself."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._loop.stop(timeout_s=0)
 
     async def sweep(self) -> None:
         """Expire, retain, persist accesses and purge, once."""
@@ -265,13 +260,9 @@ class Sweeper:
                 await step()
         await asyncio.to_thread(self._writer.reserve.restock)
 
-    async def _sweep_forever(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            try:
-                await self.sweep()
-            except Exception:
-                log.exception("a sweep failed; the next one tries again")
+    async def _sweep_again(self) -> float:
+        await self.sweep()
+        return SWEEP_S
 
     async def _purge(self) -> None:
         await self._run_out(Purge)

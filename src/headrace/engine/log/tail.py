@@ -6,7 +6,7 @@ from functools import partial
 from typing import Protocol
 
 from headrace.engine.log.stream import Stream
-from headrace.engine.runtime.slices import FEW, Slices
+from headrace.engine.runtime.event_loop import FEW, Slices
 from headrace.errors import Overloaded
 
 

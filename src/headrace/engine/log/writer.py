@@ -23,9 +23,8 @@ from time import monotonic
 from uuid import uuid4
 
 from headrace.config import Config
-from headrace.engine.log.batch import Batch, Operation, commit_alone
+from headrace.engine.log.batch import Batch, Operation, WalNameFilter, commit_alone
 from headrace.engine.log.stream import Stream
-from headrace.engine.log.wal_names import WalNameFilter
 from headrace.errors import CorruptData, Fenced, HeadraceError, Overloaded, Unavailable
 from headrace.storage import database
 from headrace.storage.database import Connection, DiskFull, SQLiteError
@@ -402,6 +401,3 @@ def _refuse(operations: list[Operation], reason: Exception, failure_id: str = ""
         else:
             message = "the server failed while committing; nothing was written, and its log has the details"
             operation.error = HeadraceError(message, request_id=failure_id)
-
-
-log = logging.getLogger("headrace.writer")

@@ -16,20 +16,16 @@ import pyarrow.compute as pc
 
 from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.search.archive import Archive, IndexedRange, SearchSnapshot
-from headrace.engine.search.attempts import tried
-from headrace.engine.search.definitions import Defined
-from headrace.engine.search.documents import Documents
-from headrace.engine.search.hits import Missing
-from headrace.engine.search.walk import Walk
-from headrace.extract.match.columns import Window
+from headrace.engine.search.archive import Archive, IndexedRange, SearchSnapshot, tried
+from headrace.engine.search.companion_coverage import Defined
+from headrace.engine.search.scan import Documents, Missing, Walk
 from headrace.extract.match.evaluate import Evaluator, query_fields
-from headrace.extract.match.selection import within
+from headrace.extract.match.selection import Window, within
 from headrace.extract.match.tally import Tally
 from headrace.format.companion import tables
 from headrace.format.companion.layout import PartName
 from headrace.format.companion.memory import MemoryCompanion
-from headrace.format.companion.rows import ColumnGroup, Rows
+from headrace.format.companion.reader import ColumnGroup, CompanionReader
 from headrace.query import predicate
 from headrace.query.search import SummaryParts
 from headrace.query.values import values
@@ -221,7 +217,7 @@ class _Aggregate:
             table = table.filter(pc.fill_null(pc.less_equal(pc.list_value_length(table[name]), 1), True))
         return table.select([*names, *(f"t.{at}" for at, _ in enumerate(self._trees))])
 
-    def _many(self, companion: Rows) -> list[str]:
+    def _many(self, companion: CompanionReader) -> list[str]:
         """The columns of dimensions that are not asked for, and may have several values."""
         left = [name for name in self._whole.dimensions if name not in self._rollup.dimensions]
         return [f"f.{name}" for name in left if companion.fields[name].many]

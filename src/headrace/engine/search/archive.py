@@ -1,6 +1,7 @@
-"""What answers are computed from: the companions of a stream in files, in memory those of the rest, stored events.
+"""What searches read: the companions of a stream in files, those of the rest in memory, and stored events.
 
-Everything here is for threads. A thread borrows a connection of its own for one answer.
+Everything here is for threads. A thread borrows a connection for one answer, and computes it from a snapshot of the
+stream. Where events move or vanish meanwhile, the answer is computed again.
 """
 
 from __future__ import annotations
@@ -10,30 +11,28 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.config import Config
 from headrace.deadline import Deadline
-from headrace.engine.history.stored_events import Events, EventsMoved
+from headrace.engine.history.stored_events import Events, EventsMoved, MissingObjects
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.auto_tune import beside_companions
 from headrace.engine.search.blocks import Blocks, Room
-from headrace.engine.search.companion_cover import may_answer, span, widest
-from headrace.engine.search.companion_coverage import CompanionCoverage
-from headrace.engine.search.definitions import Defined, Definitions
-from headrace.errors import BadRequest, CorruptData
+from headrace.engine.search.companion_coverage import CompanionCoverage, Defined, Definitions, may_answer, span, widest
+from headrace.errors import BadRequest, CorruptData, NotFound, Unavailable
 from headrace.format.companion.layout import Companion, PartName
-from headrace.format.companion.rows import Rows
+from headrace.format.companion.reader import CompanionReader
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range, without
-from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce import duck
 from headrace.reduce.groups import GroupLimits
 from headrace.storage import database
 from headrace.storage.companion_files import CompanionFiles
-from headrace.storage.objects import Objects
+from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.streams import LIVE, Streams
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class CoveredRange(NamedTuple):
 class IndexedRange(NamedTuple):
     """Events ``start`` to ``stop``, and a companion that describes them, and perhaps others."""
 
-    companion: Rows
+    companion: CompanionReader
     start: int
     stop: int
     #: The least and the greatest primary time in ms that it holds.
@@ -251,3 +250,35 @@ class Archive:
                 self._idle.append(link)
                 return
         link.connection.close()
+
+
+T = TypeVar("T")
+
+_TRIES = 5
+
+
+def tried(archive: Archive, stream: Stream, head: Head, defined: Defined, answer: Callable[[SearchSnapshot], T]) -> T:
+    """What can be answered from a look at a stream as of a head; looks again where that has changed meanwhile."""
+    missing = MissingObjects()
+    for _ in range(_TRIES):
+        try:
+            with archive.snapshot(stream, head, defined) as snapshot:
+                return answer(snapshot)
+        except (EventsMoved, ObjectMissing) as reason:
+            if stream.head.state != LIVE:
+                raise NotFound("the stream was deleted", stream=stream.name) from reason
+            if isinstance(reason, ObjectMissing):
+                missing.note(reason)
+    raise Unavailable("the events of the stream keep moving; try again", retry_after=1, reason="moving")
+
+
+@contextmanager
+def trusting(archive: Archive, covered: CoveredRange) -> Iterator[None]:
+    """A companion whose files cannot be read is used no more; what it describes is still in the segments."""
+    try:
+        yield
+    except CorruptData as reason:
+        if covered.companion is None:
+            raise
+        archive.distrust(covered.companion, reason)
+        raise EventsMoved("a companion cannot be read") from reason

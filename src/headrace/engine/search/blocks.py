@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import CHUNK_BYTES, CHUNK_ROWS, Chunk, Events
 from headrace.engine.runtime.allocators import drop_mapped_pages
-from headrace.engine.search.definitions import Defined
+from headrace.engine.search.companion_coverage import Defined
 from headrace.extract.columns import Extractor
 from headrace.extract.postings import in_memory
 from headrace.format.companion import tables

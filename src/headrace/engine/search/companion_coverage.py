@@ -1,20 +1,143 @@
-"""Which companions answer for a stream; what they leave out has to be read from segments and the log."""
+"""What is defined to be derived from a stream, and which companions answer for it.
+
+What companions leave out is read from segments and the log.
+"""
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
+
+import msgspec
 
 from headrace.engine.log.stream import Stream
-from headrace.engine.search.companion_cover import is_current, may_answer, widest
-from headrace.engine.search.definitions import Defined, Definitions
 from headrace.format.companion.layout import Companion
+from headrace.format.ranges import Range, merge_ranges
+from headrace.query.definition import Definition
+from headrace.schema.registry import Registry
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp
+from headrace.storage.registries import Registries
+from headrace.storage.streams import StreamRow
+
+_MAX_DEFINITIONS = 512
+
+
+class Hashes(NamedTuple):
+    """What a companion must hold to be up to date: field → hash, rollup → hash."""
+
+    fields: dict[str, str]
+    rollups: dict[str, str]
+
+
+class Defined:
+    """What a revision of a registry says is to be derived."""
+
+    def __init__(self, registry: Registry, definition: Definition) -> None:
+        self.registry = registry
+        self.definition = definition
+        self._hashes: dict[int, Hashes] = {}
+
+    def hashes(self, through_version: int) -> Hashes:
+        """Of everything that is defined, for events of versions up to this one."""
+        hashes = self._hashes.get(through_version)
+        if hashes is None:
+            definition, search = self.definition, self.definition.search
+            hashes = self._hashes[through_version] = Hashes(
+                {name: definition.field_hash(name, through_version) for name in search.fields},
+                {name: definition.rollup_hash(name, through_version) for name in search.rollups},
+            )
+        return hashes
+
+
+class Definitions:
+    """A bounded cache over the stored registries."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[int, int], Defined | None] = OrderedDict()
+
+    def stored(self, registries: Registries, row: StreamRow) -> Defined | None:
+        """What the newest revision in the database says; None where a stream has no search configuration."""
+
+        def load() -> Registry:
+            return Registry.load(msgspec.json.decode(registries.document(row.id, row.revision)))
+
+        return self.of(row.id, row.revision, load) if row.revision else None
+
+    def of(self, stream: int, revision: int, load: Callable[[], Registry]) -> Defined | None:
+        """What a revision says, which is loaded where it is not known yet."""
+        mark = stream, revision
+        with self._lock:
+            if mark in self._kept:
+                self._kept.move_to_end(mark)
+                return self._kept[mark]
+        registry = load()
+        definition = Definition.of(registry)
+        defined = None if definition is None else Defined(registry, definition)
+        with self._lock:
+            self._kept[mark] = defined
+            while len(self._kept) > _MAX_DEFINITIONS:
+                self._kept.popitem(last=False)
+        return defined
+
+
+def span(companion: Companion) -> Range:
+    """The entries that a companion describes."""
+    return Range(companion.first_seq, companion.end_seq)
+
+
+def may_answer(companion: Companion, defined: Defined, fields: Collection[str], rollups: Collection[str] = ()) -> bool:
+    """Whether a companion holds these fields and rollups as they are defined now."""
+    wanted = defined.hashes(companion.through_version)
+    return all(companion.fields.get(name, "") == wanted.fields.get(name) for name in fields) and all(
+        companion.rollups.get(name, "") == wanted.rollups.get(name) for name in rollups
+    )
+
+
+def is_current(companion: Companion, defined: Defined) -> bool:
+    """Whether a companion holds everything that is defined now."""
+    wanted = defined.hashes(companion.through_version)
+    return (
+        companion.keys
+        and wanted.fields.items() <= companion.fields.items()
+        and wanted.rollups.items() <= companion.rollups.items()
+    )
+
+
+def widest(companions: Iterable[Companion]) -> list[Companion]:
+    """Of companions that overlap the one of a higher level, or the wider, or what was given later; in order."""
+    chosen: list[Companion] = []
+    firsts: list[int] = []
+    for companion in sorted(reversed(list(companions)), key=lambda one: (-one.level, -one.count)):
+        at = bisect_right(firsts, companion.first_seq)
+        is_after_the_one_before = not at or chosen[at - 1].end_seq <= companion.first_seq
+        if is_after_the_one_before and (at == len(chosen) or companion.end_seq <= firsts[at]):
+            chosen.insert(at, companion)
+            firsts.insert(at, companion.first_seq)
+    return chosen
+
+
+def replaced(listed: list[Companion], defined: Defined, start: int) -> list[str]:
+    """The names of companions that are of no more use: others have their entries from ``start`` on."""
+    chosen = widest(companion for companion in listed if is_current(companion, defined))
+    kept = {companion.name for companion in chosen if companion.end_seq > start}
+    covered = merge_ranges([Range(-1, start), *map(span, chosen)])
+    firsts = [first for first, _ in covered]
+    return [
+        companion.name
+        for companion in listed
+        if companion.name not in kept
+        and companion.end_seq <= covered[bisect_right(firsts, companion.first_seq) - 1].end
+    ]
+
 
 #: Companions that are kept decoded, of all streams together, and questions that are kept answered of each.
-_KEPT = 20_000
-_QUESTIONS = 64
+_MAX_COMPANIONS = 20_000
+_MAX_QUESTIONS = 64
 
 Question = tuple[int, frozenset[str] | None, frozenset[str], bool]
 
@@ -70,7 +193,7 @@ class CompanionCoverage:
         question = registry.revision, field_names, frozenset(rollups), keys
         answer = cached.answers.get(question)
         if answer is None:
-            if len(cached.answers) >= _QUESTIONS:
+            if len(cached.answers) >= _MAX_QUESTIONS:
                 cached.answers.clear()
             answer = cached.answers[question] = _answering(cached.companions, defined, *question[1:])
         start = max(stream.head.first_seq, defined.registry.readable_from)
@@ -83,7 +206,7 @@ class CompanionCoverage:
             self._forget(stream.id)
             cached = self._known[stream.id] = _Known(stamp, self._companions.listed(stream.id))
             self._kept += len(cached.companions)
-            while self._kept > _KEPT and len(self._known) > 1:
+            while self._kept > _MAX_COMPANIONS and len(self._known) > 1:
                 self._forget(next(iter(self._known)))
         self._known.move_to_end(stream.id)
         return cached

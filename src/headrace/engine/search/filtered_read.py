@@ -14,18 +14,15 @@ from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.log.read import not_representable
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamSchema
-from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot
-from headrace.engine.search.attempts import tried, trusting
-from headrace.engine.search.definitions import Defined
-from headrace.engine.search.documents import Documents
+from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot, tried, trusting
+from headrace.engine.search.companion_coverage import Defined
+from headrace.engine.search.scan import Documents
 from headrace.errors import NotRepresentable
-from headrace.extract.match import columns
-from headrace.extract.match.columns import Window
 from headrace.extract.match.evaluate import Evaluator, query_fields
-from headrace.extract.match.selection import Selection, within
+from headrace.extract.match.selection import Selection, Window, growing_windows, within
 from headrace.extract.match.tally import Tally
 from headrace.format.companion.layout import KEYS, PartName
-from headrace.format.companion.rows import Rows
+from headrace.format.companion.reader import CompanionReader
 from headrace.query import predicate
 from headrace.query.filter import Filter, Filtered, Limits
 from headrace.types import Piece
@@ -132,7 +129,7 @@ class _Read:
         first = companion.first_seq
         evaluator = Evaluator(companion, self._search, self._tally)
         groups = evaluator.columns.groups("odd")
-        for window in columns.growing_windows(groups, piece.start - first, piece.stop - first, backward=False):
+        for window in growing_windows(groups, piece.start - first, piece.stop - first, backward=False):
             start = first + window.start
             odd = set(within(evaluator.odd, window.start, window.stop).tolist())
             rows = evaluator.select(self._tree, window).rows().tolist()
@@ -140,7 +137,7 @@ class _Read:
             seqs = [start + row for row in (sorted({*rows, *odd}) if odd else rows) if keyed is None or keyed[row]]
             yield CandidateRows(seqs, {start + row for row in odd}, first + window.stop)
 
-    def _keyed(self, companion: Rows, window: Window) -> list[bool] | None:
+    def _keyed(self, companion: CompanionReader, window: Window) -> list[bool] | None:
         if self._key is None:
             return None
         rows = within(companion.rows(KEYS, self._key), window.start, window.stop)

@@ -1,6 +1,6 @@
 """The job that indexes events into companions, and merges companions.
 
-A fixed number of neighbours of one level are merged into one of the next (see ``engine.derive.levels``).
+A fixed number of neighbours of one level are merged into one of the next (see ``engine.derive.unit_cutter``).
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ from typing import NamedTuple
 
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner, NothingDerivable, StreamPlan
-from headrace.engine.derive.levels import counted_levels
-from headrace.engine.derive.readable import OwnedRange, owned_ranges
-from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
+from headrace.engine.derive.unit_cutter import OwnedRange, PlannedUnit, UnitCutter, counted_levels, owned_ranges
 from headrace.engine.log.batch import Batch
-from headrace.engine.search.companion_cover import is_current, replaced, span, widest
-from headrace.engine.search.definitions import Defined, Definitions
+from headrace.engine.search.companion_coverage import Defined, Definitions, is_current, replaced, span, widest
 from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.object_names import COMPANIONS, companion_key, parse_companion_key

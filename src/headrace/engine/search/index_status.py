@@ -9,11 +9,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from headrace.engine.derive.readable import OwnedRange, owned_ranges
+from headrace.engine.derive.unit_cutter import OwnedRange, owned_ranges
 from headrace.engine.log.stream import Stream
-from headrace.engine.search.companion_cover import is_current, may_answer, span
-from headrace.engine.search.companion_coverage import CompanionCoverage
-from headrace.engine.search.definitions import Defined
+from headrace.engine.search.companion_coverage import CompanionCoverage, Defined, is_current, may_answer, span
 from headrace.errors import NotFound
 from headrace.format.companion.layout import KEYS, Companion, PartName
 from headrace.format.ranges import Range, merge_ranges

@@ -22,11 +22,11 @@ from headrace.engine.history.stored_events import MissingObjects
 from headrace.engine.log.read import owned_entries
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.auto_tune import beside_companions
-from headrace.engine.search.companion_cover import span, widest
+from headrace.engine.search.companion_coverage import span, widest
 from headrace.errors import CorruptData, NotFound, Unavailable
 from headrace.format.companion.layout import KEYS, Companion, PartName
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range, without
-from headrace.format.segment.decoded import DecodedCache
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions
 from headrace.storage.objects import ObjectMissing
@@ -36,7 +36,7 @@ from headrace.storage.wal import WalKeys
 
 if TYPE_CHECKING:
     from headrace.engine.search.archive import Archive
-    from headrace.format.companion.reader import FileCompanion
+    from headrace.format.companion.file_reader import FileCompanion
 
 _PARTS: tuple[PartName, ...] = ("columns", "postings")
 _TRIES = 5

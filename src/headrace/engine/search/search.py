@@ -7,28 +7,23 @@ search for the newest events ends as soon as the page is full.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.deadline import Deadline
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot
-from headrace.engine.search.attempts import tried
-from headrace.engine.search.definitions import Defined
-from headrace.engine.search.documents import Documents
-from headrace.engine.search.hits import Hit, SearchHits
-from headrace.engine.search.walk import Walk
+from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot, tried
+from headrace.engine.search.companion_coverage import Defined
+from headrace.engine.search.scan import Documents, Missing, Promoted, Walk
 from headrace.errors import BadRequest, OffsetGone
-from headrace.extract.match import columns
-from headrace.extract.match.columns import Window
 from headrace.extract.match.evaluate import Evaluator, families, query_fields
-from headrace.extract.match.scores import count, scores
-from headrace.extract.match.selection import Int32s, Selection, within
+from headrace.extract.match.selection import Selection, Window, by_group, growing_windows, within
 from headrace.extract.match.tally import Tally
-from headrace.extract.match.top_hits import Bounds, HeldHit, TopHits, sequence
+from headrace.extract.match.top_hits import Bounds, HeldHit, TopHits, count_rows, score_rows, sequence
 from headrace.format import offset as offsets
+from headrace.format.companion.postings import Int32s
 from headrace.query import predicate
 from headrace.query.request import SearchRequest
 from headrace.query.score import Statistics, scoring_clauses
@@ -39,6 +34,36 @@ from headrace.query.values import values
 _KEPT_ROWS = 4_000_000
 #: The part of the time in which words are counted at most.
 _COUNTING = 0.6
+
+
+class Hit(NamedTuple):
+    """An event that was found, with its place in the order as on the wire; no score where the order asks for none."""
+
+    seq: int
+    score: float | None
+    sort: list[Any]
+    event: Promoted
+
+
+class SearchHits(NamedTuple):
+    """The answer to a search among the events from ``start`` to ``stop``; from ``visible`` on it left them out.
+
+    ``total`` is the number of all matches, None where they were not counted. ``last`` is the place of the last hit of
+    a full page, on the wire.
+    """
+
+    start: int
+    stop: int
+    hits: list[Hit]
+    last: list[Any] | None
+    total: int | None
+    timed_out: bool
+    visible: int
+    missing: Missing
+    tally: Tally
+    peak_hits_held: int = 0
+    fetched_bytes: int = 0
+    families: tuple[str, ...] = ()
 
 
 def search(
@@ -112,7 +137,7 @@ class _Search:
         """Count what scores are computed from."""
         first = piece.companion.first_seq
         evaluator = self._evaluator(piece)
-        count(self._statistics, evaluator, piece.start - first, piece.stop - first)
+        count_rows(self._statistics, evaluator, piece.start - first, piece.stop - first)
         for document in self._odd(piece, evaluator, deadline).values():
             self._statistics.count(document)
 
@@ -149,14 +174,14 @@ class _Search:
         if key.is_offset:
             return sequence(evaluator.companion.first_seq, rows)
         if key.is_score:
-            return pa.array(scores(self._statistics, evaluator, rows))
+            return pa.array(score_rows(self._statistics, evaluator, rows))
         return evaluator.columns.first_values(f"f.{key.name}", rows)
 
     def _windows(self, evaluator: Evaluator, start: int, stop: int) -> Iterator[Window]:
         key = self._order[0]
         if key.field is None:
-            return columns.growing_windows(evaluator.columns.groups("odd"), start, stop, backward=self._backward)
-        return columns.by_group(evaluator.columns.groups(f"f.{key.name}"), start, stop, backward=self._backward)
+            return growing_windows(evaluator.columns.groups("odd"), start, stop, backward=self._backward)
+        return by_group(evaluator.columns.groups(f"f.{key.name}"), start, stop, backward=self._backward)
 
     def _bounds(self, evaluator: Evaluator, window: Window) -> Bounds | None:
         """What the first key can be in a window."""

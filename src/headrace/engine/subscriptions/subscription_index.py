@@ -10,8 +10,15 @@ import msgspec
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.stream import Stream
 from headrace.engine.subscriptions.ledger import Ledger, Stored
-from headrace.engine.subscriptions.snapshot import living, stream_of
-from headrace.engine.subscriptions.subscription import Link, Owner, Subscription, TooManyStreams, TooManySubscriptions
+from headrace.engine.subscriptions.subscription import (
+    Link,
+    Owner,
+    Subscription,
+    TooManyStreams,
+    TooManySubscriptions,
+    living,
+    stream_of,
+)
 from headrace.format import offset as offsets
 
 log = logging.getLogger("headrace.subscriptions")

@@ -13,11 +13,9 @@ import msgspec
 
 from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.log import Log
-from headrace.engine.subscriptions.announcer import Announcer
-from headrace.engine.subscriptions.delivery import Delivery, new_wake_id
+from headrace.engine.subscriptions.delivery import Announcer, Delivery, new_wake_id
 from headrace.engine.subscriptions.keyring import Keyring, token_invalid
 from headrace.engine.subscriptions.ledger import Apply, Ledger, Note
-from headrace.engine.subscriptions.snapshot import StreamView, first_pending, snapshot, stream_of
 from headrace.engine.subscriptions.subscription import (
     NO_KEY,
     Ack,
@@ -25,9 +23,13 @@ from headrace.engine.subscriptions.subscription import (
     InvalidRequest,
     NoPendingWork,
     Owner,
+    StreamView,
     Subscription,
     SubscriptionExists,
     SubscriptionNotFound,
+    first_pending,
+    snapshot,
+    stream_of,
 )
 from headrace.engine.subscriptions.subscription_index import Bounds, SubscriptionIndex
 from headrace.engine.subscriptions.wakes import Fenced, Wakes

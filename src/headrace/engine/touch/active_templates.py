@@ -12,8 +12,8 @@ import msgspec
 from headrace import decoding
 from headrace.engine.log.stream import Stream
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.settings import Templates
-from headrace.profiles.state_protocol.templates import Field, InvalidTemplate, Template
+from headrace.profiles.state_protocol.keys import Field, InvalidTemplate, Template
+from headrace.profiles.state_protocol.profile import Templates
 from headrace.storage.touch import TemplateRow
 from headrace.types import rfc3339
 
@@ -41,7 +41,7 @@ class ActiveTemplate:
         template = self.template
         fields = msgspec.json.encode(template.fields).decode()
         times = int(self.seen_ms * 1000), int(self.ttl_ms)
-        return TemplateRow(keys.text(template.id), template.entity, fields, self.active_from, *times)
+        return TemplateRow(keys.format_key(template.id), template.entity, fields, self.active_from, *times)
 
 
 class Verdict(NamedTuple):
@@ -201,7 +201,7 @@ class TemplateLog:
                 "type": kind,
                 "ts": rfc3339(int(time() * 1_000_000)),
                 "stream": stream.name,
-                "templateId": keys.text(template.id),
+                "templateId": keys.format_key(template.id),
                 "entity": template.entity,
                 "fields": [field.name for field in template.fields],
                 "encodings": [field.encoding for field in template.fields],

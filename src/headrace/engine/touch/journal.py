@@ -11,7 +11,7 @@ import mmap
 from itertools import islice
 
 from headrace.profiles.state_protocol.keys import Key, id_of
-from headrace.profiles.state_protocol.settings import Memory
+from headrace.profiles.state_protocol.profile import Memory
 
 _SPREAD = 0x9E3779B97F4A7C15
 #: The cells of a key lie in one line of memory, so that each key costs one page at most.

@@ -1,17 +1,136 @@
-"""Turns changes into touched keys: all go into the journal, and those with waiters into the bucket."""
+"""Turns changes into touched keys: all go into the journal, and those with waiters into the bucket.
+
+Under load, a budget decides whether the keys of rows are reported, only those with waiters, or only tables.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from functools import lru_cache
 
 from headrace.engine.touch.active_templates import ActiveTemplate, ActiveTemplates
-from headrace.engine.touch.counts import Counts
 from headrace.engine.touch.journal import TouchJournal
-from headrace.engine.touch.pressure import COARSE_ONLY, RESTRICTED, Pressure
 from headrace.engine.touch.waiters import Waiters
-from headrace.profiles.state_protocol.keys import Key, table_key
+from headrace.profiles.state_protocol.keys import Key, Template, table_key
 from headrace.profiles.state_protocol.messages import Change, touched_keys
-from headrace.profiles.state_protocol.templates import Template
+from headrace.profiles.state_protocol.profile import Touch
+
+_WINDOW_MS = 10_000
+
+
+class Counts:
+    """Totals since the journal was opened."""
+
+    def __init__(self) -> None:
+        self.rows = self.batches = self.empty_batches = 0
+        self.touches = self.table_touches = self.template_touches = 0
+        self.dropped = self.cold_keys = self.cold_templates = self.overflows = 0
+        self.waits_touched = self.waits_timed_out = self.waits_stale = 0
+        self.flushes = self.wakeups = self.timeouts = 0
+        self.wake_ms = self.wake_ms_max = self.timeout_ms = 0.0
+        self.activated = self.retired = self.evicted = self.denied = 0
+
+    def add(self, other: Counts) -> None:
+        """Count what others have counted."""
+        longest_ms = max(self.wake_ms_max, other.wake_ms_max)
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+        self.wake_ms_max = longest_ms
+
+    def left_out(self, keys: int, *, behind: bool) -> None:
+        """Keys that nobody waits for were not told: processing is behind, or they were more than a stream may spend."""
+        if behind:
+            self.cold_keys += keys
+        else:
+            self.dropped += keys
+
+    def waited(self, outcome: bool | str) -> None:
+        """A wait has ended so."""
+        if isinstance(outcome, str):
+            self.waits_stale += 1
+        elif outcome:
+            self.waits_touched += 1
+        else:
+            self.waits_timed_out += 1
+
+    def woke(self, ms: float, waiters: int) -> None:
+        """So many were woken, which took so long."""
+        self.wakeups += waiters
+        self.wake_ms += ms
+        self.wake_ms_max = max(self.wake_ms_max, ms)
+
+
+class Flushes:
+    """When the journal was flushed, over the last ten seconds."""
+
+    def __init__(self, now_ms: float) -> None:
+        self.began_ms = self.last_ms = now_ms
+        self._intervals: deque[tuple[float, float]] = deque(maxlen=4096)
+
+    def note(self, began_ms: float, now_ms: float) -> None:
+        """A bucket that began then was flushed now."""
+        self._intervals.append((now_ms, now_ms - self.last_ms))
+        self.began_ms, self.last_ms = began_ms, now_ms
+
+    def intervals(self, now_ms: float) -> tuple[float, float]:
+        """The longest time between flushes, and the 95th percentile."""
+        recent = sorted(length for at_ms, length in self._intervals if at_ms >= now_ms - _WINDOW_MS)
+        return (recent[-1], recent[min(len(recent) - 1, len(recent) * 95 // 100)]) if recent else (0.0, 0.0)
+
+
+IDLE, FINE, RESTRICTED, COARSE_ONLY = "idle", "fine", "restricted", "coarseOnly"
+
+
+class Pressure:
+    """What one stream has to spend on keys of rows, batch by batch."""
+
+    def __init__(self, touch: Touch, now_s: float) -> None:
+        self.touch = touch
+        #: How the last batch went.
+        self.mode = IDLE
+        #: Whether there is too much to process, and not only too much to tell.
+        self.lags = False
+        self._tokens = float(touch.fine_burst_tokens)
+        self._filled_s = now_s
+        self._room = 0
+        self._reserve = 0
+
+    def begin(self, lag: int, now_s: float, *, fine: bool, free: bool) -> None:
+        """A batch begins, so many entries behind; ``fine``: there are templates; ``free``: keys cost nothing."""
+        touch = self.touch
+        if lag >= touch.lag_degrade_fine_touches_at_source_offsets > 0 and not free:
+            self.lags = True
+        elif lag <= touch.lag_recover_fine_touches_at_source_offsets or free:
+            self.lags = False
+        grown = (now_s - self._filled_s) * touch.fine_tokens_per_second
+        self._tokens = min(touch.fine_burst_tokens, self._tokens + max(0.0, grown))
+        self._filled_s = now_s
+        self._room = int(min(touch.fine_touch_budget_per_batch, self._tokens))
+        self._reserve = touch.lag_reserved_fine_touch_budget_per_batch
+        if free:
+            self._room = 2**62
+        behind = RESTRICTED if self._reserve else COARSE_ONLY
+        self.mode = IDLE if not fine else behind if self.lags else FINE
+
+    def spend(self, keys: int) -> bool:
+        """Whether so many keys may be told; where not, the rest of the batch is restricted."""
+        if self.mode is not FINE:
+            return False
+        if keys > self._room:
+            self.mode = RESTRICTED
+            return False
+        self._room -= keys
+        self._tokens -= keys
+        return True
+
+    def spare(self, keys: int) -> bool:
+        """Whether so many keys that someone waits for may be told; where not, only tables are for the rest of it."""
+        self._reserve -= keys
+        if self._reserve < 0 and self.lags:
+            self.mode = COARSE_ONLY
+            return False
+        return True
+
 
 _ENTITIES = 4096
 _table_key = lru_cache(maxsize=_ENTITIES)(table_key)

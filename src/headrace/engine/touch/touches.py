@@ -11,15 +11,14 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.touch.active_templates import ActiveTemplates, TemplateLog, Verdict
-from headrace.engine.touch.counts import Counts
 from headrace.engine.touch.journal import TouchJournal
 from headrace.engine.touch.pace import Pace
+from headrace.engine.touch.processor import Counts
 from headrace.engine.touch.stream_touches import StreamTouches
 from headrace.engine.touch.waiters import Deadlines, Waiter
 from headrace.errors import NotFound, Overloaded
-from headrace.profiles.state_protocol.profile import StateProtocol
-from headrace.profiles.state_protocol.settings import Touch
-from headrace.profiles.state_protocol.templates import InvalidTemplate, Template
+from headrace.profiles.state_protocol.keys import InvalidTemplate, Template
+from headrace.profiles.state_protocol.profile import StateProtocol, Touch
 from headrace.profiles.table import load
 from headrace.storage.streams import LIVE
 from headrace.storage.touch import TouchRows
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.engine.log.log import Log
     from headrace.engine.log.stream import Stream
     from headrace.engine.log.tiers import Tiers
-    from headrace.engine.runtime.slices import Slices
+    from headrace.engine.runtime.event_loop import Slices
     from headrace.storage.database import Connection
 
 log = logging.getLogger("headrace.touch")

@@ -11,9 +11,8 @@ from itertools import takewhile
 from time import monotonic
 
 from headrace.errors import Overloaded
-from headrace.profiles.state_protocol.keys import Key, id_of
-from headrace.profiles.state_protocol.settings import Memory
-from headrace.profiles.state_protocol.templates import Template
+from headrace.profiles.state_protocol.keys import Key, Template, id_of
+from headrace.profiles.state_protocol.profile import Memory
 
 #: Waits end at ticks of this length, so that many share one timer.
 TICK_S = 0.05

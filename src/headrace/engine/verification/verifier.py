@@ -33,9 +33,9 @@ from headrace.engine.verification.verify_job import (
     fail_verification,
 )
 from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range
-from headrace.format.segment.body_runs import body_runs
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.columns import body_runs
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Trial
 from headrace.storage.database import Connection

@@ -14,8 +14,7 @@ import msgspec
 from headrace import decoding
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
-from headrace.engine.derive.readable import owned_ranges
-from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
+from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter, owned_ranges
 from headrace.engine.log.batch import Batch
 from headrace.format.object_names import COMPANIONS
 from headrace.format.ranges import Range, merge_ranges, without

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.table import KeyState

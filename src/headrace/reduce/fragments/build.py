@@ -10,7 +10,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.errors import CorruptData
-from headrace.format.state.writer import Packed
+from headrace.format.state_file import Packed
 from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, UserFragments
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.reduce.states.fold import runs_of_batch

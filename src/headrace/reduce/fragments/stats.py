@@ -13,8 +13,8 @@ import msgspec
 from headrace.operators.reducer import Reducer
 from headrace.reduce.fragments.shapes import NULL, shape_of
 from headrace.schema.canonical import value_text
+from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.split import Fragment
 
 MOST = 512
 

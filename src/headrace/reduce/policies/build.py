@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.format.segment import layout
-from headrace.format.state.writer import Packed
+from headrace.format.state_file import Packed
 from headrace.reduce.policies.arrays import merge_elements
 from headrace.reduce.policies.definition import TypeDefinition
 from headrace.reduce.policies.fields import Policies, encode_fields

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from headrace.format.ranges import Range, without
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.reduce.states.definition import Definition, KeyedReducer
 from headrace.schema.descriptor.nodes import Life
 

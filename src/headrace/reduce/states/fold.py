@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.format.segment import layout
-from headrace.format.segment.body_runs import body_runs
+from headrace.format.segment.columns import body_runs
 from headrace.reduce.states.definition import Definition, EventRun, KeyedReducer
 
 _PACKED = msgspec.msgpack.Decoder(dict[str, bytes])

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.schema.containment.check import Check, Gap, ProofLocation, Rule, describe_alternative
-from headrace.schema.shape.join import element, member, vacant
-from headrace.schema.shape.meet import apart, narrowest
+from headrace.schema.shape.algebra import apart, element, member, narrowest, vacant
 from headrace.schema.shape.model import Alternative, Array, Boolean, Member, Number, Object, Shape, Text, narrow
 from headrace.schema.shape.read import Evaluated, elements, evaluated, require_members, shape_of
 from headrace.schema.shape.source import Source

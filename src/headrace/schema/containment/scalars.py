@@ -17,8 +17,7 @@ from headrace.schema.containment.check import (
     format_json,
     join_first,
 )
-from headrace.schema.shape.exact import alternatives_of_values, is_whole
-from headrace.schema.shape.join import element, vacant
+from headrace.schema.shape.algebra import element, vacant
 from headrace.schema.shape.model import (
     SPELLED,
     WHOLE,
@@ -31,6 +30,8 @@ from headrace.schema.shape.model import (
     Object,
     Shape,
     Text,
+    alternatives_of_values,
+    is_whole,
 )
 from headrace.schema.shape.source import Dialect, Source
 

@@ -1,11 +1,12 @@
-"""Names of entity types: normalising and linting them."""
+"""Names of entity types, normalised and linted, and names that fields can have."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
 
-from headrace.schema.entity.problem import Notice
+from headrace.schema.entity.nodes import Notice
 
 MOST_CHARACTERS = 64
 
@@ -68,3 +69,13 @@ def lint_type_name(raw_name: str) -> list[Notice]:
     if len(name) < 3:
         notices.append(Notice("NAME_TOO_SHORT", f"{name!r} has fewer than three characters"))
     return notices
+
+
+LONGEST_FIELD_NAME = 128
+#: Members of an entity in a request that are not fields.
+RESERVED = ("entity_type", "_meta")
+
+
+def is_field_name(name: Any) -> bool:
+    """Whether a field can have this name."""
+    return isinstance(name, str) and len(name) <= LONGEST_FIELD_NAME and bool(name.strip()) and name not in RESERVED

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from headrace.schema import document
 from headrace.schema.canonical import exactly
 from headrace.schema.date_time import is_date_time
-from headrace.schema.entity.nodes import Constraints, Definition, Field, Type
-from headrace.schema.entity.problem import Notice
+from headrace.schema.entity.nodes import Constraints, Definition, Field, Notice, Type
 from headrace.schema.entries import exactly as exact_number
 
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?"
@@ -34,7 +33,7 @@ _PYTHON: dict[type, Type] = {
 PLAIN: dict[Type, type] = {"string": str, "boolean": bool, "number": int, "array": list, "object": dict}
 
 
-def kind(value: Any) -> Type | None:
+def type_of(value: Any) -> Type | None:
     """The type of a JSON value, where a date is a string; null is of no type."""
     return _PYTHON.get(type(value))
 
@@ -227,7 +226,7 @@ def convert_value(field: Field, value: Any) -> Any:
     """The value if it is of the field's type, else what the first converter that can makes of it, else UNFIT."""
     if fits(value, field.type):
         return value
-    value_type = kind(value)
+    value_type = type_of(value)
     for converter in field.converters:
         if converter.from_type == value_type:
             function = FUNCTIONS[converter.function]

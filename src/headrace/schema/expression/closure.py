@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from headrace.schema.expression.tree import Binary, Cast, Constant, Expr, FieldReference, IsNull, Unary, fold
+from headrace.schema.expression.tree import Binary, Cast, Constant, Expr, FieldReference, IsNull, Type, Unary, fold
 from headrace.schema.expression.type_check import ARITHMETIC, DEEPEST_ZOOM, TARGETS, type_of_constant
-from headrace.types import FieldType as Type
 from headrace.types import parse_timestamp_us
 
 Row: TypeAlias = Mapping[str, Any]

@@ -19,12 +19,12 @@ from headrace.schema.expression.tree import (
     FieldReference,
     IsNull,
     Scalar,
+    Type,
     Unary,
     depth,
     fold,
 )
 from headrace.schema.expression.type_check import ARITHMETIC, DEEPEST_ZOOM, TARGETS, type_of_constant
-from headrace.types import FieldType as Type
 
 #: The time that DuckDB takes to read lambdas grows with the cube of how deep they are nested.
 DEEPEST = 64

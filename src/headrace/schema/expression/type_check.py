@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from headrace.schema.expression.text import render
 from headrace.schema.expression.tree import (
     Binary,
     Cast,
@@ -17,10 +16,11 @@ from headrace.schema.expression.tree import (
     IsNull,
     Quadkey,
     Scalar,
+    Type,
     Unary,
     fold,
+    render,
 )
-from headrace.types import FieldType as Type
 
 #: A type, None where there is only null, or ``unknown`` where a fault was found further in.
 InferredType: TypeAlias = Type | Literal["unknown"] | None

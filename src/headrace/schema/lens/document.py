@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.schema import pointer as pointers
 from headrace.schema.lens import ops
-from headrace.schema.lens.builtins import BUILTINS, TYPES
+from headrace.schema.lens.conversions import BUILTINS, TYPES
 from headrace.schema.lens.ops import Lens, Op, Transform
 from headrace.schema.pointer import Pointer
 from headrace.schema.problem import Problem

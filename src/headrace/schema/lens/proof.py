@@ -15,13 +15,13 @@ from headrace.schema.containment import find_gaps
 from headrace.schema.containment.check import Oracle
 from headrace.schema.containment.scalars import highest, lowest
 from headrace.schema.lens import ops as kinds
+from headrace.schema.lens.conversions import list_finite_values
 from headrace.schema.lens.document import fill_defaults
 from headrace.schema.lens.forward import Steps, forward, run
-from headrace.schema.lens.image import list_finite_values
 from headrace.schema.lens.ops import Lens, Op
 from headrace.schema.lens.values import LensFailure, Raw
 from headrace.schema.lens.walk import OpLocation, Unproven, Walk
-from headrace.schema.shape.join import element, member, unnamed, vacant
+from headrace.schema.shape.algebra import element, member, unnamed, vacant
 from headrace.schema.shape.model import WHOLE, Alternative, Array, Number, Object, Shape, Text
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root

@@ -13,7 +13,7 @@ from headrace.format.object_names import name_hash
 from headrace.profiles import table
 from headrace.server.routes import index_status
 from headrace.server.routes.watched import WatchableDocument
-from headrace.storage.objects.store import Verb
+from headrace.storage.objects import Verb
 from headrace.types import NEVER_US, rfc3339
 
 _VERBS: dict[str, Verb] = {"puts": "put", "gets": "get", "heads": "head", "lists": "list", "deletes": "delete"}

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.read.entity_list import EntityFilter
-from headrace.engine.entities.read.observed import Observed
+from headrace.engine.entities.read.observations import Observed
 from headrace.engine.entities.read.snapshots import Shown, View
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, OffsetGone

@@ -14,7 +14,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.entities.erasure.erasure_plan import ErasurePlan
 from headrace.engine.entities.read.snapshots import Asked
 from headrace.errors import BadRequest, InvalidCursor
-from headrace.extract.erasure_mask import load
+from headrace.extract.erasure import load
 from headrace.server.http.auth import Principal
 from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.http.starlette_json import json_response, read_json, require_json

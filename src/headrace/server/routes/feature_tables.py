@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
-from headrace.engine.features.histories import HistoryAnswer
 from headrace.engine.features.past import Past
 from headrace.engine.features.registry import EVENTS
+from headrace.engine.features.training_sets import HistoryAnswer
 from headrace.errors import BatchTooLarge
 from headrace.reduce.features.replay import Question
 from headrace.server.http.parameters import refuse_unknown_parameters

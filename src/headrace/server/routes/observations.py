@@ -20,7 +20,7 @@ from headrace.engine.entities.entity_store import TRIES, RequestTypes
 from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.write.decisions import Decision, Deed, StoreDecision
 from headrace.engine.entities.write.store_observations import StoreObservations, TypesOutdated
-from headrace.engine.runtime.compute import LONG_BYTES
+from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, UnsupportedMedia
 from headrace.schema.entity import request as entity_request
 from headrace.schema.entity.request import Name, StoreRequest

@@ -16,10 +16,7 @@ from headrace.engine.request_lookup import Seeker, look_up
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, TimedOut
 from headrace.profiles import table
-from headrace.profiles.request_story import question as questions
-from headrace.profiles.request_story.question import RequestQuestion
-from headrace.profiles.request_story.story import primary, summary, timeline
-from headrace.profiles.request_story.trace import Trace
+from headrace.profiles.request_story import IDS, RequestQuestion, Trace, primary, read_question, summary, timeline
 from headrace.server.http import starlette_json
 from headrace.server.http.background import in_thread
 from headrace.server.http.starlette_json import json_response
@@ -50,7 +47,7 @@ class Observer:
     async def request(self, request: Request) -> Response:
         """POST: one request, by its id, its trace or one of its spans."""
         starlette_json.require_json(request)
-        question = questions.read(await starlette_json.read_json(request, Any, limit=_MOST_BYTES))
+        question = read_question(await starlette_json.read_json(request, Any, limit=_MOST_BYTES))
         principal = request.state.principal
         events = self._stream(question.events, principal, "events")
         traces = self._stream(question.traces, principal, "traces")
@@ -125,7 +122,7 @@ def _document(
     chosen = primary([event for _, event in logged], first)
     root = None if trace.root is None else trace.spans[trace.root]
     streams = question.events, question.traces
-    lookup = dict.fromkeys(questions.IDS) | {"traceId": first} | {question.by: question.id}
+    lookup = dict.fromkeys(IDS) | {"traceId": first} | {question.by: question.id}
     if lookup["requestId"] is None and (request_id := summary(chosen, root)["requestId"]):
         lookup["requestId"] = request_id
     return {

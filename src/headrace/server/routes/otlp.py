@@ -9,11 +9,11 @@ from headrace.engine.assembly import Engine
 from headrace.engine.log.append import PLAIN, Append
 from headrace.engine.log.lifecycle import Create, make_done_callback
 from headrace.engine.log.stream import Stream
-from headrace.engine.runtime.compute import LONG_BYTES
+from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, TooLarge, UnsupportedMedia
 from headrace.profiles import table
-from headrace.profiles.otel_traces import EXPORT, OTEL_TRACES, otlp
-from headrace.profiles.otel_traces.hook import TracesHook
+from headrace.profiles.otel_traces import otlp
+from headrace.profiles.otel_traces.profile import EXPORT, OTEL_TRACES, TracesHook
 from headrace.profiles.otel_traces.protobuf import partial_success
 from headrace.server.http import target
 from headrace.server.http.background import BackgroundRequests

@@ -13,7 +13,7 @@ from headrace.engine.features.source import source_of
 from headrace.engine.log.append import PLAIN, Append
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.runtime.compute import LONG_BYTES
+from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import BadRequest, HeadraceError, NotFound, UnknownEvent, UnsupportedMedia
 from headrace.schema.entries import check_text, entries_of, split_json
 from headrace.server.http.auth import LOCAL

@@ -8,7 +8,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.engine.subscriptions.subscriptions import Subscriptions
-from headrace.profiles.otel_traces import EXPORT
+from headrace.profiles.otel_traces.profile import EXPORT
 from headrace.profiles.state_protocol.profile import ACTIVATE, META, WAIT
 from headrace.server.http.compression import ReplyCompressor
 from headrace.server.http.dispatch import Verb

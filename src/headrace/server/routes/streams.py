@@ -22,7 +22,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.log.tiers import NeedsFetch
-from headrace.engine.runtime.compute import LONG_BYTES
+from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import (
     AppendTimedOut,
     BadRequest,

@@ -19,13 +19,12 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.touch.active_templates import Verdict
 from headrace.engine.touch.pace import Pace
 from headrace.engine.touch.report import report
-from headrace.engine.touch.stream_touches import StreamTouches
+from headrace.engine.touch.stream_touches import StreamTouches, WaitRequest
 from headrace.engine.touch.touches import settings_of
-from headrace.engine.touch.wait_request import WaitRequest
 from headrace.engine.touch.waiters import Waiter
 from headrace.errors import BadRequest, HeadraceError, NotFound
-from headrace.profiles.state_protocol import keys, templates
-from headrace.profiles.state_protocol.templates import Template
+from headrace.profiles.state_protocol import keys
+from headrace.profiles.state_protocol.keys import Template
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
 from headrace.server.http.parameters import refuse_unknown_parameters
@@ -99,7 +98,7 @@ class TouchRoutes:
         """POST ``touch/templates/activate``: tell the rows of these templates apart from now on."""
         stream = self._find(request)
         body = _decoded(_ACTIVATION, request.body)
-        declared = templates.parse_templates(body.templates, "templates")
+        declared = keys.parse_templates(body.templates, "templates")
         self._background.begin(request.exchange, self._activate(request, stream, declared, body.inactivity_ttl_ms))
 
     async def _activate(self, request: Request, stream: Stream, declared: list[Any], ttl: float | UnsetType) -> None:
@@ -121,7 +120,7 @@ class TouchRoutes:
 
     async def _open_and_wait(self, request: Request, stream: Stream, body: WaitBody) -> None:
         declarations, ttl = body.declare_templates, body.inactivity_ttl_ms
-        declared = [] if declarations is UNSET else templates.parse_templates(declarations, "declareTemplates")
+        declared = [] if declarations is UNSET else keys.parse_templates(declarations, "declareTemplates")
         pace, refused = await self._touches.open(stream), list[Template]()
         if declared:
             verdict = await self._touches.activate(pace.touching, declared, None if ttl is UNSET else ttl)
@@ -250,13 +249,13 @@ def _activated(touching: StreamTouches, verdict: Verdict) -> dict[str, Any]:
     return {
         "activated": [
             {
-                "templateId": keys.text(template.template.id),
+                "templateId": keys.format_key(template.template.id),
                 "state": "active",
                 "activeFromTouchOffset": at(template.active_from),
             }
             for template in verdict.accepted
         ],
-        "denied": [{"templateId": keys.text(template), "reason": reason} for template, reason in verdict.denied],
+        "denied": [{"templateId": keys.format_key(template), "reason": reason} for template, reason in verdict.denied],
         "limits": {
             "maxActiveTemplatesPerStream": settings.max_active_templates_per_stream,
             "maxActiveTemplatesPerEntity": settings.max_active_templates_per_entity,

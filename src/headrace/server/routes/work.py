@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.derive.lease_scheduler import MOST_UNITS
-from headrace.engine.derive.overview import Overview
+from headrace.engine.derive.work_overview import Overview
 from headrace.errors import BadRequest
 from headrace.reduce.work_units import JOBS, JobName, Result, Text
 from headrace.server.http.starlette_json import Body, json_response, read_json

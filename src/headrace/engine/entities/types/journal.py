@@ -9,7 +9,7 @@ import msgspec
 from headrace import decoding
 from headrace.engine.entities.entity_type import ENTITIES, schema_of
 from headrace.errors import CorruptData
-from headrace.extract.erasure_mask import load as load_targets
+from headrace.extract.erasure import load as load_targets
 from headrace.storage.database import Connection
 from headrace.storage.enhancements import EnhancementRuns, Enhancements, Recommendation, Run
 from headrace.storage.entity_types import EntityChangeRow, SchemaRegistry, SchemaRow

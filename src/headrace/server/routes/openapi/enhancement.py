@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from headrace.schema.entity.fields import TYPES
-from headrace.schema.entity.nodes import SOURCE_KINDS
+from headrace.schema.entity.nodes import SOURCE_KINDS, TYPES
 from headrace.server.routes.openapi.entity_types import DONE, NAMED, SCOPE, TYPE, VERSION
 from headrace.server.routes.openapi.words import (
     COUNTER,
