@@ -32,7 +32,7 @@ def span(number: int, parent: int | None = None, at: int = 0, millis: int = 10, 
     }
     hook = table.load("otel-traces").hook
     assert hook is not None
-    return dict(json.loads(hook.normalised(json.dumps(given).encode(), PLAIN)))
+    return dict(json.loads(hook.normalise(json.dumps(given).encode(), PLAIN)))
 
 
 def ids(*numbers: int) -> list[str]:
@@ -122,7 +122,7 @@ def event(**more: Any) -> dict[str, Any]:
     hook = table.load("evlog").hook
     assert hook is not None
     at = {"timestamp": "2026-02-25T12:00:00.005Z"}
-    return dict(json.loads(hook.normalised(json.dumps({**at, **more}).encode(), PLAIN)))
+    return dict(json.loads(hook.normalise(json.dumps({**at, **more}).encode(), PLAIN)))
 
 
 def test_a_summary_asks_the_event_first_and_the_span_second() -> None:

@@ -41,9 +41,9 @@ from headrace.engine.registry.registry_change import RegistryChanges
 from headrace.engine.registry.schemas import Schemas
 from headrace.engine.runtime.event_loop import Slices
 from headrace.engine.runtime.gates import ComputeThreads, Gates
-from headrace.engine.search.companion_coverage import CompanionCoverage, Definitions
-from headrace.engine.search.extraction import Extraction
-from headrace.engine.search.index_status import Indexes
+from headrace.engine.search.companion_coverage import CompanionCoverage, SearchDefinitions
+from headrace.engine.search.extraction import TailExtractor
+from headrace.engine.search.index_status import IndexStatusReader
 from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store
 from headrace.engine.touch.touches import Touches
 from headrace.engine.verification.verifier import Verifier
@@ -86,7 +86,7 @@ class Engine:
         self.computing = ComputeThreads(self.gates, config.limits.arriving_bytes)
         self.recovered: Recovered | None = None
         hooks = append_hooks(self._reader, most_keys=config.features.dedupe_keys)
-        definitions = Definitions()
+        definitions = SearchDefinitions()
         self._open_storage()
         self._create_log(hooks)
         self._create_registries()
@@ -279,12 +279,12 @@ class Engine:
             columns_share=self.caches.columns_share,
         )
 
-    def _create_search(self, definitions: Definitions) -> None:
+    def _create_search(self, definitions: SearchDefinitions) -> None:
         self.coverage = CompanionCoverage(self._reader, definitions)
-        self.indexes = Indexes(self._reader, self.streams, self.coverage)
-        self.extraction = Extraction(self.log, lambda: self.caches.opened_archive, self.caches.archive)
+        self.indexes = IndexStatusReader(self._reader, self.streams, self.coverage)
+        self.extraction = TailExtractor(self.log, lambda: self.caches.opened_archive, self.caches.archive)
 
-    def _create_jobs(self, definitions: Definitions) -> None:
+    def _create_jobs(self, definitions: SearchDefinitions) -> None:
         """What leases everything that can be derived, and what verifies it."""
         pipeline = self.config.pipeline
         jobs = create_jobs(pipeline, definitions=definitions, features=lambda: self.features.current)

@@ -25,7 +25,7 @@ from headrace.engine.features.training_sets import HistoryJob
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.publication import MakeRewriter
 from headrace.engine.log.append_hook import AppendHooks, StreamManager
-from headrace.engine.search.companion_coverage import Definitions
+from headrace.engine.search.companion_coverage import SearchDefinitions
 from headrace.engine.search.index_job import IndexJob
 from headrace.engine.verification.verify_job import VerifyJob
 from headrace.storage.database import Connection
@@ -64,7 +64,7 @@ class Jobs(NamedTuple):
     states: StateJob
 
 
-def create_jobs(config: PipelineConfig, *, definitions: Definitions, features: Callable[[], Current]) -> Jobs:
+def create_jobs(config: PipelineConfig, *, definitions: SearchDefinitions, features: Callable[[], Current]) -> Jobs:
     """The jobs, in the order in which they are leased: someone waits for what comes first."""
     kinds = [
         StateKind("features", EVENTS, lambda _: features()),

@@ -37,12 +37,12 @@ class Hook:
     window_us = 0
     kept: tuple[tuple[int, int | None], ...] | None = None
 
-    def normalised(self, joined: bytes, terms: Any) -> bytes:
+    def normalise(self, joined: bytes, terms: Any) -> bytes:
         """Entries as they are stored."""
         return joined
 
-    def vouches(self, schema: Any) -> bool:
-        """Whether everything that :meth:`normalised` gives fits this schema, so that nobody need look again."""
+    def guarantees(self, schema: Any) -> bool:
+        """Whether everything that :meth:`normalise` gives fits this schema, so that nobody need look again."""
         return False
 
     def failures(self, joined: bytes) -> list[Failure]:
@@ -53,7 +53,7 @@ class Hook:
         """Why entries do not fit; ``number`` is that of the first entry."""
         return refusal(failures, number)
 
-    def routed(self, joined: bytes) -> list[str | None]:
+    def routing_keys(self, joined: bytes) -> list[str | None]:
         """The routing key of each entry: none has one."""
         return [None] * len(entries_of(joined))
 
@@ -63,7 +63,7 @@ class Hook:
     def note(self, batch: Any, stream: Any, first_seq: int, joined: bytes, at_us: int) -> None:
         """Nothing follows from entries."""
 
-    def unique(self, joined: bytes) -> list[str | None]:
+    def unique_keys(self, joined: bytes) -> list[str | None]:
         """The key of each entry that is stored once: none is."""
         return [None] * len(entries_of(joined))
 

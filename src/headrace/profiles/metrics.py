@@ -367,7 +367,7 @@ class MetricsHook(Hook):
     normalises = True
     suggests = True
 
-    def normalised(self, joined: bytes, terms: Any) -> bytes:
+    def normalise(self, joined: bytes, terms: Any) -> bytes:
         """Records as intervals."""
         values, failures = entries.read(joined)
         intervals, misfits = make_records(values, interval)
@@ -376,11 +376,11 @@ class MetricsHook(Hook):
             raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
         return _ENCODE(intervals)[1:-1]
 
-    def vouches(self, schema: Any) -> bool:
+    def guarantees(self, schema: Any) -> bool:
         """Intervals fit the schema that they come with."""
         return same(schema, SCHEMA)
 
-    def routed(self, joined: bytes) -> list[str | None]:
+    def routing_keys(self, joined: bytes) -> list[str | None]:
         """The series of each record."""
         return [record.series_key for record in _SERIES.decode(b"[" + joined + b"]")]
 

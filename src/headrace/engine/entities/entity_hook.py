@@ -54,7 +54,7 @@ class EntityHook(EntityType, Hook):
     most_keys = _FOREVER
     window_us = _FOREVER
 
-    def normalised(self, joined: bytes, terms: Terms) -> bytes:
+    def normalise(self, joined: bytes, terms: Terms) -> bytes:
         """Observations of entities of one type, in the order of the request; all are the user's who appends."""
         effective = self.effective(terms.user)
         if effective is None:
@@ -103,12 +103,12 @@ class EntityHook(EntityType, Hook):
         first = failures[0]
         return BadRequest(f"observation {number + first.index} does not fit: {first.reason}", field=first.pointer)
 
-    def unique(self, joined: bytes) -> list[str | None]:
+    def unique_keys(self, joined: bytes) -> list[str | None]:
         """Observations are told apart by their ids."""
         observations = _NAMED.decode(b"[" + joined + b"]")
         return [dedupe_key(observation.id, observation.source_id) for observation in observations]
 
-    def routed(self, joined: bytes) -> list[str | None]:
+    def routing_keys(self, joined: bytes) -> list[str | None]:
         """Observations are routed by the entities that they are about."""
         return [observation.entity_id for observation in _NAMED.decode(b"[" + joined + b"]")]
 

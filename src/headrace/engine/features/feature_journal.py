@@ -228,7 +228,7 @@ def _keys(
         chunk = events.first_chunk(at, head.next_seq)
         for batch in events.batches(chunk):
             for run in runs_of_batch(batch, _SLICE_BYTES):
-                for number, key in enumerate(hook.unique(run.body)):
+                for number, key in enumerate(hook.unique_keys(run.body)):
                     if key is not None and run.times_us[number] > since_us:
                         yield stream.id, key, run.first_seq + number, run.times_us[number]
         at = chunk.stop

@@ -67,7 +67,7 @@ class EventSource(Hook):
         self.normalises = self._probe is not None
         self.dedupes = self._key_of is not None
 
-    def normalised(self, joined: bytes, terms: object = None) -> bytes:
+    def normalise(self, joined: bytes, terms: object = None) -> bytes:
         """Entries joined by commas, with the defaults of the fields that they leave out."""
         if self._probe is None or self._default_of is None:
             return joined
@@ -92,7 +92,7 @@ class EventSource(Hook):
         inside = entry.strip()[1:-1]
         return b"{" + inside + b"," + added[1:] if inside.strip() else added
 
-    def unique(self, joined: bytes) -> list[str | None]:
+    def unique_keys(self, joined: bytes) -> list[str | None]:
         """The key of each entry, None for one that has none."""
         assert self._key_of is not None
         return [_canonical(probe.f0) for probe in self._key_of.decode(b"[" + joined + b"]")]

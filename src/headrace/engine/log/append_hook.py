@@ -1,7 +1,7 @@
 """Append hooks: what the kind of a stream does to entries that are appended to it.
 
-Event sources, entity types and profiles have hooks. A plain stream has none, and pays nothing for those that do. The
-hook of a stream is looked up once, when the stream is loaded.
+Event sources, entity types and profiles have hooks; a plain stream has none. The hook of a stream is looked up once,
+when the stream is loaded.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class AppendHook(Protocol):
 
     @property
     def normalises(self) -> bool:
-        """Whether :meth:`normalised` may change entries; where not, it is not called."""
+        """Whether :meth:`normalise` may change entries; where not, it is not called."""
 
-    def normalised(self, joined: bytes, terms: Terms) -> bytes:
+    def normalise(self, joined: bytes, terms: Terms) -> bytes:
         """Entries as they are stored: as many, in the same order. What cannot be is a BadRequest.
 
         Where the hook is replaced before the entries are on disk, its successor gets the original entries.
@@ -58,17 +58,17 @@ class AppendHook(Protocol):
     def suggests(self) -> bool:
         """Whether the hook knows routing keys where neither the stream nor the request names any."""
 
-    def routed(self, joined: bytes) -> list[str | None]:
+    def routing_keys(self, joined: bytes) -> list[str | None]:
         """The routing key of each entry, where :attr:`routes` or :attr:`suggests` says so."""
 
-    def vouches(self, schema: Any) -> bool:
-        """Whether everything that :meth:`normalised` gives fits this schema, so that nobody need look again."""
+    def guarantees(self, schema: Any) -> bool:
+        """Whether everything that :meth:`normalise` returns is valid under this schema, and need not be validated."""
 
     @property
     def dedupes(self) -> bool:
         """Whether entries have keys that are stored once."""
 
-    def unique(self, joined: bytes) -> list[str | None]:
+    def unique_keys(self, joined: bytes) -> list[str | None]:
         """The key of each entry, where :attr:`dedupes` says so; None for one that is stored in any case."""
 
     @property

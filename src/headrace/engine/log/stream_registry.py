@@ -81,8 +81,8 @@ class StreamRegistry:
     """One revision of a registry. It is never changed: a new revision is a new object."""
 
     __slots__ = (
-        "_chain", "_emptied", "_routing", "_validator", "hook", "readable_from", "registry", "revision", "version",
-        "vouched",
+        "_chain", "_emptied", "_routing", "_validator", "guaranteed", "hook", "readable_from", "registry", "revision",
+        "version",
     )  # fmt: skip
 
     def __init__(self, registry: Registry, revision: int, hook: AppendHook | None = None) -> None:
@@ -99,7 +99,7 @@ class StreamRegistry:
         key = registry.routing_key
         self._routing = None if key is None else RoutingKey(pointers.parse(key.pointer) or (), key.required)
         #: Whether what the hook has made of entries fits for certain.
-        self.vouched = hook is not None and hook.normalises and hook.vouches(registry.current_schema)
+        self.guaranteed = hook is not None and hook.normalises and hook.guarantees(registry.current_schema)
 
     @property
     def has_routing_key(self) -> bool:
@@ -138,13 +138,13 @@ class StreamRegistry:
                 entries.body = entries.original  # another hook has made something of them
             if hook is not None and hook.normalises:
                 entries.original = entries.body
-                entries.body = hook.normalised(entries.original, entries.terms)
-            if not self.vouched and (failures := self.failures(entries.body)):
+                entries.body = hook.normalise(entries.original, entries.terms)
+            if not self.guaranteed and (failures := self.failures(entries.body)):
                 raise _refusal(failures) if hook is None else hook.refusal(entries.body, failures)
         if hook is not None:
-            entries.unique = hook.unique(entries.body) if hook.dedupes else None
+            entries.unique = hook.unique_keys(entries.body) if hook.dedupes else None
         if hook is not None and hook.routes:
-            entries.key, entries.keys = stored_keys(hook.routed(entries.body))
+            entries.key, entries.keys = stored_keys(hook.routing_keys(entries.body))
         elif self._routing is not None:
             if entries.terms.key is not None:
                 raise BadRequest("events of this stream carry their own keys: leave Stream-Key out", field="Stream-Key")
@@ -153,7 +153,7 @@ class StreamRegistry:
                 raise _refusal(failures)
             entries.key, entries.keys = stored_keys(keys)
         elif hook is not None and hook.suggests and entries.terms.key is None:
-            entries.key, entries.keys = stored_keys(hook.routed(entries.body))
+            entries.key, entries.keys = stored_keys(hook.routing_keys(entries.body))
         else:
             entries.key, entries.keys = entries.terms.key, None
         entries.version, entries.registry = self.version, self
@@ -162,7 +162,7 @@ class StreamRegistry:
         """The same revision, with another hook of entries."""
         made = copy(self)
         made.hook = hook
-        made.vouched = hook.normalises and hook.vouches(made.registry.current_schema)
+        made.guaranteed = hook.normalises and hook.guarantees(made.registry.current_schema)
         return made
 
     def view(self, version: int | None = None) -> StreamSchema:

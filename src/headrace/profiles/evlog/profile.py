@@ -56,7 +56,7 @@ class EvlogHook(Hook):
         #: The entries that were normalised last, and their keys: whoever asks next asks for these.
         self._last: tuple[bytes, list[str | None]] = (b"", [])
 
-    def normalised(self, joined: bytes, terms: Any) -> bytes:
+    def normalise(self, joined: bytes, terms: Any) -> bytes:
         """Entries as envelopes."""
         if joined.startswith(_BEGINNING) and self._is_canonical(joined):
             return joined
@@ -69,11 +69,11 @@ class EvlogHook(Hook):
         self._last = stored, _keys(made)
         return stored
 
-    def vouches(self, schema: Any) -> bool:
+    def guarantees(self, schema: Any) -> bool:
         """Envelopes fit the schema that they come with."""
         return same(schema, SCHEMA)
 
-    def routed(self, joined: bytes) -> list[str | None]:
+    def routing_keys(self, joined: bytes) -> list[str | None]:
         """The request of each entry, else its trace."""
         stored, keys = self._last
         if stored is joined:

@@ -39,7 +39,7 @@ class TracesHook(Hook):
         self.rules = rules
         self._normaliser = SpanNormaliser(rules)
 
-    def normalised(self, joined: bytes, terms: Any) -> bytes:
+    def normalise(self, joined: bytes, terms: Any) -> bytes:
         """Entries as canonical spans."""
         values, failures = entries.read(joined)
         spans, misfits = make_records(values, self._normaliser.span)
@@ -53,11 +53,11 @@ class TracesHook(Hook):
         canonical, failures = make_records(spans, self._normaliser.span)
         return _ENCODE(canonical)[1:-1], len(canonical), failures
 
-    def vouches(self, schema: Any) -> bool:
+    def guarantees(self, schema: Any) -> bool:
         """Spans fit the schema that they come with."""
         return same(schema, SCHEMA)
 
-    def routed(self, joined: bytes) -> list[str | None]:
+    def routing_keys(self, joined: bytes) -> list[str | None]:
         """The trace of each span."""
         return [span.trace_id for span in _TRACED.decode(b"[" + joined + b"]")]
 

@@ -13,7 +13,7 @@ from headrace.schema import document
 from headrace.schema.canonical import exactly
 from headrace.schema.date_time import is_date_time
 from headrace.schema.entity.nodes import Constraints, Definition, Field, Notice, Type
-from headrace.schema.entries import exactly as exact_number
+from headrace.schema.entries import exact_number
 
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?"
 _ZONE = r"(?:Z|[+-](?:[01][0-9]|2[0-3]):?[0-5][0-9])?"

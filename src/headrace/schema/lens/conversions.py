@@ -14,7 +14,7 @@ from headrace.errors import BadRequest
 from headrace.schema.canonical import number_of
 from headrace.schema.containment.check import describe_alternative, format_json, join_first
 from headrace.schema.containment.scalars import highest, lowest, texts
-from headrace.schema.entries import exactly
+from headrace.schema.entries import exact_number
 from headrace.schema.lens.ops import Convert, Scalar, Transform
 from headrace.schema.lens.values import LensFailure, Raw, Value, encode_value, kind
 from headrace.schema.shape.algebra import union
@@ -45,7 +45,7 @@ MOST_DIGITS = 4_300
 
 Conversion = Callable[[Value], Raw]
 
-_SCALAR = msgspec.json.Decoder(float_hook=exactly)
+_SCALAR = msgspec.json.Decoder(float_hook=exact_number)
 _STRING = msgspec.json.Decoder(str)
 _LEADING_INTEGER = re.compile(r"\s*([+-]?)0*(\d+)", re.ASCII)
 _CONTAINERS: dict[str, Any] = {"object": {}, "array": []}

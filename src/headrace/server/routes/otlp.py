@@ -92,7 +92,7 @@ class OtlpRoutes:
 
         append = Append(stream, taken.joined, taken.spans, done, PLAIN)
         registry = stream.head.registry
-        if registry is not None and registry.vouched and registry.hook is hook:
+        if registry is not None and registry.guaranteed and registry.hook is hook:
             append.seen_by = registry
         if registry is not None and len(taken.joined) > LONG_BYTES:
             await self._engine.computing.run(append.size, registry.admit, append)

@@ -73,7 +73,7 @@ class PushRoute:
         if body[:1] == b"{" and len(body) <= LONG_BYTES:
             check_text(body)
             kind = registry.hook
-            filled = body if kind is None or not kind.normalises else kind.normalised(body, PLAIN)
+            filled = body if kind is None or not kind.normalises else kind.normalise(body, PLAIN)
             if registry.fitting(filled) == 1:
                 append = Append(stream, filled, 1, self._when_pushed, PLAIN, request.exchange)
                 append.seen_by, append.original = registry, body
@@ -241,7 +241,7 @@ def _normalised(registry: StreamRegistry, entry: bytes) -> bytes:
             members = {}
         if list(members) == ["fields"]:
             entry = bytes(members["fields"])
-    return source.normalised(entry)
+    return source.normalise(entry)
 
 
 def _refusal(registry: StreamRegistry, event: bytes, number: int) -> HeadraceError | None:
