@@ -50,8 +50,7 @@ from headrace.engine.verification.verifier import Verifier
 from headrace.extract.erasure import Masks
 from headrace.storage import database
 from headrace.storage.derived import Companions, States
-from headrace.storage.entity_types import EntityChanges
-from headrace.storage.feature_registry import FeatureRegistry
+from headrace.storage.journals import EntityChanges, FeatureRegistry
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.published import Published

@@ -12,7 +12,8 @@ from engine.entities.registering import activate, added, deactivate, register, s
 from engine.entities.store import Store
 from headrace.errors import Fenced
 from headrace.format import entity_registry as format_
-from headrace.storage.entity_types import EntityChanges, SchemaRegistry
+from headrace.storage.entity_types import SchemaRegistry
+from headrace.storage.journals import EntityChanges
 from headrace.storage.objects import Objects
 from support.engine_rig import Rig
 from support.machines import take_over_before
@@ -48,7 +49,7 @@ def tables(rig: Rig) -> dict[str, list[object]]:
             for name, columns in COLUMNS.items()
         }
         found["schema_registry"] = list(SchemaRegistry(connection).every("", 1000))
-        found["entity_changes"] = list(EntityChanges(connection).every(0, 1000))
+        found["entity_changes"] = list(EntityChanges(connection).all())
         aliases = connection.execute("SELECT * FROM entity_type_aliases ORDER BY 1, 2").fetchall()
         return {**found, "entity_type_aliases": list(aliases)}
     finally:

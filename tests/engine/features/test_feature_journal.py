@@ -14,7 +14,7 @@ from engine.features.pipelines import event, register, registered, table
 from headrace.engine.features.source import source_of
 from headrace.errors import Fenced
 from headrace.format import feature_registry as format_
-from headrace.storage.feature_registry import FeatureRegistry
+from headrace.storage.journals import FeatureRegistry
 from support.engine_rig import Rig, array
 from support.machines import take_over_before
 

@@ -15,7 +15,8 @@ from headrace.schema.entity.accept import Acceptor
 from headrace.schema.entity.nodes import Definition, ReducerConfig, Schema
 from headrace.storage.database import Connection
 from headrace.storage.enhancements import Enhancements
-from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry, SchemaRow
+from headrace.storage.entity_types import EVERYBODY, SchemaRegistry, SchemaRow
+from headrace.storage.journals import EntityChanges
 
 #: What the streams of entity types are called.
 ENTITIES = "entities/"

@@ -32,7 +32,7 @@ from headrace.errors import Conflict, RegistryFull
 from headrace.format.feature_registry import key
 from headrace.schema.descriptor.nodes import Event, Life, Table
 from headrace.schema.problem import RequestProblem
-from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
+from headrace.storage.journals import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
 from headrace.types import Steps
 

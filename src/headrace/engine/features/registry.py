@@ -14,7 +14,7 @@ from headrace.errors import CorruptData, UnknownTable
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import DerivedEvents
 from headrace.schema.descriptor.nodes import Derivation, Event, Life, Node, Table
-from headrace.storage.feature_registry import FeatureRegistryRow
+from headrace.storage.journals import FeatureRegistryRow
 from headrace.types import Steps
 
 #: What the streams of event sources are called.
