@@ -14,7 +14,7 @@ from headrace.operators.state_bytes import pack, unpack
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.lanes import Lane, assign_lanes, columns, explode_states, implode_rows
 from headrace.reduce.features.table import TableReducer
-from headrace.schema.descriptor.nodes import Event, EventField, Feature, Life, Table
+from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, Table
 from operators.events import TYPES
 from operators.law import EXAMPLES
 from operators.reducing import reduced
@@ -32,7 +32,7 @@ def table(cold: tuple[tuple[int, int | None], ...] = ((0, None),), **features: F
     """A table over one source, without the registry."""
     schema = {name: EventField(kind, required=False) for name, kind in TYPES.items()} | {"k": EventField("str")}
     nodes = {"E": Event("E", schema), "T": Table("T", "E", ("k",), features)}
-    lives = {name: Life(f"life-{name}", 0) for name in features}
+    lives = {name: FeatureVersion(f"life-{name}", 0) for name in features}
     return TableDefinition("T", "E", "events/E", nodes, lives, cold).reducer
 
 

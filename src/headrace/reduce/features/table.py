@@ -20,7 +20,7 @@ from headrace.operators.state_bytes import pack, unpack
 from headrace.reduce.features.keys import KeyEncoder
 from headrace.reduce.features.rows import Rows, mentioned_names
 from headrace.reduce.states.definition import KeyedReducer
-from headrace.schema.descriptor.nodes import Life
+from headrace.schema.descriptor.nodes import FeatureVersion
 from headrace.schema.expression import compiled, parse
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
     """The features of one table as a reducer over its root event stream."""
 
     def __init__(
-        self, resolved: ResolvedTable, feature_lives: Mapping[str, Life], cold: Sequence[tuple[int, int | None]] = ()
+        self,
+        resolved: ResolvedTable,
+        feature_lives: Mapping[str, FeatureVersion],
+        cold: Sequence[tuple[int, int | None]] = (),
     ) -> None:
         table = resolved.table
         self.features = tuple(table.features)

@@ -10,7 +10,7 @@ import msgspec
 from headrace.types import FieldType
 
 #: How deep an expression may be nested.
-DEEPEST = 512
+MAX_DEPTH = 512
 
 #: The types of the fields of events and rows.
 Type: TypeAlias = FieldType
