@@ -116,10 +116,10 @@ class Create(StreamChange):
     """A new stream, with its first entries and its closing mark, or nothing at all."""
 
     registry: StreamRegistry | None = None
-    seen_by: StreamRegistry | None = None
+    validated_by: StreamRegistry | None = None
     version = 0
     keys: str | None = None
-    unique: list[str | None] | None = None
+    dedupe_keys: list[str | None] | None = None
     original: bytes | None = None
 
     def __init__(
