@@ -31,7 +31,7 @@ from headrace.reduce.work_units import JobName, Result
 from headrace.schema.descriptor.nodes import Event as EventNode
 from headrace.schema.descriptor.nodes import EventField, Feature, FeatureVersion, Table
 from headrace.server.routes.work import store_url
-from headrace.storage.histories import HistoryRow
+from headrace.storage.background_requests import HistoryRow
 from operators import oracle
 from operators.events import TYPES, WINDOWS, Event
 from operators.law import TOLERANCE, assert_close, scale
