@@ -14,7 +14,7 @@ from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.schema.descriptor.generated import json_schema
-from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Life, Node, RowOp, Table
+from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, FeatureVersion, Node, RowOp, Table
 from headrace.schema.document import Validator
 from headrace.schema.registry import Registry
 
@@ -86,4 +86,4 @@ def _assert_folded(defined: TableDefinition, told: EventRun, numbers: list[int])
 def _defined(name: str) -> TableDefinition:
     step = RowOp("with_columns", exprs={"same": "(n + 0)"})
     nodes: dict[str, Node] = {"E": EVENT, "D": Derivation("D", "E", (step,)), **TABLES}
-    return TableDefinition(name, "E", "events/E", nodes, {"last": Life("last@1", 0)})
+    return TableDefinition(name, "E", "events/E", nodes, {"last": FeatureVersion("last@1", 0)})

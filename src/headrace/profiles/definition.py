@@ -12,17 +12,17 @@ from headrace.profiles.hook import Hook
 from headrace.query.document_reader import Part
 from headrace.schema.registry import KeySetting
 
-MOST = 64
-MOST_LETTERS = 256
+MAX_WORDS = 64
+MAX_LETTERS = 256
 
 
 def read_words(part: Part, *, lowercase: bool = False, refused: Collection[str] = ()) -> list[str]:
     """A list of words, trimmed and each once."""
     words: list[str] = []
     elements = part.elements()
-    if len(elements) > MOST:
-        part.note(f"has at most {MOST} elements")
-    for element in elements[:MOST]:
+    if len(elements) > MAX_WORDS:
+        part.note(f"has at most {MAX_WORDS} elements")
+    for element in elements[:MAX_WORDS]:
         word = read_word(element)
         if word is None:
             continue
@@ -46,8 +46,8 @@ def read_word(part: Part) -> str | None:
     if raw is None:
         return None
     word = raw.strip()
-    if not 0 < len(word) <= MOST_LETTERS:
-        part.note(f"must have 1 to {MOST_LETTERS} letters")
+    if not 0 < len(word) <= MAX_LETTERS:
+        part.note(f"must have 1 to {MAX_LETTERS} letters")
         return None
     return word
 

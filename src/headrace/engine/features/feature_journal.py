@@ -20,7 +20,7 @@ from headrace.engine.log.lifecycle import create_managed, save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format import journal
-from headrace.schema.descriptor.nodes import Event, Life
+from headrace.schema.descriptor.nodes import Event, FeatureVersion
 from headrace.schema.registry import Registry
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.journals import FeatureRegistry, FeatureRegistryRow
@@ -137,7 +137,7 @@ def _clamped(document: FeatureDocument, ends: Mapping[str, int]) -> FeatureDocum
     roots = {table: document.root_of(table) for table in document.lives}
     versions = {
         table: {
-            name: Life(life.id, min(life.birth, ends.get(roots[table], life.birth)))
+            name: FeatureVersion(life.id, min(life.birth, ends.get(roots[table], life.birth)))
             for name, life in table_lives.items()
         }
         for table, table_lives in document.lives.items()

@@ -30,7 +30,7 @@ from headrace.engine.registry.registry_change import (
 from headrace.engine.registry.schemas import MAX_HISTORY_BYTES, MAX_REVISIONS
 from headrace.errors import Conflict, RegistryFull
 from headrace.format import journal
-from headrace.schema.descriptor.nodes import Event, Life, Table
+from headrace.schema.descriptor.nodes import Event, FeatureVersion, Table
 from headrace.schema.problem import RequestProblem
 from headrace.storage.journals import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
@@ -39,7 +39,7 @@ from headrace.types import Steps
 #: How much history the registry keeps.
 KEPT_VERSIONS = 1_000
 
-FeatureVersions = dict[str, dict[str, Life]]
+FeatureVersions = dict[str, dict[str, FeatureVersion]]
 
 
 class SaveFeatures(Stage, frozen=True):
@@ -265,7 +265,7 @@ def make_feature_versions(
                 continue
             is_cleared = (version is not None and fate == "zeroed") if backfill is None else not backfill
             birth = source.next_seq if is_cleared else source.first_seq
-            versions[table][feature] = Life(f"{feature}@{epoch}", birth)
+            versions[table][feature] = FeatureVersion(f"{feature}@{epoch}", birth)
             state, born = "reborn" if fate == "zeroed" else "new", "now" if is_cleared else "first_retained"
             effects.append({"table": table, "feature": feature, "state": state, "born": born, "seq": birth})
     for table, features in base.lives.items():
