@@ -61,7 +61,7 @@ def test_integers_are_taken_and_folded_as_their_digits_say(spelled: list[str]) -
     assume(any(fits))
     joined = b",".join(body for body, is_taken in zip(bodies, fits, strict=True) if is_taken)
     numbers = [number.numerator for number, is_taken in zip(exact, fits, strict=True) if is_taken]
-    assert EventSource(SourceRules(EVENT), 100).unique(joined) == [str(number) for number in numbers]
+    assert EventSource(SourceRules(EVENT), 100).dedupe_keys(joined) == [str(number) for number in numbers]
     told = EventRun(0, 1, [1_000] * len(numbers), joined)
     for name in TABLES:
         _assert_folded(_defined(name), told, numbers)

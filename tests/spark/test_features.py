@@ -32,7 +32,7 @@ from headrace.schema.descriptor.nodes import Event as EventNode
 from headrace.schema.descriptor.nodes import EventField, Feature, FeatureVersion, Table
 from headrace.schema.descriptor.operators import OPERATORS
 from headrace.server.routes.work import store_url
-from headrace.storage.histories import HistoryRow
+from headrace.storage.background_requests import HistoryRow
 from reduce.features import oracle
 from reduce.features.events import TYPES, WINDOWS, Event
 from reduce.features.law import TOLERANCE, assert_close, scale

@@ -25,9 +25,8 @@ from headrace.engine.features.past import Pasts
 from headrace.engine.features.training_sets import TrainingSets
 from headrace.engine.history.recovery import Recovered
 from headrace.engine.history.sealer import SealContext, Sealer
-from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.catalog import Catalog
+from headrace.engine.log.catalog import AppendHooks, Catalog
 from headrace.engine.log.lifecycle import apply
 from headrace.engine.log.log import Counters, Log
 from headrace.engine.log.retention import Sweeper
@@ -84,7 +83,7 @@ class Engine:
         self.gates = Gates(config.limits)
         self.computing = ComputeThreads(self.gates, config.limits.arriving_bytes)
         self.recovered: Recovered | None = None
-        hooks = append_hooks(self._reader, most_keys=config.features.dedupe_keys)
+        hooks = append_hooks(self._reader, max_dedupe_keys=config.features.dedupe_keys)
         definitions = SearchDefinitions()
         self._open_storage()
         self._create_log(hooks)

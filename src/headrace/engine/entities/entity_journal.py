@@ -24,11 +24,11 @@ from headrace.extract.erasure import load as load_targets
 from headrace.format import journal
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of
+from headrace.storage.background_requests import Erasures
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.enhancements import Enhancements
 from headrace.storage.entity_types import SchemaRegistry
-from headrace.storage.erasures import Erasures
 from headrace.storage.journals import EntityChangeRow, EntityChanges
 from headrace.storage.streams import DELETED
 

@@ -62,7 +62,7 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
         """Read the keys of events that are stored once, as far back as their source remembers them."""
         head = stream.head
         hook = None if head.registry is None else head.registry.hook
-        if hook is None or not hook.dedupes:
+        if hook is None or not hook.deduplicates:
             return
         since, since_us = dedupe_horizon(hook, head.next_seq, batch.now_us)
         placed = Published(batch.connection).first_from(stream.id, since_us)
@@ -70,7 +70,7 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
         Dedupe(batch.connection).save(
             (stream.id, key, run.first_seq + number, run.times_us[number])
             for run in runs(start)
-            for number, key in enumerate(hook.unique_keys(run.body))
+            for number, key in enumerate(hook.dedupe_keys(run.body))
             if key is not None and run.times_us[number] > since_us
         )
 
