@@ -23,10 +23,10 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError
+from headrace.storage.background_requests import KEPT, KEPT_US, Verifications
 from headrace.storage.dedupe import Dedupe, Idempotency
 from headrace.storage.published import Placed, Published
 from headrace.storage.streams import DELETED, LIVE, Streams
-from headrace.storage.verifications import KEPT, KEPT_US, Verifications
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Steps
 
