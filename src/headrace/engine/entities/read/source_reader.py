@@ -71,7 +71,7 @@ class SourceReader:
         if not ranges:
             raise NotFound("there is no such source", source_id=source_id)
         if sum(source_range.count for source_range in ranges) > MAX_OBSERVATIONS:
-            raise TooLarge(f"the source has more than {MAX_OBSERVATIONS} observations", limit=MOST_OBSERVATIONS)
+            raise TooLarge(f"the source has more than {MAX_OBSERVATIONS} observations", limit=MAX_OBSERVATIONS)
         return [Place(self._stream(source_range.stream), source_range) for source_range in ranges]
 
     def _stream(self, stream: int) -> Stream | None:
