@@ -269,7 +269,7 @@ class Publish(Chore):
         keys = [*companion_object_keys(row.name, row.incarnation, snapshot.retired)]
         keys += state_keys(row.name, row.incarnation, snapshot.retired_states)
         batch.published.discard(keys, batch.now_us)
-        work.forgive(row.id, row.first_seq)
+        work.forget_failures(row.id, row.first_seq)
         if self.publication.built:
             for stream in (row.id, *forks_beyond(batch.streams, row.id, until)):
                 work.mark(stream, batch.now_us)
