@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.profiles.hook import Hook
+from headrace.profiles.hook import AppendHook
 from headrace.query.document_reader import Part
 from headrace.schema.registry import KeySetting
 
@@ -84,7 +84,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     read: Callable[[Part], Settings]
-    hook: Callable[[Settings], Hook | None]
+    hook: Callable[[Settings], AppendHook | None]
     defaults: Defaults | None = None
     #: Whether entries must be JSON.
     needs_json: bool = True
@@ -108,7 +108,7 @@ class Profile:
         return self.definition.name
 
     @cached_property
-    def hook(self) -> Hook | None:
+    def hook(self) -> AppendHook | None:
         """What entries go through, if anything."""
         return self.definition.hook(self.settings)
 

@@ -5,11 +5,9 @@ The journal in the store is at least as new as any stream there, so no observati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from headrace.engine.entities import entity_hook
 from headrace.engine.entities.entity_type import ENTITIES, EntityRules, dedupe_key
@@ -23,14 +21,14 @@ from headrace.engine.log.stream import Stream
 from headrace.errors import CorruptData
 from headrace.extract.erasure import Targets
 from headrace.extract.erasure import load as load_targets
-from headrace.format import entity_registry as format_
+from headrace.format import journal
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of
+from headrace.storage.background_requests import Erasures
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.enhancements import Enhancements
 from headrace.storage.entity_types import SchemaRegistry
-from headrace.storage.erasures import Erasures
 from headrace.storage.journals import EntityChangeRow, EntityChanges
 from headrace.storage.streams import DELETED
 
@@ -45,48 +43,11 @@ class EntityJournal(Journal[EntityChangeRow]):
     """Everything that was done to entity types; every change counts."""
 
     name = "entity_changes"
-    prefix = format_.ENTITIES
+    format = journal.ENTITIES
     stream_prefix = ENTITIES
-    max_object_records = 500
     reread_key = "entities_due"
     rows = EntityChanges
-
-    def key(self, number: int) -> str:
-        """The key of the object whose first change has this number."""
-        return format_.key(number)
-
-    def number_of(self, key: str) -> int | None:
-        """The number of the first change of an object."""
-        return format_.number_of(key)
-
-    def encode(self, rows: list[EntityChangeRow]) -> bytes:
-        """A run of changes as an object."""
-        return format_.encode(
-            [
-                format_.StoredChange(
-                    row.number, row.entity_type, row.user_id, row.at_us, row.who, msgspec.Raw(row.document.encode())
-                )
-                for row in rows
-            ]
-        )
-
-    def decode(self, data: bytes, key: str) -> list[EntityChangeRow]:
-        """The changes of an object."""
-        return [
-            EntityChangeRow(
-                change.number,
-                change.entity_type,
-                change.user_id,
-                change.at_us,
-                change.who,
-                bytes(change.document).decode(),
-            )
-            for change in format_.decode(data, key)
-        ]
-
-    def gaps(self, numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """The runs of changes that are missing."""
-        return format_.gaps(numbers)
+    needs_all = True
 
     def restore(self, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
         """Do every change again, and let each type have its stream."""

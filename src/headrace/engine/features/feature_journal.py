@@ -19,7 +19,7 @@ from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import create_managed, save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.format import feature_registry as format_
+from headrace.format import journal
 from headrace.schema.descriptor.nodes import Event, FeatureVersion
 from headrace.schema.registry import Registry
 from headrace.storage.dedupe import Dedupe
@@ -33,31 +33,10 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
     """Versions of the feature registry; each is whole, so that the newest one is enough."""
 
     name = "feature_registry"
-    prefix = format_.FEATURES
+    format = journal.FEATURES
     stream_prefix = EVENTS
-    max_object_records = 1
     reread_key = "dedupe_due"
     rows = FeatureRegistry
-
-    def key(self, number: int) -> str:
-        """The key of a version."""
-        return format_.key(number)
-
-    def number_of(self, key: str) -> int | None:
-        """The version that a key stands for."""
-        return format_.version_of(key)
-
-    def encode(self, rows: list[FeatureRegistryRow]) -> bytes:
-        """An object, which holds one version."""
-        (row,) = rows
-        document = msgspec.Raw(row.document.encode())
-        return format_.encode(format_.StoredVersion(row.version, row.at_us, row.who, row.app, document))
-
-    def decode(self, data: bytes, key: str) -> list[FeatureRegistryRow]:
-        """The version that an object holds."""
-        stored = format_.decode(data, key)
-        document = bytes(stored.document).decode()
-        return [FeatureRegistryRow(stored.version, stored.at_us, stored.who, stored.app, document)]
 
     def restore(self, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
         """Let the streams of event sources follow the newest version."""
@@ -83,7 +62,7 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
         """Read the keys of events that are stored once, as far back as their source remembers them."""
         head = stream.head
         hook = None if head.registry is None else head.registry.hook
-        if hook is None or not hook.dedupes:
+        if hook is None or not hook.deduplicates:
             return
         since, since_us = dedupe_horizon(hook, head.next_seq, batch.now_us)
         placed = Published(batch.connection).first_from(stream.id, since_us)
@@ -91,7 +70,7 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
         Dedupe(batch.connection).save(
             (stream.id, key, run.first_seq + number, run.times_us[number])
             for run in runs(start)
-            for number, key in enumerate(hook.unique_keys(run.body))
+            for number, key in enumerate(hook.dedupe_keys(run.body))
             if key is not None and run.times_us[number] > since_us
         )
 

@@ -29,7 +29,7 @@ from headrace.engine.registry.registry_change import (
 )
 from headrace.engine.registry.schemas import MAX_HISTORY_BYTES, MAX_REVISIONS
 from headrace.errors import Conflict, RegistryFull
-from headrace.format.feature_registry import key
+from headrace.format import journal
 from headrace.schema.descriptor.nodes import Event, FeatureVersion, Table
 from headrace.schema.problem import RequestProblem
 from headrace.storage.journals import FeatureRegistry, FeatureRegistryRow
@@ -63,7 +63,7 @@ class SaveFeatures(Stage, frozen=True):
         registry = FeatureRegistry(batch.connection)
         registry.save(FeatureRegistryRow(self.version, batch.now_us, commit.who, self.app, text))
         dropped = registry.drop_before(self.version - KEPT_VERSIONS + 1)
-        batch.published.discard(map(key, dropped), batch.now_us)
+        batch.published.discard(map(journal.FEATURES.key, dropped), batch.now_us)
 
 
 class EvolveStream(Stage, frozen=True):

@@ -21,6 +21,7 @@ from headrace.engine.log.lifecycle import Chore
 from headrace.engine.log.stream import Stream
 from headrace.errors import CorruptData
 from headrace.format.decoded_columns import DecodedCache
+from headrace.format.journal import JournalFormat
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.storage.database import Connection
 from headrace.storage.journals import JournalRows
@@ -60,37 +61,38 @@ class Journal(ABC, Generic[Row]):
     An object holds consecutive records, and is named by the number of the first of them.
     """
 
-    #: What reports call it, and what the keys of its objects begin with.
+    #: What reports call it.
     name: str
-    prefix: str
+    format: JournalFormat[Any]
     #: What the names of the streams that follow it begin with.
     stream_prefix: str
-    #: How many records an object has at most.
-    max_object_records: int
     #: The entry of the database's metadata that is set while :meth:`reread` is due.
     reread_key: str
     #: Its records in the database, through a connection.
     rows: type[JournalRows[Row]]
+    #: Whether every record counts, so that one that the store lacks is missed.
+    needs_all = False
 
-    @abstractmethod
-    def key(self, number: int) -> str:
-        """The key of the object whose first record has this number."""
-
-    @abstractmethod
-    def number_of(self, key: str) -> int | None:
-        """The number of the first record of an object, by its key; None for another key."""
-
-    @abstractmethod
     def encode(self, rows: list[Row]) -> bytes:
-        """An object."""
+        """Consecutive records as an object."""
+        values = (msgspec.structs.astuple(row) for row in rows)
+        record_type = self.format.record_type
+        return self.format.encode(
+            [record_type(*fields, msgspec.Raw(document.encode())) for *fields, document in values]
+        )
 
-    @abstractmethod
     def decode(self, data: bytes, key: str) -> list[Row]:
         """The records of an object; raises CorruptData, naming its key."""
+        values = map(msgspec.structs.astuple, self.format.decode(data, key))
+        return [self.rows.row_type(*fields, bytes(document).decode()) for *fields, document in values]
 
-    def gaps(self, numbers: Iterable[int]) -> Iterable[tuple[int, int]]:
+    def gaps(self, numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
         """The first and the last of each run of records that are missing, where ``numbers`` are there, ascending."""
-        return ()
+        expected = 1
+        for number in numbers if self.needs_all else ():
+            if number > expected:
+                yield expected, number - 1
+            expected = number + 1
 
     @abstractmethod
     def restore(self, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
@@ -134,10 +136,10 @@ class Journal(ABC, Generic[Row]):
         for run in self._runs(self.rows(connection)):
             if not newest:
                 node.check()
-            key, data = self.key(self.rows.number(run[0])), self.encode(run)
+            key, data = self.format.key(self.rows.number(run[0])), self.encode(run)
             if not objects.create(key, data):
                 node.check()
-                if self.max_object_records == 1:
+                if self.format.max_records == 1:
                     log.error("%s is there already and says something else; it is written again", key)
                 # Otherwise it is ours from before a crash, and has fewer records.
                 objects.put(key, data)
@@ -149,7 +151,7 @@ class Journal(ABC, Generic[Row]):
     def _runs(self, rows: JournalRows[Row]) -> Iterator[list[Row]]:
         """Unpublished records, the oldest first, as many consecutive ones together as fit into an object."""
         after = 0
-        while page := rows.unpublished(after, self.max_object_records):
+        while page := rows.unpublished(after, self.format.max_records):
             run: list[Row] = []
             size = 0
             for row in page:
@@ -164,10 +166,12 @@ class Journal(ABC, Generic[Row]):
     def recover(self, objects: Objects, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
         """Take every record over that the store has, and restore what follows from them."""
         rows = self.rows(batch.connection)
-        firsts = sorted(n for info in objects.list(self.prefix) if (n := self.number_of(info.key)) is not None)
+        firsts = sorted(
+            n for info in objects.list(self.format.prefix) if (n := self.format.number_of(info.key)) is not None
+        )
         newest = max((self._take_object(objects, first, rows, report) for first in firsts), default=0)
         last = max(newest, *firsts[-1:], 0)
-        while objects.has(self.key(last + 1)):  # a listing may lack the newest objects
+        while objects.has(self.format.key(last + 1)):  # a listing may lack the newest objects
             newest = max(newest, self._take_object(objects, last + 1, rows, report))
             last = max(newest, last + 1)
         rows.note_published(newest)
@@ -178,7 +182,7 @@ class Journal(ABC, Generic[Row]):
 
         Every record in the store counts. One that is in the database alone stays only where it follows them.
         """
-        key = self.key(first)
+        key = self.format.key(first)
         try:
             stored = self.decode(objects.get(key), key)
         except CorruptData as reason:
@@ -196,8 +200,8 @@ class Journal(ABC, Generic[Row]):
     def verify(self, objects: Objects) -> JournalContents:
         """Read every object of the store; each that is damaged or missing is told."""
         numbers, size, damage = set[int](), 0, list[CorruptData]()
-        for info in objects.list(self.prefix):
-            if self.number_of(info.key) is None:
+        for info in objects.list(self.format.prefix):
+            if self.format.number_of(info.key) is None:
                 continue
             size += info.bytes
             try:
@@ -210,7 +214,7 @@ class Journal(ABC, Generic[Row]):
         return JournalContents(max(numbers, default=0), len(numbers), size, damage)
 
     def _missing(self, first: int, last: int) -> CorruptData:
-        key = self.key(first)
+        key = self.format.key(first)
         return ObjectMissing(f"the object {key} is missing, with changes up to {last}", object=key, check="present")
 
 

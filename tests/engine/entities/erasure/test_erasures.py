@@ -30,7 +30,7 @@ from headrace.reduce.work_units import Result
 from headrace.schema.entity.observation import decode
 from headrace.server.routes.work import store_url
 from headrace.storage import database
-from headrace.storage.erasures import ErasureRow
+from headrace.storage.background_requests import ErasureRow
 from headrace.storage.journals import EntityChanges
 from support.entity_rig import USER, Entities, contact
 from support.s3 import S3
