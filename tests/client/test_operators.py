@@ -55,8 +55,8 @@ def test_function_takes_what_the_operator_takes(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_function_writes_the_operator(name: str) -> None:
-    known = OPERATORS[name].params
-    given = {parameter: VALUES[parameter] for parameter, found in known.items() if found.default is REQUIRED}
+    check_options = OPERATORS[name].params
+    given = {parameter: VALUES[parameter] for parameter, found in check_options.items() if found.default is REQUIRED}
     feature = getattr(hr, name)(**{**arguments(name), "where": VALUES["where"]})
     expected = {**given, "where": "(amount > 0)"}
     if "buckets" in expected:

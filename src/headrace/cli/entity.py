@@ -263,19 +263,20 @@ def erase(
 ) -> None:
     """Remove an entity, and everything merged into it, for good: from the log, the object store and what is derived."""
     from headrace.client import entity_requests
+    from headrace.client.entity_requests import Erasure
 
     with remote.connect(patient=True) as client:
-        plan = entity_requests.planned(client.send(entity_requests.erase(entity_id, dry_run=True)))
+        plan = entity_requests.read_plan(client.send(entity_requests.erase(entity_id, dry_run=True)))
         if dry_run:
             output.show({"entity_id": entity_id, **_plan_document(plan, json)}, as_json=json)
             return
         output.confirm(f"Remove {plan.observations} observations of {entity_id} for good?", yes=yes)
-        erasure = entity_requests.begun(client.send(entity_requests.erase(entity_id)))
+        erasure = client.fetch(entity_requests.erase(entity_id), Erasure)
         with output.progressing("erasing") as tell:
             while not erasure.complete:
                 tell(_STEPS.index(erasure.step), len(_STEPS) - 1)
                 time.sleep(_LOOK_S)
-                erasure = entity_requests.begun(client.send(entity_requests.get_erasure(erasure.erasure_id)))
+                erasure = client.fetch(entity_requests.get_erasure(erasure.erasure_id), Erasure)
     facts = msgspec.to_builtins(erasure)
     if output.wants_table(json):
         report = erasure.report

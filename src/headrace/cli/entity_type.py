@@ -97,10 +97,11 @@ def register(
 ) -> int:
     """Store a version of a type: entity_type, schema_version, schema_definition and reducer_config of a file."""
     from headrace.client import entity_types
+    from headrace.client.entity_types import TypeChange
 
     registration = {**_read_object(file), **({"activate": True} if activate else {})}
     with remote.connect() as client:
-        return _show(entity_types.changed(client.send(entity_types.register(registration, how.options()))), json)
+        return _show(client.fetch(entity_types.register(registration, how.options()), TypeChange), json)
 
 
 @app.command
@@ -188,9 +189,10 @@ def _change(
     remote: Remote, entity_type: str, verb: str, body: dict[str, Any], options: TypeOptions, as_json: bool
 ) -> int:
     from headrace.client import entity_types
+    from headrace.client.entity_types import TypeChange
 
     with remote.connect() as client:
-        return _show(entity_types.changed(client.send(entity_types.change(entity_type, verb, body, options))), as_json)
+        return _show(client.fetch(entity_types.change(entity_type, verb, body, options), TypeChange), as_json)
 
 
 def _show(done: TypeChange, as_json: bool) -> int:

@@ -74,9 +74,10 @@ def get(
 def list_tables(*, remote: Remote = LOCAL, json: AsJson = False) -> None:
     """List tables: their keys, what they are made of, their features, and whose they are."""
     from headrace.client import features
+    from headrace.client.features import Registered
 
     with remote.connect() as client:
-        registered = features.registered(client.send(features.registry(None)))
+        registered = client.fetch(features.registry(None), Registered)
     rows = (
         {
             "name": descriptor["name"],
@@ -139,7 +140,7 @@ def _row(client: Client, table: str, words: Sequence[str], options: GetOptions) 
     refused = None
     for key in _readings(words):
         try:
-            return features.row(client.send(features.get(table, key, **options)))
+            return features.read_row(client.send(features.get(table, key, **options)))
         except KeyShapeMismatch as reason:
             refused = refused or reason
     assert refused is not None, "there is always a first reading"
@@ -192,16 +193,14 @@ def register(
 
     Exit code 3 says that the registry does not allow it: state would be lost, or a name is another app's.
     """
-    from headrace.client import RegistrationConflict, RegistrationInvalid
-    from headrace.client.features import diff
-    from headrace.client.features import register as registering
+    from headrace.client import Diff, RegistrationConflict, RegistrationInvalid, features
 
     flags = {name: True for name, value in {"dry_run": dry_run, "force": force, "cascade": cascade}.items() if value}
     options = {"backfill": backfill, "app": app, "expected_version": expected_version}
     document = {**_document(file), **{name: value for name, value in options.items() if value is not None}, **flags}
     try:
         with remote.connect() as client:
-            difference = diff(client.send(registering(document)))
+            difference = client.fetch(features.register(document), Diff)
     except RegistrationConflict as refused:
         return _show_refusal(refused, CONFLICT, json)
     except RegistrationInvalid as refused:
@@ -232,7 +231,7 @@ def _document(file: Path) -> dict[str, Any]:
 
 def _declared(file: Path) -> list[dict[str, Any]]:
     """What a Python file declares, with everything that this is made of."""
-    from headrace.client.declared import EventSource, Table, gathered
+    from headrace.client.declared import EventSource, Table, collect_descriptors
 
     # As for a script: what lies beside it can be imported.
     sys.path.insert(0, str(file.resolve().parent))
@@ -245,7 +244,7 @@ def _declared(file: Path) -> list[dict[str, Any]]:
     declared = [value for value in names.values() if isinstance(value, EventSource | Table)]
     if not declared:
         raise UsageError(f"{file} declares nothing: it needs names that @hr.event or @hr.table made")
-    return gathered(declared)
+    return collect_descriptors(declared)
 
 
 def _show(difference: Diff, as_json: bool) -> None:
