@@ -96,7 +96,7 @@ def test_two_who_look_at_one_handle_at_once_have_not_seen_another(ledger: Ledger
     failure = seen.failure
     assert failure is not None
     for _ in range(2):  # both have found it before either counted
-        failure.look(seen)
+        failure.mark_seen(seen)
     with pytest.raises(BadRequest):
         ledger.raise_unseen()
 

@@ -132,7 +132,7 @@ def test_a_question_is_repeated_though_it_has_a_body(stream: hr.Stream) -> None:
     assert check_repeatable(search.search("x", "a"), lost) is lost
     assert check_repeatable(search.aggregate("x", "r", 0, 1, "1m"), lost) is lost
     with pytest.raises(hr.Unreachable):
-        check_repeatable(stream._appending({"n": 1}), lost)
+        check_repeatable(stream._append_request({"n": 1}), lost)
 
 
 def test_an_aggregate_has_buckets_groups_and_measures(stream: hr.Stream) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,10 +14,11 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output
-from headrace.cli.arguments import LOCAL, Remote, format_moment, rows, whole
+from headrace.cli.arguments import LOCAL, Remote, format_moment, positive_integer, rows
 from headrace.cli.output import AsJson, UsageError, Yes
 
 if TYPE_CHECKING:
+    from headrace.client.entities import Entities
     from headrace.client.entity_requests import ErasurePlan
 
 Id = Annotated[str, Parameter(help="The id of an entity.")]
@@ -47,7 +50,6 @@ def store(
     json: AsJson = False,
 ) -> None:
     """Store what a file says of entities; a second run of the same file stores nothing twice."""
-    from headrace.client.entities import Entities
     from headrace.client.entity_requests import StoreOptions
 
     options: StoreOptions = {
@@ -59,13 +61,13 @@ def store(
     entities = [_typed(row, entity_type, number) for number, row in enumerate(rows(file), 1)]
     counts: dict[str, int] = {}
     warnings: dict[str, int] = {}
-    with remote.connect(patient=True) as client, output.progressing("storing entities") as tell:
-        for stored in Entities(client).store_many(entities, **options):
+    with _connect(remote, retries=True) as client, output.progress_bar("storing entities") as report:
+        for stored in client.store_many(entities, **options):
             for entity in stored.entities:
                 counts[entity.action] = counts.get(entity.action, 0) + 1
             for warning in stored.store_warnings:
                 warnings[warning["code"]] = warnings.get(warning["code"], 0) + len(warning["items"])
-            tell(sum(counts.values()), len(entities))
+            report(sum(counts.values()), len(entities))
     if output.wants_table(json):
         warnings = {f"{code.lower()} (kept)": count for code, count in warnings.items()}
     output.show({"entities": len(entities), **counts, **warnings}, as_json=json)
@@ -85,11 +87,9 @@ def get(
     json: AsJson = False,
 ) -> None:
     """Print an entity as it is, or was."""
-    from headrace.client.entities import Entities
-
-    with remote.connect() as client:
+    with _connect(remote) as entities:
         times = {"as_of": format_moment(as_of), "at_ingested": format_moment(at_ingested)}
-        entity = Entities(client).get(entity_id, **times, schema_version=schema_version, scope=scope)
+        entity = entities.get(entity_id, **times, schema_version=schema_version, scope=scope)
     if not output.wants_table(json):
         print(output.encode(entity))
         return
@@ -109,20 +109,15 @@ def list_entities(
     /,
     *,
     search: Annotated[str | None, Parameter(help="Only those whose name holds this.")] = None,
-    limit: Annotated[int, Parameter(converter=whole, help="So many at most.")] = 100,
+    limit: Annotated[int, Parameter(converter=positive_integer, help="So many at most.")] = 100,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
     """List entities in the order in which they came."""
-    from headrace.client.entities import Entities
-
-    with remote.connect() as client:
-        entities = islice(Entities(client).list(entity_type, search=search), limit)
-        rows = map(msgspec.structs.asdict, entities)
-        if output.wants_table(json):
-            rows = map(_line, rows)
+    with _connect(remote) as entities:
+        rows = islice(entities.list(entity_type, search=search), limit)
         columns = ("entity_id", *(("entity_type",) if entity_type is None else ()), "name", "observations", "last_at")
-        output.show_all(rows, columns, as_json=json)
+        output.show_all(map(msgspec.structs.asdict, rows), columns, as_json=json, format_row=_format_row)
 
 
 @app.command
@@ -131,23 +126,16 @@ def history(
     /,
     *,
     oldest_first: Annotated[bool, Parameter(negative=(), help="In order instead of the newest first.")] = False,
-    limit: Annotated[int, Parameter(converter=whole, help="So many at most.")] = 100,
+    limit: Annotated[int, Parameter(converter=positive_integer, help="So many at most.")] = 100,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
     """List what was observed of an entity."""
-    from headrace.client.entities import Entities
-
-    with remote.connect() as client:
+    with _connect(remote) as entities:
         order = "oldest" if oldest_first else "newest"
-        observations = islice(Entities(client).observations(entity_id, order=order), limit)
-        shown = (
-            ({**observation, "fields": _format_field(observation["fields"])} for observation in observations)
-            if output.wants_table(json)
-            else observations
-        )
+        observations = islice(entities.observations(entity_id, order=order), limit)
         columns = ("observed_at", "kind", "schema_version", "source_priority", "fields")
-        output.show_all(shown, columns, as_json=json)
+        output.show_all(observations, columns, as_json=json, format_row=_format_observation)
 
 
 @app.command
@@ -159,31 +147,25 @@ def correct(
     json: AsJson = False,
 ) -> None:
     """Say what fields are, whatever was or will be observed."""
-    from headrace.client.entities import Entities
-
     corrections = dict(map(_assigned, fields))
     if not corrections:
         raise UsageError("Say what to correct: FIELD=VALUE.")
-    with remote.connect() as client:
-        _show_decision(Entities(client).correct(entity_id, corrections), json)
+    with _connect(remote) as entities:
+        _show_decision(entities.correct(entity_id, corrections), json)
 
 
 @app.command
 def delete(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
     """Let an entity not be there any more; `restore` brings it back, `erase` takes its data away."""
-    from headrace.client.entities import Entities
-
-    with remote.connect() as client:
-        _show_decision(Entities(client).delete(entity_id), json)
+    with _connect(remote) as entities:
+        _show_decision(entities.delete(entity_id), json)
 
 
 @app.command
 def restore(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
     """Let a deleted entity be there again."""
-    from headrace.client.entities import Entities
-
-    with remote.connect() as client:
-        _show_decision(Entities(client).restore(entity_id), json)
+    with _connect(remote) as entities:
+        _show_decision(entities.restore(entity_id), json)
 
 
 @app.command
@@ -197,17 +179,27 @@ def merge(
     json: AsJson = False,
 ) -> None:
     """Let an entity be a part of another, or take that back; nothing is rewritten."""
-    from headrace.client.entities import Entities
-
     if undo == bool(to_entity_id):
         raise UsageError("Name the entity that it is, or pass --undo.")
-    with remote.connect() as client:
-        entities = Entities(client)
+    with _connect(remote) as entities:
         done = entities.unmerge(from_entity_id) if undo else entities.merge(from_entity_id, to_entity_id)
     output.show(done, as_json=json)
 
 
-def _line(entity: dict[str, Any]) -> dict[str, Any]:
+@contextmanager
+def _connect(remote: Remote, *, retries: bool = False) -> Iterator[Entities]:
+    """The entities of a server."""
+    from headrace.client.entities import Entities
+
+    with remote.connect(retries=retries) as client:
+        yield Entities(client)
+
+
+def _format_observation(observation: dict[str, Any]) -> dict[str, Any]:
+    return {**observation, "fields": _format_field(observation["fields"])}
+
+
+def _format_row(entity: dict[str, Any]) -> dict[str, Any]:
     """An entity in a table; its name without the type that it begins with."""
     name = entity["canonical_name"].removeprefix(f"{entity['entity_type']}:")
     last = {"observations": entity["observation_count"], "last_at": entity["last_observation_at"]}
@@ -247,7 +239,7 @@ def _format_field(value: Any) -> str:
 
 
 #: How often is looked how far it is.
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _STEPS = ("log", "offered", "objects", "rows", "files", "pages", "done")
 
 
@@ -265,28 +257,28 @@ def erase(
     from headrace.client import entity_requests
     from headrace.client.entity_requests import Erasure
 
-    with remote.connect(patient=True) as client:
+    with remote.connect(retries=True) as client:
         plan = entity_requests.read_plan(client.send(entity_requests.erase(entity_id, dry_run=True)))
         if dry_run:
             output.show({"entity_id": entity_id, **_plan_document(plan, json)}, as_json=json)
             return
         output.confirm(f"Remove {plan.observations} observations of {entity_id} for good?", yes=yes)
         erasure = client.fetch(entity_requests.erase(entity_id), Erasure)
-        with output.progressing("erasing") as tell:
+        with output.progress_bar("erasing") as report:
             while not erasure.complete:
-                tell(_STEPS.index(erasure.step), len(_STEPS) - 1)
-                time.sleep(_LOOK_S)
+                report(_STEPS.index(erasure.step), len(_STEPS) - 1)
+                time.sleep(_POLL_S)
                 erasure = client.fetch(entity_requests.get_erasure(erasure.erasure_id), Erasure)
     facts = msgspec.to_builtins(erasure)
     if output.wants_table(json):
-        report = erasure.report
+        removed = erasure.report
         facts = {
             "erasure_id": erasure.erasure_id,
             "entity_id": entity_id,
             "observations": erasure.plan.observations,
-            "log_rows": report["log_rows"],
-            "rewritten": len(report["rewritten"]),
-            "removed": len(report["removed"]),
+            "log_rows": removed["log_rows"],
+            "rewritten": len(removed["rewritten"]),
+            "removed": len(removed["removed"]),
             "completed_at": erasure.completed_at,
         }
     output.show(facts, as_json=json)

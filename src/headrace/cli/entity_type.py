@@ -48,7 +48,7 @@ class ChangeOptions:
         return {"scope": self.scope, "dry_run": self.dry_run or None, "force": self.force or None}
 
 
-PLAINLY = ChangeOptions()
+NO_OPTIONS = ChangeOptions()
 
 
 @app.command(name="ls")
@@ -91,7 +91,7 @@ def register(
     /,
     *,
     activate: Annotated[bool, Parameter(negative=(), help="Make it the active version.")] = False,
-    how: ChangeOptions = PLAINLY,
+    how: ChangeOptions = NO_OPTIONS,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
@@ -106,7 +106,7 @@ def register(
 
 @app.command
 def update(
-    entity_type: Type, file: File, /, *, how: ChangeOptions = PLAINLY, remote: Remote = LOCAL, json: AsJson = False
+    entity_type: Type, file: File, /, *, how: ChangeOptions = NO_OPTIONS, remote: Remote = LOCAL, json: AsJson = False
 ) -> int:
     """Make the next version from the active one: fields_to_add, fields_to_remove, converters_to_add … of a file."""
     return _change(remote, entity_type, "update", _read_object(file), how.options(), json)
@@ -118,7 +118,7 @@ def activate(
     schema_version: Version,
     /,
     *,
-    how: ChangeOptions = PLAINLY,
+    how: ChangeOptions = NO_OPTIONS,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:

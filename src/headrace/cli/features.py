@@ -197,7 +197,11 @@ def register(
 
     flags = {name: True for name, value in {"dry_run": dry_run, "force": force, "cascade": cascade}.items() if value}
     options = {"backfill": backfill, "app": app, "expected_version": expected_version}
-    document = {**_document(file), **{name: value for name, value in options.items() if value is not None}, **flags}
+    document = {
+        **_read_descriptors(file),
+        **{name: value for name, value in options.items() if value is not None},
+        **flags,
+    }
     try:
         with remote.connect() as client:
             difference = client.fetch(features.register(document), Diff)
@@ -212,12 +216,12 @@ def register(
     return output.OK
 
 
-def _document(file: Path) -> dict[str, Any]:
+def _read_descriptors(file: Path) -> dict[str, Any]:
     """The descriptors of a file, and the options that it names beside them."""
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     if file.suffix == ".py":
-        return {"descriptors": _declared(file)}
+        return {"descriptors": _run_declarations(file)}
     try:
         document = msgspec.json.decode(file.read_bytes())
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:
@@ -229,7 +233,7 @@ def _document(file: Path) -> dict[str, Any]:
     return document
 
 
-def _declared(file: Path) -> list[dict[str, Any]]:
+def _run_declarations(file: Path) -> list[dict[str, Any]]:
     """What a Python file declares, with everything that this is made of."""
     from headrace.client.declared import EventSource, Table, collect_descriptors
 

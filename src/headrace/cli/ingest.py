@@ -69,7 +69,7 @@ def append_bytes(stream: Stream, content_type: str, **options: Unpack[AppendOpti
 
 def _produce(stream: Stream, batches: Iterable[list[_Event]], routing_key: str, what: str) -> tuple[int, str]:
     with (
-        output.counting("events") as advance,
+        output.running_count("events") as advance,
         stream.producer(linger_ms=_LINGER_MS, max_batch_events=_BATCH_EVENTS, max_batch_bytes=_CHUNK_BYTES) as producer,
     ):
         sending = _BatchSender(producer, routing_key, what)

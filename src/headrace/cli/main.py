@@ -43,7 +43,7 @@ app = App(
         "headrace stream tail orders --offset -1",
     ),
     version=sentence,
-    default_parameter=Parameter(show_default=output.shown_default),
+    default_parameter=Parameter(show_default=output.format_default),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
@@ -173,5 +173,5 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return output.OK
     except (HeadraceError, ValueError, OSError, ImportError) as error:
-        return output.complain(error, as_json="--json" in arguments)
+        return output.print_error(error, as_json="--json" in arguments)
     return code or output.OK

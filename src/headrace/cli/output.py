@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from cyclopts import Parameter
@@ -58,6 +58,9 @@ _SUBJECTS = ("stream", "table", "entity_type", "entity_id", "event")
 _EXIT_CODES = {"unreachable": UNREACHABLE, "invalid_config": USAGE, "usage": USAGE}
 
 
+Row = TypeVar("Row", bound=Mapping[str, Any])
+
+
 class UsageError(HeadraceError):
     """The command cannot be run as it was given."""
 
@@ -65,7 +68,7 @@ class UsageError(HeadraceError):
     status = 400
 
 
-def complain(error: Exception, *, as_json: bool) -> int:
+def print_error(error: Exception, *, as_json: bool) -> int:
     """Say on stderr what failed and what to do next; the exit code for it."""
     failure = error if isinstance(error, HeadraceError) else _to_headrace_error(error)
     hint = _hint(failure)
@@ -113,7 +116,7 @@ def examples(*lines: str) -> str:
     return "\n".join(("**Examples**", "", "```", *lines, "```"))
 
 
-def shown_default(value: Any) -> str | None:
+def format_default(value: Any) -> str | None:
     """How help shows a default: not at all where it means that nothing is chosen."""
     return None if value in (None, False, "") else str(value)
 
@@ -133,8 +136,10 @@ def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
         print(f"{name.replace('_', ' '):<{width}}  {cell(value)}")
 
 
-def show_all(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Many things: a table for people, one JSON object per line otherwise."""
+def show_all(
+    rows: Iterable[Row], columns: Sequence[str], *, as_json: bool, format_row: Callable[[Row], Mapping[str, Any]] = dict
+) -> None:
+    """Many things: a table of rows in their form for people, one JSON object per line otherwise."""
     if not wants_table(as_json):
         for row in rows:
             print(encode(row))
@@ -143,7 +148,7 @@ def show_all(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_js
     from rich.text import Text
 
     # As text: what stands in brackets would be taken for markup.
-    cells = [[Text(_short(cell(row.get(column)))) for column in columns] for row in rows]
+    cells = [[Text(_short(cell(row.get(column)))) for column in columns] for row in map(format_row, rows)]
     if not cells:
         console().print(Text("There is nothing yet.", "dim"))
         return
@@ -181,7 +186,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Any]:
+def running_count(what: str) -> Iterator[Any]:
     """A running count on a terminal's stderr; yields ``advance(number)``."""
     if not sys.stderr.isatty() or sys.stdin.isatty():
         yield lambda number: None
@@ -195,7 +200,7 @@ def counting(what: str) -> Iterator[Any]:
 
 
 @contextmanager
-def progressing(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal's stderr; yields ``tell(done, total)``, whose total may grow."""
     if not sys.stderr.isatty():
         yield lambda done, total: None

@@ -251,7 +251,7 @@ def events(span: Mapping[str, Any]) -> str:
 
 #: The exit code where the time is up before all is indexed.
 TIMED_OUT = 3
-_LOOK_S = 0.5
+_POLL_S = 0.5
 #: Longer than any pause before a failed unit is tried again: whoever is not listed for so long is not worked on.
 _REST_S = 10.0
 #: So many streams that are due or in work are named by the server.
@@ -271,20 +271,20 @@ def wait_until_indexed(work: Work, stream: Stream, timeout_s: float | None = Non
     """
     waiting = _IndexWait(work, stream)
     deadline = None if timeout_s is None else monotonic() + timeout_s
-    with output.progressing(f"indexing {stream.name}") as tell:
+    with output.progress_bar(f"indexing {stream.name}") as report:
         while True:
             status = work.status()
             _raise_if_stuck(status, stream.name)
             progress = next((listed for listed in status["streams"] if listed["stream"] == stream.name), None)
             if progress is not None:
-                tell(progress["done"], progress["total"])
+                report(progress["done"], progress["total"])
             state = waiting.poll(status, is_listed=progress is not None)
             if state["complete"]:
                 return state
             if deadline is not None and monotonic() >= deadline:
                 print(f"headrace: The time is up: {waiting.reason(state)}", file=sys.stderr)
                 return state
-            sleep(_LOOK_S)
+            sleep(_POLL_S)
 
 
 class _IndexWait:
@@ -295,7 +295,7 @@ class _IndexWait:
         details = stream.details()["stream"]
         self._wanted = int(details["next_offset"])
         self._began = self._listed = monotonic()
-        self._is_taken = self._has_complained = False
+        self._is_taken = self._has_warned = False
         pending = self._wanted - _published(details)
         self._is_published = pending <= 0
         if not self._wanted:
@@ -309,7 +309,7 @@ class _IndexWait:
         if is_listed or len(status["streams"]) >= _NAMED:
             self._listed = now
         if is_listed:
-            self._tell_whether_taken(status, now - self._began)
+            self._note_whether_taken(status, now - self._began)
         details = self._stream.details()
         published = _published(details["stream"])
         is_indexed = bool(details["index_status"]["bundled_companions"]["fully_indexed_uploaded_segments"])
@@ -332,13 +332,13 @@ class _IndexWait:
             return f"nobody has taken the work on {state['stream']}; is `headrace pipeline` running?"
         return f"{state['stream']} is not indexed; `headrace pipeline status` says how far it is."
 
-    def _tell_whether_taken(self, status: Document, waited_s: float) -> None:
+    def _note_whether_taken(self, status: Document, waited_s: float) -> None:
         """Note whether somebody works on the stream, and say once where nobody does for a while."""
         units = (unit for lease in status["leases"] for unit in lease["units"])
         if self._is_taken or any(unit["stream"] == self._stream.name for unit in units):
             self._is_taken = True
-        elif waited_s > _REST_S and not self._has_complained:
-            self._has_complained = True
+        elif waited_s > _REST_S and not self._has_warned:
+            self._has_warned = True
             print("headrace: Nobody has taken the work yet; is `headrace pipeline` running?", file=sys.stderr)
 
 

@@ -21,11 +21,11 @@ _MARKS = {
     "destructive": ("-", "red"),
     "forbidden": ("!", "bold red"),
 }
-_WHOLE = "(event)"
+_ROOT = "(event)"
 #: The version before the first one of an entity type.
 _NOTHING = ""
 #: Refusals that are shown; the others are much the same.
-_MOST = 10
+_MAX_REFUSALS = 10
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
@@ -93,7 +93,7 @@ def routing_key(registry: Mapping[str, Any]) -> str:
     key = registry.get("routingKey")
     if key is None:
         return "none"
-    return f"{key['jsonPointer'] or _WHOLE} ({'required' if key['required'] else 'optional'})"
+    return f"{key['jsonPointer'] or _ROOT} ({'required' if key['required'] else 'optional'})"
 
 
 def search(registry: Mapping[str, Any]) -> str:
@@ -111,19 +111,19 @@ def _changes(changes: Iterable[Mapping[str, Any]]) -> Table:
         mark, style = _MARKS.get(change["classification"], ("?", "bold"))
         where = change["pointer"]
         reason = str(change["reason"]).removeprefix(f"{where}: ").removeprefix("the event: ")
-        table.add_row("", _text(mark, style), _text(where or _WHOLE, style), _dim(reason))
+        table.add_row("", _text(mark, style), _text(where or _ROOT, style), _dim(reason))
     return table
 
 
 def _refusals(refusals: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     """Each refusal, and once each event that shows why."""
     table = _grid()
-    for refusal in refusals[:_MOST]:
+    for refusal in refusals[:_MAX_REFUSALS]:
         reason = f"{refusal['message']} ({refusal['code']})"
         table.add_row("", _text("!", "red"), _text(refusal["pointer"] or "(request)", "red"), _dim(reason))
     yield table
-    if len(refusals) > _MOST:
-        yield _dim(f"  and {len(refusals) - _MOST:,} more, which --json shows")
+    if len(refusals) > _MAX_REFUSALS:
+        yield _dim(f"  and {len(refusals) - _MAX_REFUSALS:,} more, which --json shows")
     examples = [refusal["counter_example"] for refusal in refusals if "counter_example" in refusal]
     for example in dict.fromkeys(map(output.encode, examples)):
         yield _text(f"  this event would break: {example}")
@@ -132,7 +132,7 @@ def _refusals(refusals: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]
 def _misfits(failures: Iterable[Mapping[str, Any]]) -> Table:
     table = _grid()
     for failure in failures:
-        where = f"{failure['cause']} {failure['pointer'] or _WHOLE}"
+        where = f"{failure['cause']} {failure['pointer'] or _ROOT}"
         table.add_row("", _text(failure["offset"], "red"), _text(where, "red"), _dim(failure["reason"]))
     return table
 

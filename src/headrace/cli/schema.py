@@ -94,7 +94,7 @@ class SchemaChange:
         return changes
 
 
-NOTHING = SchemaChange()
+NO_CHANGE = SchemaChange()
 
 
 @app.command
@@ -113,7 +113,7 @@ def plan(
     name: Name,
     /,
     *,
-    change: SchemaChange = NOTHING,
+    change: SchemaChange = NO_CHANGE,
     on_data: OnData = False,
     remote: Remote = LOCAL,
     json: AsJson = False,
@@ -131,7 +131,7 @@ def plan(
 
 @app.command(name="apply")
 def apply_change(
-    name: Name, /, *, change: SchemaChange = NOTHING, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False
+    name: Name, /, *, change: SchemaChange = NO_CHANGE, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False
 ) -> None:
     """Make a change, or say every reason why not; asks first where what was allowed no longer is."""
     arguments = change.arguments()
@@ -155,20 +155,8 @@ def history(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> N
     """List every revision of the registry, the oldest first."""
     with remote.connect() as client:
         revisions = client.stream(name).schema_history()
-    if not output.wants_table(json):
-        output.show_all(map(msgspec.structs.asdict, revisions), (), as_json=True)
-        return
-    rows = (
-        {
-            "revision": revision.revision,
-            "at": revision.at,
-            "version": revision.registry["currentVersion"],
-            "routing_key": plans.routing_key(revision.registry),
-            "search": plans.search(revision.registry),
-        }
-        for revision in revisions
-    )
-    output.show_all(rows, ("revision", "at", "version", "routing_key", "search"), as_json=False)
+    columns = ("revision", "at", "version", "routing_key", "search")
+    output.show_all(map(msgspec.structs.asdict, revisions), columns, as_json=json, format_row=_format_revision)
 
 
 @app.command
@@ -187,9 +175,15 @@ def diff(old: SchemaFile, new: SchemaFile, /, *, json: AsJson = False) -> int:
     return DESTRUCTIVE if classification.breaking else output.OK
 
 
+def _format_revision(revision: dict[str, Any]) -> dict[str, Any]:
+    registry = revision["registry"]
+    described = {"routing_key": plans.routing_key(registry), "search": plans.search(registry)}
+    return {**revision, "version": registry["currentVersion"], **described}
+
+
 def _plan_on_data(stream: Stream, arguments: dict[str, Any], as_json: bool) -> int:
-    with output.progressing("looking at events") as tell:
-        verified = stream.verify(**arguments, tell=lambda progress: tell(progress.events, progress.total))
+    with output.progress_bar("looking at events") as report:
+        verified = stream.verify(**arguments, tell=lambda progress: report(progress.events, progress.total))
     verification = verified.verification
     if output.wants_table(as_json):
         plans.show_plan(msgspec.to_builtins(verified.plan))

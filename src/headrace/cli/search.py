@@ -74,9 +74,9 @@ def _parse_after(text: str | None) -> list[Any] | None:
         raise UsageError(f"--after takes the sort of a hit, a JSON array: {reason}") from reason
 
 
-def _pages(stream: Stream, query: str, options: SearchOptions, most: int | None) -> Iterator[SearchResult]:
+def _pages(stream: Stream, query: str, options: SearchOptions, limit: int | None) -> Iterator[SearchResult]:
     """Pages up to so many hits."""
-    left = most
+    left = limit
     sized: SearchOptions = {**options, "size": _PAGE if left is None else min(left, _PAGE)}
     for page in stream.search_pages(query, **sized):
         hits = page.hits[:left]
@@ -140,7 +140,7 @@ class _Columns:
         from rich.table import Table
 
         scored, snippets = any(hit.score for hit in hits), any(hit.snippets for hit in hits)
-        fields = self._usual(hits, beside_snippets=snippets) if self._chosen is None else self._chosen
+        fields = self._default_fields(hits, beside_snippets=snippets) if self._chosen is None else self._chosen
         table = Table(box=None, pad_edge=False)
         table.add_column("offset", min_width=_OFFSET_WIDTH)
         if scored:
@@ -156,7 +156,7 @@ class _Columns:
             table.add_row(hit.offset, *score, *map(_plain, cells), *([_highlight(hit)] if snippets else []))
         output.console().print(table)
 
-    def _usual(self, hits: Sequence[Hit], *, beside_snippets: bool) -> list[str]:
+    def _default_fields(self, hits: Sequence[Hit], *, beside_snippets: bool) -> list[str]:
         """The first fields that hits have, a text among them where there is one and no snippets show it."""
         there = {name for hit in hits for name in hit.fields} - {self._time}
         texts = [name for name, kind in self._kinds.items() if kind == "text" and name in there]

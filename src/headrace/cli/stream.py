@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import ingest, output
-from headrace.cli.arguments import LOCAL, Remote, format_moment, mark_query_faults, whole
+from headrace.cli.arguments import LOCAL, Remote, format_moment, mark_query_faults, positive_integer
 from headrace.cli.output import AsJson, UsageError, Yes
 from headrace.types import JSON, media_type
 
@@ -93,7 +93,7 @@ Offset = Annotated[str, Parameter(allow_leading_hyphen=True, help="Begin after t
 RoutingKey = Annotated[str | None, Parameter(help="Only events with this routing key.")]
 Filter = Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Only events that match this query.")]
 SchemaVersion = Annotated[int | None, Parameter(help="The shape of events; default: the newest.")]
-Limit = Annotated[int | None, Parameter(converter=whole, help="Stop after so many.")]
+Limit = Annotated[int | None, Parameter(converter=positive_integer, help="Stop after so many.")]
 
 app = App(
     name="stream",
@@ -160,7 +160,7 @@ def append(
     content_type = JSON if values else _content_type(remote, name)
     if not raw and media_type(content_type) != JSON:
         raise UsageError(f"{name} holds {content_type}, not JSON: append what comes in as it is, with --raw")
-    with remote.connect(patient=not values) as client:
+    with remote.connect(retries=not values) as client:
         stream = client.stream(name, content_type=content_type)
         if raw:
             count, offset = ingest.append_bytes(stream, content_type, **options)
@@ -210,7 +210,7 @@ def tail(
 ) -> None:
     """Print what is appended from now on, until the stream is closed."""
     content_type = _content_type(remote, name)
-    with remote.connect(patient=True) as client, mark_query_faults(filter or "", as_json=json):
+    with remote.connect(retries=True) as client, mark_query_faults(filter or "", as_json=json):
         stream = client.stream(name, content_type=content_type)
         batches = stream.tail(offset, live=live, key=routing_key, schema_version=schema_version, filter=filter)
         _print(batches, limit, json)
@@ -230,12 +230,9 @@ def list_streams(
         streams = islice(client.streams(prefix=prefix, after=after, limit=min(limit or 1000, 1000)), limit)
         columns = ("name", "content_type", "entries", "closed", "created_at", "expires_at")
         # In lists the offset is a plain number, which people take for what it is.
-        shown = (
-            ({**stream, "entries": stream["next_offset"]} for stream in streams)
-            if output.wants_table(json)
-            else streams
+        output.show_all(
+            streams, columns, as_json=json, format_row=lambda stream: {**stream, "entries": stream["next_offset"]}
         )
-        output.show_all(shown, columns, as_json=json)
 
 
 @app.command

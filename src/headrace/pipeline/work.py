@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError
 
 _TIMEOUT_S = 30.0
 _DISTRUST = "CERTIFICATE_VERIFY_FAILED"
-_MOST_CLIENTS = 4
+_MAX_CLIENTS = 4
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -147,7 +147,7 @@ class Work:
                 raise
         # The certificate may have been replaced, and the file with it. Others may still use the client from before.
         self._clients.append(self._connected())
-        if len(self._clients) > _MOST_CLIENTS:
+        if len(self._clients) > _MAX_CLIENTS:
             self._clients.pop(0).close()
         return self._clients[-1].request(method, url, **arguments)
 
