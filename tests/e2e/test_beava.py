@@ -20,7 +20,7 @@ import pytest
 
 from conftest import ServerProcess
 from headrace.reduce.features.table import KeyState, TableReducer
-from headrace.schema.descriptor.nodes import Life
+from headrace.schema.descriptor.nodes import FeatureVersion
 from headrace.schema.descriptor.registration import Registration, read_registration
 from headrace.schema.descriptor.validate import resolve_table
 from support import beava_server as beava
@@ -256,7 +256,7 @@ def reducer(nodes: list[dict[str, Any]]) -> TableReducer:
     registration = read_registration({"nodes": nodes})
     assert isinstance(registration, Registration), registration
     resolved = resolve_table(registration.nodes, "ByUser")
-    return TableReducer(resolved, {name: Life(name, 0) for name in resolved.table.features})
+    return TableReducer(resolved, {name: FeatureVersion(name, 0) for name in resolved.table.features})
 
 
 def transaction(chance: random.Random) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.diff import diff, fingerprint
 from headrace.schema.descriptor.generated import json_schema, make_lens, write_node
-from headrace.schema.descriptor.nodes import Event, Life, Node, Table
+from headrace.schema.descriptor.nodes import Event, FeatureVersion, Node, Table
 from headrace.schema.descriptor.registration import Registration, read_registration
 from headrace.schema.descriptor.validate import resolve_table, sort_nodes, validate
 from headrace.schema.diff import judge
@@ -47,8 +47,6 @@ def test_every_additive_change_has_a_lens_that_is_proven_and_runs() -> None:
                 for name, field in new.schema.items()
             )
         )
-        # The proof compares whole numbers as the nearest double too, and cannot show that these are below 2**63.
-        assume(not any(isinstance(f.default, int) and float(f.default) >= 2**63 for f in new.schema.values()))
         before = {"Txn": old}
         lost = {loss.message.split(" ", 1)[1] for loss in diff(before, {"Txn": new}).losses}
         assert document is not None, (old, new)
@@ -142,7 +140,7 @@ def _is_told(change: dict[str, Any], feature: str, fate: str, *, is_new: bool) -
 def _folded(nodes: dict[str, Node], table: str, events: list[dict[str, Any]]) -> dict[bytes, dict[str, Any]]:
     """The features of every key after all events."""
     resolved = resolve_table(nodes, table)
-    reducer = TableReducer(resolved, {name: Life(name, 0) for name in resolved.table.features})
+    reducer = TableReducer(resolved, {name: FeatureVersion(name, 0) for name in resolved.table.features})
     states: dict[bytes, Any] = {}
     for seq, one in enumerate(events):
         placed = reducer.place(one)

@@ -13,7 +13,7 @@ from headrace.schema.entries import (
     Failure,
     checked_number,
     entries_of,
-    exactly,
+    exact_number,
     read,
     slice_json,
     split_json,
@@ -53,7 +53,7 @@ def test_entries_are_decoded_however_they_are_spelled(joined: bytes, values: lis
 def test_a_number_is_a_float_only_where_that_says_the_same(text: str, number: float | Decimal) -> None:
     (value,), _ = read(text.encode())
     assert (type(value), value) == (type(number), number)
-    assert exactly(text) == number
+    assert exact_number(text) == number
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ from headrace.reduce.features.parts import COLUMNS
 from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.reduce.work_units import JobName, Result
 from headrace.schema.descriptor.nodes import Event as EventNode
-from headrace.schema.descriptor.nodes import EventField, Feature, Life, Table
+from headrace.schema.descriptor.nodes import EventField, Feature, FeatureVersion, Table
 from headrace.schema.descriptor.operators import OPERATORS
 from headrace.server.routes.work import store_url
-from headrace.storage.histories import HistoryRow
+from headrace.storage.background_requests import HistoryRow
 from reduce.features import oracle
 from reduce.features.events import TYPES, WINDOWS, Event
 from reduce.features.law import TOLERANCE, assert_close, scale
@@ -266,7 +266,7 @@ MANY = {
 def test_sketches_and_moments_are_reduced_by_catalyst_as_operators_merge_them(spark: SparkSession) -> None:
     table = Table("T", "E", (), {name: one.feature for name, one in MANY.items()})
     nodes = {"E": EventNode("E", {"x": EventField("f64"), "s": EventField("str")}), "T": table}
-    reducer = TableDefinition("T", "E", "events/E", nodes, {name: Life(name, 0) for name in MANY}).reducer
+    reducer = TableDefinition("T", "E", "events/E", nodes, {name: FeatureVersion(name, 0) for name in MANY}).reducer
     found, frame = lanes.assign_lanes(reducer), pack([0, 0, 1, 1, False])
     batches: list[list[pa.RecordBatch]] = [[], []]
     for name, one in MANY.items():

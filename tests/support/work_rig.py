@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import msgspec
 from engine.registries import change
 from headrace.engine.derive.commit import Committed
 from headrace.engine.derive.lease_scheduler import Grant
+from headrace.engine.search.companion_coverage import widest
 from headrace.format.companion.layout import Companion, PartFile
 from headrace.format.object_names import companion_key
 from headrace.query.definition import Definition
@@ -136,9 +137,25 @@ def listed(rig: Rig, name: str) -> list[Companion]:
     return Companions(rig.engine._reader).listed(rig.find(name).id)
 
 
-def covered(rig: Rig, name: str, **asked: Any) -> list[tuple[int, int]]:
-    """Where the companions begin and end that answer for a stream."""
-    return spans(rig.engine.coverage.companions(rig.find(name), **asked))
+def covered(
+    rig: Rig, name: str, *, fields: Collection[str] | None = None, rollups: Collection[str] = (), keys: bool = False
+) -> list[tuple[int, int]]:
+    """Where the companions begin and end that answer for some fields of a stream, or for all that is defined."""
+    stream, coverage = rig.find(name), rig.engine.coverage
+    defined = coverage.defined(stream)
+    if defined is None:
+        return []
+    start = max(stream.head.first_seq, defined.registry.readable_from)
+    usable = [
+        companion
+        for companion in coverage.listed(stream)
+        if (
+            defined.is_current(companion)
+            if fields is None
+            else companion.keys >= keys and defined.may_answer(companion, fields, rollups)
+        )
+    ]
+    return spans(companion for companion in widest(usable) if companion.end_seq > start)
 
 
 def failures(rig: Rig, name: str) -> list[FailureRow]:

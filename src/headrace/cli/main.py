@@ -76,6 +76,18 @@ COMMANDS = {
     ),
     "Streams": (
         Command("stream:app", "stream", "Create, append to, read and follow streams."),
+        Command(
+            "import_files:import_files",
+            "import",
+            "Import rows of files as events.\n\nA new stream gets a schema, search fields and a rollup, inferred from "
+            "all rows. Every row is appended exactly once, even if the import is stopped and started again. Exit code "
+            "5 says that some rows were not imported.",
+            (
+                "headrace import requests.csv --stream requests --dry-run",
+                "headrace import logs/ --stream logs --yes --rejects bad.jsonl",
+                "zcat orders.jsonl.gz | headrace import - --format jsonl --stream orders --yes",
+            ),
+        ),
         Command("schema:app", "schema", "Show, plan and apply changes of a stream's schema."),
         Command("schema:profile_app", "profile", "Show and set what a stream means."),
         Command(

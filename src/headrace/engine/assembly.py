@@ -25,9 +25,8 @@ from headrace.engine.features.past import Pasts
 from headrace.engine.features.training_sets import TrainingSets
 from headrace.engine.history.recovery import Recovered
 from headrace.engine.history.sealer import SealContext, Sealer
-from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.catalog import Catalog
+from headrace.engine.log.catalog import AppendHooks, Catalog
 from headrace.engine.log.lifecycle import apply
 from headrace.engine.log.log import Counters, Log
 from headrace.engine.log.retention import Sweeper
@@ -41,17 +40,16 @@ from headrace.engine.registry.registry_change import RegistryChanges
 from headrace.engine.registry.schemas import Schemas
 from headrace.engine.runtime.event_loop import Slices
 from headrace.engine.runtime.gates import ComputeThreads, Gates
-from headrace.engine.search.companion_coverage import CompanionCoverage, Definitions
-from headrace.engine.search.extraction import Extraction
-from headrace.engine.search.index_status import Indexes
+from headrace.engine.search.companion_coverage import CompanionCoverage, SearchDefinitions
+from headrace.engine.search.extraction import TailExtractor
+from headrace.engine.search.index_status import IndexStatusReader
 from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store
 from headrace.engine.touch.touches import Touches
 from headrace.engine.verification.verifier import Verifier
 from headrace.extract.erasure import Masks
 from headrace.storage import database
 from headrace.storage.derived import Companions, States
-from headrace.storage.entity_types import EntityChanges
-from headrace.storage.feature_registry import FeatureRegistry
+from headrace.storage.journals import EntityChanges, FeatureRegistry
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.published import Published
@@ -85,8 +83,8 @@ class Engine:
         self.gates = Gates(config.limits)
         self.computing = ComputeThreads(self.gates, config.limits.arriving_bytes)
         self.recovered: Recovered | None = None
-        hooks = append_hooks(self._reader, most_keys=config.features.dedupe_keys)
-        definitions = Definitions()
+        hooks = append_hooks(self._reader, max_dedupe_keys=config.features.dedupe_keys)
+        definitions = SearchDefinitions()
         self._open_storage()
         self._create_log(hooks)
         self._create_registries()
@@ -279,12 +277,12 @@ class Engine:
             columns_share=self.caches.columns_share,
         )
 
-    def _create_search(self, definitions: Definitions) -> None:
+    def _create_search(self, definitions: SearchDefinitions) -> None:
         self.coverage = CompanionCoverage(self._reader, definitions)
-        self.indexes = Indexes(self._reader, self.streams, self.coverage)
-        self.extraction = Extraction(self.log, lambda: self.caches.opened_archive, self.caches.archive)
+        self.indexes = IndexStatusReader(self._reader, self.streams, self.coverage)
+        self.extraction = TailExtractor(self.log, lambda: self.caches.opened_archive, self.caches.archive)
 
-    def _create_jobs(self, definitions: Definitions) -> None:
+    def _create_jobs(self, definitions: SearchDefinitions) -> None:
         """What leases everything that can be derived, and what verifies it."""
         pipeline = self.config.pipeline
         jobs = create_jobs(pipeline, definitions=definitions, features=lambda: self.features.current)

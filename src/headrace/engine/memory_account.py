@@ -105,7 +105,7 @@ class Account:
             self._caches.opened_archive.blocks.drop_pages()
 
     def _served(self) -> dict[str, int]:
-        journals = [touching.journal for touching in self._touches.followed()]
+        journals = [stream_touches.journal for stream_touches in self._touches.followed()]
         return {
             "append_queue": self._writer.queued_bytes,
             "cached_streams": len(self._log.catalog) * auto_tune.STREAM_BYTES,

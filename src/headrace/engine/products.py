@@ -24,8 +24,8 @@ from headrace.engine.features.source import EventSource, SourceRules
 from headrace.engine.features.training_sets import HistoryJob
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.publication import MakeRewriter
-from headrace.engine.log.append_hook import AppendHooks, StreamManager
-from headrace.engine.search.companion_coverage import Definitions
+from headrace.engine.log.catalog import AppendHooks, StreamManager
+from headrace.engine.search.companion_coverage import SearchDefinitions
 from headrace.engine.search.index_job import IndexJob
 from headrace.engine.verification.verify_job import VerifyJob
 from headrace.storage.database import Connection
@@ -37,11 +37,11 @@ SEGMENT_REWRITER: MakeRewriter = SegmentEraser
 JOURNALS: tuple[Journal[Any], ...] = (FeatureJournal(), EntityJournal())
 
 
-def append_hooks(connection: Connection, *, most_keys: int) -> AppendHooks:
-    """What event sources and entity types do to entries; ``most_keys`` is how many keys an event source remembers."""
+def append_hooks(connection: Connection, *, max_dedupe_keys: int) -> AppendHooks:
+    """Make the table of hooks; an event source remembers so many keys."""
 
     def load_source(row: StreamRow) -> EventSource:
-        return EventSource(SourceRules.load(row.managed), most_keys)
+        return EventSource(SourceRules.load(row.managed), max_dedupe_keys)
 
     def load_entity_type(row: StreamRow) -> EntityHook:
         return EntityHook.load(connection, EntityRules.load(row.managed).entity_type)
@@ -64,7 +64,7 @@ class Jobs(NamedTuple):
     states: StateJob
 
 
-def create_jobs(config: PipelineConfig, *, definitions: Definitions, features: Callable[[], Current]) -> Jobs:
+def create_jobs(config: PipelineConfig, *, definitions: SearchDefinitions, features: Callable[[], Current]) -> Jobs:
     """The jobs, in the order in which they are leased: someone waits for what comes first."""
     kinds = [
         StateKind("features", EVENTS, lambda _: features()),

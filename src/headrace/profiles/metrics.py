@@ -12,7 +12,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.profiles.definition import Defaults, Definition, keyword, read_no_settings, typed
-from headrace.profiles.hook import Hook, Misfit, make_records, refusal
+from headrace.profiles.hook import AppendHook, Misfit, make_records, refusal
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.pointer import text
@@ -361,13 +361,13 @@ class _Series(msgspec.Struct, gc=False, rename="camel"):
 _SERIES = decoding.make_decoder(list[_Series])
 
 
-class MetricsHook(Hook):
+class MetricsHook(AppendHook):
     """Makes intervals, and routes them by their series."""
 
     normalises = True
-    suggests = True
+    suggests_keys = True
 
-    def normalised(self, joined: bytes, terms: Any) -> bytes:
+    def normalise(self, joined: bytes, terms: Any) -> bytes:
         """Records as intervals."""
         values, failures = entries.read(joined)
         intervals, misfits = make_records(values, interval)
@@ -376,11 +376,11 @@ class MetricsHook(Hook):
             raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
         return _ENCODE(intervals)[1:-1]
 
-    def vouches(self, schema: Any) -> bool:
+    def guarantees(self, schema: Any) -> bool:
         """Intervals fit the schema that they come with."""
         return same(schema, SCHEMA)
 
-    def routed(self, joined: bytes) -> list[str | None]:
+    def routing_keys(self, joined: bytes) -> list[str | None]:
         """The series of each record."""
         return [record.series_key for record in _SERIES.decode(b"[" + joined + b"]")]
 

@@ -24,7 +24,7 @@ from headrace.engine.runtime.auto_tune import tune
 from headrace.engine.runtime.event_loop import StallWatchdog
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
-from headrace.engine.subscriptions.subscription_index import Bounds
+from headrace.engine.subscriptions.subscription_index import SubscriptionLimits
 from headrace.engine.subscriptions.subscriptions import Subscriptions
 from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks
 from headrace.engine.system_streams import System
@@ -109,11 +109,11 @@ class Server:
             clock=engine.clock,
             apply=engine.apply,
             webhook_timeout_s=engine.config.subscriptions.webhook_timeout_s,
-            bounds=Bounds(per_key=config.max_per_key, per_prefix=config.max_per_prefix),
+            limits=SubscriptionLimits(per_key=config.max_per_key, per_prefix=config.max_per_prefix),
             webhooks=Webhooks(local=LocalTargets(is_local or config.local_webhooks, config.local_webhooks)),
             keys=self._keys.living(),
         )
-        self._authenticator.on_change.append(opened.keep_keys)
+        self._authenticator.on_change.append(opened.set_valid_keys)
         return opened
 
     async def _serve(

@@ -20,7 +20,7 @@ from headrace.pipeline.kernels.units import result
 from headrace.reduce.work_units import Result, Unit
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Misfit
-from headrace.storage.verifications import KEPT_US, VerificationRow
+from headrace.storage.background_requests import KEPT_US, VerificationRow
 from headrace.types import JSON
 from server.registries import WHOLE, lens, rename, shape
 from support.engine_rig import Rig, array

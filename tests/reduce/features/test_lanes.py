@@ -14,7 +14,7 @@ from headrace.reduce.features.operators import operator
 from headrace.reduce.features.parts import COLUMNS, INTEGERS, parts_of
 from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.reduce.features.table import TableReducer
-from headrace.schema.descriptor.nodes import Event, EventField, Feature, Life, Table
+from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, Table
 from headrace.schema.descriptor.operators import OPERATORS
 from reduce.features.events import TYPES
 from reduce.features.law import EXAMPLES
@@ -33,7 +33,7 @@ def table(cold: tuple[tuple[int, int | None], ...] = ((0, None),), **features: F
     """A table over one source, without the registry."""
     schema = {name: EventField(kind, required=False) for name, kind in TYPES.items()} | {"k": EventField("str")}
     nodes = {"E": Event("E", schema), "T": Table("T", "E", ("k",), features)}
-    lives = {name: Life(f"life-{name}", 0) for name in features}
+    lives = {name: FeatureVersion(f"life-{name}", 0) for name in features}
     return TableDefinition("T", "E", "events/E", nodes, lives, cold).reducer
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import KeyShapeMismatch
 from headrace.reduce.features.table import KeyState, TableReducer
-from headrace.schema.descriptor.nodes import Event, EventField, Feature, Life, RowOp, Table
+from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, RowOp, Table
 from headrace.schema.descriptor.validate import resolve_table
 
 SCHEMA = {
@@ -34,7 +34,7 @@ def reducer(
 ) -> TableReducer:
     features = features or {"n": COUNT}
     nodes = {"E": Event("E", SCHEMA), "T": Table("T", "E", key, features, ops)}
-    lives = {name: Life(f"{name}-1", (births or {}).get(name, 0)) for name in features}
+    lives = {name: FeatureVersion(f"{name}-1", (births or {}).get(name, 0)) for name in features}
     return TableReducer(resolve_table(nodes, "T"), lives, cold or [])
 
 

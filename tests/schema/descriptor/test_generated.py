@@ -170,6 +170,14 @@ def test_a_field_that_is_removed_or_renamed_has_a_lens(field: EventField) -> Non
     assert moved is not None and [(op["op"], op["from"], op["to"]) for op in moved] == [("rename", "/a", "/b")]
 
 
+@pytest.mark.parametrize("default", [2**63 - 1, -(2**63), 2**53 + 1, 2**63 - 513])
+def test_a_field_with_a_large_default_has_a_lens_that_is_proven(default: int) -> None:
+    old = {"a": EventField("str")}
+    added = carried(old, {**old, "n": EventField("i64", True, default)})
+    assert added is not None
+    assert [(op["op"], op["path"], op["default"]) for op in added] == [("add", "/n", default)]
+
+
 def test_a_change_of_several_fields_has_one_lens() -> None:
     ops = carried(
         {"a": EventField("str"), "b": EventField("i64"), "c": EventField("bool", False)},

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from headrace.engine.log import read as reading
 from headrace.engine.log.append import dedupe_horizon
-from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
+from headrace.engine.log.catalog import AppendHooks
 from headrace.engine.log.forks import read_by_forks
 from headrace.engine.log.lifecycle import Chore, Delete, StreamChange, make_done_callback, run_change
 from headrace.engine.log.log import Log
@@ -23,10 +23,10 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError
+from headrace.storage.background_requests import KEPT, KEPT_US, Verifications
 from headrace.storage.dedupe import Dedupe, Idempotency
 from headrace.storage.published import Placed, Published
 from headrace.storage.streams import DELETED, LIVE, Streams
-from headrace.storage.verifications import KEPT, KEPT_US, Verifications
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Steps
 
@@ -150,8 +150,8 @@ def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, n
     """Where the retention rule lets a stream begin: whole append requests go, of published ones whole segments."""
     start = RetainedStart(head.first_seq, head.first_bytes)
     hook = None if head.registry is None else head.registry.hook
-    if hook is not None and hook.kept is not None:
-        start = max(start, _first_kept(wal, published, stream, head, hook.kept, now_us))
+    if hook is not None and hook.lifetimes_ms is not None:
+        start = max(start, _first_kept(wal, published, stream, head, hook.lifetimes_ms, now_us))
     elif stream.retention_age_us is not None:
         start = max(start, _first_since(wal, published, stream, head, now_us - stream.retention_age_us))
     if stream.retention_bytes is not None and head.bytes - head.first_bytes > stream.retention_bytes:
@@ -319,7 +319,7 @@ class Sweeper:
         if self._wal.starts_before(stream.id, stream.head.first_seq):
             await self._run_out(Trim, stream)
         hook = None if stream.head.registry is None else stream.head.registry.hook
-        if hook is not None and hook.dedupes:
+        if hook is not None and hook.deduplicates:
             await self._run_out(ForgetKeys, stream)
 
     async def _run_out(self, make_change: Callable[..., StreamChange], *arguments: Any) -> None:

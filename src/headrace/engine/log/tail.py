@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
 
-from headrace.engine.log.stream import Stream
+from headrace.engine.log.stream import Stream, TailWatcher
 from headrace.engine.runtime.event_loop import FEW, Slices
 from headrace.errors import Overloaded
-
-
-class TailWatcher(Protocol):
-    """Someone at the tail of a stream; ``wake`` is called on the loop after each commit that moved it."""
-
-    def wake(self) -> None:
-        """The stream has a new head, or is gone."""
-
-    def end(self) -> None:
-        """The server stops: answer and leave."""
 
 
 class Tail:

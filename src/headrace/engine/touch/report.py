@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.touch.processor import COARSE_ONLY, RESTRICTED, Counts
+from headrace.engine.touch.processor import COARSE_ONLY, RESTRICTED, TouchCounts
 from headrace.engine.touch.stream_touches import StreamTouches
 from headrace.errors import HeadraceError
 from headrace.profiles.state_protocol import keys
@@ -26,9 +26,14 @@ GAUGES = (
 )  # fmt: skip
 
 
-def report(touching: StreamTouches, now_ms: float) -> dict[str, Any]:
+def report(stream_touches: StreamTouches, now_ms: float) -> dict[str, Any]:
     """The flat document of ``touch/meta``."""
-    return {**_journal(touching, now_ms), **_pressure(touching), **_waiting(touching), **_totals(touching.counts)}
+    return {
+        **_journal(stream_touches, now_ms),
+        **_pressure(stream_touches),
+        **_waiting(stream_touches),
+        **_totals(stream_touches.counts),
+    }
 
 
 def gauges(touches: Touches) -> dict[str, int]:
@@ -42,17 +47,17 @@ def totals(touches: Touches) -> dict[str, float]:
     return _totals(total_counts(touches))
 
 
-def total_counts(touches: Touches) -> Counts:
+def total_counts(touches: Touches) -> TouchCounts:
     """The counts of all streams, of those that are not followed any more too."""
-    total = Counts()
-    for counts in (touches.past, *(touching.counts for touching in touches.followed())):
+    total = TouchCounts()
+    for counts in (touches.past, *(stream_touches.counts for stream_touches in touches.followed())):
         total.add(counts)
     return total
 
 
-def _journal(touching: StreamTouches, now_ms: float) -> dict[str, Any]:
-    journal, settings, flushes = touching.journal, touching.settings, touching.flushes
-    bucket = touching.processor.bucket
+def _journal(stream_touches: StreamTouches, now_ms: float) -> dict[str, Any]:
+    journal, settings, flushes = stream_touches.journal, stream_touches.settings, stream_touches.flushes
+    bucket = stream_touches.processor.bucket
     longest, p95 = flushes.intervals(now_ms)
     return {
         "mode": "memory",
@@ -65,48 +70,48 @@ def _journal(touching: StreamTouches, now_ms: float) -> dict[str, Any]:
         "k": settings.memory.k,
         "pendingKeys": len(bucket.rows) + len(bucket.tables),
         "journalKeys": len(journal),
-        "overflowBuckets": touching.counts.overflows,
-        "activeWaiters": len(touching.parking.waiters),
+        "overflowBuckets": stream_touches.counts.overflows,
+        "activeWaiters": len(stream_touches.waiters.parked),
         "bucketMaxSourceOffsetSeq": str(journal.through - 1),
         "lastFlushAtMs": int(flushes.last_ms),
         "flushIntervalMsMaxLast10s": longest,
         "flushIntervalMsP95Last10s": p95,
-        "settled": touching.settled,
+        "settled": stream_touches.settled,
     }
 
 
-def _pressure(touching: StreamTouches) -> dict[str, Any]:
-    settings, stream, through = touching.settings, touching.stream, touching.journal.through
+def _pressure(stream_touches: StreamTouches) -> dict[str, Any]:
+    settings, stream, through = stream_touches.settings, stream_touches.stream, stream_touches.journal.through
     return {
         "coarseIntervalMs": settings.coarse_interval_ms,
         "touchCoalesceWindowMs": settings.touch_coalesce_window_ms,
-        "activeTemplates": len(touching.roster),
-        "lagSourceOffsets": touching.lag,
-        "touchMode": touching.mode,
+        "activeTemplates": len(stream_touches.templates),
+        "lagSourceOffsets": stream_touches.lag,
+        "touchMode": stream_touches.mode,
         "walScannedThrough": stream.offset_at(through) if through else None,
     }
 
 
-def _waiting(touching: StreamTouches) -> dict[str, Any]:
-    parking = touching.parking
-    fine = sum(waiter.fine for waiter in parking.waiters)
-    used, warm, restricted = len(parking.templates), len(parking.warm_templates), touching.mode == RESTRICTED
+def _waiting(stream_touches: StreamTouches) -> dict[str, Any]:
+    waiters = stream_touches.waiters
+    fine = sum(waiter.fine for waiter in waiters.parked)
+    used, warm, restricted = len(waiters.templates), len(waiters.warm_templates), stream_touches.mode == RESTRICTED
     return {
-        "hotFineKeys": len(parking.index) + len(parking.warm),
+        "hotFineKeys": len(waiters.index) + len(waiters.warm),
         "hotTemplates": used + warm,
-        "hotFineKeysActive": len(parking.index),
-        "hotFineKeysGrace": len(parking.warm),
+        "hotFineKeysActive": len(waiters.index),
+        "hotFineKeysGrace": len(waiters.warm),
         "hotTemplatesActive": used,
         "hotTemplatesGrace": warm,
         "fineWaitersActive": fine,
-        "coarseWaitersActive": len(parking.waiters) - fine,
-        "broadFineWaitersActive": sum(waiter.fine for waiter in parking.broad),
-        "hotKeyFilteringEnabled": touching.mode in (RESTRICTED, COARSE_ONLY),
-        "hotTemplateFilteringEnabled": restricted and parking.tells_templates_apart,
+        "coarseWaitersActive": len(waiters.parked) - fine,
+        "broadFineWaitersActive": sum(waiter.fine for waiter in waiters.broad),
+        "hotKeyFilteringEnabled": stream_touches.mode in (RESTRICTED, COARSE_ONLY),
+        "hotTemplateFilteringEnabled": restricted and waiters.distinguishes_templates,
     }
 
 
-def _totals(counts: Counts) -> dict[str, float]:
+def _totals(counts: TouchCounts) -> dict[str, float]:
     return {
         "scanRowsTotal": counts.rows,
         "scanBatchesTotal": counts.batches,
@@ -150,7 +155,7 @@ _PROCESSOR = {"eventsIn": "rows", "batches": "batches"}
 
 
 class LiveMetrics:
-    """Turns what happens to touches into records."""
+    """Makes the records of the metrics stream: what happened on each followed stream, and to templates."""
 
     def __init__(
         self, record: Callable[[list[dict[str, Any]]], Awaitable[None]], touches: Touches, clock: Clock
@@ -177,43 +182,47 @@ class LiveMetrics:
         """The records since the last call."""
         now_us, followed = self._clock.now_us(), self._touches.followed()
         records = self._touches.template_log.take()
-        for touching in followed:
-            now, before = dict(vars(touching.counts)), self._counted.get(touching, {})
+        for stream_touches in followed:
+            now, before = dict(vars(stream_touches.counts)), self._counted.get(stream_touches, {})
             if any(now[name] != before.get(name, 0) for name in now):
-                records.append(self._tick(touching, now, before, now_us))
-                records += self._snapshot(touching, now_us)
-            self._counted[touching] = now
-        self._counted = {touching: counts for touching, counts in self._counted.items() if touching in followed}
-        self._shown_us = {touching: at_us for touching, at_us in self._shown_us.items() if touching in followed}
+                records.append(self._tick(stream_touches, now, before, now_us))
+                records += self._snapshot(stream_touches, now_us)
+            self._counted[stream_touches] = now
+        self._counted = {
+            stream_touches: counts for stream_touches, counts in self._counted.items() if stream_touches in followed
+        }
+        self._shown_us = {
+            stream_touches: at_us for stream_touches, at_us in self._shown_us.items() if stream_touches in followed
+        }
         return records
 
-    def _tick(self, touching: StreamTouches, now: Any, before: Any, now_us: int) -> dict[str, Any]:
+    def _tick(self, stream_touches: StreamTouches, now: Any, before: Any, now_us: int) -> dict[str, Any]:
         def grown(names: dict[str, str]) -> dict[str, Any]:
             return {shown: now[name] - before.get(name, 0) for shown, name in names.items()}
 
-        journal, settings = touching.journal, touching.settings
+        journal, settings = stream_touches.journal, stream_touches.settings
         return {
-            **self._head("live.tick", touching, now_us),
+            **self._head("live.tick", stream_touches, now_us),
             "touch": {
                 "coarseIntervalMs": settings.coarse_interval_ms,
                 "coalesceWindowMs": settings.touch_coalesce_window_ms,
-                "mode": touching.mode,
+                "mode": stream_touches.mode,
                 "cursor": journal.cursor,
                 "epoch": journal.epoch,
                 "generation": journal.through,
                 **grown(_TOUCH),
             },
-            "templates": {"active": len(touching.roster), **grown(_TEMPLATES)},
-            "wait": {"active": len(touching.parking.waiters), **grown(_WAIT)},
-            "processor": {"lagSourceOffsets": touching.lag, **grown(_PROCESSOR)},
+            "templates": {"active": len(stream_touches.templates), **grown(_TEMPLATES)},
+            "wait": {"active": len(stream_touches.waiters.parked), **grown(_WAIT)},
+            "processor": {"lagSourceOffsets": stream_touches.lag, **grown(_PROCESSOR)},
         }
 
-    def _snapshot(self, touching: StreamTouches, now_us: int) -> list[dict[str, Any]]:
+    def _snapshot(self, stream_touches: StreamTouches, now_us: int) -> list[dict[str, Any]]:
         """The templates of a stream, once a minute at most."""
         # A clock that was set back must not put the next snapshot off.
-        if 0 <= now_us - self._shown_us.get(touching, 0) < SNAPSHOT_S * 1_000_000:
+        if 0 <= now_us - self._shown_us.get(stream_touches, 0) < SNAPSHOT_S * 1_000_000:
             return []
-        self._shown_us[touching] = now_us
+        self._shown_us[stream_touches] = now_us
         templates = [
             {
                 "templateId": keys.format_key(active.template.id),
@@ -221,15 +230,15 @@ class LiveMetrics:
                 "fields": [field.name for field in active.template.fields],
                 "lastSeenAt": rfc3339(int(active.seen_ms * 1000)),
             }
-            for active in touching.roster
+            for active in stream_touches.templates
         ]
-        return [{**self._head("live.templates_snapshot", touching, now_us), "templates": templates}]
+        return [{**self._head("live.templates_snapshot", stream_touches, now_us), "templates": templates}]
 
-    def _head(self, kind: str, touching: StreamTouches, now_us: int) -> dict[str, Any]:
+    def _head(self, kind: str, stream_touches: StreamTouches, now_us: int) -> dict[str, Any]:
         return {
             "type": kind,
             "ts": rfc3339(now_us),
-            "stream": touching.stream.name,
+            "stream": stream_touches.stream.name,
             "liveSystemVersion": _VERSION,
             "instanceId": self._instance,
         }

@@ -38,10 +38,10 @@ from headrace.format.ranges import Range
 from headrace.format.segment.columns import body_runs
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Trial
+from headrace.storage.background_requests import RUNNING, VerificationRow, Verifications
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
 from headrace.storage.streams import LIVE, StreamRow, Streams
-from headrace.storage.verifications import RUNNING, VerificationRow, Verifications
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments

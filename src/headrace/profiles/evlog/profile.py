@@ -17,7 +17,7 @@ from headrace.profiles.definition import Definition, Settings, read_counterpart,
 from headrace.profiles.evlog.envelope import DEFAULTS, KEYS, SCHEMA, Envelope
 from headrace.profiles.evlog.fast_path import FastPath
 from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
-from headrace.profiles.hook import Hook, refusal
+from headrace.profiles.hook import AppendHook, refusal
 from headrace.profiles.redaction import is_among
 from headrace.query.document_reader import Part
 from headrace.schema import entries
@@ -44,11 +44,11 @@ class _Ids(msgspec.Struct, gc=False, rename="camel"):
 _IDS = decoding.make_decoder(list[_Ids])
 
 
-class EvlogHook(Hook):
+class EvlogHook(AppendHook):
     """Makes envelopes, and routes them by their requests or else their traces."""
 
     normalises = True
-    suggests = True
+    suggests_keys = True
 
     def __init__(self, redact_keys: tuple[str, ...], correlation: Correlation) -> None:
         self._normaliser = EventNormaliser(is_among(redact_keys), correlation)
@@ -56,7 +56,7 @@ class EvlogHook(Hook):
         #: The entries that were normalised last, and their keys: whoever asks next asks for these.
         self._last: tuple[bytes, list[str | None]] = (b"", [])
 
-    def normalised(self, joined: bytes, terms: Any) -> bytes:
+    def normalise(self, joined: bytes, terms: Any) -> bytes:
         """Entries as envelopes."""
         if joined.startswith(_BEGINNING) and self._is_canonical(joined):
             return joined
@@ -69,11 +69,11 @@ class EvlogHook(Hook):
         self._last = stored, _keys(made)
         return stored
 
-    def vouches(self, schema: Any) -> bool:
+    def guarantees(self, schema: Any) -> bool:
         """Envelopes fit the schema that they come with."""
         return same(schema, SCHEMA)
 
-    def routed(self, joined: bytes) -> list[str | None]:
+    def routing_keys(self, joined: bytes) -> list[str | None]:
         """The request of each entry, else its trace."""
         stored, keys = self._last
         if stored is joined:

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.profiles.definition import Definition
-from headrace.profiles.hook import Hook, make_records, refusal
+from headrace.profiles.hook import AppendHook, make_records, refusal
 from headrace.profiles.otel_traces.normalise import SpanNormaliser
 from headrace.profiles.otel_traces.rules import Rules, read_settings, rules_of
 from headrace.profiles.otel_traces.span import DEFAULTS, SCHEMA
@@ -29,17 +29,17 @@ class _Traced(msgspec.Struct, gc=False, rename="camel"):
 _TRACED = decoding.make_decoder(list[_Traced])
 
 
-class TracesHook(Hook):
+class TracesHook(AppendHook):
     """Makes canonical spans, and routes them by their traces."""
 
     normalises = True
-    suggests = True
+    suggests_keys = True
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self._normaliser = SpanNormaliser(rules)
 
-    def normalised(self, joined: bytes, terms: Any) -> bytes:
+    def normalise(self, joined: bytes, terms: Any) -> bytes:
         """Entries as canonical spans."""
         values, failures = entries.read(joined)
         spans, misfits = make_records(values, self._normaliser.span)
@@ -53,11 +53,11 @@ class TracesHook(Hook):
         canonical, failures = make_records(spans, self._normaliser.span)
         return _ENCODE(canonical)[1:-1], len(canonical), failures
 
-    def vouches(self, schema: Any) -> bool:
+    def guarantees(self, schema: Any) -> bool:
         """Spans fit the schema that they come with."""
         return same(schema, SCHEMA)
 
-    def routed(self, joined: bytes) -> list[str | None]:
+    def routing_keys(self, joined: bytes) -> list[str | None]:
         """The trace of each span."""
         return [span.trace_id for span in _TRACED.decode(b"[" + joined + b"]")]
 

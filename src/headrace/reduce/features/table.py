@@ -19,7 +19,7 @@ from headrace.reduce.features.keys import KeyEncoder
 from headrace.reduce.features.operators import operator
 from headrace.reduce.features.rows import Rows, mentioned_names
 from headrace.reduce.features.state_bytes import pack, unpack
-from headrace.schema.descriptor.nodes import Life
+from headrace.schema.descriptor.nodes import FeatureVersion
 from headrace.schema.expression import compiled, parse
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ class TableReducer:
     """The features of one table as a reducer over its root event stream."""
 
     def __init__(
-        self, resolved: ResolvedTable, feature_lives: Mapping[str, Life], cold: Sequence[tuple[int, int | None]] = ()
+        self,
+        resolved: ResolvedTable,
+        feature_lives: Mapping[str, FeatureVersion],
+        cold: Sequence[tuple[int, int | None]] = (),
     ) -> None:
         table = resolved.table
         self.features = tuple(table.features)

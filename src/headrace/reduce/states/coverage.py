@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headrace.format.ranges import Range, without
 from headrace.format.state import State
 from headrace.reduce.states.definition import Definition, Reducer
-from headrace.schema.descriptor.nodes import Life
+from headrace.schema.descriptor.nodes import FeatureVersion
 
 
 class Chain(NamedTuple):
@@ -71,7 +71,7 @@ def base(defined: Definition, states: Sequence[State], first_seq: int, published
     return Base(start, tuple(chains), frozenset(defined.lives.keys() - complete))
 
 
-def history(life: Life, states: Iterable[State], first_seq: int) -> tuple[list[State], int]:
+def history(life: FeatureVersion, states: Iterable[State], first_seq: int) -> tuple[list[State], int]:
     """The states of a life from its birth on without a gap, and where they end."""
     end, held_states = life.birth, list[State]()
     for state in sorted(holding(life, states), key=lambda state: state.first_seq):
@@ -82,7 +82,7 @@ def history(life: Life, states: Iterable[State], first_seq: int) -> tuple[list[S
     return held_states, max(end, first_seq)
 
 
-def holding(life: Life, states: Iterable[State]) -> list[State]:
+def holding(life: FeatureVersion, states: Iterable[State]) -> list[State]:
     """The states that hold a life."""
     return [state for state in states if life.id in state.lives.values()]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from headrace.schema.descriptor.nodes import Life
+from headrace.schema.descriptor.nodes import FeatureVersion
 
 #: One event: its sequence number, its time in the unit of whoever folds it, and what is folded.
 Folded = tuple[int, int, Any]
@@ -72,7 +72,7 @@ class Definition(Protocol):
         """The stream whose events are folded."""
 
     @property
-    def lives(self) -> Mapping[str, Life]:
+    def lives(self) -> Mapping[str, FeatureVersion]:
         """What is folded, by name, from which event on."""
 
     @property

@@ -27,7 +27,7 @@ from headrace.schema.expression import ExpressionError, parse, render
 from headrace.schema.problem import DottedLocation
 
 INVALID = "aggregation_invalid_param"
-MOST_EDGES = 1024
+MAX_EDGES = 1024
 
 _ABSENT: Any = object()
 
@@ -132,8 +132,8 @@ def _read_edges(raw: Any, location: DottedLocation) -> list[float] | None:
     numbers = raw if isinstance(raw, list) else []
     fits = all(is_integer(edge) or isinstance(edge, float) for edge in numbers)
     rising = fits and all(low < high for low, high in pairwise(numbers))
-    if not rising or not 1 <= len(numbers) <= MOST_EDGES:
-        location.refuse(INVALID, f"buckets are 1 to {MOST_EDGES} numbers, each greater than the one before")
+    if not rising or not 1 <= len(numbers) <= MAX_EDGES:
+        location.refuse(INVALID, f"buckets are 1 to {MAX_EDGES} numbers, each greater than the one before")
         return None
     return [float(edge) for edge in numbers]
 
@@ -153,9 +153,9 @@ def _check_sub_window(params: dict[str, Any], location: DottedLocation) -> None:
         location.at("sub_window").refuse("aggregation_invalid_sub_window", "the sub_window is longer than the window")
 
 
-MOST_KEYS = 16
+MAX_KEYS = 16
 #: Every field of type bytes needs a pattern, and a schema has a hundred.
-MOST_BYTES = 100
+MAX_BYTES_FIELDS = 100
 COLD_AFTER_MS = (1_000, 31_536_000_000)
 DEDUPE_WINDOW_MS = 86_400_000
 
@@ -209,8 +209,8 @@ def _build_event(descriptor: ParsedDescriptor, location: DottedLocation) -> Even
     }
     if not schema:
         location.at("schema").refuse(INVALID_NODE, "an event has at least one field")
-    if sum(field.type == "bytes" for field in schema.values()) > MOST_BYTES:
-        location.at("schema").refuse(INVALID_NODE, f"an event has at most {MOST_BYTES} fields of type bytes")
+    if sum(field.type == "bytes" for field in schema.values()) > MAX_BYTES_FIELDS:
+        location.at("schema").refuse(INVALID_NODE, f"an event has at most {MAX_BYTES_FIELDS} fields of type bytes")
     window = _read_dedupe_window(members, schema, location)
     return Event(
         descriptor.name,
@@ -302,8 +302,8 @@ def _build_table(
 ) -> Table:
     key: list[str] = descriptor.members["key"]
     key_location, agg_location = location._replace(path=descriptor.key), location._replace(path=descriptor.agg)
-    if len(key) > MOST_KEYS:
-        key_location.refuse("table_key_invalid", f"a key has at most {MOST_KEYS} fields")
+    if len(key) > MAX_KEYS:
+        key_location.refuse("table_key_invalid", f"a key has at most {MAX_KEYS} fields")
     for number, name in enumerate(key):
         if name in key[:number]:
             key_location.at(number).refuse("table_key_invalid", f"{name!r} is in the key already")

@@ -95,11 +95,11 @@ def write_feature(feature: Feature) -> dict[str, Any]:
     return {"op": feature.op, "params": params}
 
 
-_MOST = 1.7976931348623157e308
+_MAX_DOUBLE = 1.7976931348623157e308
 
 _SCHEMAS: dict[Type, dict[str, Any]] = {
     "str": {"type": "string"},
-    "f64": {"type": "number", "minimum": -_MOST, "maximum": _MOST},
+    "f64": {"type": "number", "minimum": -_MAX_DOUBLE, "maximum": _MAX_DOUBLE},
     "i64": {"type": "integer", "minimum": LEAST, "maximum": GREATEST},
     "bool": {"type": "boolean"},
     "bytes": {"type": "string", "contentEncoding": "base64", "pattern": BASE64},

@@ -87,7 +87,7 @@ def _check_feature(raw: dict[str, Any], location: DottedLocation) -> None:
         location.at("params").refuse("unbounded_op_in_lifetime_mode", reason)
 
 
-MOST_DESCRIPTORS = 1_000
+MAX_DESCRIPTORS = 1_000
 
 _KEYS = ("descriptors", "nodes", "force", "dry_run", "backfill", "app", "expected_version", "cascade")
 _APP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -136,8 +136,8 @@ def _parse_descriptors(payload: dict[str, Any], member: str, location: DottedLoc
     if version is not None and not (is_integer(version) and version >= 0):
         location.at("expected_version").refuse(INVALID, "expected_version is a version of the registry")
     descriptors = payload.get(member)
-    if not isinstance(descriptors, list) or len(descriptors) > MOST_DESCRIPTORS:
-        location.at("descriptors").refuse(INVALID, f"there is a list of up to {MOST_DESCRIPTORS} descriptors")
+    if not isinstance(descriptors, list) or len(descriptors) > MAX_DESCRIPTORS:
+        location.at("descriptors").refuse(INVALID, f"there is a list of up to {MAX_DESCRIPTORS} descriptors")
         return []
     return [
         parse_descriptor(descriptor, location.at("descriptors").at(number))

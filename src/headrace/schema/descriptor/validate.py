@@ -98,7 +98,7 @@ def downstream(nodes: Mapping[str, Node], names: Collection[str]) -> list[str]:
 Types: TypeAlias = dict[str, Type]
 
 #: How many nodes a node may be away from its source.
-FARTHEST = 64
+MAX_DISTANCE = 64
 
 
 def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
@@ -111,11 +111,11 @@ def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
         node = nodes[name]
         problems: list[RequestProblem] = []
         distance[name] = 0 if isinstance(node, Event) else 1 + distance[node.upstream]
-        if distance[name] == FARTHEST + 1:
-            reason = f"this is more than {FARTHEST} nodes away from its source"
+        if distance[name] == MAX_DISTANCE + 1:
+            reason = f"this is more than {MAX_DISTANCE} nodes away from its source"
             DottedLocation("upstreams", problems).refuse("schema_propagation_failure", reason)
         types_by_node[name] = (
-            None if distance[name] > FARTHEST else _node_types(node, types_by_node, DottedLocation("", problems))
+            None if distance[name] > MAX_DISTANCE else _node_types(node, types_by_node, DottedLocation("", problems))
         )
         node_problems += [NodeProblem(name, problem.code, problem.path, problem.message) for problem in problems]
     return node_problems

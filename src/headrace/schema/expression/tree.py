@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 #: How deep an expression may be nested.
-DEEPEST = 512
+MAX_DEPTH = 512
 
 #: The types of the fields of events and rows.
 Type: TypeAlias = Literal["str", "f64", "i64", "bool", "bytes", "datetime"]

@@ -14,7 +14,7 @@ from headrace.errors import BadRequest
 from headrace.schema.canonical import number_of
 from headrace.schema.containment.check import describe_alternative, format_json, join_first
 from headrace.schema.containment.scalars import highest, lowest, texts
-from headrace.schema.entries import exactly
+from headrace.schema.entries import exact_number
 from headrace.schema.lens.ops import Convert, Scalar, Transform
 from headrace.schema.lens.values import LensFailure, Raw, Value, encode_value, kind
 from headrace.schema.shape.algebra import union
@@ -41,11 +41,11 @@ TYPES = ("string", "number", "integer", "boolean", "null", "object", "array")
 FIRST_MILLIS, LAST_MILLIS = -62_167_219_200_000, 253_402_300_799_999
 
 #: What is longer is not spelled out.
-MOST_DIGITS = 4_300
+MAX_DIGITS = 4_300
 
 Conversion = Callable[[Value], Raw]
 
-_SCALAR = msgspec.json.Decoder(float_hook=exactly)
+_SCALAR = msgspec.json.Decoder(float_hook=exact_number)
 _STRING = msgspec.json.Decoder(str)
 _LEADING_INTEGER = re.compile(r"\s*([+-]?)0*(\d+)", re.ASCII)
 _CONTAINERS: dict[str, Any] = {"object": {}, "array": []}
@@ -124,14 +124,14 @@ def _string_to_int(text: str) -> int:
     match = _LEADING_INTEGER.match(text)
     if match is None:
         raise ValueError("the text does not begin with an integer")
-    if len(match[2]) > MOST_DIGITS:
-        raise ValueError(f"the integer has more than {MOST_DIGITS} digits")
+    if len(match[2]) > MAX_DIGITS:
+        raise ValueError(f"the integer has more than {MAX_DIGITS} digits")
     return int(match[1] + match[2])
 
 
 def _int_to_string(value: float | Decimal) -> str:
     digits = _Digits.of(value)
-    return digits.spelled_out() if digits.point <= MOST_DIGITS else text_of(value)
+    return digits.spelled_out() if digits.point <= MAX_DIGITS else text_of(value)
 
 
 def _rfc3339_to_unix_millis(text: str) -> int:

@@ -8,7 +8,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.holdings import Holdings, companion_cache_bytes, holdings
 from headrace.engine.log.stream import Stream
 from headrace.engine.registry.schemas import Schemas as Registries
-from headrace.engine.search.index_status import Status
+from headrace.engine.search.index_status import IndexStatus
 from headrace.format.object_names import name_hash
 from headrace.profiles import table
 from headrace.server.routes import index_status
@@ -87,8 +87,8 @@ def _summary(stream: Stream, held: Holdings) -> dict[str, Any]:
     }
 
 
-def _storage(held: Holdings, status: Status, companion_cache: int) -> dict[str, Any]:
-    shares = status.shares
+def _storage(held: Holdings, status: IndexStatus, companion_cache: int) -> dict[str, Any]:
+    shares = status.sizes
     return {
         "object_storage": {
             "total_bytes": str(held.segment_bytes + shares.total + held.manifest_bytes),

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.engine.holdings import Holdings, holdings
 from headrace.engine.log.stream import Stream
-from headrace.engine.search.index_status import CoveredSegments, Index, Status
+from headrace.engine.search.index_status import CoveredSegments, Index, IndexStatus
 from headrace.profiles import table
 from headrace.server.routes.watched import WatchableDocument
 from headrace.types import NEVER_US, rfc3339
@@ -22,7 +22,7 @@ class IndexStatusRoute(WatchableDocument):
         return describe_index_status(stream, holdings(self.engine, stream), self.engine.indexes.status(stream))
 
 
-def describe_index_status(stream: Stream, held: Holdings, status: Status) -> dict[str, Any]:
+def describe_index_status(stream: Stream, held: Holdings, status: IndexStatus) -> dict[str, Any]:
     """How the indexes of a stream stand."""
     wording = _StatusWords(stream, held)
     return {
@@ -43,7 +43,7 @@ def describe_index_status(stream: Stream, held: Holdings, status: Status) -> dic
         "exact_indexes": [wording.exact(index) for index in status.exact],
         "bundled_companions": {
             "object_count": status.objects,
-            "bytes_at_rest": str(status.shares.total),
+            "bytes_at_rest": str(status.sizes.total),
             "fully_indexed_uploaded_segments": status.is_complete,
         },
         "search_families": [wording.family(index, status.generation) for index in status.families],
@@ -59,7 +59,7 @@ class _StatusWords:
         self._last_us = stream.head.last_us
         self._held = held
 
-    def key_index(self, status: Status) -> dict[str, Any]:
+    def key_index(self, status: IndexStatus) -> dict[str, Any]:
         """Where keys are: filters and bounds in the segments themselves, which have no bytes and runs of their own."""
         covered = status.everything if self._is_keyed else CoveredSegments()
         return {
@@ -75,7 +75,7 @@ class _StatusWords:
             "updated_at": self._updated_at(covered.segments),
         }
 
-    def lexicon(self, status: Status) -> dict[str, Any]:
+    def lexicon(self, status: IndexStatus) -> dict[str, Any]:
         """Which keys there are: the lexicons of companions. They have one even where no event has a key."""
         index = status.lexicon
         if not self._is_keyed:

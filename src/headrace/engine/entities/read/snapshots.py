@@ -29,7 +29,8 @@ from headrace.schema.entity.nodes import ReducerConfig, Schema
 from headrace.schema.entity.versions import parse_version
 from headrace.storage.database import Connection
 from headrace.storage.derived import States
-from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry
+from headrace.storage.entity_types import EVERYBODY, SchemaRegistry
+from headrace.storage.journals import EntityChanges
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 

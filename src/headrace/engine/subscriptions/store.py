@@ -1,4 +1,4 @@
-"""Subscriptions on disk: whatever anyone is told of a subscription is written here first."""
+"""Subscriptions on disk: a state is written before any answer or wake tells of it."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
 _NO_MOVES: Mapping[str, str] = {}
 
 
-class Stored(NamedTuple):
-    """A subscription and its links, as they were found on disk."""
+class StoredSubscription(NamedTuple):
+    """A subscription and its links as they are on disk."""
 
     subscription: Subscription
     links: list[LinkRow]
 
 
-class Note(NamedTuple):
-    """What was done to a subscription, and by whom."""
+class AuditEntry(NamedTuple):
+    """An entry of the audit log: what was done to a subscription, and by whom."""
 
-    what: str
+    action: str
     who: str
     subscription: str
     facts: Mapping[str, object] = {}
 
 
-class Ledger:
+class SubscriptionStore:
     """Reads and writes subscriptions inside the log's own commits."""
 
     def __init__(self, apply: Apply) -> None:
         """``apply`` runs a function inside a commit of the log."""
         self._run_in_commit = apply
 
-    async def load(self) -> list[Stored]:
-        """Every subscription, not yet linked."""
+    async def load(self) -> list[StoredSubscription]:
+        """Every subscription, without its links in memory."""
 
-        def read(rows: SubscriptionRows) -> list[Stored]:
-            return [Stored(_subscription(row), rows.links(row.id)) for row in rows.all()]
+        def read(rows: SubscriptionRows) -> list[StoredSubscription]:
+            return [StoredSubscription(_subscription(row), rows.links(row.id)) for row in rows.all()]
 
         return await self._apply(read)
 
@@ -69,7 +69,7 @@ class Ledger:
         wakes: Wakes,
         moves: Mapping[str, str] = _NO_MOVES,
         base_url: str | None = None,
-        note: Note | None = None,
+        entry: AuditEntry | None = None,
         owner: Owner | None = None,
     ) -> None:
         """Write the next state, moved cursors and links that changed; only then is it the state in memory."""
@@ -84,31 +84,31 @@ class Ledger:
             rows.unlink(subscription.id, unlinked)
             rows.save_links(links)
 
-        await self._apply(write, note)
+        await self._apply(write, entry)
         subscription.wakes, subscription.base_url, subscription.owner = wakes, address, owner
         for path, text in moves.items():
             if path in touched and subscription.links.get(path) is touched[path]:
                 subscription.move(touched[path], text)
-        _strike_out(subscription, touched, links, unlinked)
+        _mark_saved(subscription, touched, links, unlinked)
 
-    async def remove(self, subscription: Subscription, note: Note) -> None:
-        """Forget a subscription."""
-        await self._apply(lambda rows: rows.remove(subscription.id), note)
+    async def remove(self, subscription: Subscription, entry: AuditEntry) -> None:
+        """Remove a subscription."""
+        await self._apply(lambda rows: rows.remove(subscription.id), entry)
 
-    async def _apply(self, work: Callable[[SubscriptionRows], T], note: Note | None = None) -> T:
+    async def _apply(self, work: Callable[[SubscriptionRows], T], entry: AuditEntry | None = None) -> T:
         def perform(batch: Batch) -> T:
-            if note is not None:
-                batch.note(note.what, note.who, subscription=note.subscription, **note.facts)
+            if entry is not None:
+                batch.note(entry.action, entry.who, subscription=entry.subscription, **entry.facts)
             return work(SubscriptionRows(batch.connection))
 
         returned: T = await self._run_in_commit(perform)
         return returned
 
 
-def _strike_out(
+def _mark_saved(
     subscription: Subscription, touched: Mapping[str, Link], links: list[LinkRow], unlinked: tuple[str, ...]
 ) -> None:
-    """Forget what was to be written and has been, unless it has changed since."""
+    """Forget links that were written, unless they have changed since."""
     for row in links:
         link = subscription.unsaved.get(row.path)
         if link is touched[row.path] and _link_row(link, link.acked) == row:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headrace.storage import database
-from headrace.storage.erasures import ErasureRow, Erasures
+from headrace.storage.background_requests import ErasureRow, Erasures
 
 
 @pytest.fixture
