@@ -77,7 +77,7 @@ def _choose_interval(stream: Stream, rollup: str, start: datetime | str, end: da
 
 
 def _with_charted(measures: Names, chart: str) -> list[str]:
-    """What is asked for: what is drawn is needed too, where not everything is asked for."""
+    """The measures to request: those to show, and the one to draw."""
     drawn = chart.partition(".")[0]
     return [*measures, *([drawn] if drawn and drawn not in measures else [])] if measures else []
 
@@ -89,7 +89,7 @@ def _lines(result: AggregateResult) -> Iterator[dict[str, Any]]:
 
 
 def _exit_code(result: AggregateResult) -> int:
-    """The exit code; says so where something is missing."""
+    """The exit code; prints a warning if the answer is partial."""
     if result.complete:
         return output.OK
     events = result.coverage["possible_missing_events_upper_bound"]
@@ -154,7 +154,7 @@ def _fold_series(series: Series, each: int, fold: Fold) -> Iterator[Number | Non
 
 
 def _level(value: Number | None, least: Number, greatest: Number, max_level: int) -> int:
-    """How many eighths high a value stands; what is there is seen."""
+    """The height of a value in eighths of a line; a value that is not zero has at least one."""
     if value is None or greatest == least or not value:
         return 0
     return max(1, round((value - least) / (greatest - least) * max_level))
@@ -170,7 +170,7 @@ _SHOWN = {"avg": ("avg", "min", "max", "p95"), "p50": ("p50", "p95", "p99"), "di
 
 
 class Part(NamedTuple):
-    """One number of a measure, such as the p95 of a latency; a measure with a single one is called by its name."""
+    """One number of a measure, such as the p95 of a latency; a measure with only one has no name for it."""
 
     measure: str
     name: str
@@ -188,7 +188,7 @@ class Part(NamedTuple):
 
 
 def show_buckets(result: AggregateResult, measures: Sequence[str], drawn: str) -> None:
-    """Print what there is."""
+    """Print a chart and a table of the buckets."""
     console = output.console()
     if not result.buckets:
         console.print(f"No events from {result.start} to {result.end}.")
@@ -222,7 +222,7 @@ def _chart(result: AggregateResult, part: Part, width: int) -> Iterator[str]:
 
 
 def _series(result: AggregateResult, part: Part) -> dict[str, list[Any]]:
-    """The numbers of every group, one for each pane from the first to the last."""
+    """The numbers of each group, one for each pane from the first to the last."""
     first, last = result.buckets[0], result.buckets[-1]
     begun, length = _time(first.start), _time(first.end) - _time(first.start)
     count = (_time(last.start) - begun) // length + 1
@@ -281,7 +281,7 @@ def _table(result: AggregateResult, measures: Sequence[str]) -> None:
 
 
 def _parts(buckets: Sequence[Bucket], measures: Sequence[str]) -> list[Part]:
-    """The columns of the table: parts that are nowhere null."""
+    """The columns of the table: parts with a value in some group."""
     group = buckets[0].groups[0]
     parts = []
     for measure in measures or group.measures:
@@ -293,12 +293,12 @@ def _parts(buckets: Sequence[Bucket], measures: Sequence[str]) -> list[Part]:
 
 
 def _short(moment: str) -> str:
-    """A moment without what is zero in it."""
+    """A moment without trailing zeros."""
     return moment.removesuffix("Z").removesuffix(".000").removesuffix(":00").replace("T", " ")
 
 
 def _has_year(bucket: Bucket) -> bool:
-    """Whether Python knows the year; rollups go farther."""
+    """Whether the year is one that Python can represent; rollups have more."""
     return bucket.start[0].isdigit() and bucket.end[0].isdigit() and not bucket.start.startswith("0000")
 
 

@@ -24,7 +24,7 @@ _RETRY_FOR_S = 30.0
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Remote:
-    """A server's URL and the key to it."""
+    """The URL and the key of a server."""
 
     url: Annotated[str, Parameter(env_var="HEADRACE_URL", help="The server.")] = "http://127.0.0.1:4437"
     key: Annotated[str | None, Parameter(env_var="HEADRACE_KEY", help="An API key.")] = None
@@ -74,7 +74,7 @@ def format_moment(text: str | None) -> str | None:
 
 @contextmanager
 def mark_query_faults(query: str, *, as_json: bool) -> Iterator[None]:
-    """Mark every fault of a query that the server refuses, for people."""
+    """Mark every fault of a refused query in its error message."""
     try:
         yield
     except BadRequest as refusal:

@@ -1,4 +1,4 @@
-"""``headrace doctor``: whether this machine has what Headrace needs, and what to do where it has not."""
+"""``headrace doctor``: checks of this machine, with advice for those that fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_NAMED = 10
 
 
 class Finding(NamedTuple):
-    """The outcome of one check, with advice where it is not well."""
+    """The outcome of one check, with advice if it fails."""
 
     check: str
     status: str
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 def doctor(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson = False) -> int:
-    """Look at Java, Spark, the disk, the port, the object store and search fields; 1 if something would not work."""
+    """Check Java, Spark, the disk, the port, the object store and search fields; 1 if something would not work."""
     from headrace.config import load
 
     flags = {} if data_dir is None else {"storage.data_dir": data_dir}
@@ -50,7 +50,7 @@ def doctor(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson 
 
 
 def examine(config: Config) -> Iterator[Finding]:
-    """Every finding; a check that itself fails is a finding too."""
+    """All findings; a check that raises is a finding too."""
     for name, check in _CHECKS.items():
         try:
             yield check(config)
@@ -113,7 +113,7 @@ def _port(config: Config) -> Finding:
 
 
 def _is_headrace(host: str, port: int) -> bool:
-    """Whether what listens there answers as a Headrace does."""
+    """Whether a Headrace server listens there."""
     connection = HTTPConnection(host, port, timeout=_REQUEST_TIMEOUT_S)
     try:
         connection.request("GET", "/health")

@@ -1,4 +1,4 @@
-"""``headrace entity``: what is known of entities, stored, read, corrected, merged and taken away."""
+"""``headrace entity``: store, read, correct, merge and erase entities."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def store(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Store what a file says of entities; a second run of the same file stores nothing twice."""
+    """Store the entities of a file; a second run of the same file stores nothing twice."""
     from headrace.client.entity_requests import StoreOptions
 
     options: StoreOptions = {
@@ -86,7 +86,7 @@ def get(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Print an entity as it is, or was."""
+    """Print the snapshot of an entity, now or in the past."""
     with _connect(remote) as entities:
         times = {"as_of": format_moment(as_of), "at_ingested": format_moment(at_ingested)}
         entity = entities.get(entity_id, **times, schema_version=schema_version, scope=scope)
@@ -130,7 +130,7 @@ def history(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """List what was observed of an entity."""
+    """List the observations of an entity."""
     with _connect(remote) as entities:
         order = "oldest" if oldest_first else "newest"
         observations = islice(entities.observations(entity_id, order=order), limit)
@@ -146,7 +146,7 @@ def correct(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Say what fields are, whatever was or will be observed."""
+    """Set fields, overriding all observations."""
     corrections = dict(map(_assigned, fields))
     if not corrections:
         raise UsageError("Say what to correct: FIELD=VALUE.")
@@ -156,14 +156,14 @@ def correct(
 
 @app.command
 def delete(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """Let an entity not be there any more; `restore` brings it back, `erase` takes its data away."""
+    """Delete an entity; `restore` brings it back, `erase` removes its data."""
     with _connect(remote) as entities:
         _show_decision(entities.delete(entity_id), json)
 
 
 @app.command
 def restore(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """Let a deleted entity be there again."""
+    """Restore a deleted entity."""
     with _connect(remote) as entities:
         _show_decision(entities.restore(entity_id), json)
 
@@ -178,7 +178,7 @@ def merge(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Let an entity be a part of another, or take that back; nothing is rewritten."""
+    """Merge an entity into another, or undo that; no data is rewritten."""
     if undo == bool(to_entity_id):
         raise UsageError("Name the entity that it is, or pass --undo.")
     with _connect(remote) as entities:
@@ -207,7 +207,7 @@ def _format_row(entity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show_decision(done: dict[str, Any], as_json: bool) -> None:
-    """Print what was decided of an entity; for people, warnings in words and nothing that is empty."""
+    """Print the result of a decision; for people without empty members, and with warnings as sentences."""
     if not output.wants_table(as_json):
         output.show(done, as_json=as_json)
         return
@@ -238,7 +238,7 @@ def _format_field(value: Any) -> str:
     return output.encode(value) if isinstance(value, list | dict) else output.cell(value)
 
 
-#: How often is looked how far it is.
+#: The pause between polls.
 _POLL_S = 0.5
 _STEPS = ("log", "offered", "objects", "rows", "files", "pages", "done")
 
@@ -253,7 +253,7 @@ def erase(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Remove an entity, and everything merged into it, for good: from the log, the object store and what is derived."""
+    """Remove an entity, and everything merged into it, for good: from the log, the object store and derived data."""
     from headrace.client import entity_requests
     from headrace.client.entity_requests import Erasure
 
@@ -285,7 +285,7 @@ def erase(
 
 
 def _plan_document(plan: ErasurePlan, as_json: bool) -> dict[str, Any]:
-    """A plan; for people, objects are counted."""
+    """The plan of an erasure; for people with counts of objects."""
     facts: dict[str, Any] = msgspec.to_builtins(plan)
     if not output.wants_table(as_json):
         return facts

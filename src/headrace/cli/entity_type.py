@@ -1,4 +1,4 @@
-"""``headrace entity-type``: what entities look like, how that changes, and what unknown fields speak for."""
+"""``headrace entity-type``: show and change the schemas of entities, also from unknown fields."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ app = App(
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ChangeOptions:
-    """Whose schema is changed, and whether it really is."""
+    """Options of every change of a type."""
 
     scope: Scope = None
     dry_run: DryRun = False
     force: Annotated[bool, Parameter(negative=(), help="Do it in spite of warnings about the name.")] = False
 
     def options(self) -> TypeOptions:
-        """The same as the client says it."""
+        """The options in the form of the client."""
         return {"scope": self.scope, "dry_run": self.dry_run or None, "force": self.force or None}
 
 
@@ -53,7 +53,7 @@ NO_OPTIONS = ChangeOptions()
 
 @app.command(name="ls")
 def list_types(*, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """List the active version of every type, everybody's and one's own."""
+    """List the active version of every type, global ones and your own."""
     from headrace.client.entities import EntityTypes
 
     with remote.connect() as client:
@@ -73,7 +73,7 @@ def show(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Print the version that holds, or another, with all that it says."""
+    """Print the active version of a type, or another one."""
     from headrace.client.entities import EntityTypes
 
     with remote.connect() as client:
@@ -122,14 +122,14 @@ def activate(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Make a version the active one; an earlier one takes a change back."""
+    """Make a version the active one; activating an earlier one reverts a change."""
     options: TypeOptions = {"scope": how.scope, "dry_run": how.dry_run or None}
     return _change(remote, entity_type, "activate", {"schema_version": schema_version}, options, json)
 
 
 @app.command
 def candidates(entity_type: Type, /, *, scope: Scope = None, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """List fields that values without a place speak for, with the evidence and what speaks against them."""
+    """List candidates for fields from unknown values, with the evidence for and against them."""
     from headrace.client.entities import EntityTypes
 
     with remote.connect() as client:
@@ -159,7 +159,7 @@ def enhance(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Make fields of what unknown values speak for; look first, then pass --apply."""
+    """Promote candidates to fields; a dry run without --apply."""
     enhancement = {"fields": field, "migrate_existing": migrate or None}
     return _change(remote, entity_type, "enhance", enhancement, {"scope": scope, "dry_run": not apply}, json)
 

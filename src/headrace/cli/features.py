@@ -1,4 +1,4 @@
-"""``headrace table``: rows of features by key, now and in the past, and which tables there are."""
+"""``headrace table``: register features, and read them by key, now and in the past."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def get(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Print the features of a key; one that was never seen has none, and a global table has no key."""
+    """Print the features of a key; an unseen key has none, and a global table has no key."""
     with remote.connect() as client:
         row = _row(client, table, key, {"features": feature, "as_of": format_moment(as_of)})
     if output.wants_table(json) and row:
@@ -72,7 +72,7 @@ def get(
 
 @app.command(name="ls")
 def list_tables(*, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """List tables: their keys, what they are made of, their features, and whose they are."""
+    """List tables: their keys, their sources, their features and their apps."""
     from headrace.client import features
     from headrace.client.features import Registered
 
@@ -101,7 +101,7 @@ def export(
     feature: Features = None,
     remote: Remote = LOCAL,
 ) -> int:
-    """Print rows as they were: for each line {"key": …, "at": moment} the features of the key at that moment."""
+    """Print rows of the past: for each line {"key": …, "at": moment} the features of the key at that moment."""
     from headrace import client
 
     moments = list(_read_moments(file))
@@ -123,7 +123,7 @@ class _KeyMoment(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_moments(file: Path | None) -> Iterator[_KeyMoment]:
-    """What the lines of a file ask for."""
+    """The keys and moments in the lines of a file."""
     text = sys.stdin.buffer.read() if file is None else content(file)
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
@@ -134,7 +134,7 @@ def _read_moments(file: Path | None) -> Iterator[_KeyMoment]:
 
 
 def _row(client: Client, table: str, words: Sequence[str], options: GetOptions) -> Row:
-    """The row of the one reading of the words that fits the key of the table."""
+    """The row of a key, whose words are read as the types that fit the table."""
     from headrace.client import features
 
     refused = None
@@ -148,7 +148,7 @@ def _row(client: Client, table: str, words: Sequence[str], options: GetOptions) 
 
 
 def _readings(words: Sequence[str]) -> Iterator[list[Any]]:
-    """What words may mean: each a text, or a number or a truth where it looks like one."""
+    """The possible keys: each word as text, or as a number or boolean where it looks like one."""
     return (list(reading) for reading in itertools.product(*map(_values, words)))
 
 
@@ -189,7 +189,7 @@ def register(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Make the descriptors of a file all that an app computes, and say what that changed.
+    """Register the descriptors of a file as all that an app computes, and print what changed.
 
     Exit code 3 says that the registry does not allow it: state would be lost, or a name is another app's.
     """
@@ -217,7 +217,7 @@ def register(
 
 
 def _read_descriptors(file: Path) -> dict[str, Any]:
-    """The descriptors of a file, and the options that it names beside them."""
+    """The descriptors of a file, and the options beside them."""
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     if file.suffix == ".py":
@@ -234,7 +234,7 @@ def _read_descriptors(file: Path) -> dict[str, Any]:
 
 
 def _run_declarations(file: Path) -> list[dict[str, Any]]:
-    """What a Python file declares, with everything that this is made of."""
+    """The declarations of a Python file, with all their sources."""
     from headrace.client.declared import EventSource, Table, collect_descriptors
 
     # As for a script: what lies beside it can be imported.
@@ -259,7 +259,7 @@ def _show(difference: Diff, as_json: bool) -> None:
 
 
 def _show_refusal(refused: RegistrationRefused, code: int, as_json: bool) -> int:
-    """Show what would change; every reason, and what to do next, go to stderr."""
+    """Print what would change; the reasons and the next step go to stderr."""
     if refused.diff or as_json:
         _show(refused.diff, as_json)
     if as_json:

@@ -117,7 +117,7 @@ def update(
 def revoke(
     key_id: str, /, *, data_dir: DataDir = None, config: ConfigFile = None, yes: Yes = False, json: AsJson = False
 ) -> None:
-    """End a key; who uses it is locked out within seconds."""
+    """Revoke a key; its users are locked out within seconds."""
     output.confirm(f"Revoke key {key_id}?", yes=yes)
     with _store(_existing_config(data_dir, config)) as keys:
         output.show(_facts(keys.revoke(key_id)), as_json=json)

@@ -1,4 +1,4 @@
-"""``headrace schema``: what a stream's events look like, and what a change of it would do, before it is done."""
+"""``headrace schema``: show, plan and apply changes of the schema and the profile of a stream."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ profile_app = App(
 
 
 class PlanRefused(HeadraceError):
-    """The server will not apply this change; ``refusals`` says why, all at once."""
+    """The server refuses this change; ``refusals`` has every reason."""
 
     code = "plan_refused"
     status = 400
@@ -120,7 +120,7 @@ def plan(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Say what a change would do, and whether the server would apply it; nothing is changed."""
+    """Print the plan of a change, and whether the server would apply it; changes nothing."""
     arguments = change.arguments()
     with remote.connect() as client:
         if on_data:
@@ -135,7 +135,7 @@ def plan(
 def apply_change(
     name: Name, /, *, change: SchemaChange = NO_CHANGE, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False
 ) -> None:
-    """Make a change, or say every reason why not; asks first where what was allowed no longer is."""
+    """Apply a change, or print every reason against it; asks first if the change is destructive."""
     arguments = change.arguments()
     with remote.connect() as client:
         stream = client.stream(name)
@@ -170,7 +170,7 @@ def infer(
         content_type = stream.info().content_type
         if media_type(content_type) != JSON:
             raise UsageError(f"{name} holds {content_type}, which has no schema")
-        with output.counting("events read") as advance:
+        with output.running_count("events read") as advance:
             facts = importer.scan_stream(stream, advance)
     if not facts.count:
         raise HeadraceError(f"{name} holds no event")
@@ -232,7 +232,7 @@ def _show(planned: Plan, as_json: bool) -> None:
 
 
 def _check(planned: Plan) -> None:
-    """Raise why a plan cannot be applied, and what to do next."""
+    """Raise the reason why a plan cannot be applied, with the next step."""
     if planned.refusals:
         first = planned.refusals[0]
         step = _NEXT_STEPS.get((first["code"], "")) or _NEXT_STEPS.get((first["code"], first["pointer"]), _ELSE)
@@ -242,7 +242,7 @@ def _check(planned: Plan) -> None:
 
 
 def _schema(file: Path) -> Any:
-    """A schema that can be used."""
+    """The valid schema in a file."""
     from headrace.schema.document import problems
 
     schema = document(file)
@@ -272,7 +272,7 @@ def set_profile(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Change the profile of a stream, or say every reason why not; asks first where it takes another's place."""
+    """Change the profile of a stream, or print every reason against it; asks first if it replaces another one."""
     settings = None if file is None else _settings(file, kind)
     with remote.connect() as client:
         stream = client.stream(name)

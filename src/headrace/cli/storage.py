@@ -128,7 +128,7 @@ def restore(
 
 
 def _refuse_missing(url: str) -> None:
-    """A store that is a directory must be there: to open it would make it."""
+    """Refuse a store in a directory that does not exist: opening it would create it."""
     path = None if "://" in url and not url.startswith("file:") else unquote(urlsplit(url).path)
     if path is not None and not Path(path).is_dir():
         raise NotFound(f"there is no object store in {path}", object_store=url)
@@ -175,7 +175,7 @@ def _facts(taken: Backup) -> dict[str, Any]:
 
 
 def _print_problems(problems: Iterable[dict[str, str]], as_json: bool) -> int:
-    """Print each on stderr; the exit code for it."""
+    """Print each problem to stderr; returns the exit code."""
     code = output.OK
     for problem in problems:
         code = output.FAILED

@@ -1,4 +1,4 @@
-"""``headrace touch``: wait for changes of rows, and see how touches stand."""
+"""``headrace touch``: wait for changes of rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def wait(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Wait until a row is touched: 0 it was, 3 the time is up, 5 it cannot be told; print the cursor to go on from."""
+    """Wait until a row is touched: 0 it was, 3 the time is up, 5 it is unknown; prints the cursor of the next wait."""
     wanted, templates = _keys_and_templates(entity, fields, touch_key or [])
     seconds = min(parse_duration_us(timeout, "timeout") / 1_000_000, _MAX_TIMEOUT_S)
     with remote.connect(retries=follow) as client:
@@ -68,7 +68,7 @@ def wait(
 
 
 def _follow(ask: Callable[..., Touch], cursor: str, as_json: bool) -> NoReturn:
-    """Wait again and again; what cannot be told for as long as nobody mends it is said once, and looked at slowly."""
+    """Wait again and again; an unknown state is printed once, and polled slowly while it lasts."""
     stale_at = None
     while True:
         touch = ask(cursor=cursor)
@@ -90,7 +90,7 @@ def meta(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Print the cursor of a stream's touches, and how they stand."""
+    """Print the cursor and the state of a stream's touches."""
     with remote.connect() as client:
         seconds = min(parse_duration_us(timeout, "timeout") / 1_000_000, _MAX_TIMEOUT_S)
         output.show(client.stream(name).touch.meta(settle=settle, timeout=seconds), as_json=json)

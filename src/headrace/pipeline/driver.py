@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.pipeline")
 
 _NICENESS = 10
-#: How often the server hears how far a job is.
+#: The time between heartbeats, which carry the progress.
 _HEARTBEAT_S = 2.0
 _SOON_S = 0.1
 #: How long Spark may take to start and to perform its first task; clusters may have to find executors first.
@@ -68,7 +68,7 @@ class DriverConfig(msgspec.Struct, frozen=True):
 
 
 class Driver:
-    """Works for one server until it is idle for long enough, or told to stop."""
+    """Works for one server until it is idle for long enough, or stopped."""
 
     def __init__(self, orders: DriverConfig, scratch: Path) -> None:
         self._config = orders.config
@@ -175,7 +175,7 @@ class Driver:
         self._file.save()
 
     def _report_blamed(self, job: _Job) -> None:
-        """Note failures of units over which Spark has failed, now that it works again."""
+        """Report failures of units over which Spark has failed, now that it works again."""
         chosen = [unit for unit in job.open if key_of(unit) in self._blamed]
         if chosen:
             results = [{"unit": unit["unit"], "error": self._blamed.pop(key_of(unit))} for unit in chosen]
@@ -223,7 +223,7 @@ class Driver:
         job.progress.start, job.progress.finished = len(job.lease.units) - len(job.open), 0
 
     def _check(self, spark: SparkSession) -> None:
-        """Go on with a session only if it performs a task."""
+        """Check that a session still performs a task; raises SparkFailed otherwise."""
         if self._stopping.is_set():
             return
         try:
@@ -260,7 +260,7 @@ class Driver:
 
     @contextlib.contextmanager
     def _alive(self, job: _Job, lost: threading.Event) -> Iterator[None]:
-        """Keep a lease alive while something takes its time, and note where it was lost."""
+        """Send heartbeats for a lease during the block, and set ``lost`` if the lease is lost."""
         done = threading.Event()
         beating = threading.Thread(target=self._beat, args=(job, done, lost), daemon=True)
         beating.start()
@@ -300,7 +300,7 @@ class Driver:
 
 
 class _Job:
-    """A lease, its units that have no result yet, and how far it is."""
+    """A lease, its units without a result, and its progress."""
 
     def __init__(self, lease: Lease, progress: Progress) -> None:
         self.lease = lease
@@ -320,12 +320,12 @@ def missing_results(units: Sequence[UnitDocument], results: Sequence[jobs.Result
 
 
 def pause(idle_s: float, poll_s: float) -> float:
-    """How long to wait before looking for work: who has just had some looks again soon, since changes come in rows."""
+    """The pause before the next poll: short after recent work, since changes come in groups."""
     return min(poll_s, max(_SOON_S, idle_s / 20))
 
 
 def main() -> None:
-    """Take the orders from standard input, and stop when that ends: the parent is gone, or wants us to."""
+    """Read the configuration from standard input, and stop when that ends: the parent has exited, or wants it."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     for chatty in ("httpx2", "py4j"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -357,7 +357,7 @@ def _until_left(driver: Driver) -> None:
 
 
 def orders_line(orders: DriverConfig) -> bytes:
-    """Orders as a driver reads them."""
+    """The configuration in the form that a driver reads."""
     return msgspec.json.encode(orders) + b"\n"
 
 

@@ -57,7 +57,7 @@ def take(path: Path) -> Report:
 
 UnitDocument = dict[str, Any]
 
-#: So often units are performed together before they are told apart.
+#: Failures of a group before it is split.
 _GROUP_FAILURES = 2
 _SHRINK = 16
 #: Suspects that are remembered.
@@ -65,14 +65,14 @@ _MAX_SUSPECTS = 4096
 
 
 def key_of(unit: UnitDocument) -> str:
-    """What identifies a unit in every lease that has it."""
+    """The key of a unit, which is the same in every lease."""
     subject = unit.get("history") or unit.get("table") or unit.get("verification") or ""
     span = f"{unit['first_seq']}+{unit['count']}"
     return f"{unit['job']}:{subject}:{unit['incarnation']}:{span}:{unit['level']}"
 
 
 def groups(units: Sequence[UnitDocument], failures: Mapping[str, int], max_size: int) -> Iterator[list[UnitDocument]]:
-    """Units to perform together: those that nothing speaks against first, then suspects in ever smaller groups."""
+    """Units to perform together: unsuspected ones first, then suspects in ever smaller groups."""
     by_size: dict[int, list[UnitDocument]] = {}
     for unit in units:
         by_size.setdefault(group_size(failures.get(key_of(unit), 0), max_size), []).append(unit)
@@ -82,7 +82,7 @@ def groups(units: Sequence[UnitDocument], failures: Mapping[str, int], max_size:
 
 
 def group_size(failures: int, max_size: int) -> int:
-    """How many units are performed together that have seen so many failures."""
+    """The size of groups of units with so many failures."""
     return max_size if failures < _GROUP_FAILURES else max(1, max_size // _SHRINK ** (failures - _GROUP_FAILURES + 1))
 
 

@@ -40,7 +40,7 @@ def check_server(remote: str) -> None:
 
 
 def limit_retries(spark: SparkSession) -> None:
-    """Let a session fail soon where its server has gone."""
+    """Make a session fail soon if its server is gone."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_LONGEST_PAUSE_MS)])
@@ -164,7 +164,7 @@ _SENTENCES: dict[Kind, str] = {
     "executors": "executors were lost",
     "job": "a Spark job failed",
 }
-#: Parts of messages, the most telling first; Spark has error classes for few of these.
+#: Parts of messages, the most specific first; Spark has error classes for few of these.
 _PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("session", r"INVALID_HANDLE\.SESSION_|NO_ACTIVE_SESSION|SESSION_(CLOSED|NOT_FOUND|CHANGED)"),
     ("context", r"stopped SparkContext|SparkContext (was|is|has been) (shut down|stopped)|SparkContext was cancelled"),
@@ -183,7 +183,7 @@ class SparkFailed(HeadraceError):
 
 
 def spark_failed(reason: BaseException) -> SparkFailed:
-    """What a job or a session raised, as one failure with a sentence."""
+    """An exception of a job or a session as a SparkFailed with a sentence."""
     if isinstance(reason, SparkFailed):
         return reason
     kind = kind_of(reason)
@@ -202,7 +202,7 @@ def kind_of(reason: BaseException) -> Kind:
 
 
 def summarize(reason: BaseException) -> str:
-    """What an exception says, without the stack of the JVM."""
+    """The message of an exception, without the stack of the JVM."""
     lines = [line.strip() for line in _text(reason).splitlines()]
     telling = [line for line in lines if line and not re.match(r"at [\w.$]+\(|\.\.\. \d+ more|JVM stacktrace", line)]
     return (" ".join(telling) or type(reason).__name__)[:_REASON_LENGTH]
