@@ -51,7 +51,7 @@ def recover(
             if recovered_stream is not None:
                 recovered_streams.append(recovered_stream)
 
-        recovered = recover_directory(chosen, SystemClock(), journals=JOURNALS, tell=report_progress)
+        recovered = recover_directory(chosen, SystemClock(), journals=JOURNALS, on_progress=report_progress)
     output.show_all(
         (stream._asdict() for stream in recovered_streams), ("stream", "entries", "segments", "bytes"), as_json=json
     )
@@ -79,7 +79,7 @@ def verify(
     as_table = output.wants_table(json)
     with output.progress_bar("verifying") as report:
         rows = _report_rows(
-            _collect_damage(verification.verify(objects, JOURNALS, stream=stream, tell=report), damaged, stream),
+            _collect_damage(verification.verify(objects, JOURNALS, stream=stream, on_progress=report), damaged, stream),
             as_table,
         )
         if as_table:
