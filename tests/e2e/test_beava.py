@@ -132,7 +132,7 @@ class Mirror:
         if placed is None:
             return False
         at_ms = self._peer.get("ByUser", user, ["last_at"])["last_at"]
-        self._states[user] = self._reducer.fold(self._states.get(user), placed[1], at_ms, self._pushed)
+        self._states[user] = self._reducer.fold(self._states.get(user), at_ms, self._pushed, placed[1])
         self._pushed += 1
         return True
 

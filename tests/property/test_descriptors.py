@@ -146,7 +146,7 @@ def _folded(nodes: dict[str, Node], table: str, events: list[dict[str, Any]]) ->
         placed = reducer.place(one)
         if placed is not None:
             key, row = placed
-            states[key] = reducer.fold(states.get(key), row, 1_000 + seq, seq)
+            states[key] = reducer.fold(states.get(key), 1_000 + seq, seq, row)
     return {key: reducer.finish(state, 2_000) for key, state in states.items()}
 
 

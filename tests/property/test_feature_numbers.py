@@ -74,7 +74,7 @@ def _assert_folded(defined: TableDefinition, told: EventRun, numbers: list[int])
     for seq, event in enumerate(events):
         placed = reducer.place(event)
         assert placed is not None
-        rows[placed[0]] = reducer.fold(rows.get(placed[0]), placed[1], 1, seq)
+        rows[placed[0]] = reducer.fold(rows.get(placed[0]), 1, seq, placed[1])
     seqs = list(range(len(events)))
     for found in (rows, dict(reduce_rows(reducer, make_rows(reducer, seqs, [1] * len(seqs), events)))):
         answers = {key: reducer.finish(row, 1) for key, row in found.items()}

@@ -59,7 +59,7 @@ from headrace.storage.wal import Wal
 from headrace.types import Clock, SystemClock
 
 #: A row group is decoded ahead for so much room among the decoded ones, so that readers do not crowd each other out.
-_AHEAD_BYTES, _MOST_AHEAD = 16 * MiB, 4
+_AHEAD_BYTES, _MAX_AHEAD = 16 * MiB, 4
 #: What is left of the working time of a request when rows of the past are answered.
 _PAST_TIME_SHARE = 0.9
 
@@ -104,7 +104,7 @@ class Engine:
             wal=self.wal,
             published=self.published,
             hooks=hooks,
-            held_from=self._feature_demand.held_from,
+            retain_from=self._feature_demand.retain_from,
         )
         self.account = self._create_account()
 
@@ -123,7 +123,7 @@ class Engine:
         try:
             with database.using(Path(engine._reader.filename)):
                 await asyncio.to_thread(engine._recover)
-                engine._has_companions = Companions(engine._reader).are_there()
+                engine._has_companions = Companions(engine._reader).exist()
                 engine.work.restore_workers()
         except BaseException:
             engine._release()
@@ -210,7 +210,7 @@ class Engine:
 
     def _create_log(self, hooks: AppendHooks) -> None:
         limits, ahead = self.config.limits, self.config.storage.decoded_bytes // _AHEAD_BYTES
-        self.tiers = Tiers(self.wal, self.published, self.caches.segments, max(1, min(_MOST_AHEAD, ahead)))
+        self.tiers = Tiers(self.wal, self.published, self.caches.segments, max(1, min(_MAX_AHEAD, ahead)))
         self.slices = Slices()
         self.tail = Tail(limits.waiters, self.slices)
         self._registries = Registries(self._reader)
@@ -219,7 +219,7 @@ class Engine:
             registries=self._registries,
             hooks=hooks,
             clock=self.clock,
-            logged=self.writer.logged,
+            wal_names=self.writer.wal_names,
             capacity=limits.cached_streams,
         )
         self.log = Log(
@@ -334,7 +334,7 @@ class Engine:
             serving=self.serving,
             connect=self.connect,
             segments=self.caches.segments,
-            patience_s=self.config.server.resolver_timeout_s * _PAST_TIME_SHARE,
+            timeout_s=self.config.server.resolver_timeout_s * _PAST_TIME_SHARE,
         )
         self.training = TrainingSets(
             apply=self.apply,

@@ -362,7 +362,7 @@ def test_a_restart_goes_on_where_it_was(rig: Rig) -> None:
 
 def test_only_so_many_run_at_a_time(rig: Rig) -> None:
     numbered(rig, "s", published=10)
-    for _ in range(verifier.MOST_RUNNING):
+    for _ in range(verifier.MAX_RUNNING):
         begin(rig, "s")
     with pytest.raises(Overloaded):
         begin(rig, "s")

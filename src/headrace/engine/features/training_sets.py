@@ -55,7 +55,7 @@ class HistoryJob(Job[list[dict[str, Any]]]):
     names = ("history",)
     output = "rows"
     writes_objects = False
-    fails_whole = True
+    is_indivisible = True
 
     def __init__(self) -> None:
         self.claims: set[str] = set()
@@ -196,7 +196,7 @@ def begin_question(batch: Batch, row: HistoryRow) -> None:
 log = logging.getLogger("headrace.features")
 
 #: Questions that may wait for their answers.
-MOST_RUNNING = 16
+MAX_RUNNING = 16
 #: A question is left to workers for as long.
 WORKERS_FIRST_S = 2.0
 _PAUSE_S = 0.25
@@ -245,8 +245,8 @@ class TrainingSets:
         begun = await self._pasts.begun(question, stream)
         if stream.head.next_seq - begun.start <= self._fold_rows:
             return await self._pasts.rows(table, moments, features)
-        if len(self._rows.running()) >= MOST_RUNNING:
-            raise Overloaded(f"{MOST_RUNNING} questions about the past are being answered already", retry_after=5)
+        if len(self._rows.running()) >= MAX_RUNNING:
+            raise Overloaded(f"{MAX_RUNNING} questions about the past are being answered already", retry_after=5)
         target = stream.head.next_seq
         if stream.head.published_seq < target:
             await self._sealer.publish(stream.id)

@@ -22,7 +22,7 @@ from headrace.format.state import State
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp, States, companion_object_keys
 from headrace.storage.derived import state_object_keys as state_keys
-from headrace.storage.published import DeletedStream, Placed, Published
+from headrace.storage.published import DeletedStream, Published, SegmentObject
 from headrace.storage.registries import Registries, RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
 from headrace.storage.work import Work
@@ -47,8 +47,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     producers: dict[str, tuple[int, int]]
     revisions: list[RegistryRow]
     #: Those that still hold something anyone can read, and those that do not any more.
-    segments: list[Placed]
-    dropped: list[Placed]
+    segments: list[SegmentObject]
+    dropped: list[SegmentObject]
     lineage: tuple[tuple[str, int], ...]
     forks: list[tuple[int, int]]
     #: Those that count, those that do not any more, and what says that these are all.
@@ -60,18 +60,18 @@ class Snapshot(msgspec.Struct, frozen=True):
     retired_states: list[State]
     states_stamp: Stamp
 
-    def is_true(self, streams: Streams) -> bool:
+    def is_current(self, streams: Streams) -> bool:
         """Whether nothing has changed since, apart from entries that came after it."""
         row = streams.by_id(self.row.id)
         same = row is not None and all(getattr(row, name) == getattr(self.row, name) for name in _MARKED)
         return same and streams.forks(self.row.id) == self.forks
 
-    def has_all(self, companions: Companions, states: States) -> bool:
+    def lists_all(self, companions: Companions, states: States) -> bool:
         """Whether it knows every companion and every state."""
         return (companions.stamp(self.row.id), states.stamp(self.row.id)) == (self.stamp, self.states_stamp)
 
 
-def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
+def take_snapshot(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
     """The stream as it is, or None where it is gone."""
     streams, companions, states = Streams(connection), Companions(connection), States(connection)
     connection.execute("BEGIN")
@@ -105,11 +105,13 @@ def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
         connection.execute("COMMIT")
 
 
-def _split_needed(streams: Streams, row: StreamRow, segments: list[Placed]) -> tuple[list[Placed], list[Placed]]:
+def _split_needed(
+    streams: Streams, row: StreamRow, segments: list[SegmentObject]
+) -> tuple[list[SegmentObject], list[SegmentObject]]:
     """Segments that are retained or that forks read, and the others."""
     needed = read_by_forks(streams, row.id) if segments and segments[0].segment.end_seq <= row.first_seq else []
 
-    def is_needed(candidate: Placed) -> bool:
+    def is_needed(candidate: SegmentObject) -> bool:
         first, end = candidate.segment.first_seq, candidate.segment.end_seq
         return end > row.first_seq or any(a < end and first < b for a, b in needed)
 
@@ -130,7 +132,7 @@ def _lineage(streams: Streams, row: StreamRow) -> tuple[tuple[str, int], ...]:
     return tuple(reversed(parts))
 
 
-def manifest(snapshot: Snapshot, segments: list[Segment], generation: int, writer: str) -> Manifest:
+def make_manifest(snapshot: Snapshot, segments: list[Segment], generation: int, writer: str) -> Manifest:
     """What is to be published: the stream as it was, with the segments that hold its entries."""
     row = snapshot.row
     return Manifest(
@@ -179,7 +181,7 @@ class Built(NamedTuple):
 class Swaps(NamedTuple):
     """Segments that were written anew, with those whose place they take, and how many more there are to rewrite."""
 
-    made: list[tuple[Placed, Segment]]
+    made: list[tuple[SegmentObject, Segment]]
     #: Those of them that are not in the store yet.
     built: list[Built]
     left: int
@@ -203,11 +205,11 @@ class Publication(NamedTuple):
     generation: int
     manifest_bytes: int
     built: list[Built]
-    replaced: Placed | None
+    replaced: SegmentObject | None
     swaps: Swaps = Swaps([], [], 0)
 
 
-class Attempt(Chore):
+class MarkAttempted(Chore):
     """Notes that a stream may have objects from now on, whether or not anybody hears of them."""
 
     def __init__(self, stream: int, done: Callable[[Any], None]) -> None:
@@ -238,7 +240,7 @@ class Publish(Chore):
         for segment in (*(built.segment for built in publication.built), *(new for _, new in publication.swaps.made)):
             published.add(row.id, segment)
         companions, states = Companions(batch.connection), States(batch.connection)
-        if publication.snapshot.is_true(batch.streams) and publication.snapshot.has_all(companions, states):
+        if publication.snapshot.is_current(batch.streams) and publication.snapshot.lists_all(companions, states):
             published.unmark(row.id, batch.now_us)
         # Generations between the two were created, and their commit was cut off.
         replaced = range(max(1, row.generation), publication.generation)
@@ -304,7 +306,7 @@ class TrimPublished(Chore):
         self.removed = batch.wal.trim(self.stream.id, 0, self.stream.head.published_seq, TRIM_ROWS)
 
 
-class Abandon(Chore):
+class AbandonPublication(Chore):
     """Marks what was written for a deleted stream for removal."""
 
     frees = True
@@ -321,7 +323,7 @@ class Abandon(Chore):
         batch.published.unmark(self.stream, batch.now_us)
 
 
-class Discard(Chore):
+class DiscardObjects(Chore):
     """Marks objects that nothing refers to for removal."""
 
     frees = True

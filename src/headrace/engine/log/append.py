@@ -212,8 +212,8 @@ class Append(Operation):
                 due += 1
         self.deduplicated = self.count - len(kept)
         if self.keys is not None and kept:
-            routed = zip(msgspec.json.decode(self.keys, type=list[str | None]), self.seqs, strict=True)
-            first = {seq: key for key, seq in reversed(list(routed)) if seq >= head.next_seq}
+            keyed = zip(msgspec.json.decode(self.keys, type=list[str | None]), self.seqs, strict=True)
+            first = {seq: key for key, seq in reversed(list(keyed)) if seq >= head.next_seq}
             self.key, self.keys = stored_keys([first[seq] for seq in sorted(first)])
         self.body, self.count, self.stored = b",".join(kept), len(kept), None
 

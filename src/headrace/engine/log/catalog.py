@@ -93,12 +93,12 @@ class Catalog:
         registries: Registries,
         hooks: AppendHooks,
         clock: Clock,
-        logged: WalNameFilter,
+        wal_names: WalNameFilter,
         *,
         capacity: int,
     ) -> None:
         self._streams = streams
-        self._logged = logged
+        self._wal_names = wal_names
         self._registries = registries
         self._clock = clock
         self._capacity = max(capacity, _LEAST)
@@ -119,7 +119,7 @@ class Catalog:
         if stream is not None and stream.head.state != DELETED:
             stream.used = stream.used is not None  # the first who asks is the one it was brought into memory for
             return stream
-        row = self._streams.by_name(name, logged=name in self._logged)
+        row = self._streams.by_name(name, logged=name in self._wal_names)
         stream = None if row is None else self._keep(row)
         if stream is not None:
             stream.used = False
@@ -130,7 +130,7 @@ class Catalog:
         logged: list[str] = []
         unlogged: list[str] = []
         for name in names:
-            (logged if name in self._logged else unlogged).append(name)
+            (logged if name in self._wal_names else unlogged).append(name)
         for wanted in (logged, unlogged):
             if wanted:
                 try:

@@ -25,7 +25,7 @@ from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError
 from headrace.storage.background_requests import KEPT, KEPT_US, Verifications
 from headrace.storage.dedupe import Dedupe, Idempotency
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.streams import DELETED, LIVE, Streams
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Steps
@@ -177,7 +177,7 @@ def _first_kept(wal: Wal, published: Published, stream: Stream, head: Head, step
         kept_ms = next(kept for since, kept in reversed(steps) if since <= seq)
         return NEVER_US if kept_ms is None else now_us - kept_ms * 1000
 
-    def kept(owner: int) -> Placed | None:
+    def kept(owner: int) -> SegmentObject | None:
         first = published.first_from(owner, us=since_us(head.next_seq))
         start = head.next_seq if first is None else first.segment.first_seq
         segments = published.following(owner, start, head.next_seq)
@@ -197,7 +197,7 @@ def _first(
     published: Published,
     stream: Stream,
     head: Head,
-    kept: Callable[[int], Placed | None],
+    kept: Callable[[int], SegmentObject | None],
     reached: Callable[[Entries], bool],
 ) -> RetainedStart:
     """The first segment that is kept, or else the first row of the log for which ``reached`` holds."""
@@ -215,7 +215,7 @@ def _first(
         seq = reading.seek_rows(wal, owner, low, end, reached)
         row = wal.holding(owner, seq) if seq < end else None
         if row is not None:
-            return RetainedStart(seq, reading.bytes_within(row, seq))
+            return RetainedStart(seq, reading.bytes_before_entry(row, seq))
     return RetainedStart(head.next_seq, head.bytes)
 
 
@@ -231,9 +231,9 @@ class Sweeper:
         wal: Wal,
         published: Published,
         hooks: AppendHooks,
-        held_from: Callable[[Stream], int | None],
+        retain_from: Callable[[Stream], int | None],
     ) -> None:
-        """``held_from`` says from which event on a managed stream must be kept, whatever its retention rule says."""
+        """``retain_from`` says from which event on a managed stream must be kept, whatever its retention rule says."""
         self._writer = writer
         self._log = log
         self._catalog = log.catalog
@@ -241,7 +241,7 @@ class Sweeper:
         self._wal = wal
         self._published = published
         self._hooks = hooks
-        self.held_from = held_from
+        self.retain_from = retain_from
         self._loop = BackgroundLoop("headrace.engine", self._sweep_again, failed="a sweep failed", retry_s=SWEEP_S)
 
     def start(self) -> None:
@@ -312,9 +312,9 @@ class Sweeper:
                     await self._retain_one(stream)
 
     async def _retain_one(self, stream: Stream) -> None:
-        held_from = self.held_from(stream) if stream.managed else None
+        retain_from = self.retain_from(stream) if stream.managed else None
         first = first_retained(self._wal, self._published, stream, stream.head, self._log.clock.now_us())
-        if first.seq > stream.head.first_seq and (held_from is None or first.seq <= held_from):
+        if first.seq > stream.head.first_seq and (retain_from is None or first.seq <= retain_from):
             await self._run(Retain, stream)
         if self._wal.starts_before(stream.id, stream.head.first_seq):
             await self._run_out(Trim, stream)

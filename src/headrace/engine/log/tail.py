@@ -62,7 +62,7 @@ class Tail:
             return
         due = [watcher for watcher in watchers if watcher not in self._waking]
         self._waking.update(due)
-        self._slices.do([partial(self._wake, stream, watcher) for watcher in due])
+        self._slices.run_all([partial(self._wake, stream, watcher) for watcher in due])
 
     def _wake(self, stream: Stream, watcher: TailWatcher) -> None:
         self._waking.discard(watcher)

@@ -48,8 +48,8 @@ class Progress:
     def left(self, stream: StreamRow, taken: list[Range] | None = None) -> list[Range]:
         """What is retained, not looked at, and not taken by anyone."""
         start = max(self.row.start, stream.first_seq)
-        whole = [Range(start, self.row.target)] if start < self.row.target else []
-        return without(whole, [*self.looked, *(taken or ())])
+        pending = [Range(start, self.row.target)] if start < self.row.target else []
+        return without(pending, [*self.looked, *(taken or ())])
 
 
 class VerifyJob(Job[Findings]):

@@ -90,7 +90,7 @@ def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) ->
                 placed = _REDUCER.place(observation)
                 if placed is not None:
                     key, row = placed
-                    rows[key] = _REDUCER.fold(rows.get(key), row, at_us, seq)
+                    rows[key] = _REDUCER.fold(rows.get(key), at_us, seq, row)
             count += len(run.times_us)
             rest()
     if count != unit.count:

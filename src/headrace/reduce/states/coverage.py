@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from headrace.format.ranges import Range, without
 from headrace.format.state import State
-from headrace.reduce.states.definition import Definition, Reducer
+from headrace.reduce.states.definition import Definition, KeyedReducer
 from headrace.schema.descriptor.nodes import FeatureVersion
 
 
@@ -114,7 +114,10 @@ Packed = Mapping[str, bytes]
 
 
 def merge_row(
-    reducer: Reducer, life_ids: Mapping[str, str], chains: Sequence[Chain], find: Callable[[State], Packed | None]
+    reducer: KeyedReducer[Any, Any],
+    life_ids: Mapping[str, str],
+    chains: Sequence[Chain],
+    find: Callable[[State], Packed | None],
 ) -> Any:
     """The row of a key, given what each state has of it; None where none has anything. ``lives`` are by name."""
     rows = [row for chain in chains if (row := _merge_chain(reducer, life_ids, chain, find)) is not None]
@@ -128,7 +131,7 @@ def merge_row(
 
 
 def _merge_chain(
-    reducer: Reducer, life_ids: Mapping[str, str], chain: Chain, find: Callable[[State], Packed | None]
+    reducer: KeyedReducer[Any, Any], life_ids: Mapping[str, str], chain: Chain, find: Callable[[State], Packed | None]
 ) -> Any:
     """The lives of one chain, over all its states."""
     wanted = {"", *(life_ids[name] for name in chain.names)}

@@ -7,6 +7,8 @@ import re
 from itertools import pairwise
 from typing import Any, get_args
 
+from headrace.operators.catalogue import ALIASES, DECLARATIONS
+from headrace.operators.declaration import REQUIRED, Declaration, Parameter
 from headrace.schema.descriptor.nodes import (
     FOREVER,
     UNFIT,
@@ -21,7 +23,6 @@ from headrace.schema.descriptor.nodes import (
     coerce_value,
     parse_duration_ms,
 )
-from headrace.schema.descriptor.operators import ALIASES, OPERATORS, REQUIRED, Operator, Parameter
 from headrace.schema.descriptor.structure import ParsedDescriptor, is_integer, is_scalar
 from headrace.schema.expression import ExpressionError, parse, render
 from headrace.schema.problem import DottedLocation
@@ -43,7 +44,7 @@ def canonical_text(text: str, source: str) -> str:
 def build_feature(raw: dict[str, Any], source: str, location: DottedLocation) -> Feature:
     """The feature; not to be used if problems were noted."""
     name = ALIASES.get(raw["op"], raw["op"])
-    operator = OPERATORS.get(name)
+    operator = DECLARATIONS.get(name)
     if operator is None:
         location.at("op").refuse("unknown_op", f"there is no operator {raw['op']!r}")
         return Feature(name)
@@ -59,7 +60,7 @@ def build_feature(raw: dict[str, Any], source: str, location: DottedLocation) ->
     return Feature(name, params)
 
 
-def _normalise_params(raw: dict[str, Any], operator: Operator, location: DottedLocation) -> dict[str, Any]:
+def _normalise_params(raw: dict[str, Any], operator: Declaration, location: DottedLocation) -> dict[str, Any]:
     """The parameters under their canonical names, durations as text; null counts as missing."""
     others = {alias: key for key, parameter in operator.params.items() for alias in parameter.aliases}
     params: dict[str, Any] = {}
@@ -74,7 +75,7 @@ def _normalise_params(raw: dict[str, Any], operator: Operator, location: DottedL
     return params
 
 
-def _refuse_unknown(key: str, value: Any, operator: Operator, location: DottedLocation) -> None:
+def _refuse_unknown(key: str, value: Any, operator: Declaration, location: DottedLocation) -> None:
     if key != "window":
         location.refuse(INVALID, f"{operator.name} has no {key!r}, only {', '.join(operator.params)}")
     elif value != FOREVER:

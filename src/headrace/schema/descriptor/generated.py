@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from headrace.operators.catalogue import DECLARATIONS
 from headrace.schema.descriptor.nodes import (
     BASE64,
     GREATEST,
@@ -26,7 +27,6 @@ from headrace.schema.descriptor.nodes import (
     Type,
     format_duration_ms,
 )
-from headrace.schema.descriptor.operators import OPERATORS
 from headrace.schema.lens import document
 from headrace.schema.lens.ops import Add, Lens, Remove, Rename
 
@@ -86,7 +86,7 @@ def write_op(op: RowOp) -> dict[str, Any]:
 
 def write_feature(feature: Feature) -> dict[str, Any]:
     """An operator, and the parameters that are not its defaults."""
-    parameters = OPERATORS[feature.op].params
+    parameters = DECLARATIONS[feature.op].params
     params = {
         name: format_duration_ms(value) if parameters[name].kind == "duration" else value
         for name, value in feature.params.items()

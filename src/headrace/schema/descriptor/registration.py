@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.operators.catalogue import ALIASES, DECLARATIONS
+from headrace.operators.declaration import REQUIRED
 from headrace.schema.descriptor.check import build_node
 from headrace.schema.descriptor.nodes import FOREVER, Node
-from headrace.schema.descriptor.operators import ALIASES, OPERATORS, REQUIRED
 from headrace.schema.descriptor.structure import INVALID, ParsedDescriptor, check_keys, is_integer, parse_descriptor
 from headrace.schema.descriptor.validate import InvalidNode, make_invalid_node
 from headrace.schema.problem import DottedLocation, RequestProblem
@@ -78,7 +79,7 @@ def _check_feature(raw: dict[str, Any], location: DottedLocation) -> None:
         reason = "there are no session windows; a window is a duration"
         location.at("params").refuse("session_windows_not_supported_in_v0", reason)
         return
-    operator = OPERATORS.get(ALIASES.get(name, name))
+    operator = DECLARATIONS.get(ALIASES.get(name, name))
     if operator is None or not operator.bound or window not in (None, FOREVER):
         return
     bound = operator.params[operator.bound]

@@ -91,8 +91,8 @@ def test_many_entities_of_one_source_get_their_own_values(rig: Growing) -> None:
 
 
 def test_there_is_no_cap_and_steps_are_bounded(rig: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_moves, "MOST_VALUES", 7)
-    monkeypatch.setattr(fragment_moves, "MOST_OBSERVATIONS", 20)
+    monkeypatch.setattr(fragment_moves, "MAX_VALUES", 7)
+    monkeypatch.setattr(fragment_moves, "MAX_OBSERVATIONS", 20)
     for start in range(0, 120, 40):
         rig.store(*({"entity_type": "contact", "email": f"{start + n}@x.y", "nick": "x"} for n in range(40)))
         rig.store(*({"entity_type": "contact", "email": f"{start + n}@x.y", "name": "y"} for n in range(40)))

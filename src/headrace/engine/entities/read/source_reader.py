@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SLICE_BYTES = 1024 * 1024
 #: More observations of a source are not put together at once.
-MOST_OBSERVATIONS = 100_000
+MAX_OBSERVATIONS = 100_000
 
 
 class SourceSummary(msgspec.Struct):
@@ -70,8 +70,8 @@ class SourceReader:
         ranges = self._sources.ranges(user_id, source_id)
         if not ranges:
             raise NotFound("there is no such source", source_id=source_id)
-        if sum(source_range.count for source_range in ranges) > MOST_OBSERVATIONS:
-            raise TooLarge(f"the source has more than {MOST_OBSERVATIONS} observations", limit=MOST_OBSERVATIONS)
+        if sum(source_range.count for source_range in ranges) > MAX_OBSERVATIONS:
+            raise TooLarge(f"the source has more than {MAX_OBSERVATIONS} observations", limit=MAX_OBSERVATIONS)
         return [Place(self._stream(source_range.stream), source_range) for source_range in ranges]
 
     def _stream(self, stream: int) -> Stream | None:

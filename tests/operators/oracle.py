@@ -15,7 +15,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from reduce.features.events import TYPES, Event
+from operators.events import TYPES, Event
 
 decimal.getcontext().prec = 60
 _MASK = 2**64 - 1

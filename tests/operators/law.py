@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from headrace.operators.catalogue import DECLARATIONS
 from headrace.schema.descriptor.nodes import Feature
-from headrace.schema.descriptor.operators import OPERATORS
-from reduce.features.events import TYPES, WINDOWS, Event
+from operators.events import TYPES, WINDOWS, Event
 
 #: Where a result is a small difference of squares, its root is only half as precise.
 TOLERANCE = {"trend_residual": 1e-6}
@@ -39,7 +39,7 @@ EXAMPLES: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def features(draw: st.DrawFn, op: str) -> Feature:
     """A feature with parameters within their ranges; a window that may be left out is left out now and then."""
-    known = OPERATORS[op]
+    known = DECLARATIONS[op]
     params: dict[str, Any] = {}
     for name, parameter in known.params.items():
         if parameter.kind == "field" and name == "field":

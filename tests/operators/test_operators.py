@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.reduce.features.operators import operator
-from headrace.schema.descriptor.nodes import Feature, Type
+from headrace.operators.catalogue import make_operator
+from headrace.schema.descriptor.nodes import Type
 
 TYPES: dict[str, Type] = {"x": "f64", "i": "i64", "s": "str", "lat": "f64", "lon": "f64"}
 DAY = 86_400_000
@@ -16,7 +16,7 @@ PLACES = {"lat_field": "lat", "lon_field": "lon"}
 
 
 def answer(op: str, params: dict[str, Any], events: list[tuple[int, dict[str, Any]]], now_ms: int) -> Any:
-    reducer = operator(Feature(op, params), TYPES)
+    reducer = make_operator(op, params, TYPES)
     state = None
     for seq, (at_ms, row) in enumerate(events):
         state = reducer.fold(state, at_ms, seq, row, True)

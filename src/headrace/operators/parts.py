@@ -1,4 +1,4 @@
-"""States as columns, which Catalyst reduces by its own aggregates: sums, extremes, pooled moments, unions of sketches.
+"""States as columns, which Catalyst merges by its own aggregates: sums, extremes, pooled moments, unions of sketches.
 
 An operator's state is made of *parts*, each of which is a column or a few. How parts of one kind become one is the
 business of their columns' aggregates, and no operator's.
@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
-from headrace.reduce.features import core, distinct, distributions, geo, moments, outliers, recency, velocity
-from headrace.reduce.features.operator import OfValues, Operator
-from headrace.reduce.features.state_bytes import pack, unpack_all
-from headrace.reduce.features.window import Windowed
-from headrace.reduce.sketches import KLL_K
+from headrace.operators.sketches import KLL_K
+from headrace.operators.state_bytes import pack, unpack_all
 
 _HALF = 32
 _LOW = (1 << _HALF) - 1
-#: The moments of two sets of values, as in ``moments.both``.
+#: The moments of two sets of values, as in ``moments.merge_moments``.
 _POOLED = (
     "(a, b) -> if(a is null, b, array(a[0] + b[0], a[1] + (b[1] - a[1]) * (b[0] / (a[0] + b[0])), "
     "a[2] + b[2] + (b[1] - a[1]) * (b[1] - a[1]) * (a[0] * b[0] / (a[0] + b[0]))))"
@@ -161,59 +158,4 @@ class Alone(Parts):
         return list(self._part.whole(*columns))
 
 
-def parts_of(operator: Operator) -> Parts | None:
-    """What the states of an operator are made of, those of each pane where it has a window; None where nobody says."""
-    inner = operator.inner if isinstance(operator, Windowed) else operator
-    made = _MADE_OF.get(type(inner))
-    return made(inner) if callable(made) else made
-
-
-def _sum_part(operator: Operator) -> StatePart:
-    return double("total") if cast(OfValues, operator).kind == "f64" else INTEGERS
-
-
-def _extreme(operator: Operator) -> Parts:
-    assert isinstance(operator, core.Extreme)
-    is_greatest = operator.choose is max
-    if operator.kind == "f64":
-        return Alone(double("upper" if is_greatest else "lower"))
-    return Alone(plain("greatest" if is_greatest else "least"))
-
-
-def _different(exact: list[dict[Any, int]], sketch: bytes | None) -> list[Any]:
-    return distinct.merge_states([[{}, sketch], *([values, None] for values in exact)])
-
-
-def _numbers(exact: list[list[float]], sketch: bytes | None) -> list[Any]:
-    return distributions.merge_states([[[], sketch], *([numbers, None] for numbers in exact)])
-
-
-_FIRST, _LAST = Alone(plain("earliest")), Alone(plain("latest"))
-_DISTINCT = Parts(EXACT, plain("different"), together=_different)
-
-_MADE_OF: dict[type[Operator], Parts | Callable[[Operator], Parts]] = {
-    core.Count: Alone(plain("n")),
-    core.Sum: lambda operator: Alone(_sum_part(operator)),
-    core.Mean: lambda operator: Parts(_sum_part(operator), plain("n")),
-    core.Extreme: _extreme,
-    core.Ratio: Parts(plain("m"), plain("n")),
-    moments.Spread: Alone(pooled("moments")),
-    geo.GeoSpread: Parts(pooled("moments"), pooled("others")),
-    distinct.NUnique: _DISTINCT,
-    distinct.BurstCount: _DISTINCT,
-    distributions.Quantile: Parts(EXACT, plain("numbers"), together=_numbers),
-    outliers.Outliers: Parts(
-        pooled("moments"),
-        EXACT,
-        plain("numbers"),
-        apart=lambda state: [state[0], *state[1]],
-        together=lambda moments, exact, sketch: [moments, _numbers(exact, sketch)],
-    ),
-    recency.FirstSeen: _FIRST,
-    recency.Age: _FIRST,
-    recency.LastSeen: _LAST,
-    recency.TimeSince: _LAST,
-    recency.HasSeen: _LAST,
-    recency.SeenWithin: _LAST,
-    velocity.InterArrival: Parts(plain("earliest"), plain("latest"), plain("n")),
-}
+EARLIEST, LATEST = Alone(plain("earliest")), Alone(plain("latest"))

@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.reduce import sketches
-from headrace.reduce.features import moments
-from headrace.reduce.features.parts import COLUMNS
+from headrace.operators import moments, sketches
+from headrace.operators.parts import COLUMNS
 
 _PLAIN: dict[str, Callable[[list[Any]], Any]] = {"sum": sum, "min": min, "max": max}
 

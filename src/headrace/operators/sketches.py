@@ -25,8 +25,8 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.query.values import Canonical
-from headrace.reduce.groups import replace_surrogates
+#: A value in the form in which it is compared.
+Canonical = str | int | float | bool
 
 KLL_K = 200
 HLL_LG_K = 12
@@ -113,7 +113,12 @@ def _hll_input(value: Canonical) -> int | str:
         case float():
             digest = xxhash.xxh64_intdigest(_DOUBLE.pack(value + 0.0), _HASH_SEED)
             return digest - (1 << 64) if digest >> 63 else digest
-    return str(replace_surrogates(value)) or EMPTY_TEXT
+    return replace_surrogates(value) or EMPTY_TEXT
+
+
+def replace_surrogates(text: str) -> str:
+    """A text as a column can hold it: half of a surrogate pair becomes the replacement character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _kll_union(parts: Sequence[bytes]) -> bytes:

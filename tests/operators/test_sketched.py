@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.reduce.features.operator import Operator
-from headrace.reduce.features.operators import operator
-from headrace.reduce.features.state_bytes import pack, unpack
-from headrace.schema.descriptor.nodes import Feature, Type
+from headrace.operators.catalogue import make_operator
+from headrace.operators.operator import Operator
+from headrace.operators.state_bytes import pack, unpack
+from headrace.schema.descriptor.nodes import Type
 
 TYPES: dict[str, Type] = {"x": "f64", "i": "i64", "s": "str"}
 MANY = 20_000
@@ -40,27 +40,27 @@ def merged(reducer: Operator, field: str, values: list[Any], gap_ms: int = 1) ->
     [("s", [f"v{at}" for at in range(MANY)]), ("i", list(range(MANY))), ("x", [at / 2 for at in range(MANY)])],
 )
 def test_distinct_values_are_counted_within_five_percent(field: str, values: list[Any], window: int | None) -> None:
-    reducer = operator(Feature("n_unique", {"field": field, "window": window}), TYPES)
+    reducer = make_operator("n_unique", {"field": field, "window": window}, TYPES)
     state = merged(reducer, field, values)
     assert math.isclose(reducer.finish(state, MANY), MANY, rel_tol=0.05)
     assert len(pack(state)) < (64 if window else 1) * 8_000
 
 
 def test_whole_doubles_count_as_their_integers() -> None:
-    reducer = operator(Feature("n_unique", {"field": "x"}), TYPES)
+    reducer = make_operator("n_unique", {"field": "x"}, TYPES)
     state = merged(reducer, "x", [float(at % 1000) if at % 2 else at % 1000 for at in range(MANY)])
     assert math.isclose(reducer.finish(state, MANY), 1000, rel_tol=0.05)
 
 
 def test_sub_windows_are_counted_within_five_percent() -> None:
-    reducer = operator(Feature("burst_count", {"window": 10**6, "sub_window": 10}), TYPES)
+    reducer = make_operator("burst_count", {"window": 10**6, "sub_window": 10}, TYPES)
     assert math.isclose(reducer.finish(merged(reducer, "x", [1.0] * MANY), MANY), MANY // 10, rel_tol=0.05)
 
 
 @pytest.mark.parametrize("window", [None, 10**6])
 @pytest.mark.parametrize("q", [0.01, 0.5, 0.99])
 def test_the_rank_of_a_quantile_is_within_two_percent(q: float, window: int | None) -> None:
-    reducer = operator(Feature("quantile", {"field": "x", "q": q, "window": window}), TYPES)
+    reducer = make_operator("quantile", {"field": "x", "q": q, "window": window}, TYPES)
     state = merged(reducer, "x", NORMAL)
     found = reducer.finish(state, MANY)
     assert abs(sum(value < found for value in NORMAL) / MANY - q) < 0.02
@@ -68,7 +68,7 @@ def test_the_rank_of_a_quantile_is_within_two_percent(q: float, window: int | No
 
 
 def test_counts_of_frequent_values_miss_less_than_one_in_a_thousand_of_all() -> None:
-    reducer = operator(Feature("top_k", {"field": "s", "k": 20}), TYPES)
+    reducer = make_operator("top_k", {"field": "s", "k": 20}, TYPES)
     state = merged(reducer, "s", SKEWED)
     truth = Counter(SKEWED)
     found = reducer.finish(state, MANY)
@@ -80,7 +80,7 @@ def test_counts_of_frequent_values_miss_less_than_one_in_a_thousand_of_all() -> 
 
 
 def test_shares_of_categories_miss_less_than_one_in_a_thousand() -> None:
-    reducer = operator(Feature("event_type_mix", {"field": "s", "max_categories": 10}), TYPES)
+    reducer = make_operator("event_type_mix", {"field": "s", "max_categories": 10}, TYPES)
     truth = Counter(SKEWED)
     shares = reducer.finish(merged(reducer, "s", SKEWED), MANY)
     assert len(shares) == 10
@@ -88,14 +88,14 @@ def test_shares_of_categories_miss_less_than_one_in_a_thousand() -> None:
 
 
 def test_entropy_of_the_most_frequent_is_close_though_others_are_given_up() -> None:
-    reducer = operator(Feature("entropy", {"field": "s", "max_categories": 8}), TYPES)
+    reducer = make_operator("entropy", {"field": "s", "max_categories": 8}, TYPES)
     counts = [count for _, count in Counter(SKEWED).most_common(8)]
     truth = sum(count / sum(counts) * math.log2(sum(counts) / count) for count in counts)
     assert math.isclose(reducer.finish(merged(reducer, "s", SKEWED), MANY), truth, abs_tol=0.02)
 
 
 def test_outliers_of_full_panes_are_counted_within_the_error_of_ranks() -> None:
-    reducer = operator(Feature("outlier_count", {"field": "x", "window": 64_000, "sigma": 1.0}), TYPES)
+    reducer = make_operator("outlier_count", {"field": "x", "window": 64_000, "sigma": 1.0}, TYPES)
     state = merged(reducer, "x", NORMAL)
     wanted = 0
     for start in range(1000, MANY, 1000):
@@ -105,7 +105,7 @@ def test_outliers_of_full_panes_are_counted_within_the_error_of_ranks() -> None:
 
 
 def test_a_value_seen_once_is_known_and_a_new_one_rarely_taken_for_it() -> None:
-    reducer = operator(Feature("bloom_member", {"field": "i", "expected_n": 1000, "fpr": 0.01}), TYPES)
+    reducer = make_operator("bloom_member", {"field": "i", "expected_n": 1000, "fpr": 0.01}, TYPES)
     state = None
     for value in range(1000):
         state = reducer.fold(state, value, value, {"i": value}, True)

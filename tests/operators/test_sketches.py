@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.reduce import sketches
+from headrace.operators import sketches
 
 # Thrice what is stated: 1.33 % of the rank for quantiles, 1.6 % of the count for distinct values.
 RANK_ERROR, COUNT_ERROR = 0.04, 0.05
