@@ -15,7 +15,7 @@ from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.accept import rejoin_fragments
 from headrace.schema.entity.observation import Observation, decode
-from headrace.schema.entity.request import ADDRESSED, address
+from headrace.schema.entity.request import ADDRESSED, address_of_contents
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.entities import SourceRange, Sources
@@ -96,7 +96,7 @@ class SourceReader:
         entities = [entity for number in sorted(entities_given) for entity in entities_given[number]]
         complete = len(observations) == sum(source_range.range.count for source_range in places)
         if is_addressed:
-            complete = address(entities, user_id) == source_id
+            complete = address_of_contents(entities, user_id) == source_id
         stored_at = rfc3339(min(source_range.range.at_us for source_range in places))
         return SourceSummary(
             source_id, is_addressed, complete, stored_at, entities, [_told(observation) for observation in observations]
