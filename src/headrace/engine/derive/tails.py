@@ -16,7 +16,7 @@ from headrace.engine.derive.generation import Generation
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.reduce.states.definition import EventRun, Shapes
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.states.pending_events import Block, PendingEvents
@@ -211,7 +211,7 @@ def fold_through(
 ) -> bool:
     """Fold everything up to a head, wherever it lies; for a thread. False where it was told to stop."""
     tails = list(tails)
-    events = Events(connection, segments, DecodedCache(0), stream, head)
+    events = Events(connection, segments, LruCache(0), stream, head)
     at = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
     while at < head.next_seq:
         chunk = events.first_chunk(at, head.next_seq)

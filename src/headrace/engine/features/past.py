@@ -15,7 +15,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, TimedOut
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.replay import KeyMoment, Question, Replay, ReplayStart, find_start
 from headrace.reduce.states.fold import runs_of_batch
@@ -152,7 +152,7 @@ class _Work(NamedTuple):
         head, registry = self.head, self.head.registry
         assert registry is not None
         shapes = shapes_of(registry)
-        events, at = Events(connection, self.pasts.segments, DecodedCache(0), self.stream, head), self.begun.start
+        events, at = Events(connection, self.pasts.segments, LruCache(0), self.stream, head), self.begun.start
         reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
         while at < head.next_seq:
             chunk = events.first_chunk(at, head.next_seq)

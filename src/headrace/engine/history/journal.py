@@ -19,7 +19,7 @@ from headrace.engine.history.stored_events import Events
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.stream import Stream
 from headrace.errors import CorruptData
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.journal import JournalFormat
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.storage.database import Connection
@@ -221,7 +221,7 @@ def _read_runs(
     connection: Connection, segments: Callable[[], Segments], stream: Stream, start: int
 ) -> Iterator[EventRun]:
     head = stream.head
-    events = Events(connection, segments, DecodedCache(0), stream, head)
+    events = Events(connection, segments, LruCache(0), stream, head)
     while start < head.next_seq:
         chunk = events.first_chunk(start, head.next_seq)
         for batch in events.batches(chunk):

@@ -17,7 +17,7 @@ from headrace.engine.entities.write.store_request import Draft, Prepared, Typed,
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Stream
 from headrace.extract.erasure import load
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.accept import Splitter
 from headrace.schema.entity.identity import Identity
@@ -96,7 +96,7 @@ def _entries(
 ) -> Iterator[tuple[int, bytes]]:
 
     head = stream.head
-    events, at = Events(connection, segments, DecodedCache(0), stream, head), max(start, head.first_seq)
+    events, at = Events(connection, segments, LruCache(0), stream, head), max(start, head.first_seq)
     stop = min(stop, head.next_seq)
     while at < stop:
         chunk = events.first_chunk(at, stop)

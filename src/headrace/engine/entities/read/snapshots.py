@@ -20,7 +20,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import EntityNotFound, NotFound, UnknownEntityType
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.reduce.policies.build import SHAPES
 from headrace.reduce.policies.definition import TypeDefinition
 from headrace.reduce.policies.reducer import EVERYONE, EntityState, Snapshot, TypeReducer, life_of
@@ -185,7 +185,7 @@ class Snapshots:
         self._names: dict[int, str] = {}
         self._kinds: dict[str, tuple[EntityType, TypeDefinition]] = {}
         #: Rows that were folded anew.
-        self.rows = DecodedCache(row_bytes)
+        self.rows = LruCache(row_bytes)
         self._gate = Gate(AT_ONCE)
         log.on_append.append(self.serving.appended)
 
@@ -237,7 +237,7 @@ class Snapshots:
 
     def forget(self) -> None:
         """Keep no row that was folded anew: observations were erased."""
-        self.rows = DecodedCache(self.rows.limit_bytes)
+        self.rows = LruCache(self.rows.limit_bytes)
 
     def stream(self, id: int) -> Stream:
         """The stream of an entity's type."""
@@ -301,7 +301,7 @@ class Snapshots:
                 return _finished(view, folded.row)  # somebody else has just done it
             row = await asyncio.to_thread(self._fold, view, folded)
             if not view.asked.is_past:
-                self.rows.keep(_mark(view), _Folded(row, view.head.next_seq), _ROW_BYTES)
+                self.rows.put(_mark(view), _Folded(row, view.head.next_seq), _ROW_BYTES)
             return _finished(view, row)
 
     def _fold(self, view: View, folded: _Folded) -> EntityState | None:

@@ -11,7 +11,7 @@ from headrace.engine.history.stored_events import Events
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.stream import Stream
 from headrace.errors import NotFound, TooLarge
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.accept import rejoin_fragments
 from headrace.schema.entity.observation import Observation, decode
@@ -104,7 +104,7 @@ class SourceReader:
 
     def _events(self, connection: Connection, stream: Stream) -> Events:
 
-        return Events(connection, self._segments, DecodedCache(0), stream, stream.head)
+        return Events(connection, self._segments, LruCache(0), stream, stream.head)
 
 
 def _observations(
