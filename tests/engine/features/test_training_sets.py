@@ -32,7 +32,7 @@ def pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipel
 
 
 def asked(pipelines: Pipelines, *rows: tuple[Any, int]) -> HistoryRow:
-    found = pipelines.run(pipelines.engine.training.ask("Users", rows))
+    found = pipelines.run(pipelines.engine.training.request("Users", rows))
     assert isinstance(found, HistoryRow)
     return found
 
@@ -114,7 +114,7 @@ def test_a_question_that_a_worker_has_is_left_to_it(pipelines: Pipelines, monkey
 
 
 def test_questions_are_bounded_and_forgotten_after_a_day(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_sets, "MOST_RUNNING", 1)
+    monkeypatch.setattr(training_sets, "MAX_RUNNING", 1)
     row = asked(pipelines, ("a", LATE))
     with pytest.raises(Overloaded):
         asked(pipelines, ("a", LATE))

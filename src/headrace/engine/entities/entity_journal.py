@@ -26,7 +26,6 @@ from headrace.extract.erasure import Targets
 from headrace.extract.erasure import load as load_targets
 from headrace.format import entity_registry as format_
 from headrace.format.decoded_columns import DecodedCache
-from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
@@ -175,12 +174,8 @@ def managed(batch: Batch) -> Iterator[StreamRow]:
 def _runs(stream: Stream, connection: Connection, segments: Callable[[], Segments]) -> Iterator[EventRun]:
     """All observations of a type."""
     head = stream.head
-    events, at = Events(connection, segments, DecodedCache(0), stream, head), head.first_seq
-    while at < head.next_seq:
-        chunk = events.first_chunk(at, head.next_seq)
-        for batch in events.batches(chunk):
-            yield from runs_of_batch(batch, _SLICE_BYTES)
-        at = chunk.stop
+    events = Events(connection, segments, DecodedCache(0), stream, head)
+    return events.runs(head.first_seq, head.next_seq, _SLICE_BYTES)
 
 
 def _note(
@@ -199,4 +194,4 @@ def _note(
     entity_hook.note_observations(connection, stream, events, erased)
     for seq, at_us, observation in events:
         if observation.kind in _RELATIONS:
-            relations.note_relations(connection, stream, seq, at_us, observation)
+            relations.apply_relation(connection, stream, seq, at_us, observation)

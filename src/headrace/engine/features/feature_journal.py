@@ -23,7 +23,6 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format import feature_registry as format_
 from headrace.format.decoded_columns import DecodedCache
-from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.descriptor.nodes import Event, Life
 from headrace.schema.registry import Registry
 from headrace.storage.database import Connection
@@ -224,11 +223,7 @@ def _keys(
     placed = Published(connection).first_from(stream.id, since_us)
     at = max(head.first_seq, since, head.published_seq if placed is None else placed.segment.first_seq)
     events = Events(connection, segments, DecodedCache(0), stream, head)
-    while at < head.next_seq:
-        chunk = events.first_chunk(at, head.next_seq)
-        for batch in events.batches(chunk):
-            for run in runs_of_batch(batch, _SLICE_BYTES):
-                for number, key in enumerate(hook.unique_keys(run.body)):
-                    if key is not None and run.times_us[number] > since_us:
-                        yield stream.id, key, run.first_seq + number, run.times_us[number]
-        at = chunk.stop
+    for run in events.runs(at, head.next_seq, _SLICE_BYTES):
+        for number, key in enumerate(hook.unique_keys(run.body)):
+            if key is not None and run.times_us[number] > since_us:
+                yield stream.id, key, run.first_seq + number, run.times_us[number]
