@@ -106,3 +106,24 @@ def test_streams_of_bytes_take_no_rows(headrace: Headrace, at: ServerProcess, na
     done = headrace("import", str(path), "--stream", name, "--yes")
     assert done.code == output.USAGE
     assert "text/plain" in done.err
+
+
+def test_a_schema_is_inferred_from_the_events_of_a_stream(
+    headrace: Headrace, at: ServerProcess, name: str, path: Path
+) -> None:
+    proposed = headrace("import", str(path), "--stream", name, "--dry-run", "--json").lines[0]
+    headrace("stream", "create", name)
+    event = {"at": "2026-11-01T10:00:00Z", "service": "web"}
+    events = [json.dumps({**event, "duration_ms": number}) for number in (12.5, 480, 7)]
+    headrace("stream", "append", name, *events)
+    (inferred,) = headrace("schema", "infer", name).lines
+    assert inferred["schema"] == proposed["schema"]
+    assert inferred["search"] == proposed["search"]
+    assert headrace("schema", "show", name).lines[0]["currentVersion"] == 0
+
+
+def test_a_stream_without_events_has_no_schema_to_infer(headrace: Headrace, at: ServerProcess, name: str) -> None:
+    headrace("stream", "create", name)
+    done = headrace("schema", "infer", name)
+    assert done.code == output.FAILED
+    assert "no event" in done.err

@@ -14,7 +14,7 @@ import headrace as hr
 from headrace import errors, testing
 from headrace.client.features import PUSH_EVENTS
 from headrace.errors import TooLarge
-from headrace.schema.descriptor.operators import OPERATORS
+from headrace.operators.catalogue import DECLARATIONS
 
 #: Operators that need a condition, though the server does not insist.
 WHERE = {name: {"where": "amount > 0"} for name in ("ratio", "streak", "max_streak", "negative_streak")}
@@ -277,7 +277,7 @@ class Ping:
 
 @hr.table(key="user")
 def AllOperators(ping: Ping):  # type: ignore[no-untyped-def]
-    features = {name: getattr(hr, name)(**arguments(name), **WHERE.get(name, {})) for name in OPERATORS}
+    features = {name: getattr(hr, name)(**arguments(name), **WHERE.get(name, {})) for name in DECLARATIONS}
     return ping.agg(**{f"f_{name}": feature for name, feature in features.items()})
 
 
@@ -287,7 +287,7 @@ def test_every_operator_can_be_declared_and_read(app: testing.VirtualApp) -> Non
         app.push(Ping, {"user": "u", "amount": 1.5 * number, "lat": 1.0 + number, "lon": 2.0})
         app.clock.advance("1m")
     row = app.get(AllOperators, "u")
-    assert set(row) == {f"f_{name}" for name in OPERATORS}
+    assert set(row) == {f"f_{name}" for name in DECLARATIONS}
     assert [name for name, value in row.items() if value is None] == []
     assert (row["f_count"], row["f_sum"], row["f_max"], row["f_streak"]) == (3, 4.5, 3.0, 2)
 

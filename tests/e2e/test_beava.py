@@ -20,7 +20,7 @@ import pytest
 
 from conftest import ServerProcess
 from headrace.reduce.features.table import KeyState, TableReducer
-from headrace.schema.descriptor.nodes import Life
+from headrace.schema.descriptor.nodes import FeatureVersion
 from headrace.schema.descriptor.registration import Registration, read_registration
 from headrace.schema.descriptor.validate import resolve_table
 from support import beava_server as beava
@@ -132,7 +132,7 @@ class Mirror:
         if placed is None:
             return False
         at_ms = self._peer.get("ByUser", user, ["last_at"])["last_at"]
-        self._states[user] = self._reducer.fold(self._states.get(user), placed[1], at_ms, self._pushed)
+        self._states[user] = self._reducer.fold(self._states.get(user), at_ms, self._pushed, placed[1])
         self._pushed += 1
         return True
 
@@ -256,7 +256,7 @@ def reducer(nodes: list[dict[str, Any]]) -> TableReducer:
     registration = read_registration({"nodes": nodes})
     assert isinstance(registration, Registration), registration
     resolved = resolve_table(registration.nodes, "ByUser")
-    return TableReducer(resolved, {name: Life(name, 0) for name in resolved.table.features})
+    return TableReducer(resolved, {name: FeatureVersion(name, 0) for name in resolved.table.features})
 
 
 def transaction(chance: random.Random) -> dict[str, Any]:

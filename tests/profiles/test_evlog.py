@@ -222,7 +222,7 @@ def test_an_identifier_that_gives_way_is_kept() -> None:
 
 def test_events_are_routed_by_their_request_else_their_trace() -> None:
     hook = evlog().hook
-    assert hook is not None and hook.suggests
+    assert hook is not None and hook.suggests_keys
     events = [{"requestId": "r", "traceId": "t"}, {"traceId": "t"}, {}, {"requestId": "x" * 513}]
     stored = hook.normalise(b",".join(json.dumps(event).encode() for event in events), PLAIN)
     assert hook.routing_keys(stored) == ["r", "t", None, None]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.profiles.evlog.fast_path import MOST_DEPTH, MOST_NAMES, MOST_WAITING, FastPath
+from headrace.profiles.evlog.fast_path import MAX_DEPTH, MAX_NAMES, MAX_WAITING, FastPath
 from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
 from headrace.profiles.redaction import is_among
 
@@ -95,16 +95,16 @@ def test_what_was_missed_is_learnt(glance: FastPath) -> None:
 def test_bodies_are_let_pass_after_misses_and_seen_again_later(glance: FastPath) -> None:
     for _ in range(500):
         assert glance.envelopes(b'[{"z":1}]', "now") is None
-    seen = [glance.envelopes(body(KNOWN), "now") is not None for _ in range(MOST_WAITING + 2)]
+    seen = [glance.envelopes(body(KNOWN), "now") is not None for _ in range(MAX_WAITING + 2)]
     assert seen[-2:] == [True, True]
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        {f"n{n}": 1 for n in range(MOST_NAMES + 1)},
-        {"a": [{f"n{n}": {"x": 1}} for n in range(MOST_NAMES // 2 + 1)]},
-        json.loads('{"a":' * (MOST_DEPTH + 1) + "{}" + "}" * (MOST_DEPTH + 1)),
+        {f"n{n}": 1 for n in range(MAX_NAMES + 1)},
+        {"a": [{f"n{n}": {"x": 1}} for n in range(MAX_NAMES // 2 + 1)]},
+        json.loads('{"a":' * (MAX_DEPTH + 1) + "{}" + "}" * (MAX_DEPTH + 1)),
         {'a"b': 1},
     ],
 )

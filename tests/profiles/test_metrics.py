@@ -10,7 +10,7 @@ import pytest
 from headrace.engine.log.append import PLAIN
 from headrace.errors import BadRequest
 from headrace.profiles import table
-from headrace.profiles.hook import Hook
+from headrace.profiles.hook import AppendHook
 from headrace.profiles.metrics import KEYS, SCHEMA, SEARCH
 from headrace.query import search_document
 from headrace.schema.document import Validator, problems
@@ -18,7 +18,7 @@ from headrace.schema.document import Validator, problems
 LEAST = {"metric": "cpu", "unit": "percent", "windowStart": 1000, "windowEnd": 11_000, "count": 2, "sum": 30}
 
 
-def hook() -> Hook:
+def hook() -> AppendHook:
     found = table.load("metrics").hook
     assert found is not None
     return found

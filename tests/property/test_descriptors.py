@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.diff import diff, fingerprint
 from headrace.schema.descriptor.generated import json_schema, make_lens, write_node
-from headrace.schema.descriptor.nodes import Event, Life, Node, Table
+from headrace.schema.descriptor.nodes import Event, FeatureVersion, Node, Table
 from headrace.schema.descriptor.registration import Registration, read_registration
 from headrace.schema.descriptor.validate import resolve_table, sort_nodes, validate
 from headrace.schema.diff import judge
@@ -140,13 +140,13 @@ def _is_told(change: dict[str, Any], feature: str, fate: str, *, is_new: bool) -
 def _folded(nodes: dict[str, Node], table: str, events: list[dict[str, Any]]) -> dict[bytes, dict[str, Any]]:
     """The features of every key after all events."""
     resolved = resolve_table(nodes, table)
-    reducer = TableReducer(resolved, {name: Life(name, 0) for name in resolved.table.features})
+    reducer = TableReducer(resolved, {name: FeatureVersion(name, 0) for name in resolved.table.features})
     states: dict[bytes, Any] = {}
     for seq, one in enumerate(events):
         placed = reducer.place(one)
         if placed is not None:
             key, row = placed
-            states[key] = reducer.fold(states.get(key), row, 1_000 + seq, seq)
+            states[key] = reducer.fold(states.get(key), 1_000 + seq, seq, row)
     return {key: reducer.finish(state, 2_000) for key, state in states.items()}
 
 

@@ -20,7 +20,7 @@ from headrace.profiles.evlog.envelope import KEYS, SCHEMA
 from headrace.profiles.evlog.fast_path import FastPath
 from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
 from headrace.profiles.evlog.profile import REDACTED_KEYS
-from headrace.profiles.hook import Hook
+from headrace.profiles.hook import AppendHook
 from headrace.profiles.otel_traces.rules import REDACTED_KEYS as SPAN_REDACTED
 from headrace.profiles.otel_traces.span import SCHEMA as SPAN_SCHEMA
 from headrace.profiles.redaction import is_among
@@ -71,7 +71,7 @@ events = st.tuples(_object(_values), st.none() | _object(_values)).map(
 )
 
 
-def hook_of(kind: str, **settings: Any) -> Hook:
+def hook_of(kind: str, **settings: Any) -> AppendHook:
     found = table.read({"profile": {"kind": kind, **settings}})
     assert isinstance(found, Profile)
     assert found.hook is not None

@@ -19,7 +19,7 @@ from headrace.reduce.features import lanes
 from headrace.reduce.work_units import JobName, Result, Settled, Unit
 from headrace.schema.descriptor.registration import Registration, RegistrationResponse, read_registration
 from headrace.server.routes.work import store_url
-from reduce.features.reducing import reduced
+from operators.reducing import reduced
 from support.engine_rig import Rig
 
 SECOND_US = 1_000_000

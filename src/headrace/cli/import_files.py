@@ -60,7 +60,7 @@ def import_files(
             if not facts.count:
                 raise HeadraceError("There is no row that could be imported.")
             proposed = proposal.propose(facts, timestamp=timestamp, is_open=open_schema)
-            _show_proposal(stream, proposed, report.previewed, as_json=json and dry_run)
+            show_proposal(stream, proposed, report.previewed, as_json=json and dry_run)
         if dry_run:
             return output.OK
         if proposed is not None:
@@ -152,7 +152,8 @@ class _Rejects:
             print(f"headrace: row {row.number} of {row.path}: {row.reason}: {text}", file=sys.stderr)
 
 
-def _show_proposal(stream: str, proposed: Proposal, bad_rows: int, *, as_json: bool) -> None:
+def show_proposal(stream: str, proposed: Proposal, bad_rows: int = 0, *, as_json: bool) -> None:
+    """Print what a stream of these rows would be: a table on a terminal, the document with ``as_json``."""
     if as_json:
         print(output.encode({"stream": stream, "bad_rows": bad_rows, **msgspec.structs.asdict(proposed)}))
         return

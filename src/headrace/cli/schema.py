@@ -11,8 +11,10 @@ from cyclopts import App, Parameter
 
 from headrace.cli import output, plans
 from headrace.cli.arguments import LOCAL, Remote, document
+from headrace.cli.import_files import show_proposal
 from headrace.cli.output import AsJson, DryRun, UsageError, Yes
 from headrace.errors import HeadraceError
+from headrace.types import JSON, media_type
 
 if TYPE_CHECKING:
     from headrace.client import Plan, Stream
@@ -148,6 +150,32 @@ def apply_change(
         print(f"{name} is at version {done.registry['currentVersion']}.")
     else:
         _show(done, json)
+
+
+@app.command
+def infer(
+    name: Name,
+    /,
+    *,
+    timestamp: Annotated[str | None, Parameter(help="The field with an event's time; default: the likeliest.")] = None,
+    open_schema: Annotated[bool, Parameter(name="--open", negative=(), help="Allow fields that no event has.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Propose a schema, search fields and a rollup that fit every event of a stream; nothing is changed."""
+    from headrace.client.importer import importer, proposal
+
+    with remote.connect() as client:
+        stream = client.stream(name)
+        content_type = stream.info().content_type
+        if media_type(content_type) != JSON:
+            raise UsageError(f"{name} holds {content_type}, which has no schema")
+        with output.counting("events read") as advance:
+            facts = importer.scan_stream(stream, advance)
+    if not facts.count:
+        raise HeadraceError(f"{name} holds no event")
+    proposed = proposal.propose(facts, timestamp=timestamp, is_open=open_schema)
+    show_proposal(name, proposed, as_json=not output.wants_table(json))
 
 
 @app.command

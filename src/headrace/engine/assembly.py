@@ -25,9 +25,8 @@ from headrace.engine.features.past_reader import PastReader
 from headrace.engine.features.training_sets import TrainingSets
 from headrace.engine.history.recovery import Recovered
 from headrace.engine.history.sealer import SealContext, Sealer
-from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.catalog import Catalog
+from headrace.engine.log.catalog import AppendHooks, Catalog
 from headrace.engine.log.lifecycle import apply
 from headrace.engine.log.log import Counters, Log
 from headrace.engine.log.retention import Sweeper
@@ -50,8 +49,7 @@ from headrace.engine.verification.verifier import Verifier
 from headrace.extract.erasure import Masks
 from headrace.storage import database
 from headrace.storage.derived import Companions, States
-from headrace.storage.entity_types import EntityChanges
-from headrace.storage.feature_registry import FeatureRegistry
+from headrace.storage.journals import EntityChanges, FeatureRegistry
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.published import Published
@@ -61,7 +59,7 @@ from headrace.storage.wal import Wal
 from headrace.types import Clock, SystemClock
 
 #: A row group is decoded ahead for so much room among the decoded ones, so that readers do not crowd each other out.
-_AHEAD_BYTES, _MOST_AHEAD = 16 * MiB, 4
+_AHEAD_BYTES, _MAX_AHEAD = 16 * MiB, 4
 #: What is left of the working time of a request when rows of the past are answered.
 _PAST_TIME_SHARE = 0.9
 
@@ -85,7 +83,7 @@ class Engine:
         self.gates = Gates(config.limits)
         self.computing = ComputeThreads(self.gates, config.limits.arriving_bytes)
         self.recovered: Recovered | None = None
-        hooks = append_hooks(self._reader, most_keys=config.features.dedupe_keys)
+        hooks = append_hooks(self._reader, max_dedupe_keys=config.features.dedupe_keys)
         definitions = SearchDefinitions()
         self._open_storage()
         self._create_log(hooks)
@@ -106,7 +104,7 @@ class Engine:
             wal=self.wal,
             published=self.published,
             hooks=hooks,
-            held_from=self._feature_demand.held_from,
+            retain_from=self._feature_demand.retain_from,
         )
         self.account = self._create_account()
 
@@ -212,7 +210,7 @@ class Engine:
 
     def _create_log(self, hooks: AppendHooks) -> None:
         limits, ahead = self.config.limits, self.config.storage.decoded_bytes // _AHEAD_BYTES
-        self.tiers = Tiers(self.wal, self.published, self.caches.segments, max(1, min(_MOST_AHEAD, ahead)))
+        self.tiers = Tiers(self.wal, self.published, self.caches.segments, max(1, min(_MAX_AHEAD, ahead)))
         self.slices = Slices()
         self.tail = Tail(limits.waiters, self.slices)
         self._registries = Registries(self._reader)
@@ -221,7 +219,7 @@ class Engine:
             registries=self._registries,
             hooks=hooks,
             clock=self.clock,
-            logged=self.writer.logged,
+            wal_names=self.writer.wal_names,
             capacity=limits.cached_streams,
         )
         self.log = Log(

@@ -24,7 +24,7 @@ from headrace.engine.features.source import EventSource, SourceRules
 from headrace.engine.features.training_sets import HistoryJob
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.publication import MakeRewriter
-from headrace.engine.log.append_hook import AppendHooks, StreamManager
+from headrace.engine.log.catalog import AppendHooks, StreamManager
 from headrace.engine.search.companion_coverage import SearchDefinitions
 from headrace.engine.search.index_job import IndexJob
 from headrace.engine.verification.verify_job import VerifyJob
@@ -37,11 +37,11 @@ SEGMENT_REWRITER: MakeRewriter = SegmentEraser
 JOURNALS: tuple[Journal[Any], ...] = (FeatureJournal(), EntityJournal())
 
 
-def append_hooks(connection: Connection, *, most_keys: int) -> AppendHooks:
-    """What event sources and entity types do to entries; ``most_keys`` is how many keys an event source remembers."""
+def append_hooks(connection: Connection, *, max_dedupe_keys: int) -> AppendHooks:
+    """Make the table of hooks; an event source remembers so many keys."""
 
     def load_source(row: StreamRow) -> EventSource:
-        return EventSource(SourceRules.load(row.managed), most_keys)
+        return EventSource(SourceRules.load(row.managed), max_dedupe_keys)
 
     def load_entity_type(row: StreamRow) -> EntityHook:
         return EntityHook.load(connection, EntityRules.load(row.managed).entity_type)

@@ -35,7 +35,7 @@ from headrace.storage.notes import Notes
 METRICS, REGISTRY, LIVE = "__stream_metrics__", "__registry__", "__live_metrics__"
 #: Metrics are for watching, not for keeping.
 METRICS_KEPT_US = 7 * 86_400_000_000
-_MOST_NOTES = 1_000
+_MAX_NOTES = 1_000
 _RETRY_S = 5.0
 #: How often the file of keys is read.
 _KEYS_S = 1.0
@@ -104,7 +104,7 @@ class System:
 
     async def record(self) -> None:
         """Move all notes into the stream."""
-        while notes := self._notes.first(_MOST_NOTES):
+        while notes := self._notes.first(_MAX_NOTES):
             stream = await self._stream(REGISTRY, _registry_stream)
             body = ",".join(document for _, document in notes).encode()
             await self._append(stream, body, len(notes), through=notes[-1][0])
@@ -121,7 +121,7 @@ class System:
 
     async def take_over(self, keys: KeyStore) -> None:
         """Let notes on keys be notes like all others, each of them once."""
-        while notes := keys.pending_notes(_MOST_NOTES):
+        while notes := keys.pending_notes(_MAX_NOTES):
             documents = [document for _, document in notes]
             await apply(self._writer, partial(_take_over, documents=documents), is_chore=True)
             self._recorder.wake()
@@ -181,13 +181,13 @@ def _mark(document: str) -> int:
 
 def _registry_stream(batch: Batch) -> int:
     registry = Registry(schema=REGISTRY, routing_key=KeySetting("/stream", False))
-    return create_managed(batch, registry, "", batch.far_epoch())
+    return create_managed(batch, registry, "", batch.new_system_epoch())
 
 
 def _metrics_stream(batch: Batch) -> int:
     registry = Registry.empty(METRICS).advanced(SCHEMA, None, 0)
-    return create_managed(batch, registry, "", batch.far_epoch(), METRICS_KEPT_US, "metrics")
+    return create_managed(batch, registry, "", batch.new_system_epoch(), METRICS_KEPT_US, "metrics")
 
 
 def _live_stream(batch: Batch) -> int:
-    return create_managed(batch, Registry.empty(LIVE), "", batch.far_epoch(), METRICS_KEPT_US)
+    return create_managed(batch, Registry.empty(LIVE), "", batch.new_system_epoch(), METRICS_KEPT_US)

@@ -14,12 +14,12 @@ import msgspec
 
 from headrace import decoding
 from headrace.config import PipelineConfig
+from headrace.operators.parts import COLUMNS
 from headrace.pipeline.kernels import compact, erase, features, history, index, merge, verify
 from headrace.pipeline.kernels.units import Perform, failure, over
 from headrace.pipeline.work import Lease
 from headrace.reduce import spark as reducing
 from headrace.reduce.features import lanes
-from headrace.reduce.features.parts import COLUMNS
 from headrace.reduce.work_units import FOLDED, JOBS, Unit
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.profiles.definition import Defaults, Definition, keyword, read_no_settings, typed
-from headrace.profiles.hook import Hook, Misfit, make_records, refusal
+from headrace.profiles.hook import AppendHook, Misfit, make_records, refusal
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.pointer import text
@@ -361,11 +361,11 @@ class _Series(msgspec.Struct, gc=False, rename="camel"):
 _SERIES = decoding.make_decoder(list[_Series])
 
 
-class MetricsHook(Hook):
+class MetricsHook(AppendHook):
     """Makes intervals, and routes them by their series."""
 
     normalises = True
-    suggests = True
+    suggests_keys = True
 
     def normalise(self, joined: bytes, terms: Any) -> bytes:
         """Records as intervals."""

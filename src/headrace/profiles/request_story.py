@@ -15,8 +15,8 @@ from headrace.types import parse_timestamp_us
 IDS = ("requestId", "traceId", "spanId")
 _LIMITS = {"events": (100, 500), "spans": (5_000, 10_000)}
 _INCLUDE = {"events": True, "trace": True, "timeline": True, "raw": False}
-_LONGEST_ID = 512
-_MOST_PADDING_MS = 86_400_000
+_MAX_ID = 512
+_MAX_PADDING_MS = 86_400_000
 
 
 class RequestQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +30,8 @@ class RequestQuestion(msgspec.Struct, frozen=True, kw_only=True):
     to_ms: int | None
     timeline: bool
     raw: bool
-    most_events: int
-    most_spans: int
+    max_events: int
+    max_spans: int
 
 
 def read_question(body: Any) -> RequestQuestion:
@@ -66,8 +66,8 @@ def read_question(body: Any) -> RequestQuestion:
         to_ms=to_ms,
         timeline=include["timeline"],
         raw=include["raw"],
-        most_events=limits["events"],
-        most_spans=limits["spans"],
+        max_events=limits["events"],
+        max_spans=limits["spans"],
     )
 
 
@@ -79,8 +79,8 @@ def _lookup(part: Part) -> tuple[str, str]:
         part.note(f"must have exactly one of {', '.join(IDS)}")
         return "", ""
     text = part[ids[0]].text()
-    if text is not None and not 0 < len(text.strip()) <= _LONGEST_ID:
-        part[ids[0]].note(f"must have 1 to {_LONGEST_ID} letters")
+    if text is not None and not 0 < len(text.strip()) <= _MAX_ID:
+        part[ids[0]].note(f"must have 1 to {_MAX_ID} letters")
     return ids[0], (text or "").strip()
 
 
@@ -113,8 +113,8 @@ def _time(part: Part) -> tuple[int | None, int | None]:
     if not part.is_given or not part.knows(("from", "to", "paddingMs")):
         return None, None
     padding = part["paddingMs"].whole() or 0 if part["paddingMs"].is_given else 0
-    if not 0 <= padding <= _MOST_PADDING_MS:
-        part["paddingMs"].note(f"must lie between 0 and {_MOST_PADDING_MS}")
+    if not 0 <= padding <= _MAX_PADDING_MS:
+        part["paddingMs"].note(f"must lie between 0 and {_MAX_PADDING_MS}")
     start, end = _moment(part["from"]), _moment(part["to"])
     if start is not None and end is not None and end < start:
         part["to"].note("must not come before from")
@@ -177,7 +177,7 @@ def _interval(span: dict[str, Any]) -> tuple[int, int]:
 Span = dict[str, Any]
 
 #: How deep the tree is nested; what lies deeper is a root of its own, with the depth that it has.
-DEEPEST = 100
+MAX_DEPTH = 100
 
 
 class Trace:
@@ -248,7 +248,7 @@ class Trace:
             key, depth, siblings = waiting.pop()
             node = _node(self.spans[key], depth)
             siblings.append(node)
-            destination = nodes if depth and depth % DEEPEST == DEEPEST - 1 else node["children"]
+            destination = nodes if depth and depth % MAX_DEPTH == MAX_DEPTH - 1 else node["children"]
             waiting += [(child, depth + 1, destination) for child in reversed(self.children[key])]
         return nodes
 

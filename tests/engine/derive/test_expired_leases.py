@@ -14,7 +14,7 @@ from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.derive.leases import STALLED, LeaseLost
 from headrace.engine.derive.work_overview import Overview
 from headrace.errors import Unavailable
-from headrace.storage.erasures import ErasureRow, Erasures
+from headrace.storage.background_requests import ErasureRow, Erasures
 from headrace.storage.work import Work
 from support.engine_rig import Rig
 from support.work_rig import SECOND, Worker, covered, failures, opened, publish, searched, spans

@@ -84,12 +84,12 @@ def test_a_restart_forgets_nobody_who_worked_in_the_last_hour(directory: Path) -
 
 
 def test_many_workers_are_bounded_and_the_longest_silent_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_overview, "MOST_WORKERS", 3)
+    monkeypatch.setattr(work_overview, "MAX_WORKERS", 3)
     roster = WorkerList(60 * SECOND)
     roster.start([], 0)
     for number in range(5):
-        roster.hear(f"w{number}", number)
+        roster.note_contact(f"w{number}", number)
     assert [one.worker for one in roster.statuses(5)] == [LOCAL_WORKER, "w4", "w3"]
-    roster.hear("late", 86_400 * SECOND + 5)
+    roster.note_contact("late", 86_400 * SECOND + 5)
     assert [one.worker for one in roster.statuses(5)] == [LOCAL_WORKER, "late"]
     roster.count("w0", ["committed"])

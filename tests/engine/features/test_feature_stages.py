@@ -12,7 +12,7 @@ from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import run_change
 from headrace.engine.registry.registry_change import CommitChange
 from headrace.errors import Conflict, MissingField, NotRepresentable, Unavailable
-from headrace.storage.feature_registry import FeatureRegistry
+from headrace.storage.journals import FeatureRegistry
 from headrace.types import JSON
 from support.engine_rig import Rig, array
 

@@ -45,24 +45,15 @@ def test_what_is_no_event_is_left_to_who_judges(body: bytes) -> None:
 def test_equal_keys_have_equal_texts() -> None:
     keyed = source(dedupe_key="k", k=EventField("f64", required=False))
     body = b'{"k":1},{"k":1.0},{"k":1e0},{"k":"1"},{"k":true},{"k":null},{},{"k":1.5},{"k":9007199254740993}'
-    assert keyed.dedupes and keyed.unique_keys(body) == [
-        "1",
-        "1",
-        "1",
-        '"1"',
-        "true",
-        None,
-        None,
-        "1.5",
-        "9007199254740993",
-    ]
-    assert not DEFAULTS.dedupes
+    assert keyed.deduplicates
+    assert keyed.dedupe_keys(body) == ["1", "1", "1", '"1"', "true", None, None, "1.5", "9007199254740993"]
+    assert not DEFAULTS.deduplicates
 
 
 def test_keys_of_integers_have_all_their_digits() -> None:
     keyed = source(dedupe_key="k", k=EventField("i64"))
     body = b'{"k":9007199254740993.0},{"k":9007199254740993},{"k":9007199254740992},{"k":5.0},{"k":5}'
-    assert keyed.unique_keys(body) == ["9007199254740993", "9007199254740993", "9007199254740992", "5", "5"]
+    assert keyed.dedupe_keys(body) == ["9007199254740993", "9007199254740993", "9007199254740992", "5", "5"]
 
 
 def test_rules_are_read_back_as_they_were() -> None:

@@ -14,7 +14,7 @@ from headrace.engine.features import training_sets
 from headrace.engine.features.training_sets import KEPT_US, HistoryAnswer
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.reduce.work_units import JobName, Result
-from headrace.storage.histories import HistoryRow
+from headrace.storage.background_requests import HistoryRow
 from support.feature_rig import ORDERS, USERS, Pipelines, event
 
 JOBS: tuple[JobName, ...] = ("history",)

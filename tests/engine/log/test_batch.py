@@ -23,7 +23,7 @@ class Threads(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.logged = WalNameFilter()
+        self.wal_names = WalNameFilter()
         self.on_disk: set[str] = set()
         self.untold: list[str] = []
         self.counted: int | None = None
@@ -36,7 +36,7 @@ class Threads(RuleBasedStateMachine):
     @precondition(lambda self: self.untold)
     @rule()
     def add(self) -> None:
-        self.logged.add(self.untold.pop(0))
+        self.wal_names.add(self.untold.pop(0))
 
     @precondition(lambda self: self.on_disk - set(self.untold))
     @rule(data=st.data())
@@ -46,22 +46,22 @@ class Threads(RuleBasedStateMachine):
     @precondition(lambda self: self.counted is None)
     @rule()
     def begin(self) -> None:
-        self.logged.begin()
+        self.wal_names.begin()
         self.counted = 0
 
     @precondition(lambda self: self.counted is not None)
     @rule(page=st.integers(1, 2))
     def count(self, page: int) -> None:
         assert self.counted is not None
-        self.logged.add_counted(self.on_disk & set(NAMES[self.counted : self.counted + page]))
+        self.wal_names.add_counted(self.on_disk & set(NAMES[self.counted : self.counted + page]))
         self.counted += page
         if self.counted >= len(NAMES):
-            self.logged.end()
+            self.wal_names.end()
             self.counted = None
 
     @invariant()
     def none_that_was_told_of_is_missing(self) -> None:
-        assert all(name in self.logged for name in self.on_disk - set(self.untold))
+        assert all(name in self.wal_names for name in self.on_disk - set(self.untold))
 
 
 TestThreads = Threads.TestCase
@@ -69,7 +69,7 @@ TestThreads = Threads.TestCase
 
 def test_a_count_forgets_streams_that_have_left_the_log(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
-        logged = rig.engine.writer.logged
+        logged = rig.engine.writer.wal_names
         for name in ("never", "sealed", "waits"):
             rig.create(name, OCTETS)
             assert name in logged
@@ -123,7 +123,7 @@ def test_who_asks_for_a_stream_while_it_is_made_finds_its_first_entries(
         rig.create("old", OCTETS, b"one")
         rig.append("old", b"two three")
         rig.run(rig.engine.sealer.watch.count())
-        assert "new" not in rig.engine.writer.logged
+        assert "new" not in rig.engine.writer.wal_names
         with monkeypatch.context() as patched:
             patched.setattr(Batch, "publish", asked_before)
             if forked:

@@ -78,7 +78,7 @@ def test_what_one_registry_saw_to_fit_is_judged_by_the_next(rig: Rig) -> None:
     first = stream.head.registry
     assert first is not None and first.count(b'[{"a":1},{"a":2}]') == 2
     append = Append(stream, b'{"a":1},{"a":2}', 2, lambda _: None)
-    append.seen_by = first
+    append.validated_by = first
     first.admit(append)
     assert (append.version, append.registry) == (1, first)
     change(rig, "s", schema=shape(b=WHOLE), lens=lens("s", 1, rename("a", "b")))

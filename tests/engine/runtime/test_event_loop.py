@@ -96,7 +96,7 @@ def test_durations_are_counted_by_their_bounds() -> None:
 
 def test_few_pieces_are_done_at_once() -> None:
     slices, done = Slices(), list[int]()
-    slices.do([partial(done.append, number) for number in range(FEW)])
+    slices.run_all([partial(done.append, number) for number in range(FEW)])
     assert done == list(range(FEW))
 
 
@@ -108,7 +108,7 @@ def test_many_pieces_are_done_in_order_while_others_are_served() -> None:
             time.sleep(SLICE_S / 4)
             done.append(number)
 
-        slices.do([partial(work, number) for number in range(FEW + 8)])
+        slices.run_all([partial(work, number) for number in range(FEW + 8)])
         assert not done
         while len(done) < FEW + 8:
             turns += 1
@@ -129,7 +129,7 @@ def test_a_piece_that_fails_keeps_nobody_else_waiting(caplog: pytest.LogCaptureF
                 raise ValueError("a piece of work that fails")
             done.append(number)
 
-        slices.do([partial(work, number) for number in range(FEW + 1)])
+        slices.run_all([partial(work, number) for number in range(FEW + 1)])
         while slices.queued:
             await asyncio.sleep(0)
         assert done == [0, *range(2, FEW + 1)]
@@ -142,12 +142,12 @@ def test_many_pieces_that_come_one_by_one_in_a_turn_are_spread_over_others() -> 
     async def scenario() -> None:
         slices, done = Slices(), list[int]()
         for number in range(FEW + 5):
-            slices.spread(partial(done.append, number))
+            slices.run_or_queue(partial(done.append, number))
         assert done == list(range(FEW))
         while slices.queued:
             await asyncio.sleep(0)
         assert done == list(range(FEW + 5))
-        slices.spread(partial(done.append, -1))
+        slices.run_or_queue(partial(done.append, -1))
         assert done[-1] == -1, "the next turn begins anew"
 
     asyncio.run(scenario())

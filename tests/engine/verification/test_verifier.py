@@ -20,7 +20,7 @@ from headrace.pipeline.kernels.units import result
 from headrace.reduce.work_units import Result, Unit
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Misfit
-from headrace.storage.verifications import KEPT_US, VerificationRow
+from headrace.storage.background_requests import KEPT_US, VerificationRow
 from headrace.types import JSON
 from server.registries import WHOLE, lens, rename, shape
 from support.engine_rig import Rig, array
@@ -362,7 +362,7 @@ def test_a_restart_goes_on_where_it_was(rig: Rig) -> None:
 
 def test_only_so_many_run_at_a_time(rig: Rig) -> None:
     numbered(rig, "s", published=10)
-    for _ in range(verifier.MOST_RUNNING):
+    for _ in range(verifier.MAX_RUNNING):
         begin(rig, "s")
     with pytest.raises(Overloaded):
         begin(rig, "s")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.schema.entity.accept import Splitter
-from headrace.schema.entity.definition import MOST_ROWS, infer_schema
+from headrace.schema.entity.definition import MAX_ROWS, infer_schema
 
 
 def types(*rows: dict[str, Any]) -> dict[str, str]:
@@ -42,4 +42,4 @@ def test_nothing_is_made_of_nothing() -> None:
 
 
 def test_only_the_first_rows_are_looked_at() -> None:
-    assert types(*[{"x": 1}] * MOST_ROWS, {"y": 1}) == {"x": "number"}
+    assert types(*[{"x": 1}] * MAX_ROWS, {"y": 1}) == {"x": "number"}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import duckdb
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from headrace.client import requests
-from headrace.client.client import Client
+from headrace.client.client import Client, Stream
 from headrace.client.importer.facts import FieldFacts, read_facts
 from headrace.client.importer.reader import BadRow, Chunk, RowReader
 from headrace.client.retry import Patience, is_passing
@@ -65,6 +66,17 @@ def scan(reader: RowReader, on_rows: Callable[[int], None], on_bad: Callable[[Ba
         if len(chunk.rows):
             facts = facts.merge(read_facts(reader.cursor, chunk.rows))
         on_rows(len(chunk.rows))
+    return facts
+
+
+def scan_stream(stream: Stream, on_rows: Callable[[int], None]) -> FieldFacts:
+    """Return the facts of all events of a JSON stream; call ``on_rows`` with each count of events read."""
+    facts = FieldFacts()
+    with duckdb.connect() as connection:
+        for batch in stream.read():
+            texts = pa.array([text.decode() for text in batch.raw_items], pa.string())
+            facts = facts.merge(read_facts(connection, texts)) if len(texts) else facts
+            on_rows(len(texts))
     return facts
 
 

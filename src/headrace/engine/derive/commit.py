@@ -118,7 +118,7 @@ class _Settling:
             error = "an object that it reads is listed, and not in the store"
         if error is not None:
             outcome = leases.record_failure(
-                self._work, row.stream, unit, error, self._batch.now_us, whole=job.fails_whole
+                self._work, row.stream, unit, error, self._batch.now_us, indivisible=job.is_indivisible
             )
             if outcome == "parked":
                 job.parked(self._batch, unit, error)
@@ -150,7 +150,7 @@ class _Settling:
     def _discard(self, row: UnitRow, unit: Unit, job: Job[Any], result: Result) -> None:
         """Let the objects of a result go, unless it is listed or they go with their stream."""
         output = getattr(result, job.output)
-        if output is None or not job.writes_objects or leases.bury_objects(self._batch, unit):
+        if output is None or not job.writes_objects or leases.discard_objects(self._batch, unit):
             return
         if not self._committer(job).is_listed(row, unit, output):
             self._batch.published.discard(job.written(unit, output), self._batch.now_us)

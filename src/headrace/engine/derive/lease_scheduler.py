@@ -33,7 +33,7 @@ Returned = TypeVar("Returned")
 Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
 
 #: Units in one lease.
-MOST_UNITS = 256
+MAX_UNITS = 256
 _PAUSED, _MIN_ROWS = "work_paused", "work_min_rows"
 _THREADS = 4
 #: Looking for work ends after this; what was found out so far is kept.
@@ -159,16 +159,16 @@ class LeaseScheduler:
     async def lease(
         self,
         worker: str,
-        limit: int = MOST_UNITS,
+        limit: int = MAX_UNITS,
         names: Collection[JobName] = JOBS,
         *,
         host: str | None = None,
         master: str | None = None,
     ) -> Grant | None:
         """Work for a worker, or None where there is none."""
-        self.workers.hear(worker, self._clock.now_us(), host, master)
+        self.workers.note_contact(worker, self._clock.now_us(), host, master)
         ends = monotonic() + _PLAN_S
-        async with self.without_grants():
+        async with self.pause_grants():
             await self._mark_changed()
             while not self.paused:
                 plan = await self._plan(limit, limit, names, lambda: monotonic() < ends)
@@ -184,14 +184,14 @@ class LeaseScheduler:
                 await self._apply(mark)
 
     @asynccontextmanager
-    async def without_grants(self) -> AsyncIterator[None]:
+    async def pause_grants(self) -> AsyncIterator[None]:
         """No units are leased meanwhile, and leases that have expired are ended."""
         async with self._planning:
             await self._expire(self._clock.now_us())
             yield
 
     async def _plan(self, limit: int, each: int, names: Collection[JobName], goes_on: Callable[[], bool]) -> WorkPlan:
-        limit, now_us = min(limit, MOST_UNITS), self._clock.now_us()
+        limit, now_us = min(limit, MAX_UNITS), self._clock.now_us()
 
         def plan() -> WorkPlan:
             planner = self._planner()
@@ -216,7 +216,7 @@ class LeaseScheduler:
         lease_state: tuple[int, list[str]] = await self._apply(
             lambda batch: leases.heartbeat(batch, id, token, (done, total), self._stall)
         )
-        self._hear(id)
+        self._note_contact(id)
         return lease_state
 
     async def commit(self, id: str, token: int, results: Sequence[Result]) -> Committed:
@@ -226,7 +226,7 @@ class LeaseScheduler:
             lambda batch: committing.commit(batch, leased, checked, self.jobs, self._stall)
         )
         committed, outcomes = applied
-        self._hear(id, outcomes)
+        self._note_contact(id, outcomes)
         rows = {row.id: row.stream for row in self._rows.units(id)}
         listed = {settled.unit for settled in committed.settled if settled.outcome == "committed"}
         changed: dict[Job[Any], set[int]] = {}
@@ -240,13 +240,13 @@ class LeaseScheduler:
     async def release(self, id: str, token: int) -> None:
         """Take back what was not done; that is no failure of the units."""
         units: int = await self._apply(lambda batch: leases.release(batch, id, token, self.jobs))
-        self._hear(id, ["released"] * units)
+        self._note_contact(id, ["released"] * units)
 
-    def _hear(self, id: str, outcomes: Collection[str] = ()) -> None:
+    def _note_contact(self, id: str, outcomes: Collection[str] = ()) -> None:
         """Note that the worker of a lease was heard of, and how units of it have ended."""
         lease = self._rows.lease(id)
         if lease is not None:
-            self.workers.hear(lease.worker, self._clock.now_us())
+            self.workers.note_contact(lease.worker, self._clock.now_us())
             self.workers.count(lease.worker, outcomes)
 
     async def overview(self) -> Overview:

@@ -128,11 +128,11 @@ def finish(batch: Batch, lease: LeaseRow, jobs: JobTable) -> int:
         work.mark(stream, batch.now_us, run=True)
     for row in rows:
         if row.outcome == "dropped":
-            bury_objects(batch, unit_of(row))
+            discard_objects(batch, unit_of(row))
     return freed
 
 
-def bury_objects(batch: Batch, unit: Unit) -> bool:
+def discard_objects(batch: Batch, unit: Unit) -> bool:
     """Have everything removed that was written for a stream if the stream was deleted; returns whether it was."""
     if batch.streams.of(unit.incarnation) is not None:
         return False
@@ -147,8 +147,8 @@ def end_expired(batch: Batch, stall: StallLimit, jobs: JobTable) -> list[tuple[s
         reason = STALLED if stall.has_stalled(lease) else SILENT
         left = [row for row in work.units(lease.id) if row.outcome is None]
         for row in left:
-            whole, alone = jobs[row.job].fails_whole, len(left) == 1
-            record_lost(work, row.stream, unit_of(row), reason, batch.now_us, whole=whole, alone=alone)
+            indivisible, alone = jobs[row.job].is_indivisible, len(left) == 1
+            record_lost(work, row.stream, unit_of(row), reason, batch.now_us, indivisible=indivisible, alone=alone)
             work.settle(row.id, "lost", reason)
         if left:
             log.warning("%d units of worker %r are free again: %s", len(left), lease.worker, reason)
@@ -162,25 +162,27 @@ def unit_of(row: UnitRow) -> Unit:
     return decoding.decode(row.document, Unit)
 
 
-def record_failure(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, whole: bool) -> Outcome:
-    """Note that a unit has failed; ``whole``: it is tried again as it was, not segment by segment."""
-    return _record(work, stream, unit, reason, now_us, most=ATTEMPTS, lost=0, whole=whole)
+def record_failure(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, indivisible: bool) -> Outcome:
+    """Note that a unit has failed; ``indivisible``: it is tried again as it was, not segment by segment."""
+    return _record(work, stream, unit, reason, now_us, max_attempts=ATTEMPTS, lost=0, indivisible=indivisible)
 
 
-def record_lost(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, whole: bool, alone: bool) -> Outcome:
+def record_lost(
+    work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, indivisible: bool, alone: bool
+) -> Outcome:
     """Note that the worker of a unit was lost, or has stalled; ``alone``: it had nothing else to do."""
-    most = ATTEMPTS if alone else ATTEMPTS - 1
-    return _record(work, stream, unit, reason, now_us, most=most, lost=1, whole=whole)
+    max_attempts = ATTEMPTS if alone else ATTEMPTS - 1
+    return _record(work, stream, unit, reason, now_us, max_attempts=max_attempts, lost=1, indivisible=indivisible)
 
 
 def _record(
-    work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, most: int, lost: int, whole: bool
+    work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, max_attempts: int, lost: int, indivisible: bool
 ) -> Outcome:
     earlier_failures = {(failure.job, failure.first_seq, failure.count): failure for failure in work.failures(stream)}
     outcome: Outcome = "failed"
-    for first, end in _ranges(unit, whole):
+    for first, end in _ranges(unit, indivisible):
         before = earlier_failures.get((unit.concern, first, end - first))
-        attempts = min(most, 1 + (before.attempts if before else 0))
+        attempts = min(max_attempts, 1 + (before.attempts if before else 0))
         outcome = "parked" if attempts >= ATTEMPTS else "failed"
         work.failed(
             FailureRow(
@@ -199,9 +201,9 @@ def _record(
     return outcome
 
 
-def _ranges(unit: Unit, whole: bool) -> Iterator[Range]:
+def _ranges(unit: Unit, indivisible: bool) -> Iterator[Range]:
     """The parts of a unit that are tried by themselves next time: its segments, or else all of it."""
-    if whole or not unit.segments:
+    if indivisible or not unit.segments:
         yield Range(unit.first_seq, unit.end_seq)
         return
     for source in unit.segments:

@@ -62,7 +62,7 @@ class StateDemand:
         """Every stream that something is folded over."""
         return self._serving.current().streams
 
-    def held_from(self, stream: Stream) -> int | None:
+    def retain_from(self, stream: Stream) -> int | None:
         """The first event that is not in states of every life yet: from there on events must be kept."""
         positions = [self._folded_to(defined, stream) for defined in self._serving.over(stream)]
         return min(positions, default=None)
@@ -82,10 +82,10 @@ class StateDemand:
 
     def retention_waits(self, stream: Stream) -> bool:
         """Whether events that are not folded yet are kept for longer than they should be."""
-        held_from = self.held_from(stream)
-        if stream.retention_age_us is None or held_from is None or held_from >= stream.head.published_seq:
+        retain_from = self.retain_from(stream)
+        if stream.retention_age_us is None or retain_from is None or retain_from >= stream.head.published_seq:
             return False
-        placed = self._published.holding(stream.id, held_from)
+        placed = self._published.holding(stream.id, retain_from)
         return placed is not None and placed.segment.min_us < self._clock.now_us() - stream.retention_age_us
 
     def _folded_to(self, defined: Definition, stream: Stream) -> int:

@@ -158,5 +158,5 @@ def _fold_events(
     for seq, at, event in pending.events(seqs, shapes):
         placed = reducer.place(event)
         if placed is not None and placed[0] == key:
-            state = reducer.fold(state, placed[1], at, seq)
+            state = reducer.fold(state, at, seq, placed[1])
     return state

@@ -15,7 +15,7 @@ from headrace.storage.streams import StreamRow, Streams
 from headrace.storage.work import FailureRow
 
 #: Segments in one unit, however small they are.
-MOST_SEGMENTS = 256
+MAX_SEGMENTS = 256
 _PAGE = 100
 
 
@@ -133,13 +133,13 @@ class UnitCutter:
         return segment_parts(self._published, self._owned, wanted)
 
     def units(
-        self, job: JobName, ranges: Iterable[Range], most_bytes: int | None = None, **facts: Any
+        self, job: JobName, ranges: Iterable[Range], max_bytes: int | None = None, **facts: Any
     ) -> Iterator[PlannedUnit]:
         """Units of adjacent segments, up to a size of their payload; one on which work has failed is alone."""
-        most = self._config.unit_bytes if most_bytes is None else most_bytes
+        limit_bytes = self._config.unit_bytes if max_bytes is None else max_bytes
         for wanted in ranges:
             failed = concern(job, facts.get("table"))
-            for parts in self._group_parts(failed, self.pieces(wanted), most):
+            for parts in self._group_parts(failed, self.pieces(wanted), limit_bytes):
                 where = Range(parts[0].range.first, parts[-1].range.end)
                 yield self.planned(job, where, segments=tuple(part.source for part in parts), **facts)
 
@@ -159,12 +159,12 @@ class UnitCutter:
         )
         return PlannedUnit(unit, row.id, any(failure.lost > 1 for failure in self._failures_in(unit.concern, where)))
 
-    def _group_parts(self, failed: str, parts: Iterator[SegmentPart], most_bytes: int) -> Iterator[list[SegmentPart]]:
+    def _group_parts(self, failed: str, parts: Iterator[SegmentPart], max_bytes: int) -> Iterator[list[SegmentPart]]:
         """Adjacent segments up to the size of a unit."""
         group: list[SegmentPart] = []
         for part in parts:
             is_alone = any(True for _ in self._failures_in(failed, part.range))
-            if group and (is_alone or _is_full(group, part, most_bytes)):
+            if group and (is_alone or _is_full(group, part, max_bytes)):
                 yield group
                 group = []
             group.append(part)
@@ -180,9 +180,9 @@ class UnitCutter:
                 yield failure
 
 
-def _is_full(group: list[SegmentPart], part: SegmentPart, most_bytes: int) -> bool:
+def _is_full(group: list[SegmentPart], part: SegmentPart, max_bytes: int) -> bool:
     payload = sum(member.payload_bytes for member in group) + part.payload_bytes
-    return payload > most_bytes or len(group) >= MOST_SEGMENTS
+    return payload > max_bytes or len(group) >= MAX_SEGMENTS
 
 
 class Leveled(Protocol):

@@ -20,7 +20,7 @@ NAMED = 100
 #: The name under which the server itself leases work.
 LOCAL_WORKER = "server"
 #: How many workers are remembered, and for how long after they were last heard of.
-MOST_WORKERS = 1_000
+MAX_WORKERS = 1_000
 _REMEMBERED_US = 86_400_000_000
 
 
@@ -129,7 +129,7 @@ class WorkerList:
         server = self._workers.setdefault(LOCAL_WORKER, _Activity(now_us, now_us))
         server.since_us = server.seen_us = now_us
 
-    def hear(self, worker: str, now_us: int, host: str | None = None, master: str | None = None) -> None:
+    def note_contact(self, worker: str, now_us: int, host: str | None = None, master: str | None = None) -> None:
         """Note that a request of a worker came."""
         activity = self._workers.get(worker)
         if activity is None:
@@ -176,5 +176,5 @@ class WorkerList:
         by_silence = sorted(self._workers, key=lambda worker: self._workers[worker].seen_us)
         for worker in by_silence:
             is_old = self._workers[worker].seen_us < now_us - _REMEMBERED_US
-            if worker != LOCAL_WORKER and (is_old or len(self._workers) >= MOST_WORKERS):
+            if worker != LOCAL_WORKER and (is_old or len(self._workers) >= MAX_WORKERS):
                 del self._workers[worker]

@@ -29,17 +29,17 @@ from headrace.engine.registry.registry_change import (
 )
 from headrace.engine.registry.schemas import MAX_HISTORY_BYTES, MAX_REVISIONS
 from headrace.errors import Conflict, RegistryFull
-from headrace.format.feature_registry import key
-from headrace.schema.descriptor.nodes import Event, Life, Table
+from headrace.format import journal
+from headrace.schema.descriptor.nodes import Event, FeatureVersion, Table
 from headrace.schema.problem import RequestProblem
-from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
+from headrace.storage.journals import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
 from headrace.types import Steps
 
 #: How much history the registry keeps.
 KEPT_VERSIONS = 1_000
 
-FeatureVersions = dict[str, dict[str, Life]]
+FeatureVersions = dict[str, dict[str, FeatureVersion]]
 
 
 class SaveFeatures(Stage, frozen=True):
@@ -63,7 +63,7 @@ class SaveFeatures(Stage, frozen=True):
         registry = FeatureRegistry(batch.connection)
         registry.save(FeatureRegistryRow(self.version, batch.now_us, commit.who, self.app, text))
         dropped = registry.drop_before(self.version - KEPT_VERSIONS + 1)
-        batch.published.discard(map(key, dropped), batch.now_us)
+        batch.published.discard(map(journal.FEATURES.key, dropped), batch.now_us)
 
 
 class EvolveStream(Stage, frozen=True):
@@ -265,7 +265,7 @@ def make_feature_versions(
                 continue
             is_cleared = (version is not None and fate == "zeroed") if backfill is None else not backfill
             birth = source.next_seq if is_cleared else source.first_seq
-            versions[table][feature] = Life(f"{feature}@{epoch}", birth)
+            versions[table][feature] = FeatureVersion(f"{feature}@{epoch}", birth)
             state, born = "reborn" if fate == "zeroed" else "new", "now" if is_cleared else "first_retained"
             effects.append({"table": table, "feature": feature, "state": state, "born": born, "seq": birth})
     for table, features in base.lives.items():

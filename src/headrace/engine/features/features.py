@@ -16,7 +16,7 @@ from headrace.errors import BadRequest, HeadraceError
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.descriptor.registration import RegistrationResponse
 from headrace.schema.problem import RequestProblem
-from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
+from headrace.storage.journals import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
 
 

@@ -28,9 +28,9 @@ from headrace.errors import HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
 from headrace.reduce.features.replay import Question, ReplayStart, StartPart, StartPoint, find_start
 from headrace.reduce.work_units import Source, Unit
+from headrace.storage.background_requests import DONE, FAILED, RUNNING, Histories, HistoryRow
 from headrace.storage.database import Connection
 from headrace.storage.derived import States
-from headrace.storage.histories import DONE, FAILED, RUNNING, Histories, HistoryRow
 from headrace.storage.published import Published
 from headrace.storage.registries import Registries
 from headrace.storage.streams import LIVE, StreamRow, Streams
@@ -55,7 +55,7 @@ class HistoryJob(Job[list[dict[str, Any]]]):
     names = ("history",)
     output = "rows"
     writes_objects = False
-    fails_whole = True
+    is_indivisible = True
 
     def __init__(self) -> None:
         self.claims: set[str] = set()

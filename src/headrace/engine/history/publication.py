@@ -60,18 +60,18 @@ class Snapshot(msgspec.Struct, frozen=True):
     retired_states: list[State]
     states_stamp: Stamp
 
-    def is_true(self, streams: Streams) -> bool:
+    def is_current(self, streams: Streams) -> bool:
         """Whether nothing has changed since, apart from entries that came after it."""
         row = streams.by_id(self.row.id)
         same = row is not None and all(getattr(row, name) == getattr(self.row, name) for name in _MARKED)
         return same and streams.forks(self.row.id) == self.forks
 
-    def has_all(self, companions: Companions, states: States) -> bool:
+    def lists_all(self, companions: Companions, states: States) -> bool:
         """Whether it knows every companion and every state."""
         return (companions.stamp(self.row.id), states.stamp(self.row.id)) == (self.stamp, self.states_stamp)
 
 
-def take(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
+def take_snapshot(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
     """The stream as it is, or None where it is gone."""
     streams, companions, states = Streams(connection), Companions(connection), States(connection)
     connection.execute("BEGIN")
@@ -130,7 +130,7 @@ def _lineage(streams: Streams, row: StreamRow) -> tuple[tuple[str, int], ...]:
     return tuple(reversed(parts))
 
 
-def manifest(snapshot: Snapshot, segments: list[Segment], generation: int, writer: str) -> Manifest:
+def make_manifest(snapshot: Snapshot, segments: list[Segment], generation: int, writer: str) -> Manifest:
     """What is to be published: the stream as it was, with the segments that hold its entries."""
     row = snapshot.row
     return Manifest(
@@ -207,7 +207,7 @@ class Publication(NamedTuple):
     swaps: Swaps = Swaps([], [], 0)
 
 
-class Attempt(Chore):
+class MarkAttempted(Chore):
     """Notes that a stream may have objects from now on, whether or not anybody hears of them."""
 
     def __init__(self, stream: int, done: Callable[[Any], None]) -> None:
@@ -238,7 +238,7 @@ class Publish(Chore):
         for segment in (*(built.segment for built in publication.built), *(new for _, new in publication.swaps.made)):
             published.add(row.id, segment)
         companions, states = Companions(batch.connection), States(batch.connection)
-        if publication.snapshot.is_true(batch.streams) and publication.snapshot.has_all(companions, states):
+        if publication.snapshot.is_current(batch.streams) and publication.snapshot.lists_all(companions, states):
             published.unmark(row.id, batch.now_us)
         # Generations between the two were created, and their commit was cut off.
         replaced = range(max(1, row.generation), publication.generation)
@@ -304,7 +304,7 @@ class TrimPublished(Chore):
         self.removed = batch.wal.trim(self.stream.id, 0, self.stream.head.published_seq, TRIM_ROWS)
 
 
-class Abandon(Chore):
+class AbandonPublication(Chore):
     """Marks what was written for a deleted stream for removal."""
 
     frees = True
@@ -321,7 +321,7 @@ class Abandon(Chore):
         batch.published.unmark(self.stream, batch.now_us)
 
 
-class Discard(Chore):
+class DiscardObjects(Chore):
     """Marks objects that nothing refers to for removal."""
 
     frees = True

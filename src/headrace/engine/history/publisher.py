@@ -12,7 +12,15 @@ from typing import Any
 
 from headrace.config import StorageConfig
 from headrace.engine.history.journal import Journal
-from headrace.engine.history.publication import Built, MakeRewriter, Publication, Snapshot, Swaps, manifest, take
+from headrace.engine.history.publication import (
+    Built,
+    MakeRewriter,
+    Publication,
+    Snapshot,
+    Swaps,
+    make_manifest,
+    take_snapshot,
+)
 from headrace.engine.history.seal_watch import SealPace
 from headrace.engine.history.segment_builder import SegmentBuilder
 from headrace.engine.log.batch import Batch
@@ -70,7 +78,7 @@ class Publisher:
     def publish(self, stream: int, pace: SealPace) -> Publication | None:
         """Put into the store what it lacks of a stream; None where the stream is gone."""
         pace.begin()
-        snapshot = take(self._connection, stream, self._clock.now_us())
+        snapshot = take_snapshot(self._connection, stream, self._clock.now_us())
         if snapshot is None:
             return None
         try:
@@ -112,7 +120,7 @@ class Publisher:
         while True:
             generation += 1
             self._node.check()
-            data = manifests.encode(manifest(snapshot, segments, generation, self._node.identity))
+            data = manifests.encode(make_manifest(snapshot, segments, generation, self._node.identity))
             key = object_names.manifest_key(snapshot.row.name, snapshot.row.incarnation, generation)
             if self._objects.create(key, data):
                 self._node.check()
@@ -209,7 +217,7 @@ class ObjectRemover:
                 return key
 
 
-class Forget(Chore):
+class ForgetObjects(Chore):
     """Forgets objects, and perhaps a deleted stream, that were removed."""
 
     frees = True
@@ -240,12 +248,12 @@ def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterato
         (COMPANIONS, parse_companion_key, Companions(connection).is_orphan),
         (STATES, parse_state_key, States(connection).is_orphan),
     )
-    for prefix, place_of, is_orphan in kinds:
+    for prefix, parse_key, is_orphan in kinds:
         for info in objects.list(prefix):
-            named = place_of(info.key)
+            named = parse_key(info.key)
             if named is None or info.modified_us >= before_us:
                 continue
             (name_hash, incarnation), name = named
-            is_known = streams.of(incarnation) is not None
-            if is_orphan(incarnation, name) if is_known else is_gone((name_hash, incarnation)):
+            has_row = streams.of(incarnation) is not None
+            if is_orphan(incarnation, name) if has_row else is_gone((name_hash, incarnation)):
                 yield info.key

@@ -88,38 +88,38 @@ class SealWatch:
         await self._check_loop.stop(timeout_s=0)
         await self._thread.stop()
 
-    async def count(self, tell: Callable[[list[Backlog]], None] = lambda page: None) -> None:
+    async def count(self, on_page: Callable[[list[Backlog]], None] = lambda page: None) -> None:
         """Count what waits, and let the writer know how much more may.
 
-        ``tell`` hears of every stream that waits, in the thread that counts.
+        ``on_page`` hears of every stream that waits, in the thread that counts.
         """
         async with self._counting:
             writer = self._writer
             queued_bytes, room_bytes = writer.queued_bytes, writer.room_bytes
-            waiting = await self._thread.run(self._waiting, tell)
+            waiting = await self._thread.run(self._waiting, on_page)
             self.backlog_bytes, self.oldest_us = waiting.bytes, waiting.oldest_us if waiting.bytes else None
             # What came while it was counted may have been missed.
             since_bytes = room_bytes - writer.room_bytes
             writer.room_bytes = self._limit_bytes - waiting.bytes - queued_bytes - since_bytes
             self._counted_s = _now_s()
 
-    def _waiting(self, tell: Callable[[list[Backlog]], None]) -> _Waiting:
+    def _waiting(self, on_page: Callable[[list[Backlog]], None]) -> _Waiting:
         published, after, total, oldest_us = Published(self._thread.connection), 0, 0, self._clock.now_us()
-        logged = self._writer.logged
-        logged.begin()
+        wal_names = self._writer.wal_names
+        wal_names.begin()
         began_s = monotonic()
         while page := published.backlogs(after, _PAGE, self._clock.now_us()):
             after = page[-1].stream
             total += sum(backlog.bytes for backlog in page)
             oldest_us = min(oldest_us, *(backlog.since_us for backlog in page))
-            logged.add_counted(backlog.name for backlog in page if backlog.name is not None)
-            tell(page)
+            wal_names.add_counted(backlog.name for backlog in page if backlog.name is not None)
+            on_page(page)
             if len(page) < _PAGE:
                 break
             if self._thread.stopping.wait(_RESTS * (monotonic() - began_s)):
                 return _Waiting(total, oldest_us)
             began_s = monotonic()
-        logged.end()
+        wal_names.end()
         return _Waiting(total, oldest_us)
 
     async def _count_again(self) -> float | None:
@@ -178,14 +178,14 @@ class SealPace:
     def rest(self) -> None:
         """Let appends have the machine for a while, if there are any."""
         now_s, seen = monotonic(), self._began_with
-        until_s = now_s + self.length_s(now_s - self._began_s)
+        until_s = now_s + self.rest_s(now_s - self._began_s)
         while now_s < until_s and seen != (seen := self._appends()):
             if self._stopping.wait(min(until_s - now_s, _LULL_S)):
                 break
             now_s = monotonic()
         self.begin()
 
-    def length_s(self, worked_s: float) -> float:
+    def rest_s(self, worked_s: float) -> float:
         """How long a rest may be after so much work."""
         config, oldest_us = self._config, self._watch.oldest_us
         fill = max(self._watch.backlog_bytes / max(1, config.backlog_bytes), self._columns_share())

@@ -13,16 +13,16 @@ from headrace.config import StorageConfig
 from headrace.engine.history.journal import Journal, NotePublished
 from headrace.engine.history.publication import (
     TRIM_ROWS,
-    Abandon,
-    Attempt,
-    Discard,
+    AbandonPublication,
+    DiscardObjects,
     MakeRewriter,
+    MarkAttempted,
     Publication,
     Publish,
     SpareEpochs,
     TrimPublished,
 )
-from headrace.engine.history.publisher import Forget, ObjectRemover, Publisher
+from headrace.engine.history.publisher import ForgetObjects, ObjectRemover, Publisher
 from headrace.engine.history.seal_watch import SealPace, SealWatch
 from headrace.engine.log.lifecycle import run_change
 from headrace.engine.log.log import Log
@@ -280,7 +280,7 @@ class Sealer:
         async with self._publishing:
             keys = await self._in_thread(lambda: self._context.publisher.unlisted_keys(stream))
             await self._in_thread(lambda: self._context.cleaner.remove(keys))
-            await run_change(self._writer, Forget, keys, None)
+            await run_change(self._writer, ForgetObjects, keys, None)
             return keys
 
     def _behind(self, stream: int) -> list[int]:
@@ -297,11 +297,11 @@ class Sealer:
     async def _publish(self, stream: int) -> Publication | None:
         row = self._streams.by_id(stream)
         if row is not None and not row.attempted:
-            await run_change(self._writer, Attempt, stream)
+            await run_change(self._writer, MarkAttempted, stream)
         publication = await self._in_thread(lambda: self._context.publisher.publish(stream, self.pace))
         loaded = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
         if publication is None or loaded is None or loaded.id != stream:
-            await run_change(self._writer, Abandon, stream, publication)
+            await run_change(self._writer, AbandonPublication, stream, publication)
             return None
         await self._commit(loaded, publication)
         return publication
@@ -323,15 +323,15 @@ class Sealer:
                 if is_disk_full(reason):
                     self._writer.reserve.release()
                 raise
-            await run_change(self._writer, Forget, keys, deleted_stream)
+            await run_change(self._writer, ForgetObjects, keys, deleted_stream)
         now_us = self._clock.now_us()
         while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
             await self._in_thread(partial(self._context.cleaner.remove, keys))
-            await run_change(self._writer, Forget, keys, None)
+            await run_change(self._writer, ForgetObjects, keys, None)
         if now_us >= self._orphans_us:
             self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
             keys = await self._in_thread(lambda: self._context.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
-            await run_change(self._writer, Discard, keys)
+            await run_change(self._writer, DiscardObjects, keys)
 
     async def _in_thread(self, work: Callable[[], Returned]) -> Returned:
         return await self._thread.run(work)

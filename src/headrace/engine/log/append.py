@@ -25,9 +25,9 @@ from headrace.storage.wal import Stored, pack_body
 from headrace.types import MAX_AHEAD_US
 
 if TYPE_CHECKING:
-    from headrace.engine.log.append_hook import AppendHook
     from headrace.engine.log.batch import Batch
     from headrace.engine.log.stream import Head, Stream
+    from headrace.profiles.hook import AppendHook
 
 
 class Terms(NamedTuple):
@@ -56,7 +56,7 @@ class Append(Operation):
     key: str | None = None
     #: The registry the entries were admitted under, the version it gave them, and their keys where they differ.
     registry: StreamRegistry | None = None
-    seen_by: StreamRegistry | None = None
+    validated_by: StreamRegistry | None = None
     #: The registry that refused what may be a repetition; the commit decides.
     refused_by: StreamRegistry | None = None
     version = 0
@@ -66,7 +66,7 @@ class Append(Operation):
     position = 0
     producer_last = 0
     #: Keys of entries that are to be stored once; then the sequence number of each, and how many were there before.
-    unique: list[str | None] | None = None
+    dedupe_keys: list[str | None] | None = None
     seqs: list[int] | None = None
     original: bytes | None = None
     deduplicated = 0
@@ -94,7 +94,7 @@ class Append(Operation):
     @property
     def only(self) -> Stream | None:  # type: ignore[override]
         """The stream, unless there are keys to be looked up and noted too."""
-        return self.stream if self.unique is None else None
+        return self.stream if self.dedupe_keys is None else None
 
     @property
     def appends_to(self) -> Stream | None:  # type: ignore[override]
@@ -112,8 +112,8 @@ class Append(Operation):
         if self.terms is PLAIN:
             if head.registry is not self.registry:
                 self._admit_again(head)
-            if self.unique is not None:
-                self._check(batch, head, self.unique)
+            if self.dedupe_keys is not None:
+                self._check(batch, head, self.dedupe_keys)
             self.write(batch, head, batch.now_us)
         else:
             self._perform_on(self.terms, batch, head)
@@ -127,8 +127,8 @@ class Append(Operation):
             self._admit_again(head)
         self._check_preconditions(terms, head)
         check_ahead(terms.timestamp_us, batch.now_us)
-        if self.unique is not None:
-            self._check(batch, head, self.unique)
+        if self.dedupe_keys is not None:
+            self._check(batch, head, self.dedupe_keys)
         if terms.producer is not None:
             batch.producers[self.stream, terms.producer[0]] = terms.producer[1:]
         if terms.stream_seq is not None:
@@ -150,12 +150,12 @@ class Append(Operation):
             self.stored = None
             head.registry.admit(self)
 
-    def _check(self, batch: Batch, head: Head, unique: list[str | None]) -> None:
+    def _check(self, batch: Batch, head: Head, dedupe_keys: list[str | None]) -> None:
         """Let the hook of the stream refuse what the commit would make of entries that are stored once."""
         if head.registry is not None and head.registry.hook is not None:
             hook = head.registry.hook
-            if hook.follows:
-                hook.check(batch, self.stream, self.body, unique)
+            if hook.extends_commit:
+                hook.check_commit(batch, self.stream, self.body, dedupe_keys)
 
     def _check_preconditions(self, terms: Terms, head: Head) -> None:
         if terms.if_match is not None and terms.if_match != head.next_seq:
@@ -179,13 +179,13 @@ class Append(Operation):
     def write(self, batch: Batch, head: Head, at_us: int) -> None:
         """Put the entries after the last ones, at a time that never goes back."""
         at_us = at_us if at_us > head.last_us else head.last_us
-        if self.unique is not None:
-            self._leave_out_repeated(batch, head, at_us, self.unique)
+        if self.dedupe_keys is not None:
+            self._leave_out_repeated(batch, head, at_us, self.dedupe_keys)
             if not self.count:
                 return
             assert head.registry is not None and head.registry.hook is not None
-            if head.registry.hook.follows:
-                head.registry.hook.note(batch, self.stream, head.next_seq, self.body, at_us)
+            if head.registry.hook.extends_commit:
+                head.registry.hook.extend_commit(batch, self.stream, head.next_seq, self.body, at_us)
         seq, count, body = head.next_seq, self.count, self.body
         head.next_seq = self.position = seq + count
         head.last_us = at_us
@@ -212,8 +212,8 @@ class Append(Operation):
                 due += 1
         self.deduplicated = self.count - len(kept)
         if self.keys is not None and kept:
-            routed = zip(msgspec.json.decode(self.keys, type=list[str | None]), self.seqs, strict=True)
-            first = {seq: key for key, seq in reversed(list(routed)) if seq >= head.next_seq}
+            keyed = zip(msgspec.json.decode(self.keys, type=list[str | None]), self.seqs, strict=True)
+            first = {seq: key for key, seq in reversed(list(keyed)) if seq >= head.next_seq}
             self.key, self.keys = stored_keys([first[seq] for seq in sorted(first)])
         self.body, self.count, self.stored = b",".join(kept), len(kept), None
 
@@ -295,4 +295,4 @@ def find_remembered(
 
 def dedupe_horizon(hook: AppendHook, next_seq: int, now_us: int) -> tuple[int, int]:
     """From which event, and after which moment, keys are remembered."""
-    return max(hook.dedupe_since, next_seq - hook.most_keys), now_us - hook.window_us
+    return max(hook.dedupe_since, next_seq - hook.max_dedupe_keys), now_us - hook.dedupe_window_us

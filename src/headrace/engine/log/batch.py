@@ -197,7 +197,7 @@ class Batch:
         self._next_epoch += 1
         return self._next_epoch - 1
 
-    def far_epoch(self) -> int:
+    def new_system_epoch(self) -> int:
         """The same for a stream of the server itself, from the far end: those of clients follow each other."""
         end = self.streams.meta("epoch_end")
         if end - 1 <= (self.streams.meta("next_epoch") if self._next_epoch is None else self._next_epoch):
@@ -237,12 +237,12 @@ class Batch:
         else:
             self._wal.insert(self.rows)
 
-    def publish(self, logged: WalNameFilter) -> None:
+    def publish(self, wal_names: WalNameFilter) -> None:
         """Make the drafts visible to readers; called once they are on disk."""
         for announce in self.afterwards:  # first: who sees the events after a change must see the change
             announce()
         for name in self._written:
-            logged.add(name)
+            wal_names.add(name)
         for stream, head in self.heads.items():
             stream.head = head
         for (stream, producer), state in self.producers.items():

@@ -17,10 +17,10 @@ from headrace.engine.log.writer import Writer
 from headrace.errors import Conflict, OffsetGone
 from headrace.profiles import table
 from headrace.schema.registry import Registry
+from headrace.storage.background_requests import Verifications
 from headrace.storage.derived import Companions, States
 from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
-from headrace.storage.verifications import Verifications
 from headrace.storage.wal import pack_body
 from headrace.storage.work import Work
 from headrace.types import JSON
@@ -116,10 +116,10 @@ class Create(StreamChange):
     """A new stream, with its first entries and its closing mark, or nothing at all."""
 
     registry: StreamRegistry | None = None
-    seen_by: StreamRegistry | None = None
+    validated_by: StreamRegistry | None = None
     version = 0
     keys: str | None = None
-    unique: list[str | None] | None = None
+    dedupe_keys: list[str | None] | None = None
     original: bytes | None = None
 
     def __init__(

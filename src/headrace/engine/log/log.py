@@ -51,7 +51,7 @@ class Log:
         self.on_append: list[Callable[[Stream, int], None]] = []
         #: Streams that the commit which is being answered has moved, each with its first new entry.
         self._moved: dict[Stream, int] = {}
-        writer.on_settled = self._tell
+        writer.on_settled = self._announce_moved
         self.on_delete: list[Callable[[Stream], None]] = []
 
     def find(self, name: str) -> Stream:
@@ -123,7 +123,7 @@ class Log:
         elif append.stream.watchers:
             self.tail.wake(append.stream)
 
-    def _tell(self) -> None:
+    def _announce_moved(self) -> None:
         """Tell who waits for the streams that a commit has moved, once for each."""
         moved, self._moved = self._moved, {}
         for stream, first in moved.items():

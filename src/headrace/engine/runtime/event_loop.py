@@ -25,7 +25,7 @@ TICK_S = 0.02
 #: Upper bounds of the buckets of a histogram; a tick that is late by less than the first is no stall.
 BOUNDS_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LOGGED_S = 0.25
-_LOOK_S = 0.05
+_WATCH_S = 0.05
 _REST_S = 10.0
 _FRAMES = 25
 #: So few pieces are done at once: the way over the loop would take longer.
@@ -99,7 +99,7 @@ class StallWatchdog:
     def _watch(self) -> None:
         """Log what the loop's thread does when it is late."""
         rests_until = 0.0
-        while not self._stopped.wait(_LOOK_S):
+        while not self._stopped.wait(_WATCH_S):
             now = monotonic()
             if now - self._due < self._logged_s or now < rests_until:
                 continue
@@ -132,7 +132,7 @@ class Slices:
         """How many pieces wait."""
         return len(self._waiting)
 
-    def do(self, pieces: Collection[Callable[[], None]]) -> None:
+    def run_all(self, pieces: Collection[Callable[[], None]]) -> None:
         """Do some pieces of work: few at once, many in slices."""
         if len(pieces) <= FEW:
             for piece in pieces:
@@ -142,7 +142,7 @@ class Slices:
             asyncio.get_running_loop().call_soon(self._do_some)
         self._waiting.extend(pieces)
 
-    def spread(self, piece: Callable[[], None]) -> None:
+    def run_or_queue(self, piece: Callable[[], None]) -> None:
         """Do a piece of work: at once, or soon where many have come one by one in this turn of the loop."""
         if not self._came:
             asyncio.get_running_loop().call_soon(self._turn)

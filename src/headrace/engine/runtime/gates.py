@@ -143,16 +143,16 @@ class Gates:
 class ComputeThreads:
     """Runs computations through gates; those that wait are bounded in the bytes that they hold."""
 
-    def __init__(self, gates: Gates, most_bytes: int) -> None:
+    def __init__(self, gates: Gates, max_bytes: int) -> None:
         self._gates = gates
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self.held_bytes = 0
 
     async def run(
         self, size: int, work: Callable[Params, Computed], *args: Params.args, **kwargs: Params.kwargs
     ) -> Computed:
         """What the work computes, which holds so many bytes until it is done."""
-        if self.held_bytes and self.held_bytes + size > self._most_bytes:
+        if self.held_bytes and self.held_bytes + size > self._max_bytes:
             raise Overloaded("too many long requests wait to be read", retry_after=1)
         self.held_bytes += size
         try:

@@ -26,7 +26,7 @@ REFUSED_AT, TAKEN_AT = 0.97, 0.93
 #: Pages of files that count: the system drops pages of files where memory is short, but not those of running code.
 FILE_SHARE = 4
 #: Without a setting the limit is this part of the machine's memory, within these.
-DEFAULT_SHARE, LEAST_DEFAULT, MOST_DEFAULT = 2, 256 * MiB, 2048 * MiB
+DEFAULT_SHARE, MIN_DEFAULT, MAX_DEFAULT = 2, 256 * MiB, 2048 * MiB
 #: Caches are made smaller so often while there is pressure.
 RELIEF_S = 2.0
 #: Below this part of a processor the server has nothing to do; after so long free pages are given back, once.
@@ -73,10 +73,10 @@ def limit_bytes(config: MemoryConfig, root: Path = Path("/")) -> int | None:
     """
     if config.limit_mb:
         return config.limit_mb * MiB
-    whole = min(_system_limits(root), default=None)
-    if whole is None or config.auto_tune:
-        return whole
-    return max(LEAST_DEFAULT, min(whole // DEFAULT_SHARE, MOST_DEFAULT))
+    total = min(_system_limits(root), default=None)
+    if total is None or config.auto_tune:
+        return total
+    return max(MIN_DEFAULT, min(total // DEFAULT_SHARE, MAX_DEFAULT))
 
 
 def _system_limits(root: Path) -> Iterator[int]:

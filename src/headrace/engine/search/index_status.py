@@ -19,7 +19,7 @@ from headrace.format.ranges import Range, merge_ranges
 from headrace.query.search import Kind, Search
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp
-from headrace.storage.published import SegmentCounts, SegmentSpan
+from headrace.storage.published import Published, SegmentSpan
 from headrace.storage.streams import StreamRow, Streams
 
 
@@ -37,7 +37,7 @@ class PublishedSegments:
     A fork may read a part of a segment, and retention may cut into one: such a segment is covered if that part is.
     """
 
-    def __init__(self, counts: SegmentCounts, parts: Sequence[OwnedRange]) -> None:
+    def __init__(self, counts: Published, parts: Sequence[OwnedRange]) -> None:
         self._counts = counts
         self._parts = [(part, counts.touched(*part)) for part in parts]
         self.segments = sum(touched.segments for _, touched in self._parts)
@@ -185,7 +185,7 @@ class IndexStatusReader:
     def __init__(self, connection: Connection, streams: Streams, coverage: CompanionCoverage) -> None:
         self._streams = streams
         self._coverage = coverage
-        self._counts, self._companions = SegmentCounts(connection), Companions(connection)
+        self._counts, self._companions = Published(connection), Companions(connection)
         self._cache = DecodedCache(_MAX_CACHED)
 
     def newest(self) -> int:

@@ -113,7 +113,7 @@ class SubscriptionIndex:
         subscription = stored.subscription
         self.add(subscription)
         for row in stored.links:
-            link = Link(subscription, row.path, stream=row.stream, explicit=row.explicit, acked=row.acked, tail=0)
+            link = Link(subscription, row.path, stream=row.stream, explicit=bool(row.explicit), acked=row.acked, tail=0)
             subscription.links[row.path] = link
             if row.stream is not None and stream_of(self._catalog, link) is None:
                 subscription.stream_deleted(row.path)

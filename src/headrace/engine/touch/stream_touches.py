@@ -248,7 +248,7 @@ class StreamTouches:
             if self.waiters.remove(waiter):
                 self.counts.count_wait(outcome)
                 answers.append(partial(waiter.answer, outcome))
-        self._slices.do(answers)
+        self._slices.run_all(answers)
         return len(answers)
 
     # -- waiters

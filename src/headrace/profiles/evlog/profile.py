@@ -17,7 +17,7 @@ from headrace.profiles.definition import Definition, Settings, read_counterpart,
 from headrace.profiles.evlog.envelope import DEFAULTS, KEYS, SCHEMA, Envelope
 from headrace.profiles.evlog.fast_path import FastPath
 from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
-from headrace.profiles.hook import Hook, refusal
+from headrace.profiles.hook import AppendHook, refusal
 from headrace.profiles.redaction import is_among
 from headrace.query.document_reader import Part
 from headrace.schema import entries
@@ -44,11 +44,11 @@ class _Ids(msgspec.Struct, gc=False, rename="camel"):
 _IDS = decoding.make_decoder(list[_Ids])
 
 
-class EvlogHook(Hook):
+class EvlogHook(AppendHook):
     """Makes envelopes, and routes them by their requests or else their traces."""
 
     normalises = True
-    suggests = True
+    suggests_keys = True
 
     def __init__(self, redact_keys: tuple[str, ...], correlation: Correlation) -> None:
         self._normaliser = EventNormaliser(is_among(redact_keys), correlation)

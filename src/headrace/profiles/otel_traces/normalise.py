@@ -21,7 +21,7 @@ from headrace.types import rfc3339
 
 _HEX = re.compile(r"[0-9a-f]+", re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,20}", re.ASCII)
-_MOST_NANOS = 2**64 - 1
+_MAX_NANOS = 2**64 - 1
 
 
 def identifier(raw: Any, letters: int) -> str | None:
@@ -47,10 +47,10 @@ def parse_nanos(raw: Any) -> int | None:
     if isinstance(raw, bool):
         return None
     if isinstance(raw, int):
-        return raw if 0 <= raw <= _MOST_NANOS else None
+        return raw if 0 <= raw <= _MAX_NANOS else None
     if isinstance(raw, str) and _DIGITS.fullmatch(text := raw.strip()):
         number = int(text)
-        return number if number <= _MOST_NANOS else None
+        return number if number <= _MAX_NANOS else None
     return None
 
 
@@ -128,7 +128,7 @@ def first_value(attributes: dict[str, Any], names: Iterable[str], *, whole: bool
 
 
 _EXCEPTION = "exception"
-_LONGEST_MS = 10**13
+_MAX_DURATION_MS = 10**13
 #: The members of groups, and their types.
 _MEMBERS: dict[str, dict[str, type]] = {
     **{group: {name: int if name in WHOLE else str for name in members} for group, members in GROUPS.items()},
@@ -282,7 +282,7 @@ def _read_times(raw_span: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_duration(duration: Any) -> bool:
-    return isinstance(duration, int | float) and not isinstance(duration, bool) and 0 <= duration <= _LONGEST_MS
+    return isinstance(duration, int | float) and not isinstance(duration, bool) and 0 <= duration <= _MAX_DURATION_MS
 
 
 def _take_either(raw_span: dict[str, Any], name: str, other: str) -> Any:

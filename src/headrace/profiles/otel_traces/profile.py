@@ -8,7 +8,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.profiles.definition import Definition
-from headrace.profiles.hook import Hook, make_records, refusal
+from headrace.profiles.hook import AppendHook, make_records, refusal
 from headrace.profiles.otel_traces.normalise import SpanNormaliser
 from headrace.profiles.otel_traces.rules import Rules, read_settings, rules_of
 from headrace.profiles.otel_traces.span import DEFAULTS, SCHEMA
@@ -29,11 +29,11 @@ class _Traced(msgspec.Struct, gc=False, rename="camel"):
 _TRACED = decoding.make_decoder(list[_Traced])
 
 
-class TracesHook(Hook):
+class TracesHook(AppendHook):
     """Makes canonical spans, and routes them by their traces."""
 
     normalises = True
-    suggests = True
+    suggests_keys = True
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules

@@ -54,7 +54,7 @@ Value = Any
 
 _DOUBLE, _FIXED64, _FIXED32 = struct.Struct("<d"), struct.Struct("<Q"), struct.Struct("<I")
 _SIGN, _WRAP = 1 << 63, 1 << 64
-_LONGEST_VARINT = 10
+_MAX_VARINT_BYTES = 10
 
 
 class Malformed(ValueError):
@@ -90,7 +90,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return byte, at + 1
         value = shift = 0
-        for position in range(at, at + _LONGEST_VARINT):
+        for position in range(at, at + _MAX_VARINT_BYTES):
             byte = data[position]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:

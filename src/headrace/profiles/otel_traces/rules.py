@@ -23,7 +23,7 @@ REQUEST_IDS = (
     "request.id", "http.request_id", "http.request.header.x_request_id", "http.request.header.x-request-id",
     "http.request.header.x_correlation_id", "http.request.header.x-correlation-id", "correlation.id",
 )  # fmt: skip
-_MOST = 2**31 - 1
+_MAX_SETTING = 2**31 - 1
 #: What a span is made of cannot be redacted by its name.
 _MEMBERS = frozenset(name.lower() for name in (*KEYS, *(member for group in GROUPS.values() for member in group)))
 
@@ -112,8 +112,8 @@ def _group(part: Part, kind: type[msgspec.Struct]) -> Settings:
             settings[name] = part[name].flag()
         elif name in defaults:
             number = part[name].whole()
-            if number is not None and not 1 <= number <= _MOST:
-                part[name].note(f"must lie between 1 and {_MOST}")
+            if number is not None and not 1 <= number <= _MAX_SETTING:
+                part[name].note(f"must lie between 1 and {_MAX_SETTING}")
             settings[name] = number
     return settings
 

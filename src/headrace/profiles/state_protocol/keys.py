@@ -160,8 +160,8 @@ def id_of_text(written: str) -> int:
     return xxhash.xxh32_intdigest(written.strip().lower().encode()) if key is None else key & _ID
 
 
-MOST_DECLARED = 256
-MOST_FIELDS = 3
+MAX_DECLARED = 256
+MAX_FIELDS = 3
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -218,15 +218,15 @@ def parse_templates(raw: Any, field: str) -> list[Template | InvalidTemplate]:
     """Templates as a request declares them; what has not even their shape is a BadRequest."""
     if not isinstance(raw, list) or not raw:
         raise BadRequest(f"{field} is a list of templates, and not an empty one", field=field)
-    if len(raw) > MOST_DECLARED:
-        raise BadRequest(f"{field} has at most {MOST_DECLARED} templates", field=field, limit=MOST_DECLARED)
+    if len(raw) > MAX_DECLARED:
+        raise BadRequest(f"{field} has at most {MAX_DECLARED} templates", field=field, limit=MAX_DECLARED)
     return [_template(raw_template, f"{field}[{number}]") for number, raw_template in enumerate(raw)]
 
 
 def _template(raw: Any, where: str) -> Template | InvalidTemplate:
     entity, fields = _members(raw, where, "entity", "fields")
-    if not isinstance(fields, list) or not 1 <= len(fields) <= MOST_FIELDS:
-        raise BadRequest(f"{where}.fields has one to {MOST_FIELDS} fields", field=f"{where}.fields")
+    if not isinstance(fields, list) or not 1 <= len(fields) <= MAX_FIELDS:
+        raise BadRequest(f"{where}.fields has one to {MAX_FIELDS} fields", field=f"{where}.fields")
     raw_fields = [
         _members(raw_field, f"{where}.fields[{number}]", "name", "encoding") for number, raw_field in enumerate(fields)
     ]

@@ -10,7 +10,7 @@ from msgspec import Meta
 from headrace import decoding
 from headrace.errors import BadRequest
 from headrace.profiles.definition import Definition, Settings
-from headrace.profiles.hook import Hook
+from headrace.profiles.hook import AppendHook
 from headrace.profiles.state_protocol import messages
 from headrace.query.document_reader import Part
 from headrace.schema.entries import Failure
@@ -110,7 +110,7 @@ def _value(part: Part, kind: Any, default: Any) -> Any:
 META, ACTIVATE, WAIT = "touch/meta", "touch/templates/activate", "touch/wait"
 
 
-class StateProtocol(Hook):
+class StateProtocol(AppendHook):
     """Takes changes and control marks, and nothing else."""
 
     def __init__(self, settings: Settings) -> None:

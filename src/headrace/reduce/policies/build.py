@@ -73,7 +73,7 @@ def fold_observations(
         placed = place_observation(observation)
         if placed is not None:
             key, row = placed
-            rows[key] = fold(held(key), row, at_us // 1000, seq)
+            rows[key] = fold(held(key), at_us // 1000, seq, row)
     return rows
 
 

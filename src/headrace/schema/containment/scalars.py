@@ -154,7 +154,7 @@ def _compared_values(number: Number) -> Iterator[int | Decimal]:
             yield Decimal(float(value))
 
 
-def least_rule(
+def minimum_rule(
     check: Check, alternative: Alternative, value: Any, source: Source, location: ProofLocation
 ) -> Iterator[Gap]:
     """``minimum`` and ``exclusiveMinimum``."""
@@ -166,7 +166,7 @@ def least_rule(
         yield location.gap(f"it may be {'at' if limit.exclusive else 'below'} the new schema's limit {limit.value}")
 
 
-def most_rule(
+def maximum_rule(
     check: Check, alternative: Alternative, value: Any, source: Source, location: ProofLocation
 ) -> Iterator[Gap]:
     """``maximum`` and ``exclusiveMaximum``."""
@@ -248,10 +248,10 @@ RULES: dict[str, Rule] = {
     "type": kind_rule,
     "enum": listed_rule,
     "const": listed_rule,
-    "minimum": least_rule,
-    "exclusiveMinimum": least_rule,
-    "maximum": most_rule,
-    "exclusiveMaximum": most_rule,
+    "minimum": minimum_rule,
+    "exclusiveMinimum": minimum_rule,
+    "maximum": maximum_rule,
+    "exclusiveMaximum": maximum_rule,
     "multipleOf": multiple_rule,
     "minLength": length_rule,
     "maxLength": length_rule,

@@ -7,6 +7,8 @@ import re
 from itertools import pairwise
 from typing import Any, get_args
 
+from headrace.operators.catalogue import ALIASES, DECLARATIONS
+from headrace.operators.declaration import REQUIRED, Declaration, Parameter
 from headrace.schema.descriptor.nodes import (
     FOREVER,
     UNFIT,
@@ -21,13 +23,12 @@ from headrace.schema.descriptor.nodes import (
     coerce_value,
     parse_duration_ms,
 )
-from headrace.schema.descriptor.operators import ALIASES, OPERATORS, REQUIRED, Operator, Parameter
 from headrace.schema.descriptor.structure import ParsedDescriptor, is_integer, is_scalar
 from headrace.schema.expression import ExpressionError, parse, render
 from headrace.schema.problem import DottedLocation
 
 INVALID = "aggregation_invalid_param"
-MOST_EDGES = 1024
+MAX_EDGES = 1024
 
 _ABSENT: Any = object()
 
@@ -43,7 +44,7 @@ def canonical_text(text: str, source: str) -> str:
 def build_feature(raw: dict[str, Any], source: str, location: DottedLocation) -> Feature:
     """The feature; not to be used if problems were noted."""
     name = ALIASES.get(raw["op"], raw["op"])
-    operator = OPERATORS.get(name)
+    operator = DECLARATIONS.get(name)
     if operator is None:
         location.at("op").refuse("unknown_op", f"there is no operator {raw['op']!r}")
         return Feature(name)
@@ -59,7 +60,7 @@ def build_feature(raw: dict[str, Any], source: str, location: DottedLocation) ->
     return Feature(name, params)
 
 
-def _normalise_params(raw: dict[str, Any], operator: Operator, location: DottedLocation) -> dict[str, Any]:
+def _normalise_params(raw: dict[str, Any], operator: Declaration, location: DottedLocation) -> dict[str, Any]:
     """The parameters under their canonical names, durations as text; null counts as missing."""
     others = {alias: key for key, parameter in operator.params.items() for alias in parameter.aliases}
     params: dict[str, Any] = {}
@@ -74,7 +75,7 @@ def _normalise_params(raw: dict[str, Any], operator: Operator, location: DottedL
     return params
 
 
-def _refuse_unknown(key: str, value: Any, operator: Operator, location: DottedLocation) -> None:
+def _refuse_unknown(key: str, value: Any, operator: Declaration, location: DottedLocation) -> None:
     if key != "window":
         location.refuse(INVALID, f"{operator.name} has no {key!r}, only {', '.join(operator.params)}")
     elif value != FOREVER:
@@ -132,8 +133,8 @@ def _read_edges(raw: Any, location: DottedLocation) -> list[float] | None:
     numbers = raw if isinstance(raw, list) else []
     fits = all(is_integer(edge) or isinstance(edge, float) for edge in numbers)
     rising = fits and all(low < high for low, high in pairwise(numbers))
-    if not rising or not 1 <= len(numbers) <= MOST_EDGES:
-        location.refuse(INVALID, f"buckets are 1 to {MOST_EDGES} numbers, each greater than the one before")
+    if not rising or not 1 <= len(numbers) <= MAX_EDGES:
+        location.refuse(INVALID, f"buckets are 1 to {MAX_EDGES} numbers, each greater than the one before")
         return None
     return [float(edge) for edge in numbers]
 
@@ -153,9 +154,9 @@ def _check_sub_window(params: dict[str, Any], location: DottedLocation) -> None:
         location.at("sub_window").refuse("aggregation_invalid_sub_window", "the sub_window is longer than the window")
 
 
-MOST_KEYS = 16
+MAX_KEYS = 16
 #: Every field of type bytes needs a pattern, and a schema has a hundred.
-MOST_BYTES = 100
+MAX_BYTES_FIELDS = 100
 COLD_AFTER_MS = (1_000, 31_536_000_000)
 DEDUPE_WINDOW_MS = 86_400_000
 
@@ -209,8 +210,8 @@ def _build_event(descriptor: ParsedDescriptor, location: DottedLocation) -> Even
     }
     if not schema:
         location.at("schema").refuse(INVALID_NODE, "an event has at least one field")
-    if sum(field.type == "bytes" for field in schema.values()) > MOST_BYTES:
-        location.at("schema").refuse(INVALID_NODE, f"an event has at most {MOST_BYTES} fields of type bytes")
+    if sum(field.type == "bytes" for field in schema.values()) > MAX_BYTES_FIELDS:
+        location.at("schema").refuse(INVALID_NODE, f"an event has at most {MAX_BYTES_FIELDS} fields of type bytes")
     window = _read_dedupe_window(members, schema, location)
     return Event(
         descriptor.name,
@@ -302,8 +303,8 @@ def _build_table(
 ) -> Table:
     key: list[str] = descriptor.members["key"]
     key_location, agg_location = location._replace(path=descriptor.key), location._replace(path=descriptor.agg)
-    if len(key) > MOST_KEYS:
-        key_location.refuse("table_key_invalid", f"a key has at most {MOST_KEYS} fields")
+    if len(key) > MAX_KEYS:
+        key_location.refuse("table_key_invalid", f"a key has at most {MAX_KEYS} fields")
     for number, name in enumerate(key):
         if name in key[:number]:
             key_location.at(number).refuse("table_key_invalid", f"{name!r} is in the key already")

@@ -8,7 +8,6 @@ node removed                                           destructive  dropped
 field added, optional or with default                  additive     kept
 field added, required and without default              destructive  kept
 field removed, renamed, or of a type it did not fit    destructive  of those that depend on it: zeroed
-from headrace.deadline import check_deadline
 field widened from i64 to f64                          additive     kept
 field no longer required, default changed              additive     kept
 field now required, or without its default             destructive  kept
@@ -34,6 +33,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from headrace.deadline import check_deadline
+from headrace.operators.catalogue import DECLARATIONS
 from headrace.schema.canonical import plain
 from headrace.schema.descriptor.generated import find_renamed_fields, widens, write_feature, write_op
 from headrace.schema.descriptor.nodes import (
@@ -46,7 +46,6 @@ from headrace.schema.descriptor.nodes import (
     Table,
     format_duration_ms,
 )
-from headrace.schema.descriptor.operators import OPERATORS
 from headrace.schema.descriptor.validate import downstream, resolve_chain
 from headrace.schema.expression import parse
 from headrace.schema.expression.tree import Expr, FieldReference, fold
@@ -91,7 +90,7 @@ def traces(nodes: Mapping[str, Node], table: Table) -> dict[str, Trace]:
 def _feature_trace(feature: Feature, columns: Mapping[str, Trace], frame: str, shared: frozenset[str]) -> Trace:
     params: dict[str, Any] = {}
     used: list[Trace] = []
-    for name, parameter in OPERATORS[feature.op].params.items():
+    for name, parameter in DECLARATIONS[feature.op].params.items():
         value = feature.params.get(name)
         if value is not None and parameter.kind in ("field", "where"):
             trace = columns[value] if parameter.kind == "field" else _expression_trace(parse(value), columns)

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from headrace.operators.catalogue import DECLARATIONS
 from headrace.schema.descriptor.nodes import (
     BASE64,
     GREATEST,
@@ -26,7 +27,6 @@ from headrace.schema.descriptor.nodes import (
     Type,
     format_duration_ms,
 )
-from headrace.schema.descriptor.operators import OPERATORS
 from headrace.schema.lens import document
 from headrace.schema.lens.ops import Add, Lens, Remove, Rename
 
@@ -86,7 +86,7 @@ def write_op(op: RowOp) -> dict[str, Any]:
 
 def write_feature(feature: Feature) -> dict[str, Any]:
     """An operator, and the parameters that are not its defaults."""
-    parameters = OPERATORS[feature.op].params
+    parameters = DECLARATIONS[feature.op].params
     params = {
         name: format_duration_ms(value) if parameters[name].kind == "duration" else value
         for name, value in feature.params.items()
@@ -95,11 +95,11 @@ def write_feature(feature: Feature) -> dict[str, Any]:
     return {"op": feature.op, "params": params}
 
 
-_MOST = 1.7976931348623157e308
+_MAX_DOUBLE = 1.7976931348623157e308
 
 _SCHEMAS: dict[Type, dict[str, Any]] = {
     "str": {"type": "string"},
-    "f64": {"type": "number", "minimum": -_MOST, "maximum": _MOST},
+    "f64": {"type": "number", "minimum": -_MAX_DOUBLE, "maximum": _MAX_DOUBLE},
     "i64": {"type": "integer", "minimum": LEAST, "maximum": GREATEST},
     "bool": {"type": "boolean"},
     "bytes": {"type": "string", "contentEncoding": "base64", "pattern": BASE64},

@@ -79,8 +79,8 @@ class Table(msgspec.Struct, frozen=True, tag="table", tag_field="kind", omit_def
 Node: TypeAlias = Event | Derivation | Table
 
 
-class Life(msgspec.Struct, frozen=True):
-    """One life of a feature: a name that no other life of it has, and the sequence number its state is folded from."""
+class FeatureVersion(msgspec.Struct, frozen=True):
+    """A version of a feature: an id of its own, and the number of the first event that its state is folded from."""
 
     id: str
     birth: int
@@ -88,7 +88,7 @@ class Life(msgspec.Struct, frozen=True):
 
 FOREVER = "forever"
 #: A hundred years; more than any event will be kept.
-LONGEST_MS = 100 * 366 * 86_400_000
+MAX_DURATION_MS = 100 * 366 * 86_400_000
 
 _DURATION = re.compile(r"[1-9][0-9]{0,14}(?:ms|s|m|h|d)", re.ASCII)
 
@@ -98,7 +98,7 @@ def parse_duration_ms(text: Any) -> int | None:
     if not isinstance(text, str) or _DURATION.fullmatch(text) is None or len(text) > 14:
         return None
     duration_ms = parse_duration_us(text, "duration") // 1000
-    return duration_ms if duration_ms <= LONGEST_MS else None
+    return duration_ms if duration_ms <= MAX_DURATION_MS else None
 
 
 def format_duration_ms(duration_ms: int | None) -> str:

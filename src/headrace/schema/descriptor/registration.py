@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.operators.catalogue import ALIASES, DECLARATIONS
+from headrace.operators.declaration import REQUIRED
 from headrace.schema.descriptor.check import build_node
 from headrace.schema.descriptor.nodes import FOREVER, Node
-from headrace.schema.descriptor.operators import ALIASES, OPERATORS, REQUIRED
 from headrace.schema.descriptor.structure import INVALID, ParsedDescriptor, check_keys, is_integer, parse_descriptor
 from headrace.schema.descriptor.validate import InvalidNode, make_invalid_node
 from headrace.schema.problem import DottedLocation, RequestProblem
@@ -78,7 +79,7 @@ def _check_feature(raw: dict[str, Any], location: DottedLocation) -> None:
         reason = "there are no session windows; a window is a duration"
         location.at("params").refuse("session_windows_not_supported_in_v0", reason)
         return
-    operator = OPERATORS.get(ALIASES.get(name, name))
+    operator = DECLARATIONS.get(ALIASES.get(name, name))
     if operator is None or not operator.bound or window not in (None, FOREVER):
         return
     bound = operator.params[operator.bound]
@@ -87,7 +88,7 @@ def _check_feature(raw: dict[str, Any], location: DottedLocation) -> None:
         location.at("params").refuse("unbounded_op_in_lifetime_mode", reason)
 
 
-MOST_DESCRIPTORS = 1_000
+MAX_DESCRIPTORS = 1_000
 
 _KEYS = ("descriptors", "nodes", "force", "dry_run", "backfill", "app", "expected_version", "cascade")
 _APP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -136,8 +137,8 @@ def _parse_descriptors(payload: dict[str, Any], member: str, location: DottedLoc
     if version is not None and not (is_integer(version) and version >= 0):
         location.at("expected_version").refuse(INVALID, "expected_version is a version of the registry")
     descriptors = payload.get(member)
-    if not isinstance(descriptors, list) or len(descriptors) > MOST_DESCRIPTORS:
-        location.at("descriptors").refuse(INVALID, f"there is a list of up to {MOST_DESCRIPTORS} descriptors")
+    if not isinstance(descriptors, list) or len(descriptors) > MAX_DESCRIPTORS:
+        location.at("descriptors").refuse(INVALID, f"there is a list of up to {MAX_DESCRIPTORS} descriptors")
         return []
     return [
         parse_descriptor(descriptor, location.at("descriptors").at(number))

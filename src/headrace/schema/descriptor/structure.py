@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from headrace.schema.problem import DottedLocation
 
-MOST_FIELDS = 500
-MOST_FEATURES = 500
-MOST_OPS = 100
+MAX_FIELDS = 500
+MAX_FEATURES = 500
+MAX_OPS = 100
 
 INVALID = "schema_invalid"
 
@@ -94,8 +94,8 @@ def _parse_schema(raw: Any, location: DottedLocation) -> dict[str, dict[str, Any
     if _has_field_list(raw):
         optional, raw = raw.get("optional_fields", []), raw["fields"]
         location = location.at("fields")
-    if len(raw) > MOST_FIELDS:
-        location.refuse(INVALID, f"an event has at most {MOST_FIELDS} fields")
+    if len(raw) > MAX_FIELDS:
+        location.refuse(INVALID, f"an event has at most {MAX_FIELDS} fields")
     fields = {name: _parse_field(field, location.at(name)) for name, field in raw.items()}
     for name in optional:
         if not isinstance(name, str) or name not in fields:
@@ -191,8 +191,8 @@ def _parse_agg(raw: Any, location: DottedLocation) -> dict[str, dict[str, Any]]:
     if not isinstance(raw, dict) or not raw:
         location.refuse(INVALID, "a table has an agg: an object with at least one feature")
         return {}
-    if len(raw) > MOST_FEATURES:
-        location.refuse(INVALID, f"a table has at most {MOST_FEATURES} features")
+    if len(raw) > MAX_FEATURES:
+        location.refuse(INVALID, f"a table has at most {MAX_FEATURES} features")
     return {name: _parse_feature(feature, location.at(name)) for name, feature in raw.items()}
 
 
@@ -223,8 +223,8 @@ def _parse_upstream(raw: dict[str, Any], location: DottedLocation) -> str:
 def _parse_ops(raw: Any, location: DottedLocation) -> list[dict[str, Any]]:
     if raw is None:
         return []
-    if not isinstance(raw, list) or len(raw) > MOST_OPS:
-        location.refuse(INVALID, f"ops is a list of at most {MOST_OPS} steps")
+    if not isinstance(raw, list) or len(raw) > MAX_OPS:
+        location.refuse(INVALID, f"ops is a list of at most {MAX_OPS} steps")
         return []
     return [_parse_op(op, location.at(number)) for number, op in enumerate(raw)]
 

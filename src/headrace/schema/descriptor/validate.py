@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headrace.deadline import check_deadline
+from headrace.operators.catalogue import DECLARATIONS
+from headrace.operators.declaration import Result
 from headrace.schema.descriptor.check import is_name
 from headrace.schema.descriptor.nodes import UNFIT, Derivation, Event, Feature, Node, RowOp, Table, Type, coerce_value
-from headrace.schema.descriptor.operators import OPERATORS
 from headrace.schema.descriptor.structure import ParsedDescriptor
 from headrace.schema.expression import ExpressionError, parse
 from headrace.schema.expression.type_check import TARGETS, castable, infer_type
@@ -98,7 +99,7 @@ def downstream(nodes: Mapping[str, Node], names: Collection[str]) -> list[str]:
 Types: TypeAlias = dict[str, Type]
 
 #: How many nodes a node may be away from its source.
-FARTHEST = 64
+MAX_DISTANCE = 64
 
 
 def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
@@ -111,11 +112,11 @@ def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
         node = nodes[name]
         problems: list[RequestProblem] = []
         distance[name] = 0 if isinstance(node, Event) else 1 + distance[node.upstream]
-        if distance[name] == FARTHEST + 1:
-            reason = f"this is more than {FARTHEST} nodes away from its source"
+        if distance[name] == MAX_DISTANCE + 1:
+            reason = f"this is more than {MAX_DISTANCE} nodes away from its source"
             DottedLocation("upstreams", problems).refuse("schema_propagation_failure", reason)
         types_by_node[name] = (
-            None if distance[name] > FARTHEST else _node_types(node, types_by_node, DottedLocation("", problems))
+            None if distance[name] > MAX_DISTANCE else _node_types(node, types_by_node, DottedLocation("", problems))
         )
         node_problems += [NodeProblem(name, problem.code, problem.path, problem.message) for problem in problems]
     return node_problems
@@ -262,7 +263,7 @@ def _check_table(node: Table, types: Types, location: DottedLocation) -> None:
 
 
 def _check_feature(feature: Feature, types: Types, location: DottedLocation) -> None:
-    for key, parameter in OPERATORS[feature.op].params.items():
+    for key, parameter in DECLARATIONS[feature.op].params.items():
         if key not in feature.params:
             continue
         value, here = feature.params[key], location.at(key)
@@ -357,3 +358,17 @@ def _find_table_upstreams(nodes: Mapping[str, Node]) -> Iterable[NodeProblem]:
         if isinstance(before, Table) or (isinstance(before, InvalidNode) and before.of == "table"):
             reason = f"{before.name!r} is a table, and rows come from events and derivations"
             yield NodeProblem(name, "aggregation_on_table_not_supported", "upstreams", reason)
+
+
+def result_type(feature: Feature, types: Mapping[str, Type]) -> Result:
+    """The result type of a feature; ``json`` for lists and maps."""
+    result = DECLARATIONS[feature.op].result
+    return types[feature.params["field"]] if result == "field" else result
+
+
+def inputs(feature: Feature) -> tuple[str, ...]:
+    """The fields a feature takes values from, apart from its ``where``."""
+    parameters = DECLARATIONS[feature.op].params
+    return tuple(
+        feature.params[name] for name, param in parameters.items() if param.kind == "field" and name in feature.params
+    )

@@ -29,7 +29,7 @@ from headrace.schema.entity.nodes import (
 from headrace.schema.entity.readers import (
     DANGLING,
     INVALID,
-    MOST_FIELDS,
+    MAX_FIELDS,
     Reader,
     choice_reader,
     known_word_reader,
@@ -257,17 +257,17 @@ def _merged_scalar_notices(definition: Definition, reducer: ReducerConfig) -> li
 
 
 #: How many entities are used to infer a schema.
-MOST_ROWS = 100
+MAX_ROWS = 100
 
 
 def infer_schema(entity_type: str, rows: Iterable[Mapping[str, Any]]) -> Schema | None:
     """A schema of optional fields, each of the type that most values have; None where there are no values."""
     kinds: dict[str, Counter[Type]] = {}
-    for row in islice(rows, MOST_ROWS):
+    for row in islice(rows, MAX_ROWS):
         for name, value in row.items():
             if (value_type := _infer_value_type(value)) is not None and is_field_name(name):
                 kinds.setdefault(name, Counter())[value_type] += 1
-    fields = {name: Field(_most_common_type(counts)) for name, counts in islice(kinds.items(), MOST_FIELDS)}
+    fields = {name: Field(_most_common_type(counts)) for name, counts in islice(kinds.items(), MAX_FIELDS)}
     if not fields:
         return None
     return Schema(

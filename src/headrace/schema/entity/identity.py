@@ -68,7 +68,7 @@ def _strip_titles_and_suffixes(words: list[str]) -> list[str]:
 
 
 #: Longer names are cut where they are shown; the id is that of the whole name.
-MOST_CHARACTERS = 1_000
+MAX_CHARACTERS = 1_000
 
 UNRESOLVED = "ERR_CANONICAL_NAME_UNRESOLVED"
 REFUSED = "ERR_MERGE_REFUSED"
@@ -191,8 +191,8 @@ def check_name_collision(
 def _make_identity(tenant: str, entity_type: str, name: str, basis: Basis, rule: str) -> Identity:
     canonical_name = f"{entity_type}:{name}"
     identifier = entity_id(tenant, canonical_name)
-    if len(canonical_name) > MOST_CHARACTERS:
-        canonical_name = canonical_name[: MOST_CHARACTERS - 1] + "…"
+    if len(canonical_name) > MAX_CHARACTERS:
+        canonical_name = canonical_name[: MAX_CHARACTERS - 1] + "…"
     return Identity(identifier, canonical_name, basis, rule)
 
 

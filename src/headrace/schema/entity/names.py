@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.schema.entity.nodes import Notice
 
-MOST_CHARACTERS = 64
+MAX_CHARACTERS = 64
 
 FORBIDDEN = "ERR_FORBIDDEN_ENTITY_TYPE"
 PLURAL = "ERR_PLURAL_ENTITY_TYPE"
@@ -35,7 +35,7 @@ _SINGULAR_ENDINGS = ("ss", "us", "is", "ics", "itis", "ous")
 def normalise_type_name(name: str) -> str:
     """The canonical spelling of a type's name: small letters and digits, words joined by underscores."""
     plain = "".join(mark for mark in unicodedata.normalize("NFKD", name) if not unicodedata.combining(mark)).lower()
-    return re.sub("[^a-z0-9]+", "_", plain).strip("_")[:MOST_CHARACTERS].strip("_") or "generic"
+    return re.sub("[^a-z0-9]+", "_", plain).strip("_")[:MAX_CHARACTERS].strip("_") or "generic"
 
 
 def check_type_name(name: str) -> list[Notice]:
@@ -71,11 +71,11 @@ def lint_type_name(raw_name: str) -> list[Notice]:
     return notices
 
 
-LONGEST_FIELD_NAME = 128
+MAX_FIELD_NAME = 128
 #: Members of an entity in a request that are not fields.
 RESERVED = ("entity_type", "_meta")
 
 
 def is_field_name(name: Any) -> bool:
     """Whether a field can have this name."""
-    return isinstance(name, str) and len(name) <= LONGEST_FIELD_NAME and bool(name.strip()) and name not in RESERVED
+    return isinstance(name, str) and len(name) <= MAX_FIELD_NAME and bool(name.strip()) and name not in RESERVED

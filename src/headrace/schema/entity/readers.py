@@ -27,9 +27,9 @@ UNKNOWN_VALIDATOR = "unknown_validator"
 VALIDATOR_MISMATCH = "validator_mismatch"
 CONSTRAINT_INVALID = "constraint_invalid"
 
-MOST_FIELDS = 1_000
-MOST_MEMBERS = 1_000
-LONGEST_TEXT = 10_000
+MAX_FIELDS = 1_000
+MAX_MEMBERS = 1_000
+MAX_TEXT = 10_000
 
 Reader = Callable[[Any, Location], Any]
 
@@ -52,9 +52,9 @@ def read_members(
 
 def read_text(raw: Any, location: Location) -> str:
     """A text that is not blank."""
-    if isinstance(raw, str) and raw.strip() and len(raw) <= LONGEST_TEXT:
+    if isinstance(raw, str) and raw.strip() and len(raw) <= MAX_TEXT:
         return raw
-    location.refuse(INVALID, f"this is a text of 1 to {LONGEST_TEXT} characters")
+    location.refuse(INVALID, f"this is a text of 1 to {MAX_TEXT} characters")
     return ""
 
 
@@ -100,8 +100,8 @@ def list_reader(read_element: Reader) -> Reader:
     """A reader of a list whose elements are all read by one reader."""
 
     def read(raw: Any, location: Location) -> tuple[Any, ...]:
-        if not isinstance(raw, list) or len(raw) > MOST_MEMBERS:
-            location.refuse(INVALID, f"this is a list of at most {MOST_MEMBERS}")
+        if not isinstance(raw, list) or len(raw) > MAX_MEMBERS:
+            location.refuse(INVALID, f"this is a list of at most {MAX_MEMBERS}")
             return ()
         return tuple(read_element(element, location.at(number)) for number, element in enumerate(raw))
 
@@ -119,8 +119,8 @@ def read_distinct_texts(raw: Any, location: Location) -> tuple[str, ...]:
 
 def read_fields(raw: Any, location: Location) -> dict[str, Field]:
     """The fields by name; every problem is noted."""
-    if not isinstance(raw, dict) or not 1 <= len(raw) <= MOST_FIELDS:
-        location.refuse(INVALID, f"fields is an object of 1 to {MOST_FIELDS} fields")
+    if not isinstance(raw, dict) or not 1 <= len(raw) <= MAX_FIELDS:
+        location.refuse(INVALID, f"fields is an object of 1 to {MAX_FIELDS} fields")
         return {}
     return {
         name: field

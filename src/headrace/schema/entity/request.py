@@ -25,18 +25,18 @@ from headrace.schema.entries import check_text
 from headrace.schema.entries import read as read_exactly
 from headrace.types import json_fault, parse_timestamp_us
 
-MOST_ENTITIES = 10_000
-MOST_TYPES = 100
+MAX_ENTITIES = 10_000
+MAX_TYPES = 100
 #: How deep values may be nested: whoever reads them later has no more room on the stack than we have now.
-MOST_LEVELS = 100
-MOST_CHARACTERS = 256
+MAX_LEVELS = 100
+MAX_CHARACTERS = 256
 #: What the ids of sources begin with that are named after their content.
 ADDRESSED = "src_"
 
 #: What names and keys look like that callers give: any text without control characters.
 PRINTABLE = r"^[^\x00-\x1f\x7f]+(?![\s\S])"
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=PRINTABLE)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CHARACTERS, pattern=PRINTABLE)]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Score = Annotated[float, msgspec.Meta(ge=0, le=1)]
 SourceKind = Literal["sensor", "workflow_state", "llm_summary", "human", "import", "sync"]
@@ -109,12 +109,12 @@ def read(body: bytes, user_id: str) -> StoreRequest:
 
 def make_store_request(entities: list[Any], envelope: RequestOptions, user_id: str) -> StoreRequest:
     """The request to store some entities."""
-    if len(entities) > MOST_ENTITIES:
-        raise BatchTooLarge(f"a request has at most {MOST_ENTITIES} entities", limit=MOST_ENTITIES)
+    if len(entities) > MAX_ENTITIES:
+        raise BatchTooLarge(f"a request has at most {MAX_ENTITIES} entities", limit=MAX_ENTITIES)
     for number, entity in enumerate(entities):
         _check(number, entity)
-    if len({entity["entity_type"] for entity in entities}) > MOST_TYPES:
-        raise BatchTooLarge(f"a request has entities of at most {MOST_TYPES} types", limit=MOST_TYPES)
+    if len({entity["entity_type"] for entity in entities}) > MAX_TYPES:
+        raise BatchTooLarge(f"a request has entities of at most {MAX_TYPES} types", limit=MAX_TYPES)
     contents = [entity for entity in entities if not _has_source(entity)]
     digest = sha256(_ENCODE_SORTED(user_id))
     digest.update(_ENCODE_SORTED(contents))
@@ -191,7 +191,7 @@ def _check(number: int, entity: Any) -> None:
 def find_flaw(value: Any) -> str | None:
     """Why a value cannot be kept as it is: a number in it that no float holds, or too many levels."""
     level = [value]
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         next_level: list[Any] = []
         for container in level:
             if type(container) is dict:
@@ -203,11 +203,11 @@ def find_flaw(value: Any) -> str | None:
         if not next_level:
             return None
         level = next_level
-    return f"is nested too deeply: there are at most {MOST_LEVELS} levels"
+    return f"is nested too deeply: there are at most {MAX_LEVELS} levels"
 
 
 #: How many reasons and warnings an answer holds; the others are counted.
-MOST_ISSUES, MOST_WARNINGS = 100, 1_000
+MAX_ISSUES, MAX_WARNINGS = 100, 1_000
 VIOLATED = ConstraintViolation.code
 
 
@@ -254,7 +254,7 @@ class Warnings:
         """The warnings as JSON, each with the indexes of the entities it is about."""
         documents = [
             {**notice.dump(), "entity_type": entity_type, "items": items}
-            for (entity_type, notice), items in islice(self._items.items(), MOST_WARNINGS)
+            for (entity_type, notice), items in islice(self._items.items(), MAX_WARNINGS)
         ]
         more = len(self._items) - len(documents)
         if more:
@@ -301,7 +301,7 @@ def refusal(issues: list[Issue]) -> BadRequest:
     """The error that refuses a request, with every reason."""
     first = issues[0]
     kind = ConstraintViolation if first.code == VIOLATED else StoreResolutionFailed
-    documents = [msgspec.to_builtins(issue) for issue in issues[:MOST_ISSUES]]
+    documents = [msgspec.to_builtins(issue) for issue in issues[:MAX_ISSUES]]
     facts: dict[str, Any] = {"item": first.item, "issues": documents, "issues_count": len(issues)}
     if first.field is not None:
         facts |= {"field": first.field, "constraint": first.constraint, "constraint_value": first.constraint_value}

@@ -25,7 +25,7 @@ from headrace.schema.entity.nodes import (
     ReducerConfig,
     Schema,
 )
-from headrace.schema.entity.readers import CONVERTER_MISMATCH, DANGLING, INVALID, MOST_FIELDS
+from headrace.schema.entity.readers import CONVERTER_MISMATCH, DANGLING, INVALID, MAX_FIELDS
 from headrace.schema.entity.versions import (
     Bump,
     Difference,
@@ -230,8 +230,8 @@ def _check_names(base: Definition, update: TypeUpdate, location: Location) -> No
             location.at("fields_to_remove").at(number).refuse(INVALID, f"{name!r} is to be added and to be removed")
     fields = {**added, **base.fields}
     remaining = {name: field for name, field in fields.items() if name not in update.fields_to_remove}
-    if len(remaining) > MOST_FIELDS:
-        location.at("fields_to_add").refuse(INVALID, f"a definition has at most {MOST_FIELDS} fields")
+    if len(remaining) > MAX_FIELDS:
+        location.at("fields_to_add").refuse(INVALID, f"a definition has at most {MAX_FIELDS} fields")
     if not remaining:
         location.at("fields_to_remove").refuse(INVALID, "at least one field must remain")
     for number, addition in enumerate(update.converters_to_add):

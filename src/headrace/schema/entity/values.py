@@ -207,7 +207,7 @@ UNFIT: Any = object()
 #: The start of the year 2100: what lies beyond is no moment in this unit.
 LAST_MS = 4_102_444_800_000
 #: Longer texts are no numbers that anybody wrote.
-MOST_DIGITS = 400
+MAX_DIGITS = 400
 
 _EPOCH = datetime(1970, 1, 1)  # of UTC; none of the arithmetic needs a zone
 _NUMBER = re.compile(r"[+-]?[0-9]+(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][+-]?[0-9]+)?")
@@ -256,7 +256,7 @@ def decimal(value: float) -> str:
 
 
 def _number(text: str) -> int | float | None:
-    match = _NUMBER.fullmatch(text.strip()) if len(text) <= MOST_DIGITS else None
+    match = _NUMBER.fullmatch(text.strip()) if len(text) <= MAX_DIGITS else None
     if match is None:
         return None
     if match["fraction"] is None and match["exponent"] is None:

@@ -7,11 +7,13 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from headrace.types import FieldType
+
 #: How deep an expression may be nested.
-DEEPEST = 512
+MAX_DEPTH = 512
 
 #: The types of the fields of events and rows.
-Type: TypeAlias = Literal["str", "f64", "i64", "bool", "bytes", "datetime"]
+Type: TypeAlias = FieldType
 Scalar: TypeAlias = str | int | float | bool | None
 
 T = TypeVar("T")

@@ -41,7 +41,7 @@ TYPES = ("string", "number", "integer", "boolean", "null", "object", "array")
 FIRST_MILLIS, LAST_MILLIS = -62_167_219_200_000, 253_402_300_799_999
 
 #: What is longer is not spelled out.
-MOST_DIGITS = 4_300
+MAX_DIGITS = 4_300
 
 Conversion = Callable[[Value], Raw]
 
@@ -124,14 +124,14 @@ def _string_to_int(text: str) -> int:
     match = _LEADING_INTEGER.match(text)
     if match is None:
         raise ValueError("the text does not begin with an integer")
-    if len(match[2]) > MOST_DIGITS:
-        raise ValueError(f"the integer has more than {MOST_DIGITS} digits")
+    if len(match[2]) > MAX_DIGITS:
+        raise ValueError(f"the integer has more than {MAX_DIGITS} digits")
     return int(match[1] + match[2])
 
 
 def _int_to_string(value: float | Decimal) -> str:
     digits = _Digits.of(value)
-    return digits.spelled_out() if digits.point <= MOST_DIGITS else text_of(value)
+    return digits.spelled_out() if digits.point <= MAX_DIGITS else text_of(value)
 
 
 def _rfc3339_to_unix_millis(text: str) -> int:

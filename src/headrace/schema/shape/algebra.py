@@ -29,7 +29,7 @@ from headrace.schema.shape.model import (
     Text,
 )
 
-MOST = 48
+MAX_ALTERNATIVES = 48
 """How many alternatives are kept apart."""
 
 
@@ -58,7 +58,7 @@ def gather(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...]:
         check_deadline()
         if alternative not in distinct:
             distinct.append(alternative)
-    if len(distinct) <= MOST:
+    if len(distinct) <= MAX_ALTERNATIVES:
         return tuple(distinct)
     kinds = {alternative.kind: alternative for alternative in reversed(distinct)}
     return tuple(reduce(join, [candidate for candidate in distinct if candidate.kind == kind]) for kind in kinds)
@@ -197,7 +197,7 @@ def _join_arrays(left: Array, right: Array) -> Array:
     )
 
 
-DEPTH = 3
+MAX_DEPTH = 3
 """How deep a proof of emptiness looks."""
 
 
@@ -218,12 +218,12 @@ def child(alternative: Alternative, name: str) -> Member:
     return Member(NOTHING)
 
 
-def vacant(shape: Shape, depth: int = DEPTH) -> bool:
+def vacant(shape: Shape, depth: int = MAX_DEPTH) -> bool:
     """Whether no value is of this shape, as far as can be shown by looking a few levels deep."""
     return depth > 0 and all(empty(alternative, depth) for alternative in shape.alternatives)
 
 
-def empty(alternative: Alternative, depth: int = DEPTH) -> bool:
+def empty(alternative: Alternative, depth: int = MAX_DEPTH) -> bool:
     """Whether the alternative holds no value, likewise."""
     check_deadline()
     if isinstance(alternative, Object):
@@ -261,7 +261,7 @@ def meet_shapes(left: Shape, right: Shape) -> Shape:
 def meet_all(left: Alternatives, right: Alternatives) -> Alternatives:
     """What is of one alternative here and of one there; the left ones alone where that would be too many."""
     both = [met for alternative in left for other in right if (met := meet(alternative, other)) is not None]
-    return tuple(both) if len(both) <= MOST else left
+    return tuple(both) if len(both) <= MAX_ALTERNATIVES else left
 
 
 def meet(left: Alternative, right: Alternative) -> Alternative | None:
@@ -287,7 +287,7 @@ def meet(left: Alternative, right: Alternative) -> Alternative | None:
 
 def apart(alternative: Alternative, shape: Shape) -> bool:
     """Whether no value of the alternative is of the shape, as far as can be shown."""
-    return all((both := meet(alternative, other)) is None or empty(both, DEPTH) for other in shape.alternatives)
+    return all((both := meet(alternative, other)) is None or empty(both, MAX_DEPTH) for other in shape.alternatives)
 
 
 def _meet_numbers(left: Number, right: Number) -> Number | None:

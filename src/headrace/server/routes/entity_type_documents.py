@@ -11,7 +11,8 @@ from headrace.engine.entities.types import journal
 from headrace.engine.entities.types.entity_types import Outcome
 from headrace.schema.entity.plan import refusal
 from headrace.server.http.starlette_json import json_response
-from headrace.storage.entity_types import EntityChangeRow, SchemaRow
+from headrace.storage.entity_types import SchemaRow
+from headrace.storage.journals import EntityChangeRow
 from headrace.types import rfc3339
 
 

@@ -20,7 +20,7 @@ from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.http.starlette_json import json_response, read_json, require_json
 from headrace.server.routes.entities import admit, user_of
 from headrace.server.routes.entity_relations import EntityChangeBody
-from headrace.storage.erasures import ErasureRow
+from headrace.storage.background_requests import ErasureRow
 from headrace.types import rfc3339
 
 LISTED, MOST_LISTED = 50, 500

@@ -18,7 +18,7 @@ from headrace.errors import BatchTooLarge
 from headrace.reduce.features.replay import Question
 from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.http.starlette_json import json_response, read_json, require_json
-from headrace.storage.histories import HistoryRow
+from headrace.storage.background_requests import HistoryRow
 from headrace.types import parse_timestamp_us, rfc3339
 
 HISTORY = "/v1/tables/{table}/history"

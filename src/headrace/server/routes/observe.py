@@ -99,7 +99,7 @@ class Observer:
             None
             if stream is None
             else Seeker(self._engine.caches.archive, stream, most, (window[0], window[1]), deadline)
-            for stream, most in ((events, question.most_events), (traces, question.most_spans))
+            for stream, most in ((events, question.max_events), (traces, question.max_spans))
         ]
         seqs = look_up(seekers[0], seekers[1], question.by, question.id)
         return _document(question, seekers[0], seekers[1], seqs)
@@ -117,7 +117,7 @@ def _document(
     question: RequestQuestion, events: Seeker | None, traces: Seeker | None, request_ids: list[str]
 ) -> dict[str, Any]:
     logged = [] if events is None else events.events()
-    trace = Trace([] if traces is None else list(traces.found.values()))
+    trace = Trace([] if traces is None else list(traces.events_by_seq.values()))
     first = next(iter(request_ids), None)
     chosen = primary([event for _, event in logged], first)
     root = None if trace.root is None else trace.spans[trace.root]
@@ -167,7 +167,7 @@ def _warnings(events: Seeker | None, traces: Seeker | None, trace: Trace) -> lis
         if seeker is None:
             continue
         covered = seeker.coverage()
-        if not seeker.found:
+        if not seeker.events_by_seq:
             warnings.append(f"no {what} were found in {seeker.stream.name}")
         if covered["limit_reached"]:
             warnings.append(f"there are more {what} than were asked for")

@@ -92,8 +92,8 @@ class OtlpRoutes:
 
         append = Append(stream, taken.joined, taken.spans, done, PLAIN)
         registry = stream.head.registry
-        if registry is not None and registry.guaranteed and registry.hook is hook:
-            append.seen_by = registry
+        if registry is not None and registry.skips_validation and registry.hook is hook:
+            append.validated_by = registry
         if registry is not None and len(taken.joined) > LONG_BYTES:
             await self._engine.computing.run(append.size, registry.admit, append)
         self._engine.log.append(append)

@@ -76,7 +76,7 @@ class PushRoute:
             filled = body if kind is None or not kind.normalises else kind.normalise(body, PLAIN)
             if registry.fitting(filled) == 1:
                 append = Append(stream, filled, 1, self._when_pushed, PLAIN, request.exchange)
-                append.seen_by, append.original = registry, body
+                append.validated_by, append.original = registry, body
                 self._log.append(append)
                 return
         self._check_and_append(request, stream, 0)
@@ -143,7 +143,7 @@ class PushRoute:
 
     def _append_of(self, request: Request, stream: Stream, events: _CheckedEvents, tries: int) -> Append:
         append = Append(stream, events.joined, events.count, self._when_settled, PLAIN, _Pushed(request, events, tries))
-        append.seen_by = events.registry
+        append.validated_by = events.registry
         return append
 
     def _append(self, append: Append) -> None:

@@ -25,7 +25,7 @@ from headrace.server.http import parameters
 from headrace.server.http.auth import Principal
 from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.http.starlette_json import Body, json_response, read_json, require_json
-from headrace.storage.feature_registry import FeatureRegistryRow
+from headrace.storage.journals import FeatureRegistryRow
 from headrace.types import rfc3339
 
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -20,7 +20,7 @@ from headrace.server.http.exchange import Reply
 from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.http.request import Request
 from headrace.server.routes.streams import refuse_owned
-from headrace.storage.verifications import VerificationRow
+from headrace.storage.background_requests import VerificationRow
 from headrace.types import JSON, json_fault, rfc3339
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}

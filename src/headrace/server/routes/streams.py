@@ -150,9 +150,9 @@ class StreamRoutes:
             self._refuse(stream, terms, request.exchange, refusal)
 
     def _make_append(self, request: Request, stream: Stream, terms: Terms) -> Append:
-        body, count, seen_by = self._entries(stream, request.head, request.body)
+        body, count, validated_by = self._entries(stream, request.head, request.body)
         append = Append(stream, body, count, self._when_appended, terms, request.exchange)
-        append.seen_by = seen_by
+        append.validated_by = validated_by
         return append
 
     def _submit(self, append: Append) -> None:

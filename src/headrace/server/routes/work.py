@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
-from headrace.engine.derive.lease_scheduler import MOST_UNITS
+from headrace.engine.derive.lease_scheduler import MAX_UNITS
 from headrace.engine.derive.work_overview import Overview
 from headrace.errors import BadRequest
 from headrace.reduce.work_units import JOBS, JobName, Result, Text
@@ -32,7 +32,7 @@ class LeaseBody(msgspec.Struct, forbid_unknown_fields=True):
     worker: Text
     host: Text | None = None
     master: Text | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_UNITS)] = MOST_UNITS
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_UNITS)] = MAX_UNITS
     jobs: Annotated[list[JobName], msgspec.Meta(min_length=1)] | None = None
 
 
@@ -48,7 +48,7 @@ class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
     """What became of some units."""
 
     token: Whole
-    results: Annotated[list[Result], msgspec.Meta(max_length=MOST_UNITS)]
+    results: Annotated[list[Result], msgspec.Meta(max_length=MAX_UNITS)]
 
 
 class LeaseReleaseBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -195,7 +195,7 @@ class FragmentCandidates:
                 return None
             for row in rows:
                 if row is not None:
-                    fragments = reducer.merge(fragments, row)
+                    fragments = reducer.merge_both(fragments, row)
             await asyncio.sleep(0)
         return fragments
 

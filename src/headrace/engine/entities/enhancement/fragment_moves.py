@@ -22,9 +22,9 @@ from headrace.schema.entity.observation import MIGRATED, Kind, Observation, obse
 from headrace.schema.entity.request import EntityOutcome, Warnings
 from headrace.schema.entity.values import Limits
 from headrace.schema.entries import entries_of
+from headrace.storage.background_requests import Erasures
 from headrace.storage.database import Connection
 from headrace.storage.entities import Aliases, Entities
-from headrace.storage.erasures import Erasures
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments

@@ -29,12 +29,12 @@ from headrace.extract.erasure import Targets
 from headrace.schema.entity.observation import decode, tombstone
 from headrace.schema.entity.request import ADDRESSED
 from headrace.schema.entries import entries_of
+from headrace.storage.background_requests import RUNNING, ErasureRow, Erasures
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe, Idempotency
 from headrace.storage.derived import Companions, States
 from headrace.storage.entities import Aliases, Entities, Sources
-from headrace.storage.entity_types import EntityChangeRow, EntityChanges
-from headrace.storage.erasures import RUNNING, ErasureRow, Erasures
+from headrace.storage.journals import EntityChangeRow, EntityChanges
 from headrace.storage.streams import LIVE
 from headrace.storage.wal import Entries, Wal
 

@@ -36,10 +36,10 @@ from headrace.engine.runtime.background import BackgroundLoop, RepeatedWarning
 from headrace.errors import HeadraceError, NotFound
 from headrace.extract.erasure import ErasureMask, Masks, Targets, load
 from headrace.storage import database
+from headrace.storage.background_requests import OFFERED, RUNNING, ErasureRow, Erasures
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States
 from headrace.storage.entities import Aliases
-from headrace.storage.erasures import OFFERED, RUNNING, ErasureRow, Erasures
 from headrace.storage.published import Published
 from headrace.storage.streams import Streams
 from headrace.storage.work import Work

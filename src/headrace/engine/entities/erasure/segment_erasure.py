@@ -22,8 +22,8 @@ from headrace.format.manifest import Segment, segment_entry
 from headrace.format.object_names import SEGMENTS, name_hash, parse_segment_key, range_name, segment_key, segment_name
 from headrace.format.segment.reader import SegmentReader
 from headrace.reduce.work_units import Source, Unit
+from headrace.storage.background_requests import OFFERED, ErasureRow, Erasures
 from headrace.storage.database import Connection
-from headrace.storage.erasures import OFFERED, ErasureRow, Erasures
 from headrace.storage.files import open_private
 from headrace.storage.published import Placed, Published
 from headrace.storage.streams import LIVE, StreamRow, Streams

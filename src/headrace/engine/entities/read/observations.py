@@ -21,9 +21,9 @@ from headrace.engine.runtime.connection_pool import ConnectionPool
 from headrace.errors import EntityNotFound
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entries import entries_of
+from headrace.storage.background_requests import Erasures
 from headrace.storage.database import Connection
 from headrace.storage.entities import Aliases, Entities, EntityRow, SplitRow
-from headrace.storage.erasures import Erasures
 from headrace.storage.published import Placed, Published
 from headrace.storage.wal import Entries, Wal, WalKeys
 

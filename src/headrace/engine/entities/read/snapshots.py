@@ -23,13 +23,13 @@ from headrace.errors import EntityNotFound, NotFound, UnknownEntityType
 from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.policies.build import SHAPES
 from headrace.reduce.policies.definition import TypeDefinition
-from headrace.reduce.policies.reducer import EVERYONE, EntityState, TypeReducer, life_of
-from headrace.reduce.policies.snapshot import Snapshot
+from headrace.reduce.policies.reducer import EVERYONE, EntityState, Snapshot, TypeReducer, life_of
 from headrace.schema.entity.nodes import ReducerConfig, Schema
 from headrace.schema.entity.versions import parse_version
 from headrace.storage.database import Connection
 from headrace.storage.derived import States
-from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry
+from headrace.storage.entity_types import EVERYBODY, SchemaRegistry
+from headrace.storage.journals import EntityChanges
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 
@@ -269,7 +269,7 @@ class Snapshots:
                 row = rows[0] if rows else None
                 for other in rows[1:]:
                     row = reducer.merge(row, other)
-                return EntityAnswer(view, reducer.finish(row, view.life, view.schema), True)
+                return EntityAnswer(view, reducer.finish(row, life=view.life, schema=view.schema), True)
         cached = None if view.query.is_past else self.rows.get(_cache_key(view))
         if cached is None or cached.through != view.head.next_seq:
             raise NotReady
@@ -319,7 +319,7 @@ class Snapshots:
                 if query.at_ingested_us is not None and at_us > query.at_ingested_us:
                     continue
                 if reducer.place(observation) is not None:
-                    row = reducer.fold(row, observation, at_us // 1000, seq)
+                    row = reducer.fold(row, at_us // 1000, seq, observation)
         return row
 
 
@@ -328,7 +328,7 @@ def _reducer(view: EntityView) -> TypeReducer:
 
 
 def _finish(view: EntityView, row: EntityState | None) -> EntityAnswer:
-    return EntityAnswer(view, _reducer(view).finish(row, EVERYONE, view.schema), False)
+    return EntityAnswer(view, _reducer(view).finish(row, schema=view.schema), False)
 
 
 def _cache_key(view: EntityView) -> tuple[Any, ...]:

@@ -27,7 +27,8 @@ from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
 from headrace.schema.plan import Plan, Refusal
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities
-from headrace.storage.entity_types import EVERYBODY, EntityChangeRow, EntityChanges, SchemaRegistry, SchemaRow
+from headrace.storage.entity_types import EVERYBODY, SchemaRegistry, SchemaRow
+from headrace.storage.journals import EntityChangeRow, EntityChanges
 from headrace.storage.streams import LIVE
 from headrace.types import Clock
 
@@ -139,7 +140,7 @@ class EntityTypes:
 
     def history(self, entity_type: str, user_id: str, after: int, limit: int) -> list[EntityChangeRow]:
         """Changes of a type that concern a user, in order."""
-        return self._journal.page(entity_type, user_id, after, limit)
+        return self._journal.page_of(entity_type, user_id, after, limit)
 
     # -- change
 

@@ -22,7 +22,8 @@ from headrace.engine.registry.registry_change import (
 )
 from headrace.errors import AliasTaken, Conflict
 from headrace.storage.enhancements import Enhancements
-from headrace.storage.entity_types import EntityChangeRow, EntityChanges, SchemaRegistry, SchemaRow
+from headrace.storage.entity_types import SchemaRegistry, SchemaRow
+from headrace.storage.journals import EntityChangeRow, EntityChanges
 from headrace.storage.streams import DELETED, LIVE
 from headrace.types import JSON
 

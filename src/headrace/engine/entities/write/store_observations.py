@@ -22,9 +22,9 @@ from headrace.schema.entity.nodes import Notice
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.request import Issue, refusal
 from headrace.schema.problem import RequestProblem
+from headrace.storage.background_requests import Erasures
 from headrace.storage.dedupe import Answered, Dedupe, Idempotency
 from headrace.storage.entities import Entities, SourceRange, Sources
-from headrace.storage.erasures import Erasures
 from headrace.storage.streams import LIVE
 
 

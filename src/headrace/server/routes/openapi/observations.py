@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.schema.entity.nodes import SOURCE_KINDS
-from headrace.schema.entity.request import MOST_CHARACTERS, MOST_ENTITIES, PRINTABLE
+from headrace.schema.entity.request import MAX_CHARACTERS, MAX_ENTITIES, PRINTABLE
 from headrace.server.routes.observations import MOST_FIELDS
 from headrace.server.routes.openapi.words import (
     COUNTER,
@@ -26,7 +26,7 @@ from headrace.server.routes.openapi.words import (
     record,
 )
 
-NAME: Node = {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS, "pattern": PRINTABLE}
+NAME: Node = {"type": "string", "minLength": 1, "maxLength": MAX_CHARACTERS, "pattern": PRINTABLE}
 _FOR = either({**USER, "pattern": PRINTABLE})
 _SAYING: dict[str, Node] = {
     "observed_at": either(MOMENT),
@@ -48,7 +48,7 @@ ENTITY: Node = {
 }
 REQUEST = closed_record(
     "entities",
-    entities={"type": "array", "minItems": 1, "maxItems": MOST_ENTITIES, "items": ENTITY},
+    entities={"type": "array", "minItems": 1, "maxItems": MAX_ENTITIES, "items": ENTITY},
     **_SAYING,
     commit=FLAG,
     user_id=_FOR,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.engine.derive.lease_scheduler import MOST_UNITS
+from headrace.engine.derive.lease_scheduler import MAX_UNITS
 from headrace.reduce.work_units import JOBS
 from headrace.schema.trial import MOST_NAMED, MOST_TEXT
 from headrace.server.routes.openapi.words import (
@@ -185,7 +185,7 @@ WORK_PATHS: Node = {
             worker=NAME,
             host=either(NAME),
             master=either(NAME),
-            limit={"type": "integer", "minimum": 1, "maximum": MOST_UNITS, "default": MOST_UNITS},
+            limit={"type": "integer", "minimum": 1, "maximum": MAX_UNITS, "default": MAX_UNITS},
             jobs=either({"type": "array", "items": JOB, "minItems": 1}),
         ),
         s200=answer("units, or none where nothing is due", LEASED),
@@ -202,7 +202,7 @@ WORK_PATHS: Node = {
         "Report results; repeated, they change nothing",
         "409",
         closed_record(
-            "token results", token=COUNTER, results={"type": "array", "items": RESULT, "maxItems": MOST_UNITS}
+            "token results", token=COUNTER, results={"type": "array", "items": RESULT, "maxItems": MAX_UNITS}
         ),
         s200=answer("how each unit ended", record(lease=record(**LASTS), results={"type": "array", "items": SETTLED})),
     ),
