@@ -123,7 +123,7 @@ class Engine:
         try:
             with database.using(Path(engine._reader.filename)):
                 await asyncio.to_thread(engine._recover)
-                engine._has_companions = Companions(engine._reader).are_there()
+                engine._has_companions = Companions(engine._reader).exist()
                 engine.work.restore_workers()
         except BaseException:
             engine._release()

@@ -22,7 +22,7 @@ from headrace.format.state import State
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp, States, companion_object_keys
 from headrace.storage.derived import state_object_keys as state_keys
-from headrace.storage.published import DeletedStream, Placed, Published
+from headrace.storage.published import DeletedStream, Published, SegmentObject
 from headrace.storage.registries import Registries, RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
 from headrace.storage.work import Work
@@ -47,8 +47,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     producers: dict[str, tuple[int, int]]
     revisions: list[RegistryRow]
     #: Those that still hold something anyone can read, and those that do not any more.
-    segments: list[Placed]
-    dropped: list[Placed]
+    segments: list[SegmentObject]
+    dropped: list[SegmentObject]
     lineage: tuple[tuple[str, int], ...]
     forks: list[tuple[int, int]]
     #: Those that count, those that do not any more, and what says that these are all.
@@ -105,11 +105,13 @@ def take_snapshot(connection: Connection, stream: int, now_us: int) -> Snapshot 
         connection.execute("COMMIT")
 
 
-def _split_needed(streams: Streams, row: StreamRow, segments: list[Placed]) -> tuple[list[Placed], list[Placed]]:
+def _split_needed(
+    streams: Streams, row: StreamRow, segments: list[SegmentObject]
+) -> tuple[list[SegmentObject], list[SegmentObject]]:
     """Segments that are retained or that forks read, and the others."""
     needed = read_by_forks(streams, row.id) if segments and segments[0].segment.end_seq <= row.first_seq else []
 
-    def is_needed(candidate: Placed) -> bool:
+    def is_needed(candidate: SegmentObject) -> bool:
         first, end = candidate.segment.first_seq, candidate.segment.end_seq
         return end > row.first_seq or any(a < end and first < b for a, b in needed)
 
@@ -179,7 +181,7 @@ class Built(NamedTuple):
 class Swaps(NamedTuple):
     """Segments that were written anew, with those whose place they take, and how many more there are to rewrite."""
 
-    made: list[tuple[Placed, Segment]]
+    made: list[tuple[SegmentObject, Segment]]
     #: Those of them that are not in the store yet.
     built: list[Built]
     left: int
@@ -203,7 +205,7 @@ class Publication(NamedTuple):
     generation: int
     manifest_bytes: int
     built: list[Built]
-    replaced: Placed | None
+    replaced: SegmentObject | None
     swaps: Swaps = Swaps([], [], 0)
 
 

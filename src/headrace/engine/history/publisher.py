@@ -36,7 +36,7 @@ from headrace.storage.derived import state_object_keys as state_keys
 from headrace.storage.files import make_directories
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
-from headrace.storage.published import DeletedStream, Placed, Published
+from headrace.storage.published import DeletedStream, Published, SegmentObject
 from headrace.storage.segments import Segments
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
@@ -107,7 +107,7 @@ class Publisher:
         self._segments.adopt(built.path, built.segment)
 
     def _announce(
-        self, snapshot: Snapshot, built: list[Built], replaced: Placed | None, swaps: Swaps
+        self, snapshot: Snapshot, built: list[Built], replaced: SegmentObject | None, swaps: Swaps
     ) -> tuple[int, int]:
         """Create the next manifest; answers its generation and its size.
 

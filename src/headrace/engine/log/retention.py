@@ -25,7 +25,7 @@ from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError
 from headrace.storage.background_requests import KEPT, KEPT_US, Verifications
 from headrace.storage.dedupe import Dedupe, Idempotency
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.streams import DELETED, LIVE, Streams
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Steps
@@ -177,7 +177,7 @@ def _first_kept(wal: Wal, published: Published, stream: Stream, head: Head, step
         kept_ms = next(kept for since, kept in reversed(steps) if since <= seq)
         return NEVER_US if kept_ms is None else now_us - kept_ms * 1000
 
-    def kept(owner: int) -> Placed | None:
+    def kept(owner: int) -> SegmentObject | None:
         first = published.first_from(owner, us=since_us(head.next_seq))
         start = head.next_seq if first is None else first.segment.first_seq
         segments = published.following(owner, start, head.next_seq)
@@ -197,7 +197,7 @@ def _first(
     published: Published,
     stream: Stream,
     head: Head,
-    kept: Callable[[int], Placed | None],
+    kept: Callable[[int], SegmentObject | None],
     reached: Callable[[Entries], bool],
 ) -> RetainedStart:
     """The first segment that is kept, or else the first row of the log for which ``reached`` holds."""

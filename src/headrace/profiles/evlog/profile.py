@@ -124,11 +124,11 @@ def _read(part: Part) -> Settings:
     if not part.knows(("redactKeys", "correlation", "observability")):
         return {}
     settings: Settings = {}
-    if part["redactKeys"].is_given:
+    if part["redactKeys"].is_present:
         settings["redactKeys"] = read_words(part["redactKeys"], lowercase=True, refused=_ENVELOPE)
-    if part["correlation"].is_given:
+    if part["correlation"].is_present:
         settings["correlation"] = _correlation(part["correlation"])
-    if part["observability"].is_given:
+    if part["observability"].is_present:
         settings["observability"] = read_counterpart(part["observability"], "tracesStream")
     return settings
 
@@ -137,10 +137,10 @@ def _correlation(part: Part) -> Settings:
     if not part.knows(("requestIdFields", "traceContextFields", "parseTraceparent")):
         return {}
     settings: Settings = {name: read_words(part[name]) for name in part.value if name.endswith("Fields")}
-    for element in part["traceContextFields"].elements() if part["traceContextFields"].is_given else ():
+    for element in part["traceContextFields"].elements() if part["traceContextFields"].is_present else ():
         if isinstance(element.value, str) and element.value.strip().rpartition(".")[2] not in _ENDS:
             element.note(f"must end in one of {', '.join(_ENDS)}")
-    if part["parseTraceparent"].is_given:
+    if part["parseTraceparent"].is_present:
         settings["parseTraceparent"] = part["parseTraceparent"].flag()
     return settings
 

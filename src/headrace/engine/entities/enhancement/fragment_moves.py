@@ -107,7 +107,7 @@ def _follow_splits(connection: Connection, values: list[FragmentValue]) -> list[
         fragment._replace(entity_id=moved.get((fragment.entity_id, fragment.origin.id), fragment.entity_id))
         for fragment in values
     ]
-    existing = Entities(connection).known(list({fragment.entity_id for fragment in followed}))
+    existing = Entities(connection).existing(list({fragment.entity_id for fragment in followed}))
     return [fragment for fragment in followed if fragment.entity_id in existing]
 
 

@@ -19,7 +19,7 @@ from headrace.storage.database import Connection
 from headrace.storage.dedupe import Idempotency
 from headrace.storage.derived import Companions, States
 from headrace.storage.entities import Aliases, SourceRange, Sources
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 
@@ -163,7 +163,7 @@ def _read(observations: Observations, targets: Targets) -> Iterator[StoredObserv
         yield from (stored for stored in observations.read(key) if targets.take(stored.seq, stored.observation))
 
 
-def _count_within(seqs: list[int], placed: Placed) -> int:
+def _count_within(seqs: list[int], placed: SegmentObject) -> int:
     return sum(placed.segment.first_seq <= seq < placed.segment.end_seq for seq in seqs)
 
 
@@ -172,7 +172,7 @@ def _log_rows(connection: Connection, stream: Stream, head: Head, targets: Targe
     return len({row.seq for key in targets.keys for row in wal.scan_key(stream.id, key, 0, head.next_seq)})
 
 
-def _companions(connection: Connection, stream: Stream, segments: list[Placed]) -> list[AffectedObject]:
+def _companions(connection: Connection, stream: Stream, segments: list[SegmentObject]) -> list[AffectedObject]:
     return [
         AffectedObject(companion.name, sum(part.bytes for part in companion.parts.values()))
         for companion in Companions(connection).listed(stream.id)

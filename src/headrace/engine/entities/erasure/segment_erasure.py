@@ -25,7 +25,7 @@ from headrace.reduce.work_units import Source, Unit
 from headrace.storage.background_requests import OFFERED, ErasureRow, Erasures
 from headrace.storage.database import Connection
 from headrace.storage.files import open_private
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.work import UnitRow, Work
 
@@ -106,7 +106,7 @@ class ErasePlanner(JobPlanner):
                 if first not in taken | resting:
                     yield PlannedUnit(self._unit(stream, placed), stream.id, first in lost)
 
-    def remaining(self, row: ErasureRow, stream: StreamRow) -> list[Placed]:
+    def remaining(self, row: ErasureRow, stream: StreamRow) -> list[SegmentObject]:
         """The segments of the plan of an erasure that are not rewritten yet."""
         names = {affected.name for affected in decoding.decode(row.plan, ErasurePlan).segments}
         listed = self._published.following(stream.id, 0, stream.next_seq)
@@ -116,7 +116,7 @@ class ErasePlanner(JobPlanner):
             if placed.segment.name in names and self._erasures.rewritten(stream.id, placed.segment.name) is None
         ]
 
-    def _unit(self, stream: StreamRow, placed: Placed) -> Unit:
+    def _unit(self, stream: StreamRow, placed: SegmentObject) -> Unit:
         segment, unique = placed.segment, secrets.token_hex(6)
         targets = [load(erasure.targets) for erasure in self._erasures.running(stream.id)]
         name = range_name(segment.first_seq, segment.count, unique)
@@ -169,7 +169,9 @@ class SegmentEraser:
                     left += 1
         return swaps._replace(left=left)
 
-    def _rewritten_by_worker(self, snapshot: Snapshot, placed: Placed, targets: Sequence[Targets]) -> Segment | None:
+    def _rewritten_by_worker(
+        self, snapshot: Snapshot, placed: SegmentObject, targets: Sequence[Targets]
+    ) -> Segment | None:
         """The segment that a worker has rewritten; None where there is none, or it holds erased observations."""
         row = snapshot.row
         rewritten = self._erasures.rewritten(row.id, placed.segment.name)

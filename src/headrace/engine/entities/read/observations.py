@@ -24,7 +24,7 @@ from headrace.schema.entries import entries_of
 from headrace.storage.background_requests import Erasures
 from headrace.storage.database import Connection
 from headrace.storage.entities import Aliases, Entities, EntityRow, SplitRow
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.wal import Entries, Wal, WalKeys
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Observations:
         for row in rows:
             yield from _of_row(row, entity_id, start, stop)
 
-    def _find(self, key: str, start: int, stop: int) -> tuple[list[Placed], list[Entries]]:
+    def _find(self, key: str, start: int, stop: int) -> tuple[list[SegmentObject], list[Entries]]:
         """The segments that may hold a key, and the rows of the log after them, in one transaction."""
         self._connection.execute("BEGIN")
         try:
@@ -208,7 +208,7 @@ class Observations:
                 rows += [] if row is None else [row]
         return rows
 
-    def _of_segment(self, placed: Placed, key: str, start: int, stop: int) -> Iterator[StoredObservation]:
+    def _of_segment(self, placed: SegmentObject, key: str, start: int, stop: int) -> Iterator[StoredObservation]:
         with self._segments().open(placed.key, placed.segment) as reader:
             for seq, at_us, payload in reader.having(start, stop, key):
                 observation = decode(payload)
