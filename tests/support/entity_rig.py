@@ -69,7 +69,7 @@ class Entities(Pipelines):
     def store(self, *entities: dict[str, Any], user: str = USER, after_s: float = 1.0, **terms: Any) -> list[Any]:
         """Store entities in one request, some time after the last; answers what became of each."""
         self.clock.us += round(after_s * SECOND_US)
-        asked = request.read(msgspec.json.encode({"entities": list(entities), **terms}), user)
+        asked = request.read_store_request(msgspec.json.encode({"entities": list(entities), **terms}), user)
         answer: list[Any] = msgspec.json.decode(self.run(self._store(asked)).body)["entities"]
         return answer
 

@@ -17,13 +17,13 @@ from headrace.profiles.definition import Definition, Settings, read_counterpart,
 from headrace.profiles.evlog.envelope import DEFAULTS, KEYS, SCHEMA, Envelope
 from headrace.profiles.evlog.fast_path import FastPath
 from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
-from headrace.profiles.hook import AppendHook, refusal
+from headrace.profiles.hook import AppendHook, refuse_entries
 from headrace.profiles.redaction import is_among
 from headrace.query.document_reader import Part
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.entries import Failure
-from headrace.schema.routing_key import MAX_FAILURES, MAX_KEY_BYTES
+from headrace.schema.routing_key import MAX_KEY_BYTES
 from headrace.types import rfc3339
 
 _CANONICAL = decoding.make_decoder(list[Envelope])
@@ -85,7 +85,7 @@ class EvlogHook(AppendHook):
         values, failures = entries.read(joined)
         failures += [Failure(n, "", "is no object") for n, value in enumerate(values) if type(value) is not dict]
         if failures:
-            raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
+            refuse_entries(failures)
         if self._fast_path.curious:
             self._fast_path.learn(values)
         envelope = self._normaliser.envelope

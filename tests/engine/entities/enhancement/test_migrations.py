@@ -70,7 +70,7 @@ def test_no_value_comes_back_that_was_erased_while_it_was_moved(rig: Growing, mo
         reads.append(len(found.values))
         if len(reads) == 1:
             await begin(gone, "local")
-            asked = request.read(
+            asked = request.read_store_request(
                 msgspec.json.encode({"entities": [{"entity_type": "contact", "email": "a@x.y"}]}), "local"
             )
             await rig._store(asked)

@@ -275,7 +275,7 @@ def test_a_body_that_is_no_request_or_would_lose_something_is_refused(store: Sto
     from headrace.schema.entity import request
 
     with pytest.raises(BadRequest):
-        request.read(body, "local")
+        request.read_store_request(body, "local")
 
 
 def test_a_request_with_too_many_entities_is_refused(store: Store) -> None:

@@ -20,7 +20,7 @@ from headrace.schema.entity.accept import Splitter
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, of_scope
 from headrace.schema.entity.request import EntityOutcome, Warnings
-from headrace.schema.entity.values import Limits
+from headrace.schema.entity.values import ConstraintChecker
 from headrace.schema.entries import entries_of
 from headrace.storage.background_requests import Erasures
 from headrace.storage.database import Connection
@@ -132,7 +132,7 @@ class FragmentMove:
         """An observation for every value that fits."""
         entity_type = typed[self._entity_type]
         definition = entity_type.effective.schema.schema_definition
-        splitter, limits = Splitter(definition), Limits(definition)
+        splitter, limits = Splitter(definition), ConstraintChecker(definition)
         drafts = []
         for fragment in self._values:
             fields = splitter.split({fragment.key: fragment.value}).fields

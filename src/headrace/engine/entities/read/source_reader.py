@@ -15,7 +15,7 @@ from headrace.errors import NotFound, TooLarge
 from headrace.format.decoded_columns import DecodedCache
 from headrace.schema.entity.accept import rejoin_fragments
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.request import ADDRESSED, address
+from headrace.schema.entity.request import ADDRESSED, address_of_contents
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.entities import SourceRange, Sources
@@ -95,7 +95,7 @@ class SourceReader:
         entities = [entity for number in sorted(by_number) for entity in by_number[number]]
         complete = len(observations) == sum(source_range.range.count for source_range in parts)
         if is_addressed:
-            complete = address(entities, user_id) == source_id
+            complete = address_of_contents(entities, user_id) == source_id
         stored_at = rfc3339(min(source_range.range.at_us for source_range in parts))
         return SourceSummary(
             source_id,

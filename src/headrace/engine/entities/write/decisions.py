@@ -21,8 +21,8 @@ from headrace.schema.entity.observation import (
     observation_id,
     of_scope,
 )
-from headrace.schema.entity.request import EntityOutcome, Warnings, issues_of, refusal
-from headrace.schema.entity.values import UNFIT, VALIDATORS, Limits, Violation, convert_value
+from headrace.schema.entity.request import EntityOutcome, Warnings, list_issues, refusal
+from headrace.schema.entity.values import UNFIT, VALIDATORS, ConstraintChecker, Violation, convert_value
 from headrace.storage.dedupe import stored_key
 
 DecisionKind = Literal["correction", "deletion", "restoration"]
@@ -63,7 +63,7 @@ class StoreDecision:
         definition = entity_type.effective.schema.schema_definition
         values = _DecidedValues(definition, decision)
         if violations := values.violations(definition):
-            raise refusal(issues_of(Refused(violations, None), 0, decision.entity_type))
+            raise refusal(list_issues(Refused(violations, None), 0, decision.entity_type))
         warnings = Warnings()
         warnings.add(decision.entity_type, 0, values.notices)
         draft = _draft(decision, entity_type, values)
@@ -125,7 +125,7 @@ class _DecidedValues:
 
     def violations(self, definition: Definition) -> list[Violation]:
         """The violations of the schema; those of constraints that only warn become notices."""
-        limits = Limits(definition)
+        limits = ConstraintChecker(definition)
         declared = {name: value for name, value in self.fields.items() if value is not UNFIT}
         violations = limits.violations(declared)
         if not limits.rejects:
