@@ -17,7 +17,6 @@ import msgspec
 
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Chore
 from headrace.engine.log.stream import Stream
 from headrace.errors import CorruptData
 from headrace.format.decoded_columns import DecodedCache
@@ -222,15 +221,3 @@ def _read_runs(
 ) -> Iterator[EventRun]:
     head = stream.head
     return Events(connection, segments, DecodedCache(0), stream, head).runs(start, head.next_seq, _MAX_RUN_BYTES)
-
-
-class NotePublished(Chore):
-    """Notes that the store has every record of a journal up to a number."""
-
-    def __init__(self, journal: Journal[Any], until: int, done: Callable[[Any], None]) -> None:
-        super().__init__(done, size=100)
-        self.journal, self.until = journal, until
-
-    def perform(self, batch: Batch) -> None:
-        """Set the mark."""
-        self.journal.rows(batch.connection).note_published(self.until)
