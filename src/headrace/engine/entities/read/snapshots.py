@@ -42,8 +42,7 @@ _CachedTypes = dict[str, tuple[int, TypeDefinition]]
 
 def definition_of(kind: EntityType) -> TypeDefinition:
     """The definition of the states of a type."""
-    configs = {name: kind.config(name) for name in kind.lives()}
-    return TypeDefinition(kind.entity_type, ENTITIES + kind.entity_type, configs, kind.undone)
+    return TypeDefinition(kind.entity_type, ENTITIES + kind.entity_type, dict(kind.configs), kind.undone)
 
 
 class TypeDefinitions:
@@ -225,8 +224,8 @@ class Snapshots:
         head = stream.head
         kind = None if head.registry is None else head.registry.hook
         assert isinstance(kind, EntityType)
-        life = row.user_id if row.user_id in kind.lives() else EVERYONE
-        config = kind.config(life)
+        life = row.user_id if row.user_id in kind.configs else EVERYONE
+        config = kind.configs[life]
         if query.schema_version is None:
             effective = kind.effective(row.user_id)
             schema = None if effective is None else effective.schema
@@ -278,7 +277,7 @@ class Snapshots:
     def _may_use_states(self, view: EntityView) -> bool:
         if view.query.is_past or view.group.moved or view.group.since:
             return False
-        return view.query.schema_version is None or life_of(view.config) == life_of(view.kind.config(view.life))
+        return view.query.schema_version is None or life_of(view.config) == life_of(view.kind.configs[view.life])
 
     def _is_folded(self, generation: Generation, view: EntityView) -> bool:
         """Whether a generation is folded by the policies of a view."""
