@@ -78,7 +78,7 @@ def refuse_forked(streams: Streams, stream: int, entity_id: str) -> None:
 def find_targets(connection: Connection, entity_id: str, entity_type: str) -> Targets:
     """The observations of an entity, and of all that were merged into it, after splits."""
     aliases = Aliases(connection)
-    ids = tuple(aliases.below(entity_id))
+    ids = tuple(aliases.with_merged(entity_id))
     moved = sorted(aliases.moved(ids))
     moved_in = tuple((row.entity_id, row.observation_id) for row in moved if row.into_id in ids)
     moved_out = tuple((row.entity_id, row.observation_id) for row in moved if row.into_id not in ids)
