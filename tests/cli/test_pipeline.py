@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tests.conftest import ServerProcess
 
 COMMAND = [sys.executable, "-c", "from headrace.cli.main import main; main()"]
-PATIENCE_S = 30
 
 
 @pytest.fixture(scope="module")
