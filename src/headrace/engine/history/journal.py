@@ -118,7 +118,7 @@ class Journal(ABC, Generic[Row]):
     def streams(self, batch: Batch) -> Iterator[StreamRow]:
         """The streams that follow it."""
         after = 0
-        while rows := batch.streams.retained(after, _PAGE):
+        while rows := batch.streams.with_retention(after, _PAGE):
             yield from (row for row in rows if row.managed and row.name.startswith(self.stream_prefix))
             after = rows[-1].id
 
@@ -197,7 +197,7 @@ class Journal(ABC, Generic[Row]):
         return max(map(self.rows.number, stored), default=0)
 
     def verify(self, objects: Objects) -> JournalContents:
-        """Read every object of the store; each that is damaged or missing is told."""
+        """Read every object of the store; answers which are damaged or missing."""
         numbers, size, damage = set[int](), 0, list[CorruptData]()
         for info in objects.list(self.format.prefix):
             if self.format.number_of(info.key) is None:
