@@ -59,6 +59,12 @@ DECLARATIONS: Mapping[str, Declaration] = {name: operator.declaration for name, 
 ALIASES: Mapping[str, str] = {
     alias: name for name, declaration in DECLARATIONS.items() for alias in declaration.aliases
 }
+#: Operators that may be measures of rollups: in any order, whenever and wherever they are asked.
+MEASURES: frozenset[str] = frozenset(
+    name
+    for name, operator in OPERATORS.items()
+    if operator.order == "any" and not operator.reads_clock and not operator.reads_seq and name != "count"
+)
 
 
 def make_operator(name: str, params: Params, types: Mapping[str, FieldType]) -> Operator | Windowed:
