@@ -65,7 +65,6 @@ DOCUMENT: dict[str, Any] = {
                 "tags": {"kind": "top_k", "field": "tags", "k": 2, "include": "duration:>=1"},
                 "levels": {"kind": "histogram", "field": "duration", "buckets": [-1, 0.5, 8]},
                 "ratio": {"kind": "ratio", "include": "ok:true"},
-                "hours": {"kind": "hour_of_day_histogram"},
                 **{name: {"kind": name} for name in ("first_seen", "last_seen", "has_seen", "inter_arrival_stats")},
             },
         },

@@ -66,7 +66,7 @@ def simple(schema: str) -> str:
 @pytest.mark.parametrize("name", ["all", "operators"])
 def test_spark_merges_panes_as_one_pass_would(session: SparkSession, name: str) -> None:
     generated, given_rollup = cases(), SEARCH.rollups[name]
-    interval = HOUR if name == "all" else MINUTE
+    interval, by = HOUR if name == "all" else MINUTE, given_rollup.dimensions
     assert len(generated) == CASES
     tables = [
         (at, rollup.panes(columns.table(SEARCH, part), given_rollup, SEARCH, intervals=[interval]))
@@ -75,12 +75,8 @@ def test_spark_merges_panes_as_one_pass_would(session: SparkSession, name: str) 
     ]
     for case, panes in zip(generated, merged(session, tables), strict=True):
         plain = [event for part in case for event in part if not columns.is_odd(SEARCH, event)]
-        asked = Aggregate(
-            rollup=given_rollup, interval=interval, start=-EVER, end=EVER, group_by=given_rollup.dimensions
-        )
-        expected = oracle.buckets(
-            given_rollup, SEARCH, plain, interval=interval, start=-EVER, end=EVER, group_by=given_rollup.dimensions
-        )
+        asked = Aggregate(rollup=given_rollup, interval=interval, start=-EVER, end=EVER, group_by=by)
+        expected = oracle.buckets(given_rollup, SEARCH, plain, interval=interval, start=-EVER, end=EVER, group_by=by)
         assert buckets(asked, SEARCH, history=[panes]) == expected
         # The server merges what Spark has merged.
         twice = buckets(asked, SEARCH, history=[panes, panes])
