@@ -2,7 +2,7 @@
 
 A store that is a local directory is read in place. What is fetched from elsewhere lies in one directory, under the
 checksum of its bytes, and outlives a restart. Files in use are not removed, so the disk may hold more than the limit by
-what is being asked right now. Companions used last stay open, and so do decoded row groups, within limits.
+what is in use right now. Companions used last stay open, and so do decoded row groups, within limits.
 
 Every file is verified when a process opens it for the first time. A damaged copy is dropped and fetched again; a
 damaged object is ``CorruptData``.
@@ -26,9 +26,9 @@ from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, fetche
 from headrace.storage.objects import ObjectMissing, Objects
 
 #: Files of companions that may be open.
-MOST_OPEN = 256
+MAX_OPEN = 256
 #: Footers whose checksums are remembered.
-_MOST_FOOTERS = 20_000
+_MAX_FOOTERS = 20_000
 _SUFFIX = ".parquet"
 
 
@@ -60,10 +60,10 @@ class CompanionFiles:
         self._decoded = DecodedCache(decoded_bytes)
         self._files = None if objects.is_local else FileCache(directory, _SUFFIX, limit_bytes=limit_bytes)
         self._opened: OpenFiles[tuple[str, ...], FileCompanion] = OpenFiles(
-            MOST_OPEN,
+            MAX_OPEN,
             limit_bytes=footer_bytes,
             footprint=lambda companion: companion.footprint,
-            files=lambda companion: companion.most_files,
+            files=lambda companion: companion.max_files,
         )
         self._lock = threading.Lock()
         #: By the checksums of files that were verified, those of their footers.
@@ -73,7 +73,7 @@ class CompanionFiles:
     def open(
         self, stream: str, incarnation: str, companion: Companion, parts: Collection[PartName]
     ) -> Iterator[FileCompanion]:
-        """A companion of a stream, of which only these parts will be asked; their files stay while the block runs."""
+        """A companion of a stream, of which only these parts are read; their files stay while the block runs."""
         files = self._files
         wanted: list[PartName] = [part for part in companion.parts if files is None or part in parts]
         mark = incarnation, companion.name, *wanted
@@ -111,7 +111,7 @@ class CompanionFiles:
         self._opened.limit_bytes = limit_bytes
 
     def prune(self, listed: Collection[str]) -> int:
-        """Let go of what is open, and of files of parts that are not listed; answers how many of those are in use."""
+        """Close everything, and remove files of parts that are not listed; returns how many of those are in use."""
         self._opened.clear()
         with self._lock:
             self._footers = {sha256: footer for sha256, footer in self._footers.items() if sha256 in listed}
@@ -128,7 +128,7 @@ class CompanionFiles:
         self._decoded.shrink(self._decoded.bytes // 2)
 
     def usage(self) -> CompanionUsage:
-        """What is held now."""
+        """What the cache holds now."""
         opened, files = (len(self._opened), self._opened.bytes, self._decoded.bytes), self._files
         if files is None:
             return CompanionUsage(0, 0, *opened, 0, 0)
@@ -156,6 +156,6 @@ class CompanionFiles:
             raise ObjectMissing(f"a file of {companion} is missing", object=companion, check="present") from reason
         with self._lock:
             self._footers[listed.sha256] = source.footer_checksum
-            if len(self._footers) > _MOST_FOOTERS:
+            if len(self._footers) > _MAX_FOOTERS:
                 del self._footers[next(iter(self._footers))]
         return source

@@ -45,7 +45,7 @@ class CachedFile:
         #: Whether this process has verified what is in it.
         self.verified = False
         self.making: Future[None] | None = None
-        #: What whoever opens the file knows of what is in it.
+        #: What the opener of the file remembers of its contents.
         self.remembered: Any = None
 
 
@@ -58,12 +58,12 @@ class FileCache:
         suffix: str,
         *,
         limit_bytes: int,
-        most_files: int | None = None,
+        max_files: int | None = None,
         on_remove: Callable[[str], object] = lambda sha256: None,
     ) -> None:
         """``on_remove`` is called, with the lock held, when a file is forgotten."""
         self._directory, self._suffix = directory, suffix
-        self._limit_bytes, self._most_files = limit_bytes, most_files
+        self._limit_bytes, self._max_files = limit_bytes, max_files
         self._on_remove = on_remove
         self._lock = threading.Lock()
         #: The one used longest ago first.
@@ -86,7 +86,7 @@ class FileCache:
             return file
 
     def unpin(self, file: CachedFile) -> None:
-        """The file is not used any more."""
+        """Release a pinned file."""
         with self._lock:
             file.pins -= 1
             if not file.pins and not file.size and not file.verified and self._files.get(file.sha256) is file:
@@ -175,12 +175,12 @@ class FileCache:
             return sum(self._files[sha256].size for sha256 in sha256s if sha256 in self._files)
 
     def make_room(self) -> None:
-        """Remove everything that nobody uses, since the disk is full."""
+        """Remove all files that are not in use, since the disk is full."""
         with self._lock:
             self._shrink(0)
 
     def _find_files(self) -> None:
-        """Know what an earlier run left behind, the oldest first; files that were cut short or are empty go."""
+        """List the files of an earlier run, the oldest first; remove those that were cut short or are empty."""
         make_directories(self._directory)
         for path in self._directory.glob(f"*{_PARTIAL}"):
             path.unlink()
@@ -229,15 +229,15 @@ class FileCache:
 
     def _shrink(self, limit_bytes: int) -> None:
         """Remove what was used longest ago until the rest is within the limits; nothing that is in use."""
-        if self._is_within(limit_bytes):
+        if self._fits(limit_bytes):
             return
         for file in [file for file in self._files.values() if not file.pins]:
-            if self._is_within(limit_bytes):
+            if self._fits(limit_bytes):
                 return
             self._remove(file)
 
-    def _is_within(self, limit_bytes: int) -> bool:
-        return self.bytes <= limit_bytes and (self._most_files is None or len(self._files) <= self._most_files)
+    def _fits(self, limit_bytes: int) -> bool:
+        return self.bytes <= limit_bytes and (self._max_files is None or len(self._files) <= self._max_files)
 
     def _remove(self, file: CachedFile) -> None:
         del self._files[file.sha256]
@@ -268,14 +268,14 @@ class OpenFiles(Generic[Key, Opened]):
 
     def __init__(
         self,
-        most_files: int,
+        max_files: int,
         *,
         limit_bytes: int | None = None,
         footprint: Callable[[Opened], int] = lambda opened: 0,
         files: Callable[[Opened], int] = lambda opened: 1,
     ) -> None:
         """``footprint`` and ``files`` say how much memory and how many files something takes as long as it is open."""
-        self._most_files = most_files
+        self._max_files = max_files
         #: Memory that all of it may take.
         self.limit_bytes = limit_bytes
         self._footprint, self._files = footprint, files
@@ -304,19 +304,19 @@ class OpenFiles(Generic[Key, Opened]):
             return opened
 
     def put(self, key: Key, opened: Opened) -> list[Opened]:
-        """Keep something open; returns what is to be closed for it, which whoever reads it may still use."""
+        """Keep something open; returns what is to be closed for it, which may still be in use."""
         with self._lock:
             self._opened[key] = opened
             self._opened.move_to_end(key)
             return self._surplus()
 
     def pop(self, key: Key) -> Opened | None:
-        """Let go of what is open under a key."""
+        """Remove what is open under a key, and return it."""
         with self._lock:
             return self._opened.pop(key, None)
 
     def pop_where(self, is_chosen: Callable[[Key, Opened], bool]) -> list[Key]:
-        """Let go of what is chosen; returns its keys."""
+        """Remove what is chosen; returns its keys."""
         with self._lock:
             keys = [key for key, opened in self._opened.items() if is_chosen(key, opened)]
             for key in keys:
@@ -324,21 +324,21 @@ class OpenFiles(Generic[Key, Opened]):
             return keys
 
     def pop_oldest(self, count: int) -> list[Opened]:
-        """Let go of so many, those used longest ago."""
+        """Remove so many, those used longest ago, and return them."""
         with self._lock:
             return [self._opened.popitem(last=False)[1] for _ in range(min(count, len(self._opened)))]
 
     def clear(self) -> list[Opened]:
-        """Let go of everything; returns what that was."""
+        """Remove everything, and return it."""
         return self.pop_oldest(len(self._opened))
 
     def _surplus(self) -> list[Opened]:
         surplus = []
         size = sum(map(self._footprint, self._opened.values()))
         files = sum(map(self._files, self._opened.values()))
-        most_files = most_open_files(self._most_files)
+        max_files = max_open_files(self._max_files)
         while len(self._opened) > 1 and (
-            files > most_files or (self.limit_bytes is not None and size > self.limit_bytes)
+            files > max_files or (self.limit_bytes is not None and size > self.limit_bytes)
         ):
             _, oldest = self._opened.popitem(last=False)
             size, files = size - self._footprint(oldest), files - self._files(oldest)
@@ -346,7 +346,7 @@ class OpenFiles(Generic[Key, Opened]):
         return surplus
 
 
-def most_open_files(wanted: int, divisor: int = 16) -> int:
+def max_open_files(wanted: int, divisor: int = 16) -> int:
     """As many as are wanted, or a small part of those that the system lets this process open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if files == resource.RLIM_INFINITY else min(wanted, files // divisor)

@@ -38,7 +38,7 @@ _SUFFIX, _SCRATCH = ".sums", "headrace-state-"
 #: Files of earlier versions, whose rows have no checksums.
 _OUTDATED = ".rows"
 #: States whose files are open, and the page cache of each.
-MOST_OPEN, _CACHE_KIB = 64, 512
+MAX_OPEN, _CACHE_KIB = 64, 512
 #: Larger pages than usual are written sooner, and hold more rows than one.
 _PAGE_BYTES = 8192
 _DECODER = msgspec.msgpack.Decoder(dict[str, bytes])
@@ -55,7 +55,7 @@ class StateFile:
     """One state, for looking keys up; from any thread. Its file is open while it is among those opened last."""
 
     def __init__(self, file: CachedFile, state: State, note_open: Callable[[StateFile], None]) -> None:
-        """``note_open`` is told whenever the file is opened."""
+        """``note_open`` is called whenever the file is opened."""
         self.file, self.state = file, state
         self._note_open = note_open
         self._lock = threading.Lock()
@@ -67,7 +67,7 @@ class StateFile:
             note_open(self)
 
     def get(self, key: bytes) -> dict[str, bytes] | None:
-        """What a key has: the frame under the empty name, states under their lives; raises CorruptData for damage."""
+        """What a key has: the frame under the empty name, states by version; raises CorruptData for damage."""
         was_open = self._connection is not None
         try:
             with self._lock:
@@ -122,7 +122,7 @@ class StateFiles:
         self._objects = objects
         self._directory = directory
         self._files = FileCache(directory, _SUFFIX, limit_bytes=limit_bytes)
-        self._open: OpenFiles[StateFile, StateFile] = OpenFiles(MOST_OPEN)
+        self._open: OpenFiles[StateFile, StateFile] = OpenFiles(MAX_OPEN)
         for path in directory.glob(f"*{_OUTDATED}"):
             path.unlink()
         for path in directory.glob(f"{_SCRATCH}*"):
@@ -175,7 +175,7 @@ class StateFiles:
             raise
 
     def release(self, held: StateFile) -> None:
-        """A file is not needed any more."""
+        """Release a file that was held."""
         held.close()
         self._open.pop(held)
         self._files.unpin(held.file)

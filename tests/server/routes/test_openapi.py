@@ -39,7 +39,7 @@ from headrace.server.routes.streams import read_retention
 from headrace.storage.keys import MAX_TEXT
 
 DOCUMENT = openapi.document()
-#: Answered without Starlette.
+#: StoredAnswer without Starlette.
 HOT = ("/v1/stream/", "/v1/push/", "/v1/get", "/v1/batch_get", "/v1/observations", "/v1/traces")
 VERBS = {"get", "put", "post", "delete", "head"}
 

@@ -19,9 +19,11 @@ from headrace.errors import ObjectMissing
 from headrace.format.decoded_columns import DecodedCache
 from headrace.format.segment import layout
 from headrace.format.segment.row_group import AppendRun, RowGroupBuilder
+from headrace.reduce.states.definition import EventRun
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.wal import Entries, Wal
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class Chunk(NamedTuple):
     owner: int
     start: int
     stop: int
-    placed: Placed | None
+    placed: SegmentObject | None
 
 
 class Events:
@@ -78,7 +80,7 @@ class Events:
             if placed is not None:
                 start = max(start, placed.segment.first_seq, stop - _events_at_once(placed))
                 return Chunk(part.owner, start, stop, placed)
-            start = max(start, self._published.until(part.owner))
+            start = max(start, self._published.published_until(part.owner))
             while stop - start > 1 and self._log_bytes(part.owner, start, stop) > CHUNK_BYTES:
                 start += (stop - start) // 2
             return Chunk(part.owner, start, stop, None)
@@ -110,6 +112,14 @@ class Events:
             self.fetched_bytes += chunk.placed.segment.bytes
             yield from reader.batches(chunk.start, chunk.stop)
 
+    def runs(self, start: int, stop: int, run_bytes: int) -> Iterator[EventRun]:
+        """The events of a range in order, in runs of about so much payload."""
+        while start < stop:
+            chunk = self.first_chunk(start, stop)
+            for batch in self.batches(chunk):
+                yield from runs_of_batch(batch, run_bytes)
+            start = chunk.stop
+
     def get(self, seqs: Iterable[int]) -> dict[int, Event]:
         """Some events; those used last are kept at hand."""
         events: dict[int, Event] = {}
@@ -135,7 +145,8 @@ class Events:
         """The sequence number before which events lie in segments."""
         with self._transaction():
             return max(
-                (min(part.end, max(part.start, self._published.until(part.owner))) for part in self._owned), default=0
+                (min(part.end, max(part.start, self._published.published_until(part.owner))) for part in self._owned),
+                default=0,
             )
 
     def segments_in(self, start: int, stop: int) -> int:
@@ -216,7 +227,7 @@ class Events:
             self._connection.execute("COMMIT")
 
 
-def _events_at_once(placed: Placed) -> int:
+def _events_at_once(placed: SegmentObject) -> int:
     """How many events of a segment are read together."""
     return max(1, placed.segment.count * CHUNK_BYTES // max(1, placed.segment.payload_bytes))
 

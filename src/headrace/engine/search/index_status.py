@@ -39,7 +39,7 @@ class PublishedSegments:
 
     def __init__(self, counts: Published, parts: Sequence[OwnedRange]) -> None:
         self._counts = counts
-        self._parts = [(part, counts.touched(*part)) for part in parts]
+        self._parts = [(part, counts.overlapping(*part)) for part in parts]
         self.segments = sum(touched.segments for _, touched in self._parts)
 
     def covered(self, ranges: Iterable[Range]) -> CoveredSegments:
@@ -60,7 +60,7 @@ class PublishedSegments:
         segments, last_us = 0, None
         for part, touched in self._parts:
             if wanted.overlaps(Range(part.first, part.end)):
-                counted = self._counts.within(part.owner, *_edges(wanted, part, touched))
+                counted = self._counts.contained(part.owner, *_edges(wanted, part, touched))
                 segments += counted.segments
                 last_us = counted.last_us if counted.segments else last_us
         return CoveredSegments(segments, segments, last_us)

@@ -28,7 +28,7 @@ from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range, without
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.streams import LIVE, Streams
 from headrace.storage.wal import WalKeys
 
@@ -105,7 +105,7 @@ class RoutingKeyReader:
 class _SegmentPart(NamedTuple):
     """Entries of a segment that no companion describes."""
 
-    placed: Placed
+    placed: SegmentObject
     start: int
     end: int
 
@@ -154,7 +154,7 @@ class _KeyListing:
         published = Published(self._connection)
         for owned in owned_entries(self._query.stream, self._query.head, gap.first):
             end = min(owned.end, gap.end)
-            edge = min(max(owned.start, published.until(owned.owner)), end)
+            edge = min(max(owned.start, published.published_until(owned.owner)), end)
             for placed in published.following(owned.owner, owned.start, edge) if owned.start < edge else ():
                 segment = placed.segment
                 yield _SegmentPart(placed, max(segment.first_seq, owned.start), min(segment.end_seq, edge))

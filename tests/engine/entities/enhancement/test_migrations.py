@@ -11,7 +11,7 @@ import pytest
 
 from headrace.engine.entities.enhancement import fragment_moves, queue
 from headrace.engine.entities.erasure import erasures
-from headrace.engine.entities.read.snapshots import Asked
+from headrace.engine.entities.read.snapshots import EntityQuery
 from headrace.engine.entities.write.relations import Moved
 from headrace.errors import BadRequest, Conflict, NotFound
 from headrace.schema.entity import request
@@ -62,7 +62,7 @@ def test_no_value_comes_back_that_was_erased_while_it_was_moved(rig: Growing, mo
     gone, kept = rig.said("a@x.y", nick="erased"), rig.said("b@x.y", nick="kept")
     rig.update_type(**NICK)
     migrating, begin = rig.engine.enhancement.migrations, rig.engine.erasure.begin
-    read, reads = migrating._slice, []
+    read, reads = migrating._read_slice, []
 
     async def slow(*facts: Any) -> Any:
         """Between what is read and what is stored, an entity is erased, and another of its id comes."""
@@ -70,13 +70,13 @@ def test_no_value_comes_back_that_was_erased_while_it_was_moved(rig: Growing, mo
         reads.append(len(found.values))
         if len(reads) == 1:
             await begin(gone, "local")
-            asked = request.read(
+            asked = request.read_store_request(
                 msgspec.json.encode({"entities": [{"entity_type": "contact", "email": "a@x.y"}]}), "local"
             )
             await rig._store(asked)
         return found
 
-    monkeypatch.setattr(migrating, "_slice", slow)
+    monkeypatch.setattr(migrating, "_read_slice", slow)
     run = rig.migrate("nick")
     assert (reads, run.migrated) == ([2, 1], 1)
     assert (rig.snapshot(gone), rig.snapshot(kept)["nick"]) == ({"email": "a@x.y"}, "kept")
@@ -91,8 +91,8 @@ def test_many_entities_of_one_source_get_their_own_values(rig: Growing) -> None:
 
 
 def test_there_is_no_cap_and_steps_are_bounded(rig: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_moves, "MOST_VALUES", 7)
-    monkeypatch.setattr(fragment_moves, "MOST_OBSERVATIONS", 20)
+    monkeypatch.setattr(fragment_moves, "MAX_VALUES", 7)
+    monkeypatch.setattr(fragment_moves, "MAX_OBSERVATIONS", 20)
     for start in range(0, 120, 40):
         rig.store(*({"entity_type": "contact", "email": f"{start + n}@x.y", "nick": "x"} for n in range(40)))
         rig.store(*({"entity_type": "contact", "email": f"{start + n}@x.y", "name": "y"} for n in range(40)))
@@ -215,7 +215,7 @@ def test_a_user_moves_their_own_and_everybody_means_everybody(rig: Growing) -> N
 
 def test_a_value_whose_observation_was_moved_to_another_entity_follows_it(rig: Growing) -> None:
     entity, other = rig.said("a@x.y", nick="n"), rig.said("b@x.y")
-    view = rig.engine.snapshots.view(Asked(entity, "local"))
+    view = rig.engine.snapshots.view(EntityQuery(entity, "local"))
     (found,) = rig.run(rig.engine.entity_list.observations(view, None, 1, newest_first=False))
     connection = rig.engine.connect()
     into = Entities(connection).find(other)
@@ -260,7 +260,7 @@ def test_a_migration_is_no_part_of_the_source_that_brought_the_value(rig: Growin
     rig.update_type(**NICK)
     rig.migrate("nick")
     sourcing = rig.engine.source_reader
-    found: Any = sourcing.read("local", "s", sourcing.places("local", "s"))
+    found: Any = sourcing.read("local", "s", sourcing.find_parts("local", "s"))
     assert (found.complete, len(found.observations)) == (True, 1)
     shown = rig.shown(said["entity_id"]).snapshot
     assert shown is not None and shown.origins["nick"][0].source_id == "s"

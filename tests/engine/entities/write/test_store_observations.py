@@ -102,7 +102,7 @@ def test_a_type_that_nobody_registered_gets_a_schema_of_the_users_own(store: Sto
         "schema_version": "1.0.0", "canonical_name": "red_wine:rioja", "identity_basis": "heuristic_name",
         "identity_rule": "name", "unknown_fields": [], "required_fields_missing": [],
     }  # fmt: skip
-    kind = store.engine.types.kind("red_wine")
+    kind = store.engine.types.find("red_wine")
     assert kind is not None and kind.effective("ann") is not None and kind.effective("ben") is None
 
 
@@ -180,11 +180,11 @@ def test_strict_refuses_to_merge_for_a_request_or_for_one_entity(contacts: Store
 
 def test_only_one_of_many_at_once_creates_what_may_not_be_merged(store: Store) -> None:
     store.register(with_policy(name_collision_policy="reject"))
-    stores = store.engine.stores
+    stores = store.engine.entity_store
     wishes = [store.wish([{**ADA, "age": age}]) for age in range(16)]
 
     async def all_at_once() -> list[Any]:
-        work = (stores.carry_out(wish, lambda typed=typed: typed) for wish, typed in wishes)  # type: ignore[misc]
+        work = (stores.store(wish, lambda typed=typed: typed) for wish, typed in wishes)  # type: ignore[misc]
         return await asyncio.gather(*work, return_exceptions=True)
 
     outcomes = store.rig.run(all_at_once())
@@ -195,7 +195,7 @@ def test_only_one_of_many_at_once_creates_what_may_not_be_merged(store: Store) -
 def test_what_was_accepted_under_an_older_schema_is_accepted_again_in_the_commit(contacts: Store) -> None:
     wish, typed = contacts.wish([{**ADA, "nick": "a"}])
     contacts.register(with_policy(fields={**CONTACT["fields"], "nick": {"type": "string"}}), version="1.1.0")
-    observe = contacts.rig.run(contacts.engine.stores.carry_out(wish, lambda: typed))
+    observe = contacts.rig.run(contacts.engine.entity_store.store(wish, lambda: typed))
     told = msgspec.json.decode(observe.body)["entities"][0]
     assert (told["schema_version"], told["unknown_fields"]) == ("1.1.0", [])
     assert contacts.observations()[0]["schema_version"] == "1.1.0"
@@ -275,7 +275,7 @@ def test_a_body_that_is_no_request_or_would_lose_something_is_refused(store: Sto
     from headrace.schema.entity import request
 
     with pytest.raises(BadRequest):
-        request.read(body, "local")
+        request.read_store_request(body, "local")
 
 
 def test_a_request_with_too_many_entities_is_refused(store: Store) -> None:
@@ -368,7 +368,7 @@ def test_a_dry_run_says_what_would_become_of_everything_and_writes_nothing(conta
     assert answer["dry_run"] is True
     assert [contacts.rows(f"SELECT * FROM {table}") for table in TABLES] == before
     unknown = contacts.store({"entity_type": "wine", "name": "Rioja"}, commit=False)
-    assert contacts.actions(unknown) == ["would_create"] and contacts.engine.types.kind("wine") is None
+    assert contacts.actions(unknown) == ["would_create"] and contacts.engine.types.find("wine") is None
     with pytest.raises(ConstraintViolation):
         contacts.store({**ADA, "age": 200}, commit=False)
     committed = contacts.store({**ADA, "age": 1}, BOB, {**BOB, "age": 1}, idempotency_key="k")
@@ -412,7 +412,7 @@ def test_a_type_whose_schema_went_away_gets_one_of_the_users_own(contacts: Store
     wish, typed = contacts.wish([ADA])
     contacts.rig.run(contacts.engine.types.deactivate("contact", "1.0.0", "", "test"))
     with pytest.raises(TypesOutdated):
-        contacts.rig.run(contacts.engine.stores.carry_out(wish, lambda: typed))
+        contacts.rig.run(contacts.engine.entity_store.store(wish, lambda: typed))
     assert contacts.observations() == []
     told = contacts.store(ADA)["entities"][0]
     assert (told["action"], told["identity_basis"]) == ("created", "heuristic_name")
@@ -444,7 +444,7 @@ def test_an_entity_that_is_not_there_or_somebody_elses_is_not_found(contacts: St
     ada = contacts.store(ADA)["entities"][0]["entity_id"]
     for user, entity in (("ann", ada), ("local", "ent_x")):
         with pytest.raises(NotFound):
-            contacts.engine.stores.find(entity, user)
+            contacts.engine.entity_store.find(entity, user)
 
 
 def test_everything_that_is_stored_fits_the_schema_of_the_stream(contacts: Store) -> None:
