@@ -225,9 +225,9 @@ class _RollupReader:
             if parameter.kind == "field":
                 kinds = NUMBERS if parameter.types == NUMBER_TYPES else frozenset(FIELD_TYPES)
                 params[key] = self._measured_field(part[key], kinds)
-            elif part[key].is_given or parameter.default is REQUIRED:
+            elif part[key].is_present or parameter.default is REQUIRED:
                 try:
-                    params[key] = parameter.read(part[key].value if part[key].is_given else None)
+                    params[key] = parameter.read(part[key].value if part[key].is_present else None)
                 except ValueError as reason:
                     part[key].note(str(reason))
             elif parameter.default is not None:
