@@ -15,7 +15,7 @@ from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.accept import rejoin_fragments
 from headrace.schema.entity.observation import Observation, decode
-from headrace.schema.entity.request import ADDRESSED, address_of_contents
+from headrace.schema.entity.request import CONTENT_PREFIX, address_of_contents
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.entities import SourceRange, Sources
@@ -90,7 +90,7 @@ class SourceReader:
                     )
         finally:
             connection.close()
-        entities_given, is_addressed = _given(observations), source_id.startswith(ADDRESSED)
+        entities_given, is_addressed = _given(observations), source_id.startswith(CONTENT_PREFIX)
         if is_addressed:  # what came again, with other things said besides, was the same
             entities_given = {number: entities[:1] for number, entities in entities_given.items()}
         entities = [entity for number in sorted(entities_given) for entity in entities_given[number]]
