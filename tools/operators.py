@@ -17,7 +17,7 @@ from headrace.operators.declaration import EIGHT_NUMBERS, REQUIRED, SECTIONS, De
 
 ROOT = Path(__file__).parents[1]
 FUNCTIONS = ROOT / "src" / "headrace" / "client" / "operators.py"
-EXPORTS = (ROOT / "src" / "headrace" / "__init__.py", ROOT / "src" / "headrace" / "client" / "__init__.py")
+EXPORTS = ROOT / "src" / "headrace" / "client" / "__init__.py"
 FEATURES = ROOT / "docs" / "features.md"
 
 _NOTE = "# Written by tools/operators.py from here on: change the class of an operator and run it.\n"
@@ -84,15 +84,15 @@ def _python_name(key: str, parameter: Parameter) -> str:
     return parameter.client_name or key
 
 
-def exports(text: str, path: Path) -> str:
+def exports(text: str) -> str:
     """A module that exports the functions, with all that there are."""
-    block = re.search(r"from headrace\.client(?:\.operators)? import \((.*?)\)", text, re.DOTALL)
+    block = re.search(r"from headrace\.client\.operators import \((.*?)\)", text, re.DOTALL)
     exported = re.search(r"__all__ = \[(.*?)\]", text, re.DOTALL)
     assert block is not None and exported is not None
     imported = _names(block[1]) | DECLARATIONS.keys()
     text = text.replace(block[1], ", ".join(sorted(imported)))
     every = sorted(_names(exported[1].replace('"', "")) | DECLARATIONS.keys())
-    return _format(text.replace(exported[1], ", ".join(f'"{name}"' for name in every)), path)
+    return _format(text.replace(exported[1], ", ".join(f'"{name}"' for name in every)), EXPORTS)
 
 
 def _names(listed: str) -> set[str]:
@@ -154,8 +154,8 @@ def _ruff(command: str, path: Path, text: str, *options: str) -> str:
 
 def main() -> int:
     """Write everything, or check it."""
-    wanted = {FUNCTIONS: functions(FUNCTIONS.read_text()), FEATURES: page(FEATURES.read_text())}
-    wanted |= {path: exports(path.read_text(), path) for path in EXPORTS}
+    writers = {FUNCTIONS: functions, EXPORTS: exports, FEATURES: page}
+    wanted = {path: write(path.read_text()) for path, write in writers.items()}
     stale = [path for path, text in wanted.items() if path.read_text() != text]
     if sys.argv[1:] == ["--check"]:
         for path in stale:

@@ -15,8 +15,7 @@ def test_functions_of_the_client_are_current() -> None:
 
 
 def test_exports_are_current() -> None:
-    for path in tool.EXPORTS:
-        assert tool.exports(path.read_text(), path) == path.read_text()
+    assert tool.exports(tool.EXPORTS.read_text()) == tool.EXPORTS.read_text()
 
 
 def test_the_tables_of_the_documentation_are_current() -> None:

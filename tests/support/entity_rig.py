@@ -125,7 +125,7 @@ class Entities(Pipelines):
 
     def oracle(self, entity_type: str = "contact") -> dict[str, bytes]:
         """The same, folded from all observations in one pass by the policies that hold."""
-        kind = self.engine.types.kind(entity_type)
+        kind = self.engine.types.find(entity_type)
         assert kind is not None
         rows: dict[str, list[Observation]] = {}
         for body in self.read(f"entities/{entity_type}"):

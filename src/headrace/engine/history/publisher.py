@@ -23,8 +23,6 @@ from headrace.engine.history.publication import (
 )
 from headrace.engine.history.seal_watch import SealPace
 from headrace.engine.history.segment_builder import SegmentBuilder
-from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Chore
 from headrace.format import manifest as manifests
 from headrace.format import object_names
 from headrace.format.manifest import Manifest
@@ -140,7 +138,7 @@ class Publisher:
                 keys.append(info.key)
         for info in self._objects.list(object_names.MANIFESTS):
             for (_, incarnation), [generation] in object_names.generations([info.key]).items():
-                row = streams.of(incarnation) if info.modified_us < before_us else None
+                row = streams.by_incarnation(incarnation) if info.modified_us < before_us else None
                 if row is not None and generation < row.generation:
                     keys.append(info.key)
         return [*keys, *orphans(self._objects, self._connection, before_us)]
@@ -217,22 +215,6 @@ class ObjectRemover:
                 return key
 
 
-class ForgetObjects(Chore):
-    """Forgets objects, and perhaps a deleted stream, that were removed."""
-
-    frees = True
-
-    def __init__(self, keys: list[str], deleted_stream: DeletedStream | None, done: Callable[[Any], None]) -> None:
-        super().__init__(done, size=100)
-        self.keys, self.deleted_stream = keys, deleted_stream
-
-    def perform(self, batch: Batch) -> None:
-        """Take them off the lists."""
-        batch.published.forget(self.keys)
-        if self.deleted_stream is not None:
-            batch.published.unmark_deleted(self.deleted_stream)
-
-
 def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterator[str]:
     """Keys that were written before a moment: of living streams that do not list them, and of streams that are gone.
 
@@ -254,6 +236,6 @@ def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterato
             if named is None or info.modified_us >= before_us:
                 continue
             (name_hash, incarnation), name = named
-            has_row = streams.of(incarnation) is not None
+            has_row = streams.by_incarnation(incarnation) is not None
             if is_orphan(incarnation, name) if has_row else is_gone((name_hash, incarnation)):
                 yield info.key

@@ -112,7 +112,7 @@ class _Search:
         timed_out = self._deadline.passed
         if self._statistics.scoring:
             # What is left of the time is for the events whose words were counted.
-            ranges = self._scan.visit(ranges, self._deadline.part(_COUNTING_SHARE), self._count)
+            ranges = self._scan.visit(ranges, self._deadline.with_share(_COUNTING_SHARE), self._count)
         visited = self._scan.visit(ranges, self._deadline, self._visit)
         return self._hits(visited, timed_out or self._scan.out_of_time)
 

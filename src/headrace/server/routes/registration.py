@@ -179,7 +179,7 @@ class RegistrationRoutes:
                 "apps": {name: current.apps[name] for name in nodes},
                 "features": {
                     table: {name: {"life": life.id, "birth": life.birth} for name, life in versions.items()}
-                    for table, versions in current.lives.items()
+                    for table, versions in current.feature_versions.items()
                     if table in nodes
                 },
             }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.schema.trial import MOST_NAMED
+from headrace.schema.trial import MAX_NAMED
 from headrace.server.routes.openapi.streams import NAME
 from headrace.server.routes.openapi.words import (
     MINTED,
@@ -72,7 +72,7 @@ VERIFICATION = record(
     total=WHOLE,
     through_offset=MINTED,
     failing=record(lens=WHOLE, schema=WHOLE),
-    failures={"type": "array", "items": _MISFIT, "maxItems": MOST_NAMED},
+    failures={"type": "array", "items": _MISFIT, "maxItems": MAX_NAMED},
 )
 _VERIFICATION: Node = {"$ref": "#/components/schemas/Verification"}
 _BEGUN: Node = {"allOf": [PLAN, record(verification=_VERIFICATION)]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.engine.derive.lease_scheduler import MAX_UNITS
 from headrace.reduce.work_units import JOBS
-from headrace.schema.trial import MOST_NAMED, MOST_TEXT
+from headrace.schema.trial import MAX_NAMED, MAX_TEXT
 from headrace.server.routes.openapi.words import (
     COUNTER,
     FLAG,
@@ -28,7 +28,7 @@ ID = path("id", {"type": "string", "minLength": 1}, "the lease")
 NAME: Node = {"type": "string", "minLength": 1, "maxLength": 1024}
 MOMENT: Node = {"type": "string", "format": "date-time"}
 JOB: Node = {"enum": list(JOBS)}
-SHORT: Node = {"type": "string", "maxLength": MOST_TEXT}
+SHORT: Node = {"type": "string", "maxLength": MAX_TEXT}
 COUNTED: Node = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
 RANGE = {"first_seq": WHOLE, "count": WHOLE}
 
@@ -94,7 +94,7 @@ FINDINGS = closed_record(
     events=COUNTED,
     lens=COUNTED,
     schema=COUNTED,
-    misfits={"type": "array", "items": MISFIT, "maxItems": MOST_NAMED},
+    misfits={"type": "array", "items": MISFIT, "maxItems": MAX_NAMED},
 )
 SEGMENT = closed_record(
     "name first_seq count bytes payload_bytes before_bytes total_bytes min_us max_us sha256",
