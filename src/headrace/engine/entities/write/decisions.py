@@ -120,7 +120,7 @@ class _DecidedValues:
         if converted is not value:
             self.fragments.append(Fragment(name, value, "converted_value_original", field.type))
         if field.validator is not None and not VALIDATORS[field.validator].accepts(converted):
-            message = f"{name!r} takes {VALIDATORS[field.validator].wants}: give one, or null to clear the field"
+            message = f"{name!r} takes {VALIDATORS[field.validator].description}: give one, or null to clear the field"
             self._unfit.append(Violation(name, message, "validator", field.validator))
 
     def violations(self, definition: Definition) -> list[Violation]:
