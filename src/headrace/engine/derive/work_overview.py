@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.engine.derive.planner import Planner, WorkPlan
+from headrace.engine.derive.job import Planner, WorkPlan
 from headrace.storage.database import Connection
 from headrace.storage.streams import Streams
 from headrace.storage.work import FailureRow, LeaseRow, UnitRow, Work, WorkerRow
@@ -37,8 +37,8 @@ class Overview(NamedTuple):
 
     #: How many are in each of the lists, also where those name only the first of them.
     counts: dict[str, int]
-    #: Whether all streams were looked at that may be due; otherwise ``counts`` counts the others as due. Those of which
-    #: something is being erased are looked at later.
+    #: Whether all streams that may be due were planned; otherwise ``counts`` counts the others as due. Those of which
+    #: something is being erased are planned later.
     complete: bool
     #: Streams for which there is work to be had.
     due: list[str]
@@ -58,7 +58,7 @@ def overview(
 ) -> Overview:
     """Everything about work now; the plan has a unit of every stream for which there are any."""
     work, streams = Work(connection), Streams(connection)
-    leases = [(lease, work.units(lease.id, NAMED)) for lease in work.held(now_us, NAMED)]
+    leases = [(lease, work.units(lease.id, NAMED)) for lease in work.active_leases(now_us, NAMED)]
     resting, parked = work.resting(now_us, NAMED), work.parked(NAMED)
     due = {planned.stream: planned.unit.stream for planned in plan.units}
     busy = [unit.stream for _, units in leases for unit in units if unit.outcome is None]

@@ -1,7 +1,7 @@
 """Stored events by sequence number, for threads: wherever they lie now, in segments or in rows of the log.
 
 What was committed stays the same while it moves from the log into a segment, so that each question may look anew.
-Only retention takes events away: then ``EventsMoved`` is raised, and whoever asked begins again.
+Only retention takes events away: then ``EventsMoved`` is raised, and the caller begins again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from headrace.errors import ObjectMissing
 from headrace.format.decoded_columns import DecodedCache
 from headrace.format.segment import layout
 from headrace.format.segment.row_group import AppendRun, RowGroupBuilder
+from headrace.reduce.states.definition import EventRun
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.published import Published, SegmentObject
@@ -28,10 +30,10 @@ if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 
-#: At most so many events, and about so much of their payload, are looked at together.
+#: At most so many events, and about so much of their payload, are read together.
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 16 * 1024 * 1024
 _OVERHEAD = 200
-#: Of a payload so many events are looked at first, then twice as many.
+#: Of a payload so many events are read first, then twice as many.
 _REACHED_FIRST = 1_024
 
 
@@ -70,7 +72,7 @@ class Events:
         self.fetched_bytes = 0
 
     def last_chunk(self, start: int, stop: int) -> Chunk:
-        """The last events of a range, as many as are looked at together."""
+        """Return the last events of a range, as many as are read together."""
         part = self._part(stop - 1)
         start = max(start, part.start, stop - CHUNK_ROWS)
         with self._transaction():
@@ -78,13 +80,13 @@ class Events:
             if placed is not None:
                 start = max(start, placed.segment.first_seq, stop - _events_at_once(placed))
                 return Chunk(part.owner, start, stop, placed)
-            start = max(start, self._published.until(part.owner))
+            start = max(start, self._published.published_until(part.owner))
             while stop - start > 1 and self._log_bytes(part.owner, start, stop) > CHUNK_BYTES:
                 start += (stop - start) // 2
             return Chunk(part.owner, start, stop, None)
 
     def first_chunk(self, start: int, stop: int) -> Chunk:
-        """The first events of a range, as many as are looked at together."""
+        """Return the first events of a range, as many as are read together."""
         part = self._part(start)
         stop = min(stop, part.end, start + CHUNK_ROWS)
         with self._transaction():
@@ -110,8 +112,16 @@ class Events:
             self.fetched_bytes += chunk.placed.segment.bytes
             yield from reader.batches(chunk.start, chunk.stop)
 
+    def runs(self, start: int, stop: int, run_bytes: int) -> Iterator[EventRun]:
+        """The events of a range in order, in runs of about so much payload."""
+        while start < stop:
+            chunk = self.first_chunk(start, stop)
+            for batch in self.batches(chunk):
+                yield from runs_of_batch(batch, run_bytes)
+            start = chunk.stop
+
     def get(self, seqs: Iterable[int]) -> dict[int, Event]:
-        """Some events; those used last are kept at hand."""
+        """Return some events; those used last are cached."""
         events: dict[int, Event] = {}
         for seq in sorted(seqs):
             name = self._stream.incarnation, seq
@@ -135,7 +145,8 @@ class Events:
         """The sequence number before which events lie in segments."""
         with self._transaction():
             return max(
-                (min(part.end, max(part.start, self._published.until(part.owner))) for part in self._owned), default=0
+                (min(part.end, max(part.start, self._published.published_until(part.owner))) for part in self._owned),
+                default=0,
             )
 
     def segments_in(self, start: int, stop: int) -> int:

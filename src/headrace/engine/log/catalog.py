@@ -134,7 +134,7 @@ class Catalog:
         for wanted in (logged, unlogged):
             if wanted:
                 try:
-                    for row in self._streams.named(wanted, logged=wanted is logged):
+                    for row in self._streams.by_names(wanted, logged=wanted is logged):
                         self._keep(row)
                 except (HeadraceError, SQLiteError):
                     pass  # whoever asks for the stream that cannot be read is told
@@ -199,7 +199,7 @@ class Catalog:
         return tuple(reversed(parts))
 
     def _evict(self) -> None:
-        """Drop some of the longest cached streams that nobody holds or has asked for since they were looked at."""
+        """Drop some of the longest cached streams that are not pinned, and were not used since the last eviction."""
         for name in list(islice(self.held, self._step)):
             stream = self.held.pop(name)
             if stream.used or stream.pins or stream in self.accessed:

@@ -26,7 +26,7 @@ from headrace.storage.wal import pack_body
 from headrace.storage.work import Work
 from headrace.types import JSON
 
-#: Who does what nobody has asked for.
+#: The user of what the server does by itself.
 SERVER = "server"
 
 
@@ -49,7 +49,7 @@ class StreamChange(Operation):
             stream.pins += 1
 
     def answer(self) -> None:
-        """Let go of the streams once settled, and answer the caller."""
+        """Unpin the streams once settled, and answer the caller."""
         if self.settled:
             for stream in self.pinned:
                 stream.pins -= 1
@@ -264,7 +264,7 @@ def store_registry(batch: Batch, stream: int, registry: Registry, revision: int)
     batch.registries.save(stream, RegistryRow(revision, batch.now_us, document))
     batch.published.mark(stream, batch.now_us)
     work = Work(batch.connection)
-    work.forgive(stream)
+    work.forget_failures(stream)
     work.mark(stream, batch.now_us)
     Verifications(batch.connection).outdate(stream, registry.current_version, batch.now_us)
 

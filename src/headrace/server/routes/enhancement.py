@@ -126,7 +126,7 @@ class EnhancementRoutes:
         wanted = request.query_params.get("promotable", "false")
         if wanted not in ("true", "false"):
             raise BadRequest("promotable is true or false", field="promotable")
-        analysis = await self._candidates.analysed(entity_type, owner)
+        analysis = await self._candidates.analyse(entity_type, owner)
         candidates = [
             _candidate(analysis, candidate)
             for candidate in analysis.candidates
@@ -170,12 +170,12 @@ class EnhancementRoutes:
         fields = body.fields if body.fields is None else _names(body.fields)
         moves, dry_run = body.migrate_existing, body.dry_run
         enhanced = await self._enhancing.enhance(
-            entity_type, owner, who, fields=fields, force=body.force, moves=moves, dry_run=dry_run
+            entity_type, owner, who, fields=fields, force=body.force, migrate=moves, dry_run=dry_run
         )
         migration = None
         if enhanced.run is not None:
-            self._queue.call()
-            migration = {"dry_run": False, **run_document(await self._queue.ended(enhanced.run, WAIT_S))}
+            self._queue.wake()
+            migration = {"dry_run": False, **run_document(await self._queue.wait(enhanced.run, WAIT_S))}
         elif moves and dry_run:
             migration = await self._moved(entity_type, owner, enhanced.fields, who, True)
         promoted = [_candidate(enhanced.analysis, candidate) for candidate in enhanced.promoted]
@@ -187,7 +187,7 @@ class EnhancementRoutes:
         body = await self._read(request, SettingsBody)
         entity_type, owner, who = self._owner(request, body)
         held = await self._enhancing.set(entity_type, owner, body.settings(), who)
-        self._queue.call()
+        self._queue.wake()
         return json_response(self._settings(entity_type, owner, held))
 
     async def decide(self, request: Request) -> Response:
@@ -195,7 +195,7 @@ class EnhancementRoutes:
         body = await self._read(request, CandidateDecisionBody)
         entity_type, owner, who = self._owner(request, body)
         decided = await self._enhancing.decide(entity_type, owner, body.field, body.status, who)
-        self._queue.look_again(entity_type, owner)
+        self._queue.analyse_again(entity_type, owner)
         return json_response(_recommendation(decided))
 
     async def migrate(self, request: Request) -> Response:
@@ -229,9 +229,9 @@ class EnhancementRoutes:
         self, entity_type: str, owner: str, fields: tuple[str, ...], who: str, dry_run: bool
     ) -> dict[str, Any]:
         if dry_run:
-            return {"dry_run": True, "fragments": await self._migrating.planned(entity_type, owner, fields)}
+            return {"dry_run": True, "fragments": await self._migrating.count_values(entity_type, owner, fields)}
         run = await self._migrating.begin(entity_type, owner, fields, who)
-        return {"dry_run": False, **run_document(await self._queue.ended(run, WAIT_S))}
+        return {"dry_run": False, **run_document(await self._queue.wait(run, WAIT_S))}
 
     def _settings(self, entity_type: str, owner: str, held: EffectiveSettings) -> dict[str, Any]:
         return {
@@ -292,17 +292,17 @@ def _names(fields: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _about(analysis: Analysis, owner: str) -> dict[str, Any]:
-    schema, tallied = analysis.schema, analysis.tallied
+    schema, counts = analysis.schema, analysis.counts
     return {
         "entity_type": schema.entity_type,
         "schema_version": schema.schema_version,
         "scope": "user" if owner else "global",
         "user_id": owner or None,
         "coverage": {
-            "complete": tallied.complete,
-            "observations": tallied.next_seq - tallied.first_seq,
-            "missing": tallied.missing,
-            "truncated": tallied.keys.truncated,
+            "complete": counts.complete,
+            "observations": counts.next_seq - counts.first_seq,
+            "missing": counts.missing,
+            "truncated": counts.fragments.truncated,
         },
     }
 

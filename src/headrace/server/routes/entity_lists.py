@@ -14,8 +14,8 @@ from starlette.routing import Route
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.read.entity_list import EntityFilter
-from headrace.engine.entities.read.observations import Observed
-from headrace.engine.entities.read.snapshots import Shown, View
+from headrace.engine.entities.read.observations import StoredObservation
+from headrace.engine.entities.read.snapshots import EntityAnswer, EntityView
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, OffsetGone
 from headrace.format import offset as offsets
@@ -74,7 +74,7 @@ class EntityListRoutes:
         if "after" in query and not self._snapshots.groups.has(after, wanted.user_id):
             raise InvalidCursor("after is the id of an entity", field="after")
         page = await self._listing.page(wanted, after, limit)
-        shown = [entity for entity in page.shown if _may_read(principal, entity.view.entity_type)]
+        shown = [entity for entity in page.entities if _may_read(principal, entity.view.entity_type)]
         return await self._engine.computing.run(0, _listed, shown, page.after)
 
     def _read_query(self, query: dict[str, str], principal: Principal) -> EntityFilter:
@@ -122,7 +122,9 @@ class EntityListRoutes:
         if shown.snapshot is None or field not in shown.snapshot.origins:
             raise EntityNotFound("the entity has no value in this field", entity_id=document["entity_id"], field=field)
         ids = [said.id for said in shown.snapshot.origins[field]]
-        observations = {observed.observation.id: observed for observed in await self._listing.named(shown.view, ids)}
+        observations = {
+            observed.observation.id: observed for observed in await self._listing.observations_by_id(shown.view, ids)
+        }
         facts = {name: document[name] for name in ("entity_id", "entity_type", "schema_version")}
         values = [observation(shown.view, observations[id]) for id in ids if id in observations]
         answer = {**facts, "field": field, "value": document["snapshot"][field], "observations": values}
@@ -148,18 +150,18 @@ class EntityListRoutes:
         work = partial(_compared, every, fields, threshold, limit, facts)
         return await self._engine.computing.plan(patience_s, work)
 
-    def _view(self, request: Request, query: dict[str, str]) -> View:
+    def _view(self, request: Request, query: dict[str, str]) -> EntityView:
         view = self._snapshots.view(asked_of(query, request.path_params["id"], request.state.principal))
         admit(request.state.principal, view.entity_type)
         return view
 
 
-def _listed(shown: list[Shown], after: str | None) -> Response:
+def _listed(shown: list[EntityAnswer], after: str | None) -> Response:
     return json_response({"entities": [snapshot(entity) for entity in shown], "after": after}, headers=_COMPLETE)
 
 
 def _compared(
-    every: list[Shown], fields: tuple[str, ...], threshold: float, limit: int, facts: dict[str, Any]
+    every: list[EntityAnswer], fields: tuple[str, ...], threshold: float, limit: int, facts: dict[str, Any]
 ) -> Response:
     """The pairs of some entities that may be the same."""
     named = {entity.view.group.row.entity_id: snapshot(entity) for entity in every}
@@ -168,7 +170,7 @@ def _compared(
     return json_response({**facts, "compared": len(texts), "duplicates": pairs}, headers=_COMPLETE)
 
 
-def observation(view: View, observed: Observed) -> dict[str, Any]:
+def observation(view: EntityView, observed: StoredObservation) -> dict[str, Any]:
     """One observation as a JSON document, with the address of its source."""
     stored = observed.observation
     document: dict[str, Any] = msgspec.to_builtins(stored)

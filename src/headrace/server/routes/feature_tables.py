@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
-from headrace.engine.features.past import Past
+from headrace.engine.features.past_reader import PastRows
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.training_sets import HistoryAnswer
 from headrace.errors import BatchTooLarge
@@ -62,7 +62,7 @@ class FeatureTableRoutes:
         if len(body.rows) > MOST_ROWS:
             raise BatchTooLarge(f"a question is about {MOST_ROWS} rows at most", limit=MOST_ROWS)
         moments = await self._engine.computing.run(0, _moments, body)
-        past = await self._engine.training.ask(table, moments, body.features)
+        past = await self._engine.training.request(table, moments, body.features)
         if isinstance(past, HistoryRow):
             where = request.url.path + f"/{past.id}"
             return json_response({"history": self._row_document(past)}, status=202, headers={"location": where})
@@ -92,7 +92,7 @@ class FeatureTableRoutes:
         }
         if row.answer is not None:
             answer = decoding.decode(row.answer, HistoryAnswer)
-            stream = self._engine.log.find(self._engine.serving.defined(row.table).stream)
+            stream = self._engine.log.find(self._engine.feature_reader.defined(row.table).stream)
             document |= {"complete": answer.complete, "since": stream.offset_at(answer.since)}
         return document
 
@@ -110,7 +110,7 @@ def _moments(body: HistoryBody) -> list[tuple[Any, int]]:
     return [(row.key, parse_timestamp_us(row.at, f"rows[{index}].at")) for index, row in enumerate(body.rows)]
 
 
-def _history_extent(past: Past) -> dict[str, Any]:
+def _history_extent(past: PastRows) -> dict[str, Any]:
     """From where on the rows know everything."""
     reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
     return {"complete": past.complete, "since": past.since, "events_from": reaches}

@@ -11,7 +11,7 @@ import msgspec
 from headrace.engine.entities.entity_type import schema_of
 from headrace.engine.entities.types.journal import NONE, Action, TypeChange
 from headrace.engine.entities.types.type_base import TypeBase, followers, next_version, parsed
-from headrace.engine.entities.write.store_request import first_schema
+from headrace.engine.entities.write.store_request import infer_first_schema
 from headrace.errors import NoSchemaForEntityType
 from headrace.reduce.policies.reducer import life_of
 from headrace.schema.entity.nodes import Notice, ReducerConfig, Schema
@@ -214,7 +214,7 @@ def _plan(
 
 def propose_record(base: TypeBase, document: TypeChange) -> TypeProposal:
     """Add a document to the journal, with no change of the schema."""
-    schema = base.active(base.owner) or base.global_schema or first_schema(base.entity_type, ())
+    schema = base.active(base.owner) or base.global_schema or infer_first_schema(base.entity_type, ())
     plan = _plan(base, schema.schema_version, schema.schema_version, schema)
     return TypeProposal(base, plan, (OwnerChange(base.owner, document),))
 
