@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 import requests
-from headrace.server.routes.openapi import document
+from headrace.server.routes.route_table import openapi_document
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess
@@ -32,7 +32,7 @@ QUICK = {"server__long_poll_s": "0.02", "server__max_long_poll_s": "0.05", "serv
 FREE_TO_REFUSE = [positive_data_acceptance]
 
 schemathesis.serializer.alias("application/x-protobuf", "application/octet-stream")
-schema = schemathesis.openapi.from_dict(copy.deepcopy(document()))
+schema = schemathesis.openapi.from_dict(copy.deepcopy(openapi_document()))
 # What is wrong may be too long as well, and is refused for that first.
 rejection = schema.config.checks.negative_data_rejection
 rejection.expected_statuses = [*rejection.expected_statuses, "413"]
@@ -150,4 +150,4 @@ def test_chains_of_operations_answer_as_the_document_says(server: ServerProcess,
 
 
 def test_the_document_is_served_as_it_is(api: Api) -> None:
-    assert api.get("/openapi.json").json() == document()
+    assert api.get("/openapi.json").json() == openapi_document()

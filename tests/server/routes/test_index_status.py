@@ -15,7 +15,7 @@ from engine.derive.workers import Worker as Idle
 from engine.derive.workers import opened, searched
 from headrace.server.routes.details import DetailsRoute
 from headrace.server.routes.index_status import IndexStatusRoute
-from headrace.server.routes.openapi import document
+from headrace.server.routes.route_table import openapi_document
 from server.callers import Caller
 from server.registries import name_of, post
 from support.engine_rig import array
@@ -63,7 +63,7 @@ def status(api: Api, path: str) -> dict[str, Any]:
     answer = api.get(f"{path}/_index_status")
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store"), answer.text
     assert TAG.fullmatch(answer.headers["etag"])
-    described = document()
+    described = openapi_document()
     content = described["paths"]["/v1/stream/{name}/_index_status"]["get"]["responses"]["200"]["content"]
     schema = {**content["application/json"]["schema"], "components": described["components"]}
     jsonschema_rs.validate(schema, answer.json())

@@ -13,10 +13,10 @@ import jsonschema_rs
 import pytest
 
 from headrace.profiles.state_protocol import keys
-from headrace.server.routes import openapi
+from headrace.server.routes.route_table import openapi_document
 from headrace.storage.keys import KeyStore
 
-PATHS = openapi.document()["paths"]
+PATHS = openapi_document()["paths"]
 STATUS = {"name": "status", "encoding": "string"}
 USER = {"name": "userId", "encoding": "int64"}
 TEMPLATE = {"entity": "todos", "fields": [STATUS, USER]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,6 +18,7 @@ from headrace.schema.entity.relations import find_links, find_moments
 #: How many reasons and warnings an answer holds; the others are counted.
 MOST_ISSUES, MOST_WARNINGS = 100, 1_000
 VIOLATED = ConstraintViolation.code
+ACTIONS = ["created", "updated", "unchanged", "would_create", "would_match_existing"]
 
 
 class EntityOutcome(msgspec.Struct):
@@ -29,7 +30,7 @@ class EntityOutcome(msgspec.Struct):
 
     entity_id: str
     entity_type: str
-    action: str
+    action: Annotated[str, msgspec.Meta(extra_json_schema={"enum": ACTIONS})]
     observation_id: str
     schema_version: str
     canonical_name: str
@@ -48,6 +49,16 @@ class EntityOutcome(msgspec.Struct):
             self.links = [link._asdict() for link in find_links(definition, fields, tenant)]
 
 
+class StoreWarning(TypedDict):
+    """A notice about entities of a request; ``items`` are their numbers."""
+
+    code: str
+    message: str
+    fields: list[str]
+    entity_type: str
+    items: list[int]
+
+
 class Warnings:
     """Notices about entities of a request; equal notices are grouped."""
 
@@ -59,9 +70,9 @@ class Warnings:
         for notice in notices:
             self._items.setdefault((entity_type, notice), []).append(item)
 
-    def dump(self) -> list[dict[str, Any]]:
+    def dump(self) -> list[StoreWarning]:
         """The warnings as JSON, each with the indexes of the entities it is about."""
-        documents = [
+        documents: list[Any] = [
             {**notice.dump(), "entity_type": entity_type, "items": items}
             for (entity_type, notice), items in islice(self._items.items(), MOST_WARNINGS)
         ]
@@ -117,19 +128,19 @@ def refusal(issues: list[Issue]) -> BadRequest:
     return kind(f"entity {first.item} ({first.entity_type}) is refused: {first.message}", **facts)
 
 
-class Answer(msgspec.Struct):
+class StoreAnswer(msgspec.Struct):
     """The answer to a request, once everything is on disk or, in a dry run, would be."""
 
     entities: list[EntityOutcome]
     source_id: str
     unknown_fields_count: int
-    store_warnings: list[dict[str, Any]]
+    store_warnings: list[StoreWarning]
     dry_run: bool | UnsetType = UNSET
 
 
 _ENCODE = msgspec.json.Encoder().encode
 
 
-def encode(answer: Answer) -> bytes:
+def encode(answer: StoreAnswer) -> bytes:
     """The answer as it is sent, and remembered for the same request."""
     return _ENCODE(answer)

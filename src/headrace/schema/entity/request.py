@@ -27,6 +27,8 @@ ADDRESSED = "src_"
 PRINTABLE = r"^[^\x00-\x1f\x7f]+(?![\s\S])"
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=PRINTABLE)]
+#: The user an admin acts for; how long the name of a user may be is checked where it is looked up.
+UserName = Annotated[str, msgspec.Meta(pattern=PRINTABLE, extra_json_schema={"minLength": 1, "maxLength": 128})]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Score = Annotated[float, msgspec.Meta(ge=0, le=1)]
 SourceKind = Literal["sensor", "workflow_state", "llm_summary", "human", "import", "sync"]
@@ -38,10 +40,14 @@ _ENCODE = msgspec.json.Encoder(order="sorted").encode
 _CONTAINERS = frozenset({dict, list, Decimal})
 
 
+_MOMENT = {"anyOf": [{"format": "date-time"}, {"pattern": "^[0-9]{1,20}$"}]}
+Moment = Annotated[str, msgspec.Meta(extra_json_schema=_MOMENT)]
+
+
 class ObservationOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of observations: for a whole request, or for one entity under ``_meta``."""
 
-    observed_at: str | None = None
+    observed_at: Moment | None = None
     source_id: Name | None = None
     source_priority: Priority | None = None
     observation_source: SourceKind | None = None
@@ -66,7 +72,7 @@ class RequestOptions(ObservationOptions, frozen=True, forbid_unknown_fields=True
 
     commit: bool = True
     #: The user an admin acts for.
-    user_id: Name | None = None
+    user_id: UserName | None = None
 
 
 class StoreRequest(msgspec.Struct, frozen=True):

@@ -17,6 +17,9 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _MOST_BANNED = 200
 _LONGEST_PATTERN = 100
+#: What the document says of these is checked by ``check``, which names the field.
+_SourceKind = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(SOURCE_KINDS)})]
+_Pattern = Annotated[str, msgspec.Meta(extra_json_schema={"minLength": 1, "maxLength": _LONGEST_PATTERN})]
 
 
 class EnhancementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,8 +37,10 @@ class EnhancementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     min_confidence: Share = 0.0
     global_conservative: bool = False
     trusted_source_relaxation: bool = False
-    trusted_sources: tuple[str, ...] = TRUSTED
-    blacklist: tuple[Banned | str, ...] = BANNED
+    trusted_sources: tuple[_SourceKind, ...] = TRUSTED
+    blacklist: Annotated[tuple[Banned | _Pattern, ...], msgspec.Meta(extra_json_schema={"maxItems": _MOST_BANNED})] = (
+        BANNED
+    )
     migrate_existing: bool = True
 
     @property

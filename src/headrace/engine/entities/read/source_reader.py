@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,21 @@ _SLICE_BYTES = 1024 * 1024
 MOST_OBSERVATIONS = 100_000
 
 
+Timestamp = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+
+
+class SourceObservation(msgspec.Struct, kw_only=True):
+    """An observation that an entity of a source became; ``item`` is the number of the entity."""
+
+    observation_id: str
+    entity_id: str
+    entity_type: str
+    schema_version: str
+    schema_scope: Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["global", "user"]})]
+    observed_at: Timestamp
+    item: int | None
+
+
 class SourceSummary(msgspec.Struct):
     """What a source held: the entities as they were given, and the observations that they became."""
 
@@ -39,9 +54,9 @@ class SourceSummary(msgspec.Struct):
     content_addressed: bool
     #: Whether every entity of it is here.
     complete: bool
-    stored_at: str
+    stored_at: Timestamp
     entities: list[dict[str, Any]]
-    observations: list[dict[str, Any]]
+    observations: list[SourceObservation]
 
 
 class Place(NamedTuple):
@@ -99,7 +114,12 @@ class SourceReader:
             complete = address(entities, user_id) == source_id
         stored_at = rfc3339(min(source_range.range.at_us for source_range in places))
         return SourceSummary(
-            source_id, is_addressed, complete, stored_at, entities, [_told(observation) for observation in observations]
+            source_id,
+            is_addressed,
+            complete,
+            stored_at,
+            entities,
+            [_summary(observation) for observation in observations],
         )
 
     def _events(self, connection: Connection, stream: Stream) -> Events:
@@ -150,13 +170,13 @@ def _given(observations: list[Observation]) -> dict[int, list[dict[str, Any]]]:
     return entities
 
 
-def _told(observation: Observation) -> dict[str, Any]:
-    return {
-        "observation_id": observation.id,
-        "entity_id": observation.entity_id,
-        "entity_type": observation.entity_type,
-        "schema_version": observation.schema_version,
-        "schema_scope": observation.schema_scope,
-        "observed_at": rfc3339(observation.observed_at_us),
-        "item": observation.details.get("item"),
-    }
+def _summary(observation: Observation) -> SourceObservation:
+    return SourceObservation(
+        observation_id=observation.id,
+        entity_id=observation.entity_id,
+        entity_type=observation.entity_type,
+        schema_version=observation.schema_version,
+        schema_scope=observation.schema_scope,
+        observed_at=rfc3339(observation.observed_at_us),
+        item=observation.details.get("item"),
+    )

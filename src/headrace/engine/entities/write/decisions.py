@@ -11,7 +11,7 @@ import msgspec
 from headrace.engine.entities.entity_type import dedupe_key
 from headrace.engine.entities.write.store_request import Draft, Prepared, Typed, bodies
 from headrace.schema.entity.accept import Refused
-from headrace.schema.entity.answer import EntityOutcome, Warnings, issues_of, refusal
+from headrace.schema.entity.answer import EntityOutcome, StoreWarning, Warnings, issues_of, refusal
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.nodes import Definition, Field
 from headrace.schema.entity.observation import (
@@ -29,7 +29,8 @@ from headrace.storage.dedupe import stored_key
 
 Deed = Literal["correction", "deletion", "restoration"]
 _PRIORITIES = {"correction": CORRECTED, "deletion": DELETED, "restoration": RESTORED}
-_ACTIONS = {"correction": "corrected", "deletion": "deleted", "restoration": "restored"}
+Action = Literal["corrected", "deleted", "restored"]
+_ACTIONS: dict[Deed, Action] = {"correction": "corrected", "deletion": "deleted", "restoration": "restored"}
 #: The member that says whether an entity is deleted.
 DELETED_MEMBER = "_deleted"
 _ENCODE = msgspec.json.Encoder(order="sorted").encode
@@ -78,16 +79,28 @@ class StoreDecision:
         """What is told once it is stored."""
         answer, decision = prepared.told[0], self._decision
         return msgspec.json.encode(
-            {
-                "entity_id": answer.entity_id,
-                "entity_type": answer.entity_type,
-                "action": _ACTIONS[decision.kind],
-                "observation_id": answer.observation_id,
-                "schema_version": answer.schema_version,
-                "fields": list(decision.given),
-                "store_warnings": prepared.warnings.dump(),
-            }
+            DecisionAnswer(
+                entity_id=answer.entity_id,
+                entity_type=answer.entity_type,
+                action=_ACTIONS[decision.kind],
+                observation_id=answer.observation_id,
+                schema_version=answer.schema_version,
+                fields=list(decision.given),
+                store_warnings=prepared.warnings.dump(),
+            )
         )
+
+
+class DecisionAnswer(msgspec.Struct, kw_only=True):
+    """What was decided about an entity, and what is odd about it."""
+
+    entity_id: str
+    entity_type: str
+    action: Action
+    observation_id: str
+    schema_version: str
+    fields: list[str]
+    store_warnings: list[StoreWarning]
 
 
 class _Made:

@@ -14,7 +14,7 @@ import msgspec
 from headrace.engine.entities.entity_type import Effective, dedupe_key
 from headrace.schema.entity import identity as identities
 from headrace.schema.entity.accept import Accepted, Refused
-from headrace.schema.entity.answer import Answer, EntityOutcome, Issue, Warnings, issues_of, refusal
+from headrace.schema.entity.answer import EntityOutcome, Issue, StoreAnswer, Warnings, issues_of, refusal
 from headrace.schema.entity.answer import encode as encode_answer
 from headrace.schema.entity.fields import infer_schema
 from headrace.schema.entity.identity import Identity
@@ -109,7 +109,7 @@ class ObservationWrite:
         """What is told once it is decided what becomes of each entity."""
         answers = prepared.told
         unknown = sum([len(answer.unknown_fields) for answer in answers])
-        answer = Answer(answers, self._asked.source_id, unknown, prepared.warnings.dump())
+        answer = StoreAnswer(answers, self._asked.source_id, unknown, prepared.warnings.dump())
         if not self.commit:
             answer.dry_run = True
         return encode_answer(answer)
