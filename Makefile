@@ -1,6 +1,6 @@
 # make up      set up and run Headrace on this machine
 # make test    every test          make test-deep   the same with larger numbers
-# make check   style, types, layers, sizes, names, and that the blocking client is current
+# make check   style, types, layers, sizes, names, and that what tools write is current
 # make bench   Headrace and its peers, side by side
 PYTHON ?= python3
 VENV := .venv
@@ -34,6 +34,7 @@ check: setup
 	$(BIN)/python tools/size.py
 	$(BIN)/python tools/structure.py
 	$(BIN)/python tools/blocking_client.py --check
+	$(BIN)/python tools/route_tables.py --check
 
 bench: setup
 	$(BIN)/python -m bench

@@ -62,10 +62,10 @@ def rule_of(route: Route) -> Rule:
     return Rule(needs, route.name in ELSEWHERE, route.name in HIDDEN)
 
 
-RULES: dict[tuple[str, str], Rule] = {
+RULES: dict[tuple[str, str], Rule] = {("head", ONE): Rule("read", False)} | {
     (route.method.lower(), route.address): rule_of(route)
     for route in sorted(ROUTES, key=lambda route: LAST.index(route.name) if route.name in LAST else -1)
-} | {("head", ONE): Rule("read", False)}
+}
 
 SCHEMA = {"fields": {"email": {"type": "string"}, "note": {"type": "string"}}, "canonical_name_fields": ["email"]}
 EVENT = {"type": "object", "properties": {"a": {"type": "string"}, "t": {"type": "string", "format": "date-time"}}}

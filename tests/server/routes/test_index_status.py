@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
+import msgspec
 import pytest
 
 from engine.derive.workers import Worker as Idle
@@ -176,7 +177,7 @@ def test_events_after_the_last_segment_are_how_far_it_is_behind(tmp_path: Path) 
         Idle(rig).work()
         rig.clock.us += 5_000_000
         rig.append("s", array({"user": "late"}))
-        told = IndexStatusRoute(rig.engine).describe(rig.find("s"))
+        told = msgspec.to_builtins(IndexStatusRoute(rig.engine).describe(rig.find("s")))
     assert {index["lag_ms"] for index in (*told["exact_indexes"], *told["search_families"])} == {"5000"}
     assert {index["lag_segments"] for index in (*told["exact_indexes"], *told["search_families"])} == {0}
 

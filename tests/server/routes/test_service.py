@@ -452,10 +452,10 @@ def test_top_streams_are_the_five_largest_and_the_most_watched(config: Config) -
             node.engine.tail.watch(watched, reader)
         memory = await node.json("/v1/server/_mem")
         top = memory["top_streams"]
-        assert [(line["stream"], line["bytes"]) for line in top["local_storage_bytes"]] == [
+        assert [(line["stream"], line["bytes"]) for line in top.local_storage_bytes] == [
             (f"s{n}", 10 * n) for n in (6, 5, 4, 3, 2)
         ]
-        assert top["pending_wal_bytes"][0] == {"stream": "s6", "pending_wal_bytes": 60, "pending_rows": 6}
+        assert top.pending_wal_bytes[0] == {"stream": "s6", "pending_wal_bytes": 60, "pending_rows": 6}
         assert top["notifier_waiters"] == [{"stream": "s0", "waiters": 2, "details_waiters": 0, "total_waiters": 2}]
         assert memory["runtime_counts"]["watchers"] == 2
         assert memory["runtime_counts"]["cached_streams"] == 7
@@ -477,8 +477,8 @@ def test_a_stream_that_is_only_cached_is_among_those_that_take_most_of_the_disk(
         with pytest.raises(CorruptData), files.open("cached", stream.incarnation, companion, ["columns"]):
             pass
         monitor = MemoryMonitor(rig.engine.gates, limit_bytes=None)
-        top = Report(rig.engine, rig.engine.gates, monitor).memory()["top_streams"]
-        first = top["local_storage_bytes"][0]
+        top = Report(rig.engine, rig.engine.gates, monitor).memory().top_streams
+        first = top.local_storage_bytes[0]
         assert first["segment_cache_bytes"] == holdings(rig.engine, stream).segment_bytes > 0
         assert first["index_cache_bytes"] == companion.columns.bytes > 0
         assert first == {
@@ -488,5 +488,5 @@ def test_a_stream_that_is_only_cached_is_among_those_that_take_most_of_the_disk(
             "segment_cache_bytes": first["segment_cache_bytes"],
             "index_cache_bytes": first["index_cache_bytes"],
         }
-        assert [one["bytes"] for one in top["local_storage_bytes"][1:]] == [1, 1, 1, 1]
-        assert {one["pending_wal_bytes"] for one in top["pending_wal_bytes"]} == {1}
+        assert [one["bytes"] for one in top.local_storage_bytes[1:]] == [1, 1, 1, 1]
+        assert {one["pending_wal_bytes"] for one in top.pending_wal_bytes} == {1}

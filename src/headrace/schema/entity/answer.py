@@ -49,7 +49,7 @@ class EntityOutcome(msgspec.Struct):
             self.links = [link._asdict() for link in find_links(definition, fields, tenant)]
 
 
-class StoreWarning(TypedDict):
+class WarningAnswer(TypedDict):
     """A notice about entities of a request; ``items`` are their numbers."""
 
     code: str
@@ -70,7 +70,7 @@ class Warnings:
         for notice in notices:
             self._items.setdefault((entity_type, notice), []).append(item)
 
-    def dump(self) -> list[StoreWarning]:
+    def dump(self) -> list[WarningAnswer]:
         """The warnings as JSON, each with the indexes of the entities it is about."""
         documents: list[Any] = [
             {**notice.dump(), "entity_type": entity_type, "items": items}
@@ -134,7 +134,7 @@ class StoreAnswer(msgspec.Struct):
     entities: list[EntityOutcome]
     source_id: str
     unknown_fields_count: int
-    store_warnings: list[StoreWarning]
+    store_warnings: list[WarningAnswer]
     dry_run: bool | UnsetType = UNSET
 
 

@@ -114,7 +114,7 @@ def make_document(routes: Iterable[Route]) -> Node:
         if parts := [_parameter(types, part) for part in route.parameters if part.where == "path"]:
             item.setdefault("parameters", parts)
         item[route.method.lower()] = _operation(types, route)
-    return {
+    document = {
         "openapi": "3.1.0",
         "info": {
             "title": "Headrace",
@@ -131,6 +131,8 @@ def make_document(routes: Iterable[Route]) -> Node:
         },
         "security": [{}, {"key": []}],
     }
+    decoded: Node = msgspec.json.decode(msgspec.json.encode(document))  # tuples are lists, as they are sent
+    return decoded
 
 
 def codes(route: Route) -> dict[int, list[str]]:

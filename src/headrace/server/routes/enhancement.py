@@ -3,230 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.enhancement.candidates import Analysis
 from headrace.engine.entities.enhancement.queue import WAIT_S
-from headrace.engine.entities.enhancement.settings import EffectiveSettings, EnhancementSettings
+from headrace.engine.entities.enhancement.settings import EffectiveSettings
 from headrace.errors import BadRequest, Conflict, NotFound
-from headrace.reduce.fragments.agreement import Agreement
-from headrace.reduce.fragments.candidates import Candidate
-from headrace.reduce.fragments.rules import Reason
-from headrace.schema.entity.fields import TYPES as FIELD_TYPES
 from headrace.server.http.auth import Principal
 from headrace.server.http.route import ADMIN, Answer, Body, Parameter, Verb, in_path, in_query, one_of, route
 from headrace.server.http.route import Scope as RouteScope
 from headrace.server.http.starlette_json import json_response, read_json
-from headrace.server.http.wire import Counter, NonEmpty, Object, Share, TrueFalse, User, When
+from headrace.server.http.wire import NonEmpty, TrueFalse, User
 from headrace.server.routes import entity_type_documents as documents
+from headrace.server.routes.enhancement_documents import (
+    MAX_FIELDS,
+    CandidateDecisionBody,
+    CandidatesAnswer,
+    EnhanceAnswer,
+    EnhanceBody,
+    EnhancementBody,
+    MigrateBody,
+    MigrationsAnswer,
+    RecommendationAnswer,
+    RecommendationsAnswer,
+    ReconcileAnswer,
+    ReconcileBody,
+    SettingsAnswer,
+    SettingsBody,
+    UndoBody,
+    candidate_answer,
+    candidates_answer,
+    enhancement_run,
+    field_agreement,
+    recommendation_answer,
+)
 from headrace.server.routes.entities import Scope
-from headrace.server.routes.entity_type_documents import FieldsChange, MigrationAnswer, PlannedMigration, Version
+from headrace.server.routes.entity_type_documents import MigrationAnswer, PlannedMigration
 from headrace.server.routes.entity_types import NAMED, TYPES, WRITE_SCHEMA
 from headrace.server.routes.stream_headers import BAD_BODY
-from headrace.storage.enhancements import ChangeKind, Recommendation, Run, State, Status
 from headrace.storage.entity_types import EVERYBODY
-from headrace.types import rfc3339
 
 _MAX_BYTES = 1024 * 1024
-_MAX_FIELDS = 1_000
 _LISTED = 20
-
-_FieldType = Annotated[str, Meta(extra_json_schema={"enum": list(FIELD_TYPES)})]
-_FieldNames = Annotated[tuple[str, ...], Meta(extra_json_schema={"minItems": 1, "maxItems": _MAX_FIELDS})]
-
-
-class EnhancementBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose schema a request is about: the caller's own, unless it says that it is everybody's."""
-
-    scope: Scope = "user"
-    user_id: User | None = None
-
-
-class UndoBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose migration is meant; without a scope it is found by its id."""
-
-    scope: Scope | None = None
-    user_id: User | None = None
-
-
-class EnhanceBody(EnhancementBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to be promoted; nothing is, unless ``dry_run`` is false."""
-
-    fields: _FieldNames | None = None
-    force: bool = False
-    migrate_existing: bool = False
-    dry_run: bool = True
-
-
-class SettingsBody(EnhancementSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of an owner; those that are left out are the defaults."""
-
-    scope: Scope = "user"
-    user_id: User | None = None
-
-    def settings(self) -> EnhancementSettings:
-        """The settings alone."""
-        names = EnhancementSettings.__struct_fields__
-        return EnhancementSettings(**{name: getattr(self, name) for name in names})
-
-
-class CandidateDecisionBody(EnhancementBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody decides about fragments of a key."""
-
-    field: str
-    status: Literal["pending", "approved", "rejected"]
-
-
-class MigrateBody(EnhancementBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields that values of fragments are to be moved to."""
-
-    fields: _FieldNames
-    dry_run: bool = False
-
-
-class ReconcileBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``dry_run`` only reports what users agree on."""
-
-    dry_run: bool = True
-
-
-class CandidateAnswer(Struct, kw_only=True):
-    """A field to add, or converters for one that there is, with the evidence and what speaks against it."""
-
-    fragment_key: str
-    change: Literal["add_field", "add_converters"]
-    field_type: _FieldType | None
-    converters: list[Object]
-    frequency: Counter
-    type_share: Share
-    types: dict[str, Counter]
-    sources: Counter
-    users: Counter
-    entities: Counter
-    confidence: Share
-    examples: list[Any]
-    reasons: list[Reason]
-    first_seen: When
-    last_seen: When
-    promotable: bool
-    status: Status | None
-
-
-class FragmentCoverage(Struct, kw_only=True):
-    """Which observations candidates are made of."""
-
-    complete: bool
-    observations: Counter
-    missing: Counter
-    truncated: bool
-
-
-class CandidatesAnswer(Struct, kw_only=True):
-    """What fragments would make of a schema, the most frequent first."""
-
-    entity_type: str
-    schema_version: Version
-    scope: Scope
-    user_id: str | None
-    coverage: FragmentCoverage
-    candidates: list[CandidateAnswer]
-
-
-class RecommendationAnswer(Struct, kw_only=True):
-    """What was recommended about a key of fragments, and what was decided."""
-
-    key: str
-    field: str
-    change: ChangeKind
-    status: Status
-    can_rollback: bool
-    schema_version: Version | None
-    who: str
-    at: When
-    evidence: Object
-
-
-class RecommendationsAnswer(Struct):
-    """Recommendations by field."""
-
-    entity_type: str
-    recommendations: list[RecommendationAnswer]
-
-
-class MigrationsAnswer(Struct):
-    """The migrations of a type, the newest first."""
-
-    entity_type: str
-    migrations: list[MigrationAnswer]
-
-
-class EnhancementRun(Struct, kw_only=True):
-    """One look at the fragments of a type, and what became of it."""
-
-    run_id: str
-    state: State
-    attempts: Counter
-    reason: str | None
-    begun_at: When
-    ended_at: When | None
-    outcome: Object
-
-
-class SettingsAnswer(Struct, kw_only=True):
-    """The settings that hold for an owner, and what was done by them last."""
-
-    entity_type: str
-    scope: Scope
-    user_id: str | None
-    is_set: bool
-    settings: EnhancementSettings
-    runs: list[EnhancementRun]
-
-
-class FieldAgreement(Struct, kw_only=True):
-    """A field that some users have and everyone may get."""
-
-    field: str
-    field_type: _FieldType
-    users: Counter
-    entities: Counter
-    type_share: Share
-    confidence: Share
-    promotable: bool
-    reasons: list[Reason]
-
-
-class EnhanceAnswer(FieldsChange, kw_only=True):
-    """The version that was made of fragments, or would be."""
-
-    promoted: list[CandidateAnswer]
-    migration: Annotated[
-        Any,
-        Meta(
-            extra_json_schema={
-                "anyOf": [
-                    {"$ref": "#/components/schemas/MigrationAnswer"},
-                    {"$ref": "#/components/schemas/PlannedMigration"},
-                    {"type": "null"},
-                ]
-            }
-        ),
-    ]
-    rekey: None
-
-
-class ReconcileAnswer(FieldsChange, kw_only=True):
-    """The version that was made of what users agree on, or would be."""
-
-    agreements: list[FieldAgreement]
-    rekey: None
-
 
 _RUN_ID = in_path("run_id", NonEmpty, "the migration")
 _READ_SCHEMA = RouteScope("read", "read, global: admin")
@@ -288,11 +111,11 @@ class EnhancementRoutes:
             raise BadRequest("promotable is true or false", field="promotable")
         analysis = await self._candidates.analysed(entity_type, owner)
         candidates = [
-            _candidate(analysis, candidate)
+            candidate_answer(analysis, candidate)
             for candidate in analysis.candidates
             if candidate.promotable or wanted == "false"
         ]
-        return json_response(_candidates(analysis, owner, candidates))
+        return json_response(candidates_answer(analysis, owner, candidates))
 
     @_get(
         "enhancement",
@@ -317,7 +140,7 @@ class EnhancementRoutes:
         """GET ``…/recommendations``: what was recommended, and what was decided about it."""
         entity_type, owner = self._readable_owner(request)
         recommendations = self._enhancing.recommendations(entity_type, owner)
-        answers = [_recommendation(recommendation) for recommendation in recommendations]
+        answers = [recommendation_answer(recommendation) for recommendation in recommendations]
         return json_response(RecommendationsAnswer(entity_type, answers))
 
     @_get("migrations", "get_entity_type_migrations", "The migrations of a type", "the newest first", MigrationsAnswer)
@@ -364,7 +187,7 @@ class EnhancementRoutes:
             migration = documents.migration(await self._queue.ended(enhanced.run, WAIT_S), dry_run=False)
         elif moves and dry_run:
             migration = await self._moved(entity_type, owner, enhanced.fields, who, True)
-        promoted = [_candidate(enhanced.analysis, candidate) for candidate in enhanced.promoted]
+        promoted = [candidate_answer(enhanced.analysis, candidate) for candidate in enhanced.promoted]
         return documents.answer(
             EnhanceAnswer, enhanced.outcome, dry_run=dry_run, promoted=promoted, migration=migration, rekey=None
         )
@@ -399,7 +222,7 @@ class EnhancementRoutes:
         entity_type, owner, who = self._owner(request, body)
         decided = await self._enhancing.decide(entity_type, owner, body.field, body.status, who)
         self._queue.look_again(entity_type, owner)
-        return json_response(_recommendation(decided))
+        return json_response(recommendation_answer(decided))
 
     @_post(
         "migrate",
@@ -445,7 +268,7 @@ class EnhancementRoutes:
         body = await read_json(request, ReconcileBody)
         entity_type, _, who = self._owner(request, EnhancementBody(scope="global"))
         reconciled = await self._reconciling.reconcile(entity_type, who, dry_run=body.dry_run)
-        agreements = [_agreement(agreement) for agreement in reconciled.agreements]
+        agreements = [field_agreement(agreement) for agreement in reconciled.agreements]
         return documents.answer(
             ReconcileAnswer, reconciled.outcome, dry_run=body.dry_run, agreements=agreements, rekey=None
         )
@@ -465,7 +288,7 @@ class EnhancementRoutes:
             user_id=owner or None,
             is_set=held.is_set,
             settings=msgspec.structs.replace(held.own, blacklist=held.own.banned),
-            runs=[_run(run) for run in self._queue.runs(entity_type, owner, _LISTED)],
+            runs=[enhancement_run(run) for run in self._queue.runs(entity_type, owner, _LISTED)],
         )
 
     def _readable_owner(self, request: Request) -> tuple[str, str]:
@@ -503,71 +326,6 @@ class EnhancementRoutes:
 
 
 def _names(fields: tuple[str, ...]) -> tuple[str, ...]:
-    if not 1 <= len(fields) <= _MAX_FIELDS:
-        raise BadRequest(f"1 to {_MAX_FIELDS} fields are named", field="fields")
+    if not 1 <= len(fields) <= MAX_FIELDS:
+        raise BadRequest(f"1 to {MAX_FIELDS} fields are named", field="fields")
     return tuple(dict.fromkeys(fields))
-
-
-def _candidates(analysis: Analysis, owner: str, candidates: list[CandidateAnswer]) -> CandidatesAnswer:
-    schema, tallied = analysis.schema, analysis.tallied
-    return CandidatesAnswer(
-        entity_type=schema.entity_type,
-        schema_version=schema.schema_version,
-        scope="user" if owner else "global",
-        user_id=owner or None,
-        coverage=FragmentCoverage(
-            complete=tallied.complete,
-            observations=tallied.next_seq - tallied.first_seq,
-            missing=tallied.missing,
-            truncated=tallied.keys.truncated,
-        ),
-        candidates=candidates,
-    )
-
-
-def _candidate(analysis: Analysis, candidate: Candidate) -> CandidateAnswer:
-    document: dict[str, Any] = msgspec.to_builtins(candidate)
-    document["first_seen"] = rfc3339(document.pop("first_seen_us"))
-    document["last_seen"] = rfc3339(document.pop("last_seen_us"))
-    recommendations = {recommendation.field: recommendation for recommendation in analysis.recommendations}
-    status = recommendations[candidate.fragment_key].status if candidate.fragment_key in recommendations else None
-    return CandidateAnswer(**document, promotable=candidate.promotable, status=status)
-
-
-def _recommendation(recommendation: Recommendation) -> RecommendationAnswer:
-    return RecommendationAnswer(
-        key=recommendation.key,
-        field=recommendation.field,
-        change=recommendation.change,
-        status=recommendation.status,
-        can_rollback=recommendation.can_rollback,
-        schema_version=recommendation.schema_version,
-        who=recommendation.who,
-        at=rfc3339(recommendation.at_us),
-        evidence=recommendation.evidence,
-    )
-
-
-def _agreement(agreement: Agreement) -> FieldAgreement:
-    return FieldAgreement(
-        field=agreement.field_name,
-        field_type=agreement.field.type,
-        users=agreement.users,
-        entities=agreement.entities,
-        type_share=agreement.type_share,
-        confidence=agreement.confidence,
-        promotable=agreement.promotable,
-        reasons=list(agreement.reasons),
-    )
-
-
-def _run(run: Run) -> EnhancementRun:
-    return EnhancementRun(
-        run_id=run.id,
-        state=run.state,
-        attempts=run.attempts,
-        reason=run.reason,
-        begun_at=rfc3339(run.begun_us),
-        ended_at=None if run.ended_us is None else rfc3339(run.ended_us),
-        outcome=run.outcome,
-    )

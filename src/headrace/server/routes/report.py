@@ -10,9 +10,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
-
-from msgspec import Meta, Struct
+from typing import Any
 
 from headrace.engine.assembly import Engine
 from headrace.engine.holdings import Holdings, cache_usage, companion_cache_bytes, holdings
@@ -21,14 +19,27 @@ from headrace.engine.runtime import allocators, auto_tune
 from headrace.engine.runtime.gates import Gate, Gates
 from headrace.engine.runtime.memory import HighWater, MemoryMonitor
 from headrace.query.request import MAX_TIMEOUT_MS
-from headrace.server.http.wire import When, Whole
+from headrace.server.routes.report_documents import (
+    TOP,
+    ConfiguredLimits,
+    Facts,
+    GateStatus,
+    GateStatuses,
+    IngestQueue,
+    MemoryAccount,
+    MemoryReport,
+    RuntimeMemory,
+    RuntimeStatus,
+    ServerDetails,
+    TopStreams,
+    UploadQueue,
+)
 from headrace.server.routes.watched import DocumentWait
 from headrace.storage import database
 from headrace.types import rfc3339
 
 Document = dict[str, Any]
 
-TOP = 5
 # The newest streams in memory; looking at more of them would hold up the loop.
 _LOOKED_AT = 20_000
 # Only so many streams are measured exactly, which takes questions to the database.
@@ -36,131 +47,6 @@ _MEASURED = 25
 _BYTE_GROUPS = (
     "heap_estimates", "mapped_files", "disk_caches", "configured_budgets", "pipeline_buffers", "sqlite_runtime",
 )  # fmt: skip
-
-
-Fact = int | bool | str | None
-Facts = dict[str, Fact]
-#: Numbers by name, and groups of them.
-Totals = dict[str, Whole]
-Groups = dict[str, Totals]
-
-
-class TopStreams(Struct):
-    """The largest and the most watched among the streams in memory."""
-
-    local_storage_bytes: Annotated[list[Facts], Meta(max_length=TOP)]
-    pending_wal_bytes: Annotated[list[Facts], Meta(max_length=TOP)]
-    touch_journal_filter_bytes: Annotated[list[Facts], Meta(max_length=TOP)]
-    notifier_waiters: Annotated[list[Facts], Meta(max_length=TOP)]
-
-
-class MemoryAccount(Struct, kw_only=True):
-    """Who holds how much, and what of the process that leaves."""
-
-    held: Totals
-    held_bytes: Whole
-    resident_bytes: Whole | None
-    unaccounted_bytes: Whole | None
-    allocators: Facts
-    limits: Facts
-    reliefs: Whole
-    refused_requests: Whole
-
-
-class MemoryReport(Struct, kw_only=True):
-    """The memory of the process, for a quick look."""
-
-    ts: When
-    process: Facts
-    process_breakdown: Facts
-    account: MemoryAccount
-    sqlite: Facts
-    gc: Facts
-    high_water: dict[str, Document]
-    counters: Totals
-    runtime_counts: Totals
-    runtime_bytes: Groups
-    runtime_totals: Totals
-    top_streams: TopStreams
-
-
-class ConfiguredLimits(Struct, kw_only=True):
-    """The limits of the server, as they are set."""
-
-    caches: Facts
-    concurrency: Facts
-    ingest: Facts
-    search: Facts
-    segmenting: Facts
-    timeouts: Facts
-    memory: Facts
-
-
-class RuntimeMemory(Struct, kw_only=True):
-    """The memory of the process, and what holds it."""
-
-    pressure_active: bool
-    pressure_limit_bytes: Whole | None
-    last_rss_bytes: Whole | None
-    max_rss_bytes: Whole | None
-    process: Facts
-    process_breakdown: Facts
-    sqlite: Facts
-    gc: Facts
-    subsystems: Groups
-    totals: Totals
-    high_water: dict[str, Document]
-
-
-class IngestQueue(Struct):
-    """What waits to be committed."""
-
-    requests: Whole
-    bytes: Whole
-    full: bool
-
-
-class UploadQueue(Struct):
-    """What waits to be published."""
-
-    pending_segments: Whole
-
-
-class GateStatus(Struct):
-    """How many are let through at once, and how many wait."""
-
-    configured_limit: Whole
-    current_limit: Whole
-    active: Whole
-    queued: Whole
-
-
-class GateStatuses(Struct, kw_only=True):
-    """The gates of the server; one writer commits for everyone."""
-
-    ingest: GateStatus
-    read: GateStatus
-    search: GateStatus
-    async_index: GateStatus
-
-
-class RuntimeStatus(Struct, kw_only=True):
-    """How full the server is."""
-
-    memory: RuntimeMemory
-    ingest_queue: IngestQueue
-    local_backpressure: Facts
-    uploads: UploadQueue
-    concurrency: GateStatuses
-    top_streams: TopStreams
-
-
-class ServerDetails(Struct, kw_only=True):
-    """The node: its settings, and how full it is."""
-
-    auto_tune: Facts
-    configured_limits: ConfiguredLimits
-    runtime: RuntimeStatus
 
 
 class Report:

@@ -19,7 +19,8 @@ from headrace.server.http.route import ADMIN, ANY_KEY, NO_KEY, READ, Answer, rou
 from headrace.server.http.starlette_json import json_response
 from headrace.server.http.wire import AlwaysTrue, Object
 from headrace.server.metrics import Metrics
-from headrace.server.routes.report import MemoryReport, Report, ServerDetails
+from headrace.server.routes.report import Report
+from headrace.server.routes.report_documents import MemoryReport, ServerDetails
 
 PROBE_TIMEOUT_S = 2.0
 PROBE_LASTS_S = 1.0

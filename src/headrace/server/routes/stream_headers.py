@@ -7,8 +7,11 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from headrace import errors
+from headrace.engine.log.stream import Stream
+from headrace.server.http.exchange import Headers
 from headrace.server.http.route import Body, Header, in_header, in_path
 from headrace.server.http.wire import Binary, Counter, Digits, IsTrue, Moment, Offset, Whole
+from headrace.types import format_duration, rfc3339
 
 StreamName = Annotated[
     str,
@@ -53,3 +56,21 @@ ENTRIES = Body(
 NOT_THERE = (errors.NotFound, errors.Gone)
 #: How a request with a body that cannot be taken fails.
 BAD_BODY = (errors.TooLarge, errors.UnsupportedMedia)
+
+
+def describe(stream: Stream) -> Headers:
+    """The headers that describe the state of a stream."""
+    head = stream.head
+    offset = stream.offset_at(head.next_seq)
+    headers = {"content-type": stream.content_type, "stream-next-offset": offset, "stream-end-offset": offset}
+    if head.closed:
+        headers["stream-closed"] = "true"
+    if stream.ttl_s is not None:
+        headers["stream-ttl"] = str(stream.ttl_s)
+    if stream.deadline_us is not None:
+        headers["stream-expires-at"] = rfc3339(stream.deadline_us)
+    if stream.retention_age_us is not None:
+        headers["stream-retention-age"] = format_duration(stream.retention_age_us)
+    if stream.retention_bytes is not None:
+        headers["stream-retention-bytes"] = str(stream.retention_bytes)
+    return headers

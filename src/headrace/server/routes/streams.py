@@ -36,7 +36,7 @@ from headrace.schema.entries import check_text, split_json
 from headrace.server.http import parameters, target
 from headrace.server.http.auth import ENTITY_STREAM_PREFIX, LOCAL
 from headrace.server.http.background import BackgroundRequests
-from headrace.server.http.exchange import Exchange, Headers, Reply
+from headrace.server.http.exchange import Exchange, Reply
 from headrace.server.http.request import Request, RequestHead
 from headrace.server.http.route import READ, WRITE, Answer, Body, in_header, route
 from headrace.server.http.wire import DURATION_PATTERN, Age, Counter, Digits, Moment
@@ -58,8 +58,9 @@ from headrace.server.routes.stream_headers import (
     TTL,
     WRITTEN_AT,
     Name,
+    describe,
 )
-from headrace.types import format_duration, json_fault, rfc3339
+from headrace.types import json_fault
 
 _STREAM = "/v1/stream/{name}"
 _CREATED = (NEXT, CLOSED, EXPIRES, LOCATION)
@@ -481,21 +482,3 @@ def read_retention(body: bytes) -> tuple[int | None, int | None]:
     if rule.bytes is not None and not 0 <= rule.bytes < 2**63:
         raise BadRequest("bytes is not a whole number", field="bytes")
     return None if rule.age is None else parameters.retention_age_us(rule.age, "age"), rule.bytes
-
-
-def describe(stream: Stream) -> Headers:
-    """The headers that describe the state of a stream."""
-    head = stream.head
-    offset = stream.offset_at(head.next_seq)
-    headers = {"content-type": stream.content_type, "stream-next-offset": offset, "stream-end-offset": offset}
-    if head.closed:
-        headers["stream-closed"] = "true"
-    if stream.ttl_s is not None:
-        headers["stream-ttl"] = str(stream.ttl_s)
-    if stream.deadline_us is not None:
-        headers["stream-expires-at"] = rfc3339(stream.deadline_us)
-    if stream.retention_age_us is not None:
-        headers["stream-retention-age"] = format_duration(stream.retention_age_us)
-    if stream.retention_bytes is not None:
-        headers["stream-retention-bytes"] = str(stream.retention_bytes)
-    return headers

@@ -11,7 +11,7 @@ import msgspec
 from headrace.engine.entities.entity_type import dedupe_key
 from headrace.engine.entities.write.store_request import Draft, Prepared, Typed, bodies
 from headrace.schema.entity.accept import Refused
-from headrace.schema.entity.answer import EntityOutcome, StoreWarning, Warnings, issues_of, refusal
+from headrace.schema.entity.answer import EntityOutcome, WarningAnswer, Warnings, issues_of, refusal
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.nodes import Definition, Field
 from headrace.schema.entity.observation import (
@@ -100,7 +100,7 @@ class DecisionAnswer(msgspec.Struct, kw_only=True):
     observation_id: str
     schema_version: str
     fields: list[str]
-    store_warnings: list[StoreWarning]
+    store_warnings: list[WarningAnswer]
 
 
 class _Made:
