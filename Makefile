@@ -31,7 +31,6 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/size.py
 	$(BIN)/python tools/structure.py
 	$(BIN)/python tools/blocking_client.py --check
 	$(BIN)/python tools/route_tables.py --check

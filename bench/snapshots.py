@@ -8,9 +8,9 @@ from operator import itemgetter
 from pathlib import Path
 
 from headrace.engine.entities.entity_type import ENTITIES, EntityType
-from headrace.engine.entities.read.definitions import defined_of
+from headrace.engine.entities.read.snapshots import defined_of
 from headrace.format.object_names import state_key
-from headrace.format.state.reader import StateReader
+from headrace.format.state_file import StateReader
 from headrace.reduce.build_states import merge_inputs
 from headrace.reduce.states.coverage import base, merge_row
 from headrace.storage.database import Connection, connect

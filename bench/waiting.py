@@ -36,7 +36,7 @@ def change(number: int, key: int) -> bytes:
 
 def watched(key: int) -> str:
     """What is waited for where a list may change."""
-    return keys.text(keys.watch_key(TEMPLATE, [f"list-{key}"]))
+    return keys.format_key(keys.watch_key(TEMPLATE, [f"list-{key}"]))
 
 
 class Model:

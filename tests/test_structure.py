@@ -45,11 +45,46 @@ def test_a_gerund_names_a_module_only_where_it_is_excused(tmp_path: Path) -> Non
     ],
 )
 def test_a_variable_or_a_parameter_with_a_vague_name_is_noticed(tmp_path: Path, text: str) -> None:
-    assert problems(tmp_path, config=text) == {"vague name": ["headrace.config:1: found"]}
+    assert problems(tmp_path, config=text)["vague name"] == ["headrace.config:1: found"]
 
 
-def test_a_vague_word_may_be_an_attribute_an_argument_and_part_of_a_name(tmp_path: Path) -> None:
-    assert problems(tmp_path, config="found_rows = [read(found=1), rows.found]\n") == {}
+def test_a_vague_word_may_be_the_name_of_what_is_used(tmp_path: Path) -> None:
+    assert problems(tmp_path, config="rows = [read(found=1), pages.found]\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("def most_rows(): ...\n", "most_rows"),
+        ("class TableLives: ...\n", "TableLives"),
+        ("page.is_whole = True\n", "is_whole"),
+        ("_MOST = 1\n", "_MOST"),
+        ("def read(*, patience_s: float): ...\n", "patience_s"),
+    ],
+)
+def test_a_name_with_a_word_of_the_dialect_is_noticed(tmp_path: Path, text: str, name: str) -> None:
+    assert problems(tmp_path, config=text) == {"dialect in a name": [f"headrace.config:1: {name}"]}
+
+
+def test_an_ordinary_name_may_have_such_a_word(tmp_path: Path) -> None:
+    text = "half_life_ms = almost = 1\n\nclass RequestLookup:\n    def look_up(self): ...\n"
+    assert problems(tmp_path, config=text) == {}
+
+
+def test_a_riddle_in_a_docstring_is_noticed(tmp_path: Path) -> None:
+    text = 'def settle():\n    """What becomes\n    of units, for whoever asks."""\n'
+    assert problems(tmp_path, config=text) == {
+        "dialect in a docstring": ["headrace.config:1: What becomes of, whoever"]
+    }
+
+
+def test_a_module_or_a_function_with_too_many_lines_is_noticed(tmp_path: Path) -> None:
+    module = tmp_path / "wide.py"
+    module.write_text("def wide():\n" + "    pass\n" * 60 + "rows = 1\n" * 500)
+    assert list(structure.find_oversized([module])) == [
+        f"{module}: 561 lines, at most 500",
+        f"{module}:1: wide has 61 lines, at most 60",
+    ]
 
 
 LOCAL = "def start():\n{}    from headrace import config{}\n    import json\n"
@@ -98,6 +133,7 @@ def test_a_module_of_eighty_lines_may_have_one_importer(tmp_path: Path) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(structure, "ROOT", tmp_path)
     monkeypatch.setattr(structure, "SOURCE", tmp_path / "headrace")
     monkeypatch.setattr(structure, "GERUNDS", {})
     (tmp_path / "headrace").mkdir()
@@ -107,13 +143,13 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_more_than_the_ceiling_fails_and_is_listed(
     source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (source / "config.py").write_text("found = 1\n")
+    (source / "config.py").write_text("eyes = 1\n")
     monkeypatch.setitem(structure.CEILINGS, "vague name", 1)
     assert structure.main() == 0
     assert "headrace.config:1" not in capsys.readouterr().out
     monkeypatch.setitem(structure.CEILINGS, "vague name", 0)
     assert structure.main() == 1
-    assert "vague name: headrace.config:1: found\nvague name: 1, at most 0" in capsys.readouterr().out
+    assert "vague name: headrace.config:1: eyes\nvague name: 1, at most 0" in capsys.readouterr().out
 
 
 def test_less_than_the_ceiling_asks_for_a_lower_one(

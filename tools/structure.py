@@ -1,7 +1,7 @@
-"""Fails where the structure of the source gets worse: names that do not say what they mean, imports that hide, scraps.
+"""Fails where the structure of the source gets worse: vague names, riddles, hidden imports, modules of a wrong size.
 
 Each rule has a ceiling, the number of findings that it tolerates. A ceiling may only be lowered. ``--list`` prints
-every finding.
+every finding, ``--list RULE`` those of a rule.
 """
 
 from __future__ import annotations
@@ -10,20 +10,27 @@ import ast
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-SOURCE = Path(__file__).parents[1] / "src" / "headrace"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "headrace"
+#: Directories whose modules and functions have a greatest size.
+SIZED = ("src", "bench", "tools", "tests")
+MODULE_LINES, FUNCTION_LINES = 500, 60
 
 #: How many findings of a rule are tolerated. Lower a number when it can be lowered, and never raise one.
 CEILINGS = {
     "repeated class name": 0,
     "gerund as module name": 0,
     "vague name": 57,
+    "dialect in a name": 745,
+    "dialect in a docstring": 265,
     "local import": 16,
     "local import without a reason": 0,
-    "small module": 11,
+    "small module": 10,
+    "too many lines": 0,
 }
 #: Modules whose name ends like a gerund, and why they may.
 GERUNDS = {
@@ -36,6 +43,21 @@ VAGUE = frozenset({
     "found", "one", "place", "given", "told", "asked", "wish", "saying", "known", "look", "share", "ground", "stretch",
     "standing", "aside", "odd", "reach", "lives", "births", "eyes", "hands",
 })  # fmt: skip
+#: Words that say nothing to a stranger, as parts of the names of functions, classes, attributes and variables.
+DIALECT = frozenset({
+    "asked", "birth", "births", "born", "fate", "found", "given", "happens", "hear", "heard", "hears", "known",
+    "life", "lives", "look", "looks", "most", "normalised", "odd", "patience", "patient", "place", "reach", "routed",
+    "said", "saying", "storing", "stretch", "tell", "tells", "told", "whole", "wish", "wishes", "within",
+})  # fmt: skip
+#: Ordinary names that have such a word.
+_ORDINARY = re.compile("half_life|look_?up|most_recent|most_common|Lookup|HalfLife|MostRecent")
+#: Phrases of the same kind, in docstrings.
+RIDDLES = re.compile(
+    r"\b(what (becomes|became|came|comes) of|com(es|e) to (be|that|this|it)|(is|are|was|were|be) told|told apart"
+    r"|tells? [^.]{0,25}apart|of under|how things stand|stands? on|speaks? for|at hand|lives|born|births?|hears?"
+    r"|whoever|wish(es)?)\b",
+    re.IGNORECASE,
+)
 SMALL_LINES = 80
 #: The command line imports what a command needs when it runs, so that it starts quickly.
 _LAZY = "headrace.cli"
@@ -82,6 +104,8 @@ def find_problems(modules: list[Module]) -> dict[str, list[str]]:
             module.name for module in modules if module.name.endswith("ing") and module.name not in GERUNDS
         ],
         "vague name": [line for module in modules for line in _vague_names(module)],
+        "dialect in a name": [line for module in modules for line in _dialect_names(module)],
+        "dialect in a docstring": [line for module in modules for line in _riddles(module)],
         "local import": [_describe(entry) for entry in local_imports],
         "local import without a reason": [_describe(entry) for entry in local_imports if not _has_comment(entry)],
         "small module": list(_small_modules(modules, imports)),
@@ -107,6 +131,29 @@ def _vague_names(module: Module) -> Iterator[str]:
             yield f"{module.name}:{node.lineno}: {node.id}"
         elif isinstance(node, ast.arg) and node.arg in VAGUE:
             yield f"{module.name}:{node.lineno}: {node.arg}"
+
+
+def _dialect_names(module: Module) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = node.name
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        else:
+            continue
+        words = re.findall("[A-Z]?[a-z]+|[A-Z]+", _ORDINARY.sub("", name))
+        if not DIALECT.isdisjoint(word.lower() for word in words):
+            yield f"{module.name}:{node.lineno}: {name}"
+
+
+def _riddles(module: Module) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            phrases = [match[0] for match in RIDDLES.finditer(" ".join((ast.get_docstring(node) or "").split()))]
+            if phrases:
+                yield f"{module.name}:{getattr(node, 'lineno', 1)}: {', '.join(phrases)}"
 
 
 def _imports(module: Module, names: set[str]) -> Iterator[Import]:
@@ -153,6 +200,19 @@ def _small_modules(modules: list[Module], imports: list[Import]) -> Iterator[str
             yield f"{module.name} ({lines} lines, only {next(iter(importers[module.name]))})"
 
 
+def find_oversized(paths: Iterable[Path]) -> Iterator[str]:
+    """Modules and functions with too many lines."""
+    for path in paths:
+        text = path.read_text()
+        if (lines := text.count("\n")) > MODULE_LINES:
+            yield f"{path}: {lines} lines, at most {MODULE_LINES}"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES:
+                    yield f"{path}:{node.lineno}: {node.name} has {length} lines, at most {FUNCTION_LINES}"
+
+
 def _describe(entry: Import) -> str:
     return f"{entry.importer.name}:{entry.line}: {', '.join(sorted(entry.targets))}"
 
@@ -164,7 +224,9 @@ def _is_below(name: str, package: str) -> bool:
 def main() -> int:
     """Check the source against the ceilings."""
     modules = read_modules(SOURCE)
-    problems = find_problems(modules)
+    files = sorted(path for name in SIZED for path in (ROOT / name).rglob("*.py") if "node_modules" not in path.parts)
+    problems = {**find_problems(modules), "too many lines": list(find_oversized(files))}
+    listed = sys.argv[2:] or list(problems) if "--list" in sys.argv else []
     for name in sorted(GERUNDS.keys() - {module.name for module in modules}):
         print(f"{name} is gone: remove its excuse from tools/structure.py")
     failed = False
@@ -172,7 +234,7 @@ def main() -> int:
         ceiling = CEILINGS[rule]
         exceeds = len(lines) > ceiling
         failed |= exceeds
-        if exceeds or "--list" in sys.argv:
+        if exceeds or rule in listed:
             print("\n".join(f"{rule}: {line}" for line in lines))
         advice = f"; lower its ceiling in tools/structure.py to {len(lines)}" if len(lines) < ceiling else ""
         print(f"{rule}: {len(lines)}, at most {ceiling}{advice}")

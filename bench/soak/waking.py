@@ -71,7 +71,7 @@ class Wait:
     async def __call__(self, client: Client) -> None:
         """Wait until the load ends."""
         template = keys.template_id(_ENTITY, [_FIELD])
-        key = keys.text(keys.watch_key(template, [f"user-{self._row}"]))
+        key = keys.format_key(keys.watch_key(template, [f"user-{self._row}"]))
         cursor: str | None = None
         loop = asyncio.get_running_loop()
         while client.load.running:

@@ -6,7 +6,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from headrace.errors import BadRequest
 
@@ -21,6 +21,9 @@ Piece = bytes | memoryview
 
 #: A setting that changes on the way: the event from which on a value holds, and the value; the first begins at 0.
 Steps = tuple[tuple[int, int | None], ...]
+
+#: The types of the fields of events and rows, which descriptors declare and expressions compute with.
+FieldType: TypeAlias = Literal["str", "f64", "i64", "bool", "bytes", "datetime"]
 
 #: The append time before the first entry: history of any age can follow it.
 NEVER_US = -(2**62)

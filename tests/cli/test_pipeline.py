@@ -18,9 +18,8 @@ import pytest
 
 import headrace as hr
 from headrace.cli import output
-from headrace.cli import work as cli_work
-from headrace.cli.pipeline import RepeatFilter
-from headrace.cli.work import Parked, wait_until_indexed
+from headrace.cli import pipeline as cli_pipeline
+from headrace.cli.pipeline import Parked, RepeatFilter, wait_until_indexed
 from headrace.pipeline.work import Work
 from headrace.storage import database
 from headrace.storage.work import FailureRow
@@ -134,7 +133,7 @@ def work_when_due(url: str, stream: str) -> None:
 def test_waiting_says_so_where_nobody_works(
     at: ServerProcess, headrace: Headrace, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_work, "_REST_S", 0.2)
+    monkeypatch.setattr(cli_pipeline, "_REST_S", 0.2)
     later = threading.Timer(2.0, Worker(at.url).work)
     later.start()
     done = headrace("pipeline", "run", "--stream", stream, "--wait")

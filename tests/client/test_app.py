@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from tests.client.test_operators import arguments
 import headrace as hr
 from headrace import errors, testing
 from headrace.client.features import PUSH_EVENTS
-from headrace.schema.descriptor.operators import OPERATORS
+from headrace.errors import TooLarge
+from headrace.operators.catalogue import DECLARATIONS
 
 #: Operators that need a condition, though the server does not insist.
 WHERE = {name: {"where": "amount > 0"} for name in ("ratio", "streak", "max_streak", "negative_streak")}
@@ -275,7 +277,7 @@ class Ping:
 
 @hr.table(key="user")
 def AllOperators(ping: Ping):  # type: ignore[no-untyped-def]
-    features = {name: getattr(hr, name)(**arguments(name), **WHERE.get(name, {})) for name in OPERATORS}
+    features = {name: getattr(hr, name)(**arguments(name), **WHERE.get(name, {})) for name in DECLARATIONS}
     return ping.agg(**{f"f_{name}": feature for name, feature in features.items()})
 
 
@@ -285,7 +287,7 @@ def test_every_operator_can_be_declared_and_read(app: testing.VirtualApp) -> Non
         app.push(Ping, {"user": "u", "amount": 1.5 * number, "lat": 1.0 + number, "lon": 2.0})
         app.clock.advance("1m")
     row = app.get(AllOperators, "u")
-    assert set(row) == {f"f_{name}" for name in OPERATORS}
+    assert set(row) == {f"f_{name}" for name in DECLARATIONS}
     assert [name for name, value in row.items() if value is None] == []
     assert (row["f_count"], row["f_sum"], row["f_max"], row["f_streak"]) == (3, 4.5, 3.0, 2)
 
@@ -293,3 +295,54 @@ def test_every_operator_can_be_declared_and_read(app: testing.VirtualApp) -> Non
 def test_only_what_is_declared_has_a_name(app: testing.VirtualApp) -> None:
     with pytest.raises(TypeError, match="has no name"):
         app.push(dict, {})
+
+
+def test_what_was_stored_is_there_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Neither somebody's settings nor the file in the working directory are those of the embedded server.
+    monkeypatch.setenv("HEADRACE_SERVER__HOST", "nowhere.invalid")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "headrace.toml").write_text("[nonsense]\n")
+    with hr.App.embedded("data") as app:
+        app.client.stream("notes").create(body={"n": 1})
+    with hr.App.embedded(tmp_path / "data") as app:
+        assert [batch.items for batch in app.client.stream("notes").read()] == [[{"n": 1}]]
+
+
+@hr.event(dedupe_key="id")
+class Order:
+    id: str
+    user: str
+
+
+@hr.table(key="user")
+def Orders(order: Order):  # type: ignore[no-untyped-def]
+    return order.agg(n=hr.count())
+
+
+def test_features_and_what_they_count_are_there_the_next_time(tmp_path: Path) -> None:
+    with hr.App.embedded(tmp_path) as app:
+        app.register(Orders)
+        first = app.push(Order, {"id": "1", "user": "u"})
+    with hr.App.embedded(tmp_path) as app:
+        assert not app.register(Orders)
+        again = app.push(Order, {"id": "1", "user": "u"})
+        assert (again.offset, again.idempotent_replay) == (first.offset, True)
+        app.push(Order, {"id": "2", "user": "u"})
+        assert app.get(Orders, "u") == {"n": 2}
+
+
+def test_the_process_ends_with_the_app(tmp_path: Path) -> None:
+    app = hr.App.embedded(tmp_path)
+    app.close()
+    with pytest.raises(hr.Unreachable), hr.Client(app.client.settings.url, retry_for=0) as client:
+        client.stream("notes").info()
+
+
+def test_settings_are_those_of_the_server(tmp_path: Path) -> None:
+    with hr.App.embedded(tmp_path, limits__body_bytes="100") as app, pytest.raises(TooLarge):
+        app.client.stream("notes").create(body={"long": "x" * 200})
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(hr.Unreachable, match=r"did not start: .*nonsense"):
+        hr.App.embedded(tmp_path, limits__nonsense="1")

@@ -10,9 +10,9 @@ import pytest
 
 import headrace as hr
 from headrace import errors
-from headrace.client import observations
+from headrace.client import entity_requests
 from headrace.client.entities import Entities
-from headrace.client.handle import worth_repeating
+from headrace.client.retry import worth_repeating
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess
@@ -137,10 +137,10 @@ def test_unknown_fields_are_promoted_and_their_values_moved(entities: Entities, 
 
 def test_a_store_may_be_sent_again_and_a_correction_may_not() -> None:
     lost = hr.Unreachable("the line was cut")
-    assert worth_repeating(observations.store([], {}), lost) is lost
+    assert worth_repeating(entity_requests.store([], {}), lost) is lost
     with pytest.raises(hr.Unreachable):
-        worth_repeating(observations.correct("ent_1", {"a": 1}, {}), lost)
+        worth_repeating(entity_requests.correct("ent_1", {"a": 1}, {}), lost)
 
 
 def test_an_id_cannot_leave_its_place() -> None:
-    assert observations.delete("a/b?c", {}).target == "/v1/entities/a%2Fb%3Fc/delete"
+    assert entity_requests.delete("a/b?c", {}).target == "/v1/entities/a%2Fb%3Fc/delete"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,8 @@ import headrace as hr
 from headrace import errors
 from headrace.client import features
 from headrace.client.answers import Answer
-from headrace.client.handle import worth_repeating
+from headrace.client.features import History
+from headrace.client.retry import worth_repeating
 
 MOMENT = datetime(2026, 11, 16, 2, tzinfo=UTC)
 
@@ -117,3 +119,111 @@ def test_a_row_may_be_explained() -> None:
 def test_rows_come_in_the_order_in_which_they_were_asked_for() -> None:
     body = b'{"results": [{"n": 1}, {}]}'
     assert features.rows(Answer(200, {"headrace-coverage": "complete"}, body)) == [{"n": 1}, {}]
+
+
+CONFLICT: dict[str, Any] = {
+    "status": "conflict",
+    "registry_version": 3,
+    "added": [],
+    "removed": ["T"],
+    "changed": [],
+    "error": {
+        "code": "registration_conflict",
+        "message": "state would be lost",
+        "errors": [{"code": "registration_conflict", "path": "T", "message": "the table is removed"}],
+    },
+}
+
+
+def test_what_is_none_is_left_out() -> None:
+    request = features.register({"descriptors": [], "force": False, "app": None, "backfill": False})
+    assert (request.method, request.target, request.changes) == ("POST", "/v1/register", True)
+    assert msgspec.json.decode(request.body) == {"descriptors": [], "force": False, "backfill": False}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_only_a_dry_run_may_be_sent_again(dry_run: bool) -> None:
+    assert features.register({"descriptors": [], "dry_run": dry_run}).changes is not dry_run
+    assert features.rollback(3, {"dry_run": dry_run}).changes is not dry_run
+
+
+def test_a_rollback_says_where_to() -> None:
+    request = features.rollback(3, {"force": True, "app": None})
+    assert request.target == "/v1/registry/rollback"
+    assert msgspec.json.decode(request.body) == {"version": 3, "force": True}
+
+
+def test_an_answer_is_a_diff() -> None:
+    body = b'{"status": "ok", "registry_version": 2, "added": ["T"], "removed": [], "changed": []}'
+    assert features.diff(Answer(200, {}, body)) == hr.Diff("ok", 2, ["T"])
+
+
+def test_a_conflict_has_the_diff_that_needs_force() -> None:
+    with pytest.raises(hr.RegistrationConflict) as caught:
+        features.diff(Answer(409, {}, msgspec.json.encode(CONFLICT)))
+    refused = caught.value
+    assert (refused.code, refused.status) == ("registration_conflict", 409)
+    assert refused.diff == hr.Diff("conflict", 3, removed=["T"])
+    assert refused.errors == [hr.Problem("registration_conflict", "T", "the table is removed")]
+    assert isinstance(refused, errors.RegistrationConflict)
+    assert str(refused) == (
+        "state would be lost\n  T: the table is removed (registration_conflict)\nregistry version 3: conflict\n  - T"
+    )
+
+
+def test_an_invalid_registration_has_every_reason() -> None:
+    reasons = [
+        {"code": "unknown_op", "path": "descriptors[0].agg.n.op", "message": "there is no operator 'cuont'"},
+        {"code": "table_key_invalid", "path": "", "message": "no"},
+    ]
+    error = {"code": "unknown_op", "message": "two things are wrong", "errors": reasons}
+    body = msgspec.json.encode({**CONFLICT, "error": error})
+    with pytest.raises(hr.RegistrationInvalid) as caught:
+        features.diff(Answer(400, {}, body))
+    assert [problem.code for problem in caught.value.errors] == ["unknown_op", "table_key_invalid"]
+    assert str(caught.value).splitlines()[1:] == [
+        "  descriptors[0].agg.n.op: there is no operator 'cuont' (unknown_op)",
+        "  no (table_key_invalid)",
+    ]
+
+
+def test_a_refusal_survives_a_process_boundary() -> None:
+    with pytest.raises(hr.RegistrationRefused) as caught:
+        features.diff(Answer(409, {}, msgspec.json.encode(CONFLICT)))
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert type(copied) is hr.RegistrationConflict
+    assert (copied.diff, copied.code) == (caught.value.diff, "registration_conflict")
+
+
+def test_a_question_has_keys_and_moments() -> None:
+    request = features.request_history(
+        "T", [("u1", datetime(2026, 1, 1, tzinfo=UTC)), ([1, True], "2026-01-02T00:00:00Z")], ["n"]
+    )
+    assert (request.target, request.changes) == ("/v1/tables/T/history", False)
+    assert msgspec.json.decode(request.body) == {
+        "rows": [{"key": "u1", "at": "2026-01-01T00:00:00Z"}, {"key": [1, True], "at": "2026-01-02T00:00:00Z"}],
+        "features": ["n"],
+    }
+    assert "features" not in msgspec.json.decode(features.request_history("T", [], None).body)
+
+
+def test_a_table_name_cannot_leave_its_place() -> None:
+    assert features.poll_history("a/b", "c/d").target == "/v1/tables/a%2Fb/history/c%2Fd"
+
+
+def test_an_answer_at_once_has_its_rows() -> None:
+    body = b'{"results": [{"n": 1}, {}], "complete": false, "since": "0", "events_from": "2026-01-01T00:00:00Z"}'
+    first, second = features.history_rows(features.started_history(Answer(200, {}, body)))
+    assert (first, second) == ({"n": 1}, {})
+    assert (first.complete, second.events_from) == (False, "2026-01-01T00:00:00Z")
+
+
+def test_an_answer_later_says_where_it_will_be() -> None:
+    body = b'{"history": {"id": "7f", "table": "T", "state": "running", "rows": 0, "total": 3, "reason": null}}'
+    assert features.started_history(Answer(202, {}, body)) == History("7f", "running")
+
+
+def test_a_question_that_failed_says_why() -> None:
+    body = b'{"id": "7f", "state": "failed", "reason": "the events are gone"}'
+    with pytest.raises(hr.HistoryFailed, match="the rows were not found: the events are gone"):
+        features.history_rows(features.history_status(Answer(200, {}, body)))

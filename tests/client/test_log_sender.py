@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.client.log_fields import encoded
+from headrace.client.log_sender import encoded
 
 
 @pytest.fixture

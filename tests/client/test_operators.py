@@ -11,7 +11,8 @@ import pytest
 import headrace as hr
 from headrace.client import operators
 from headrace.client.operators import Feature
-from headrace.schema.descriptor.operators import OPERATORS, REQUIRED
+from headrace.operators.catalogue import DECLARATIONS
+from headrace.operators.declaration import REQUIRED
 
 #: A value for every parameter that an operator needs.
 VALUES: dict[str, Any] = {
@@ -34,28 +35,28 @@ SHORTER = {"lat_field": "lat", "lon_field": "lon"}
 
 def arguments(name: str) -> dict[str, Any]:
     """What a function must be given."""
-    needed = (parameter for parameter, found in OPERATORS[name].params.items() if found.default is REQUIRED)
+    needed = (parameter for parameter, found in DECLARATIONS[name].params.items() if found.default is REQUIRED)
     return {SHORTER.get(parameter, parameter): VALUES[parameter] for parameter in needed}
 
 
 def test_every_operator_of_the_server_has_a_function() -> None:
     functions = {name for name, found in vars(operators).items() if inspect.isfunction(found) and name[0] != "_"}
-    assert functions - {"text", "duration"} == set(OPERATORS)
-    assert len(OPERATORS) == 54
-    assert set(OPERATORS) <= set(hr.__all__)
+    assert functions - {"text", "duration"} == set(DECLARATIONS)
+    assert len(DECLARATIONS) == 54
+    assert set(DECLARATIONS) <= set(hr.__all__)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", DECLARATIONS)
 def test_function_takes_what_the_operator_takes(name: str) -> None:
     parameters = inspect.signature(getattr(hr, name)).parameters
-    assert set(parameters) == {SHORTER.get(parameter, parameter) for parameter in OPERATORS[name].params}
+    assert set(parameters) == {SHORTER.get(parameter, parameter) for parameter in DECLARATIONS[name].params}
     without = {parameter for parameter, found in parameters.items() if found.default is inspect.Parameter.empty}
     assert set(arguments(name)) <= without <= {*arguments(name), "where"}
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", DECLARATIONS)
 def test_function_writes_the_operator(name: str) -> None:
-    known = OPERATORS[name].params
+    known = DECLARATIONS[name].params
     given = {parameter: VALUES[parameter] for parameter, found in known.items() if found.default is REQUIRED}
     feature = getattr(hr, name)(**{**arguments(name), "where": VALUES["where"]})
     expected = {**given, "where": "(amount > 0)"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +12,7 @@ import headrace as hr
 from headrace.client import schemas
 from headrace.client.answers import Answer
 from headrace.client.schemas import UNSET
-from headrace.errors import BadRequest, LensUnsound, NotRepresentable
+from headrace.errors import BadRequest, HeadraceError, LensUnsound, NotRepresentable
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess
@@ -171,5 +172,42 @@ def test_async_client_does_the_same(server: ServerProcess, name: str) -> None:
             await stream.append({"total": 2}, close=True)
             tailed = [item async for batch in stream.tail("-1", schema_version=1) for item in batch.items]
             assert tailed == [{"qty": 1}, {"qty": 2}]
+
+    asyncio.run(main())
+
+
+def test_a_stream_gets_a_profile_with_its_schema(client: hr.Client, name: str) -> None:
+    stream = client.stream(name)
+    stream.create()
+    assert stream.profile() == {"kind": "generic"}
+    plan = stream.plan_profile("evlog", {"redactKeys": ["PIN"]})
+    assert (plan.from_version, plan.to_version, plan.refusals) == (0, 1, [])
+    assert stream.profile() == {"kind": "generic"}
+    assert stream.set_profile("evlog", {"redactKeys": ["PIN"]}) == {"kind": "evlog", "redactKeys": ["pin"]}
+    assert stream.profile() == {"kind": "evlog", "redactKeys": ["pin"]}
+    assert "requests" in stream.schema()["search"]["rollups"]
+
+
+def test_a_profile_that_cannot_be_is_refused(client: hr.Client, name: str) -> None:
+    stream = client.stream(name)
+    stream.create()
+    stream.append({"n": 1})
+    plan = stream.plan_profile("evlog")
+    assert [refusal["pointer"] for refusal in plan.refusals] == ["/profile/kind"]
+    with pytest.raises(HeadraceError, match="before appending data"):
+        stream.set_profile("evlog")
+    with pytest.raises(HeadraceError, match="kind"):
+        stream.set_profile("diary")
+
+
+def test_the_awaiting_client_does_the_same(server: ServerProcess, name: str) -> None:
+    async def main() -> None:
+        async with hr.AsyncClient(server.url) as client:
+            stream = client.stream(name)
+            await stream.create()
+            plan = await stream.plan_profile("metrics")
+            assert plan.to_version == 1
+            assert await stream.set_profile("metrics") == {"kind": "metrics"}
+            assert await stream.profile() == {"kind": "metrics"}
 
     asyncio.run(main())

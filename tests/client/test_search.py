@@ -12,7 +12,7 @@ import pytest
 import headrace as hr
 from headrace.client import search
 from headrace.client.answers import Answer
-from headrace.client.handle import worth_repeating
+from headrace.client.retry import worth_repeating
 from headrace.client.search import Paging
 from headrace.errors import BadRequest, TimedOut
 

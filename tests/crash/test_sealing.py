@@ -30,7 +30,7 @@ ROUNDS = 6
 @pytest.fixture(autouse=True, scope="module")
 def no_pauses() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+        patch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
         yield
 
 

@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 
 import headrace as hr
-from headrace.schema.descriptor.operators import OPERATORS, REQUIRED, Operator
+from headrace.operators.catalogue import DECLARATIONS
+from headrace.operators.declaration import REQUIRED, Declaration
 
 PAGE = (Path(__file__).parents[2] / "docs" / "features.md").read_text()
 
 
-def parameters(operator: Operator) -> set[str]:
+def parameters(operator: Declaration) -> set[str]:
     """As the page writes them: with ``=`` and the default where they may be left out."""
     return {
         name if found.default is REQUIRED else f"{name}={_default(found.default)}"
@@ -28,9 +29,9 @@ def _default(value: object) -> str:
 def test_every_operator_is_listed_once_with_its_parameters() -> None:
     section = PAGE[PAGE.index("### Operators\n") : PAGE.index("**Memory.**")]
     rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", section, re.MULTILINE)
-    assert sorted(name for name, _ in rows) == sorted(OPERATORS)
+    assert sorted(name for name, _ in rows) == sorted(DECLARATIONS)
     listed = {name: set(re.findall(r"`([a-z_]+(?:=[0-9.]*)?)`", said)) for name, said in rows}
-    assert listed == {name: parameters(operator) for name, operator in OPERATORS.items()}
+    assert listed == {name: parameters(operator) for name, operator in DECLARATIONS.items()}
 
 
 def test_every_setting_of_an_event_is_listed() -> None:

@@ -20,9 +20,8 @@ import pytest
 
 from conftest import ServerProcess
 from headrace.reduce.features.table import KeyState, TableReducer
-from headrace.schema.descriptor import document
-from headrace.schema.descriptor.document import Registration
-from headrace.schema.descriptor.nodes import Life
+from headrace.schema.descriptor.nodes import FeatureVersion
+from headrace.schema.descriptor.registration import Registration, read_registration
 from headrace.schema.descriptor.validate import resolve_table
 from support import beava_server as beava
 from support.beava_server import Beava
@@ -133,7 +132,7 @@ class Mirror:
         if placed is None:
             return False
         at_ms = self._peer.get("ByUser", user, ["last_at"])["last_at"]
-        self._states[user] = self._reducer.fold(self._states.get(user), placed[1], at_ms, self._pushed)
+        self._states[user] = self._reducer.fold(self._states.get(user), at_ms, self._pushed, placed[1])
         self._pushed += 1
         return True
 
@@ -254,10 +253,10 @@ def pipeline(agg: dict[str, Feature], ops: list[dict[str, Any]] | None = None) -
 
 def reducer(nodes: list[dict[str, Any]]) -> TableReducer:
     """Our reducer of the table, every feature born with the first event."""
-    registration = document.read({"nodes": nodes})
+    registration = read_registration({"nodes": nodes})
     assert isinstance(registration, Registration), registration
     resolved = resolve_table(registration.nodes, "ByUser")
-    return TableReducer(resolved, {name: Life(name, 0) for name in resolved.table.features})
+    return TableReducer(resolved, {name: FeatureVersion(name, 0) for name in resolved.table.features})
 
 
 def transaction(chance: random.Random) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.log.append import Append
 from headrace.engine.log.lifecycle import Create, Delete
 from headrace.engine.log.stream import Stream
-from headrace.engine.subscriptions.subscription_index import Bounds
+from headrace.engine.subscriptions.subscription_index import SubscriptionLimits
 from headrace.engine.subscriptions.subscriptions import Subscriptions
 from headrace.engine.subscriptions.webhook import Webhooks
 from headrace.storage.streams import StreamRow
@@ -78,9 +78,9 @@ class Receiver:
 class World:
     """An engine and its subscriptions on one directory, which can be closed and opened again."""
 
-    def __init__(self, directory: Path, bounds: Bounds, max_bytes: int) -> None:
+    def __init__(self, directory: Path, limits: SubscriptionLimits, max_bytes: int) -> None:
         self.config = Config(storage=StorageConfig(data_dir=str(directory), max_database_bytes=max_bytes))
-        self.bounds = bounds
+        self.limits = limits
         self.clock = FakeClock()
         self.engine: Engine
         self.subscriptions: Subscriptions
@@ -92,7 +92,7 @@ class World:
             clock=self.engine.clock,
             apply=self.engine.apply,
             webhook_timeout_s=self.engine.config.subscriptions.webhook_timeout_s,
-            bounds=self.bounds,
+            limits=self.limits,
             webhooks=Webhooks(),
         )
         await self.idle()
@@ -158,8 +158,8 @@ def world(tmp_path: Path) -> Callable[..., Any]:
     numbers = count()
 
     @asynccontextmanager
-    async def opened(bounds: Bounds | None = None, max_bytes: int = 0) -> AsyncIterator[World]:
-        made = World(tmp_path / str(next(numbers)), bounds or Bounds(), max_bytes)
+    async def opened(limits: SubscriptionLimits | None = None, max_bytes: int = 0) -> AsyncIterator[World]:
+        made = World(tmp_path / str(next(numbers)), limits or SubscriptionLimits(), max_bytes)
         await made.open()
         try:
             yield made

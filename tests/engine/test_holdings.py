@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.derive.workers import Worker, listed, searched
 from headrace.engine.holdings import Holdings, cache_usage, companion_cache_bytes, holdings, published_until
 from headrace.errors import CorruptData
 from headrace.types import JSON
 from support.engine_rig import START_US, Rig, array
+from support.work_rig import Worker, listed, searched
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from headrace.format import object_names
 from headrace.format.companion.layout import Companion, PartFile
 from headrace.format.manifest import Manifest, Revision, Segment, decode, encode
 from headrace.format.object_names import generations, manifest_key, range_name, segment_key
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.types import JSON
 from support.segment_files import Cell, seal
 

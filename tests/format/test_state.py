@@ -11,10 +11,8 @@ import pytest
 from headrace.errors import CorruptData
 from headrace.format import object_names
 from headrace.format.object_names import range_name
-from headrace.format.state import layout
-from headrace.format.state.layout import State, StateInfo
-from headrace.format.state.reader import StateReader
-from headrace.format.state.writer import ROWS, Packed, write
+from headrace.format.state import VERSION, State, StateInfo, decode_info
+from headrace.format.state_file import ROWS, Packed, StateReader, write
 
 INFO = StateInfo(
     stream="events/E",
@@ -88,14 +86,14 @@ def test_another_parquet_file_is_no_state(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_asks_for_a_newer_headrace() -> None:
-    newer = msgspec.json.encode({**msgspec.to_builtins(INFO), "version": layout.VERSION + 1})
+    newer = msgspec.json.encode({**msgspec.to_builtins(INFO), "version": VERSION + 1})
     with pytest.raises(CorruptData, match="install a newer one"):
-        layout.decode_info(newer, "x")
+        decode_info(newer, "x")
 
 
 def test_a_damaged_identity_is_refused() -> None:
     with pytest.raises(CorruptData, match="damaged identity"):
-        layout.decode_info(b"{}", "x")
+        decode_info(b"{}", "x")
 
 
 def test_keys_of_objects_tell_their_place() -> None:

@@ -15,9 +15,9 @@ from headrace.format.manifest import Manifest, Revision, Segment
 from headrace.format.object_names import range_name
 from headrace.format.segment.row_group import AppendRun
 from headrace.format.segment.writer import SegmentWriter
-from headrace.format.state.layout import State, StateInfo
-from headrace.format.state.writer import Packed
-from headrace.format.state.writer import write as write_state
+from headrace.format.state import State, StateInfo
+from headrace.format.state_file import Packed
+from headrace.format.state_file import write as write_state
 from headrace.schema.entries import entries_of
 
 START_US = 1_763_200_000_000_000

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from golden.companion import COLUMNS, HERE, INFO, NAME, PANES, PANES_SCHEMA, POSTINGS
+from headrace.format.companion.file_reader import FileCompanion, sources_of
 from headrace.format.companion.layout import PartName
-from headrace.format.companion.reader import FileCompanion, sources_of
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import file_name
-from headrace.format.segment.decoded import DecodedCache
 
 DIGESTS: dict[PartName, str] = {
     "columns": "b31506f7466dda93554525ae2b7e39f5abdc3ce63512a216dd7ad5ef74ad8869",

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from golden.contents import ROWS_A_GROUP, STATE, STATE_ROWS, byte_runs, json_runs, manifest, manifest_v2, manifest_v4
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import Manifest, decode
 from headrace.format.object_names import manifest_key
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
 from headrace.format.segment.row_group import AppendRun
-from headrace.format.state.reader import StateReader
+from headrace.format.state_file import StateReader
 
 HERE = Path(__file__).parent
 JSON, BYTES = HERE / "segment-v1-json.parquet", HERE / "segment-v1-bytes.parquet"

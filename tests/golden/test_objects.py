@@ -15,16 +15,16 @@ import pytest
 
 from golden.write_directory import CONTACT, ORDER, PARTS, STREAM, USERS
 from headrace.config import StorageConfig
-from headrace.format import entity_registry, feature_registry, manifest, object_names
+from headrace.format import journal, manifest, object_names
 from headrace.format.companion import layout as companion_layout
-from headrace.format.companion.reader import FileCompanion, sources_of
+from headrace.format.companion.file_reader import FileCompanion, sources_of
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import Manifest
 from headrace.format.object_names import companion_key, state_key
 from headrace.format.segment import layout as segment_layout
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
-from headrace.format.state import layout as state_layout
-from headrace.format.state.reader import StateReader
+from headrace.format.state import VERSION as STATE_VERSION
+from headrace.format.state_file import StateReader
 from headrace.storage import backup, database, keys
 from headrace.storage.keys import KeyStore
 from headrace.storage.node import EPOCHS, NODES, holder_of
@@ -38,11 +38,11 @@ CACHE_BYTES = 1 << 20
 NEVER_WRITTEN = {"manifest": {3}, "database": {1, 9, *range(11, 15)}}
 NEWEST = {
     "manifest": manifest.VERSION,
-    "features": feature_registry.VERSION,
-    "entities": entity_registry.VERSION,
+    "features": journal.VERSION,
+    "entities": journal.VERSION,
     "segment": segment_layout.VERSION,
     "companion": companion_layout.VERSION,
-    "state": state_layout.VERSION,
+    "state": STATE_VERSION,
     "backup": backup.VERSION,
     "keys": keys._SCHEMA_VERSION,
     "database": len(database.migrations()),
@@ -137,8 +137,8 @@ def test_every_state_has_a_row_for_each_key(store: Objects) -> None:
 
 
 def test_every_registry_of_features_holds_what_was_registered(store: Objects) -> None:
-    for entry in store.list(feature_registry.FEATURES):
-        stored = feature_registry.decode(store.get(entry.key), entry.key)
+    for entry in store.list(journal.FEATURES.prefix):
+        (stored,) = journal.FEATURES.decode(store.get(entry.key), entry.key)
         assert (stored.version, stored.app) == (1, "default")
         nodes = json.loads(bytes(stored.document))["nodes"]
         assert set(nodes) == {ORDER["name"], USERS["name"]}
@@ -148,8 +148,8 @@ def test_every_registry_of_features_holds_what_was_registered(store: Objects) ->
 
 
 def test_every_registry_of_entity_types_holds_what_was_registered(store: Objects) -> None:
-    for entry in store.list(entity_registry.ENTITIES):
-        (change,) = entity_registry.decode(store.get(entry.key), entry.key)
+    for entry in store.list(journal.ENTITIES.prefix):
+        (change,) = journal.ENTITIES.decode(store.get(entry.key), entry.key)
         made = json.loads(bytes(change.document))["made"]
         assert (change.number, change.entity_type, made["schema_version"]) == (1, "contact", CONTACT["schema_version"])
         assert json.loads(made["schema_definition"]) == CONTACT["schema_definition"]

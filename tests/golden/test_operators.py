@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from golden.write_operators import EVENTS, NOW_MS, TYPES
-from headrace.reduce.features.operators import operator
-from headrace.reduce.features.state_bytes import pack, unpack
-from headrace.schema.descriptor.nodes import Feature
-from headrace.schema.descriptor.operators import OPERATORS
+from headrace.operators.catalogue import DECLARATIONS, make_operator
+from headrace.operators.state_bytes import pack, unpack
 
 CASES = [
     pytest.param(case, id=f"{path.stem.partition('-')[2]}-{case['op']}-{'window' in case['params']}")
@@ -28,7 +26,7 @@ LATER = [(at_ms + 45_000, row) for at_ms, row in EVENTS]
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_packed_state_answers_as_it_did_and_goes_on_as_one_of_today(case: dict[str, Any]) -> None:
-    reducer = operator(Feature(case["op"], case["params"]), TYPES)
+    reducer = make_operator(case["op"], case["params"], TYPES)
     stored, fresh = unpack(base64.b64decode(case["packed"])), None
     answer = case["answer"]
     if case["op"] in BY_POPULATION:
@@ -44,4 +42,4 @@ def test_a_packed_state_answers_as_it_did_and_goes_on_as_one_of_today(case: dict
 
 
 def test_every_operator_has_a_packed_state() -> None:
-    assert {case.values[0]["op"] for case in CASES} == OPERATORS.keys()  # type: ignore[attr-defined, index]
+    assert {case.values[0]["op"] for case in CASES} == DECLARATIONS.keys()  # type: ignore[attr-defined, index]

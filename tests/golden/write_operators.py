@@ -36,17 +36,24 @@ EVENTS: list[tuple[int, dict[str, Any]]] = [
 ]  # fmt: skip
 PROGRAM = """
 import base64, json, sys
-from headrace.reduce.features.operators import operator
 try:
-    from headrace.reduce.features.state_bytes import pack
-except ImportError:  # its name in earlier commits
-    from headrace.reduce.features.packing import pack
-from headrace.schema.descriptor.nodes import Feature
-from headrace.schema.descriptor.operators import OPERATORS
+    from headrace.operators.catalogue import DECLARATIONS, make_operator
+    from headrace.operators.state_bytes import pack
+except ImportError:  # what there was in earlier commits
+    from headrace.reduce.features.operators import operator
+    try:
+        from headrace.reduce.features.state_bytes import pack
+    except ImportError:
+        from headrace.reduce.features.packing import pack
+    from headrace.schema.descriptor.nodes import Feature
+    from headrace.schema.descriptor.operators import OPERATORS as DECLARATIONS
+
+    def make_operator(name, params, types):
+        return operator(Feature(name, params), types)
 
 given = json.load(sys.stdin)
 states = []
-for name, described in OPERATORS.items():
+for name, described in DECLARATIONS.items():
     parameters = {}
     for parameter, about in described.params.items():
         if parameter == "field":
@@ -55,7 +62,7 @@ for name, described in OPERATORS.items():
             parameters |= given["params"].get(parameter, {})
     for params in [parameters, {key: value for key, value in parameters.items() if key != "window"}]:
         try:
-            reducer = operator(Feature(name, params), given["types"])
+            reducer = make_operator(name, params, given["types"])
             state = None
             for seq, (at_ms, row) in enumerate(given["events"]):
                 state = reducer.fold(state, at_ms, seq, row, True)

@@ -29,7 +29,7 @@ def evlog(**settings: Any) -> Profile:
 def envelope(event: Any, **settings: Any) -> dict[str, Any]:
     hook = evlog(**settings).hook
     assert hook is not None
-    stored = hook.normalised(json.dumps(event).encode(), Terms(timestamp_us=NOW_US))
+    stored = hook.normalise(json.dumps(event).encode(), Terms(timestamp_us=NOW_US))
     assert Validator(SCHEMA).failures(stored) == []
     return dict(json.loads(stored))
 
@@ -132,7 +132,7 @@ def test_what_has_no_place_in_the_envelope_is_context(event: Any, member: str, v
 def test_numbers_keep_all_their_digits() -> None:
     hook = evlog().hook
     assert hook is not None
-    stored = hook.normalised(b'{"big":123456789012345678901234567890,"fine":0.12345678901234567890123}', PLAIN)
+    stored = hook.normalise(b'{"big":123456789012345678901234567890,"fine":0.12345678901234567890123}', PLAIN)
     assert b"123456789012345678901234567890" in stored
     assert b"0.12345678901234567890123" in stored
 
@@ -164,7 +164,7 @@ def test_a_listed_key_that_is_there_twice_is_redacted_as_one() -> None:
 def test_an_escaped_key_is_redacted_too() -> None:
     hook = evlog().hook
     assert hook is not None
-    made = json.loads(hook.normalised(b'{"pass\\u0077ord":"x"}', PLAIN))
+    made = json.loads(hook.normalise(b'{"pass\\u0077ord":"x"}', PLAIN))
     assert made["context"] == {"password": "[REDACTED]"}
 
 
@@ -222,13 +222,13 @@ def test_an_identifier_that_gives_way_is_kept() -> None:
 
 def test_events_are_routed_by_their_request_else_their_trace() -> None:
     hook = evlog().hook
-    assert hook is not None and hook.suggests
+    assert hook is not None and hook.suggests_keys
     events = [{"requestId": "r", "traceId": "t"}, {"traceId": "t"}, {}, {"requestId": "x" * 513}]
-    stored = hook.normalised(b",".join(json.dumps(event).encode() for event in events), PLAIN)
-    assert hook.routed(stored) == ["r", "t", None, None]
-    assert hook.routed(bytes(bytearray(stored))) == ["r", "t", None, None]
-    assert hook.normalised(stored, PLAIN) == stored
-    assert hook.routed(stored) == ["r", "t", None, None]
+    stored = hook.normalise(b",".join(json.dumps(event).encode() for event in events), PLAIN)
+    assert hook.routing_keys(stored) == ["r", "t", None, None]
+    assert hook.routing_keys(bytes(bytearray(stored))) == ["r", "t", None, None]
+    assert hook.normalise(stored, PLAIN) == stored
+    assert hook.routing_keys(stored) == ["r", "t", None, None]
 
 
 @pytest.mark.parametrize("body", [b"1", b'"text"', b"null", b"[1]", b'{},"no"'])
@@ -236,18 +236,18 @@ def test_what_is_no_object_is_refused(body: bytes) -> None:
     hook = evlog().hook
     assert hook is not None
     with pytest.raises(BadRequest, match="is no object"):
-        hook.normalised(body, PLAIN)
+        hook.normalise(body, PLAIN)
 
 
 def test_a_repeated_key_is_refused() -> None:
     hook = evlog().hook
     assert hook is not None
     with pytest.raises(BadRequest, match="repeated key"):
-        hook.normalised(b'{"a":1,"a":2}', PLAIN)
+        hook.normalise(b'{"a":1,"a":2}', PLAIN)
 
 
 def test_it_vouches_for_its_own_schema_only() -> None:
     hook = evlog().hook
     assert hook is not None
-    assert hook.vouches(json.loads(json.dumps(SCHEMA)))
-    assert not hook.vouches({"type": "object"})
+    assert hook.guarantees(json.loads(json.dumps(SCHEMA)))
+    assert not hook.guarantees({"type": "object"})

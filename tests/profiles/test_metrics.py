@@ -10,30 +10,30 @@ import pytest
 from headrace.engine.log.append import PLAIN
 from headrace.errors import BadRequest
 from headrace.profiles import table
-from headrace.profiles.hook import Hook
-from headrace.profiles.metrics.envelope import KEYS, SCHEMA, SEARCH
+from headrace.profiles.hook import AppendHook
+from headrace.profiles.metrics import KEYS, SCHEMA, SEARCH
 from headrace.query import search_document
 from headrace.schema.document import Validator, problems
 
 LEAST = {"metric": "cpu", "unit": "percent", "windowStart": 1000, "windowEnd": 11_000, "count": 2, "sum": 30}
 
 
-def hook() -> Hook:
+def hook() -> AppendHook:
     found = table.load("metrics").hook
     assert found is not None
     return found
 
 
 def interval(**more: Any) -> dict[str, Any]:
-    stored = hook().normalised(json.dumps({**LEAST, **more}).encode(), PLAIN)
+    stored = hook().normalise(json.dumps({**LEAST, **more}).encode(), PLAIN)
     assert Validator(SCHEMA).failures(stored) == []
-    assert hook().normalised(stored, PLAIN) == stored
+    assert hook().normalise(stored, PLAIN) == stored
     return dict(json.loads(stored))
 
 
 def refused(**more: Any) -> str:
     with pytest.raises(BadRequest) as refusal:
-        hook().normalised(json.dumps({**LEAST, **more}).encode(), PLAIN)
+        hook().normalise(json.dumps({**LEAST, **more}).encode(), PLAIN)
     return str(refusal.value.facts["failures"][0]["pointer"])
 
 
@@ -120,10 +120,10 @@ def test_what_is_no_interval_is_refused_by_its_place(more: Any, pointer: str) ->
 
 def test_every_record_that_fails_is_named() -> None:
     with pytest.raises(BadRequest) as refusal:
-        hook().normalised(b'{},1,{"metric":"x"}', PLAIN)
+        hook().normalise(b'{},1,{"metric":"x"}', PLAIN)
     assert [failure["index"] for failure in refusal.value.facts["failures"]] == [0, 1, 2]
 
 
 def test_records_are_routed_by_their_series() -> None:
-    stored = hook().normalised(json.dumps(LEAST).encode(), PLAIN)
-    assert hook().routed(stored) == ["summary|delta|cpu|percent|||"]
+    stored = hook().normalise(json.dumps(LEAST).encode(), PLAIN)
+    assert hook().routing_keys(stored) == ["summary|delta|cpu|percent|||"]

@@ -11,7 +11,7 @@ from headrace.engine.log.append import PLAIN
 from headrace.errors import BadRequest
 from headrace.profiles import table
 from headrace.profiles.definition import Profile
-from headrace.profiles.otel_traces.hook import TracesHook
+from headrace.profiles.otel_traces.profile import TracesHook
 from headrace.profiles.otel_traces.span import KEYS, SCHEMA, SEARCH
 from headrace.query import search_document
 from headrace.schema.document import Validator, problems
@@ -29,9 +29,9 @@ def hook(**settings: Any) -> TracesHook:
 
 def span(settings: dict[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:
     made = hook(**(settings or {}))
-    stored = made.normalised(json.dumps({**LEAST, **more}).encode(), PLAIN)
+    stored = made.normalise(json.dumps({**LEAST, **more}).encode(), PLAIN)
     assert Validator(SCHEMA).failures(stored) == []
-    assert made.normalised(stored, PLAIN) == stored
+    assert made.normalise(stored, PLAIN) == stored
     return dict(json.loads(stored))
 
 
@@ -231,7 +231,7 @@ def test_what_is_too_much_is_cut_and_counted() -> None:
 )
 def test_what_is_no_span_is_refused_by_its_place(more: Any, pointer: str) -> None:
     with pytest.raises(BadRequest) as refusal:
-        hook().normalised(json.dumps({**LEAST, **more}).encode(), PLAIN)
+        hook().normalise(json.dumps({**LEAST, **more}).encode(), PLAIN)
     assert refusal.value.facts["failures"][0]["pointer"] == pointer
 
 
@@ -273,5 +273,5 @@ def test_settings_are_shown_as_they_were_given() -> None:
 
 def test_spans_are_routed_by_their_trace() -> None:
     made = hook()
-    stored = made.normalised(json.dumps(LEAST).encode(), PLAIN)
-    assert made.routed(stored) == [TRACE]
+    stored = made.normalise(json.dumps(LEAST).encode(), PLAIN)
+    assert made.routing_keys(stored) == [TRACE]

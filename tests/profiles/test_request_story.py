@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from headrace.engine.log.append import PLAIN
 from headrace.errors import BadRequest
 from headrace.profiles import table
-from headrace.profiles.request_story import question as questions
-from headrace.profiles.request_story.story import primary, summary, timeline
-from headrace.profiles.request_story.trace import DEEPEST, Trace
+from headrace.profiles.request_story import MAX_DEPTH, Trace, primary, read_question, summary, timeline
 
 TRACE = "5b8efff798038103d269b633813fc60c"
 START = 1_772_020_800_000_000_000
@@ -34,7 +32,7 @@ def span(number: int, parent: int | None = None, at: int = 0, millis: int = 10, 
     }
     hook = table.load("otel-traces").hook
     assert hook is not None
-    return dict(json.loads(hook.normalised(json.dumps(given).encode(), PLAIN)))
+    return dict(json.loads(hook.normalise(json.dumps(given).encode(), PLAIN)))
 
 
 def ids(*numbers: int) -> list[str]:
@@ -78,7 +76,7 @@ def test_every_span_is_in_the_tree_exactly_once(edges: list[tuple[int, int | Non
 
 
 def test_a_deep_trace_is_nested_only_so_far() -> None:
-    deep = 3 * DEEPEST
+    deep = 3 * MAX_DEPTH
     trace = Trace([span(number, number - 1 or None, at=number) for number in range(1, deep + 1)])
     assert sorted(_all(trace.tree())) == list(range(1, deep + 1))
     assert len(trace.tree()) > 1
@@ -124,7 +122,7 @@ def event(**more: Any) -> dict[str, Any]:
     hook = table.load("evlog").hook
     assert hook is not None
     at = {"timestamp": "2026-02-25T12:00:00.005Z"}
-    return dict(json.loads(hook.normalised(json.dumps({**at, **more}).encode(), PLAIN)))
+    return dict(json.loads(hook.normalise(json.dumps({**at, **more}).encode(), PLAIN)))
 
 
 def test_a_summary_asks_the_event_first_and_the_span_second() -> None:
@@ -194,15 +192,15 @@ def test_the_timeline_is_in_the_order_of_time() -> None:
 def test_a_question_that_cannot_be_answered_is_refused(question: Any, place: str) -> None:
     whole = {"streams": {"events": "e", "traces": "t"}, "lookup": {"requestId": "r"}, **question}
     with pytest.raises(BadRequest) as refusal:
-        questions.read(whole)
+        read_question(whole)
     assert refusal.value.facts["field"] == place
 
 
 def test_a_question_says_what_is_not_said() -> None:
-    asked = questions.read({"streams": {"traces": "t"}, "lookup": {"spanId": "s"}, "include": {"events": False}})
+    asked = read_question({"streams": {"traces": "t"}, "lookup": {"spanId": "s"}, "include": {"events": False}})
     assert (asked.by, asked.id, asked.events, asked.traces) == ("spanId", "s", None, "t")
-    assert (asked.most_events, asked.most_spans, asked.timeline, asked.raw) == (100, 5000, True, False)
+    assert (asked.max_events, asked.max_spans, asked.timeline, asked.raw) == (100, 5000, True, False)
     padded = {"from": "2026-01-01T00:00:01Z", "to": "2026-01-01T00:00:02Z", "paddingMs": 500}
-    asked = questions.read({"streams": {"events": "e", "traces": "t"}, "lookup": {"traceId": "x"}, "time": padded})
+    asked = read_question({"streams": {"events": "e", "traces": "t"}, "lookup": {"traceId": "x"}, "time": padded})
     assert asked.from_ms is not None and asked.to_ms is not None
     assert asked.to_ms - asked.from_ms == 2000

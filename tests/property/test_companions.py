@@ -16,7 +16,7 @@ from format.companion.files import HASHES, ROLLUPS, made, opened
 from headrace.extract.postings import in_memory
 from headrace.format.companion.layout import Limits
 from headrace.format.companion.merge import merge
-from headrace.format.companion.rows import Rows
+from headrace.format.companion.reader import CompanionReader
 from headrace.query.search import Kind
 
 LETTERS = st.sampled_from("aAbé\0 \"'ß\U0001f600_ςİ")
@@ -46,7 +46,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
     return draw(st.lists(st.builds(Event, rows, st.none() | SHORT, odd), min_size=1, max_size=25))
 
 
-def differences(companion: Rows, events: list[Event]) -> list[str]:
+def differences(companion: CompanionReader, events: list[Event]) -> list[str]:
     """The questions to which a companion answers something else than the oracle."""
     oracle, wrong = Oracle(events), []
 
@@ -86,7 +86,7 @@ def differences(companion: Rows, events: list[Event]) -> list[str]:
     return wrong
 
 
-def values_of(companion: Rows, column: str) -> list[Any]:
+def values_of(companion: CompanionReader, column: str) -> list[Any]:
     """A stored column, every value in a list, with the bounds of every row group checked."""
     found: list[Any] = []
     for number, group in enumerate(companion.groups(column)):
@@ -105,7 +105,7 @@ def values_of(companion: Rows, column: str) -> list[Any]:
     return found
 
 
-def columns(companion: Rows, column: str, group: int) -> list[Any]:
+def columns(companion: CompanionReader, column: str, group: int) -> list[Any]:
     found: list[Any] = companion.column(column, group).to_pylist()
     return found
 

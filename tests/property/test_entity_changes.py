@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.schema.entity import registration
-from headrace.schema.entity.difference import bump_of, differences
 from headrace.schema.entity.nodes import SOURCE_KINDS, Schema
-from headrace.schema.entity.overlay import overlay_schema
 from headrace.schema.entity.registration import export
-from headrace.schema.entity.semver import Bump, parse
-from headrace.schema.entity.update import UpdatedSchema, apply_update
+from headrace.schema.entity.update import UpdatedSchema, apply_update, overlay_schema
+from headrace.schema.entity.versions import Bump, bump_of, differences, parse_version
 from schema.entity.samples import payload, schema
 from schema.entity.strategies import Document, evolved, payloads, schemas, shuffled, updates
 from schema.entity.updating import request
@@ -148,7 +146,7 @@ def test_an_update_loses_nothing_that_it_does_not_speak_of() -> None:
         _carried(base, made.schema, asked)
         removed = [name for name in asked.get("fields_to_remove", []) if name in base.schema_definition.fields]
         assert not removed or made.bump is Bump.MAJOR
-        old, new = parse(base.schema_version), parse(made.schema.schema_version)
+        old, new = parse_version(base.schema_version), parse_version(made.schema.schema_version)
         assert old is not None
         assert new is not None
         if made.bump is Bump.NONE:

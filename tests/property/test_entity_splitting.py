@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headrace.schema.entity.accept import Splitter, rejoin_fragments
 from headrace.schema.entity.identity import Identity, normalise_name, resolve
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.observation import Observation, decode, encode, observation_id
-from headrace.schema.entity.split import Splitter, rejoin_fragments
 from headrace.schema.entity.update import UpdatedSchema, apply_update
 from headrace.schema.entity.values import FUNCTIONS, LAST_MS
 from schema.entity.strategies import entities, entities_of, likely, numbers, schemas, shuffled, updates

@@ -14,7 +14,7 @@ from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.schema.descriptor.generated import json_schema
-from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Life, Node, RowOp, Table
+from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, FeatureVersion, Node, RowOp, Table
 from headrace.schema.document import Validator
 from headrace.schema.registry import Registry
 
@@ -61,7 +61,7 @@ def test_integers_are_taken_and_folded_as_their_digits_say(spelled: list[str]) -
     assume(any(fits))
     joined = b",".join(body for body, is_taken in zip(bodies, fits, strict=True) if is_taken)
     numbers = [number.numerator for number, is_taken in zip(exact, fits, strict=True) if is_taken]
-    assert EventSource(SourceRules(EVENT), 100).unique(joined) == [str(number) for number in numbers]
+    assert EventSource(SourceRules(EVENT), 100).dedupe_keys(joined) == [str(number) for number in numbers]
     told = EventRun(0, 1, [1_000] * len(numbers), joined)
     for name in TABLES:
         _assert_folded(_defined(name), told, numbers)
@@ -74,7 +74,7 @@ def _assert_folded(defined: TableDefinition, told: EventRun, numbers: list[int])
     for seq, event in enumerate(events):
         placed = reducer.place(event)
         assert placed is not None
-        rows[placed[0]] = reducer.fold(rows.get(placed[0]), placed[1], 1, seq)
+        rows[placed[0]] = reducer.fold(rows.get(placed[0]), 1, seq, placed[1])
     seqs = list(range(len(events)))
     for found in (rows, dict(reduce_rows(reducer, make_rows(reducer, seqs, [1] * len(seqs), events)))):
         answers = {key: reducer.finish(row, 1) for key, row in found.items()}
@@ -86,4 +86,4 @@ def _assert_folded(defined: TableDefinition, told: EventRun, numbers: list[int])
 def _defined(name: str) -> TableDefinition:
     step = RowOp("with_columns", exprs={"same": "(n + 0)"})
     nodes: dict[str, Node] = {"E": EVENT, "D": Derivation("D", "E", (step,)), **TABLES}
-    return TableDefinition(name, "E", "events/E", nodes, {"last": Life("last@1", 0)})
+    return TableDefinition(name, "E", "events/E", nodes, {"last": FeatureVersion("last@1", 0)})

@@ -10,15 +10,12 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from headrace.reduce.features.operator import Operator
-from headrace.reduce.features.operators import operator
-from headrace.reduce.features.state_bytes import pack, unpack
-from headrace.reduce.features.window import PANES
-from headrace.schema.descriptor.nodes import Feature
-from headrace.schema.descriptor.operators import OPERATORS
-from reduce.features import oracle
-from reduce.features.events import TYPES, Event, cuts, events
-from reduce.features.law import EXAMPLES, assert_same, features
+from headrace.operators.catalogue import DECLARATIONS, make_operator
+from headrace.operators.operator import PANES, Operator
+from headrace.operators.state_bytes import pack, unpack
+from operators import oracle
+from operators.events import TYPES, Event, cuts, events
+from operators.law import EXAMPLES, assert_same, features
 
 #: Where all but one value have faded away there is no spread left in doubles, though a little in exact numbers.
 FAINT = Fraction(1, 10**90)
@@ -28,7 +25,7 @@ waits = st.sampled_from([0, 1, 10, 63, 64, 99, 100, 6399, 6400, 10**6])
 COMMUTATIVE = {
     *("count", "sum", "mean", "min", "max", "var", "std", "ratio", "n_unique", "quantile", "top_k", "entropy"),
     *("histogram", "hour_of_day_histogram", "dow_hour_histogram", "event_type_mix", "reservoir_sample"),
-    *("first_seen", "last_seen", "age", "has_seen", "time_since", "first_seen_in_window"),
+    *("first_seen", "last_seen", "age", "has_seen", "time_since", "first_seen_in_window", "time_since_last_n"),
     *("decayed_sum", "decayed_count", "inter_arrival_stats", "burst_count", "trend", "trend_residual"),
     *("outlier_count", "geo_spread"),
 }
@@ -41,11 +38,11 @@ def folded(reducer: Operator, part: list[Event]) -> Any:
     return state
 
 
-@pytest.mark.parametrize("op", sorted(OPERATORS))
+@pytest.mark.parametrize("op", sorted(DECLARATIONS))
 @given(st.data())
 def test_parts_merged_in_any_way_answer_as_one_pass_and_as_documented(op: str, data: st.DataObject) -> None:
     feature = data.draw(features(op))
-    reducer = operator(feature, TYPES)
+    reducer = make_operator(feature.op, feature.params, TYPES)
     made = data.draw(events())
     parts = data.draw(cuts(made))
     now_ms = (made[-1].at_ms if made else 0) + data.draw(
@@ -70,13 +67,13 @@ def test_parts_merged_in_any_way_answer_as_one_pass_and_as_documented(op: str, d
 
 
 def test_every_operator_has_a_meaning() -> None:
-    assert oracle.MEANINGS.keys() == OPERATORS.keys()
-    assert len(OPERATORS) == 54
+    assert oracle.MEANINGS.keys() == DECLARATIONS.keys()
+    assert len(DECLARATIONS) == 54
 
 
 def test_operators_say_whether_order_matters() -> None:
     params = {name: find(values, lambda value: True) for name, values in EXAMPLES.items()} | {"field": "x"}
-    assert {op for op in OPERATORS if operator(Feature(op, params), TYPES).commutative} == COMMUTATIVE
+    assert {op for op in DECLARATIONS if make_operator(op, params, TYPES).order == "any"} == COMMUTATIVE
 
 
 @pytest.mark.parametrize("op", sorted(COMMUTATIVE))
@@ -84,7 +81,7 @@ def test_operators_say_whether_order_matters() -> None:
 @given(st.data())
 def test_parts_of_a_commutative_operator_may_come_in_any_order(op: str, data: st.DataObject) -> None:
     feature = data.draw(features(op))
-    reducer = operator(feature, TYPES)
+    reducer = make_operator(feature.op, feature.params, TYPES)
     made = data.draw(events())
     states = [folded(reducer, part) for part in data.draw(cuts(made))]
     now_ms = made[-1].at_ms if made else 0

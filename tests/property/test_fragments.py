@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from headrace.reduce.fragments.candidates import candidates, update_of
 from headrace.reduce.fragments.rules import Settings
 from headrace.reduce.fragments.shapes import NULL, SHAPES, accepts, shape_of
-from headrace.reduce.fragments.stats import count_observations, merge_counts, of_everyone, pack, unpack
+from headrace.reduce.fragments.stats import STATS
+from headrace.schema.entity.accept import Fragment, Splitter
 from headrace.schema.entity.nodes import Converter, Definition, Field, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.split import Fragment, Splitter
 from headrace.schema.entity.update import UpdatedSchema, apply_update
 from headrace.schema.entity.values import FUNCTIONS, UNFIT, convert_value, fits
+from reduce.fragments.counting import count_observations, merge_counts, of_everyone
 from reduce.policies.samples import FIRST_US, observed, schema
 from schema.entity.strategies import simple, values
 
@@ -116,11 +117,12 @@ def test_neither_order_nor_parts_matter(history: list[Told], seed: int) -> None:
     for told in history:
         parts[draw.randrange(len(parts))].append(told)
     draw.shuffle(parts)
-    tallies = [{of: unpack(pack(stats)) for of, stats in count_observations(part[::-1]).items()} for part in parts]
+    counts = [count_observations(part[::-1]) for part in parts]
+    tallies = [{of: STATS.unpack(STATS.pack(stats)) for of, stats in count.items()} for count in counts]
     folded = reduce(lambda left, right: merge_counts([left, right]), tallies)
-    whole = {of: pack(stats) for of, stats in count_observations(history).items()}
-    assert {of: pack(stats) for of, stats in folded.items()} == whole
-    assert {of: pack(stats) for of, stats in merge_counts(tallies).items()} == whole
+    whole = {of: STATS.pack(stats) for of, stats in count_observations(history).items()}
+    assert {of: STATS.pack(stats) for of, stats in folded.items()} == whole
+    assert {of: STATS.pack(stats) for of, stats in merge_counts(tallies).items()} == whole
 
 
 @given(given_values)

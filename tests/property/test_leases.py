@@ -10,11 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.derive.workers import SECOND, Worker, opened, publish, searched
-from headrace.engine.derive.failures import ATTEMPTS
 from headrace.engine.derive.lease_scheduler import Grant
-from headrace.engine.derive.leases import LeaseLost
+from headrace.engine.derive.leases import ATTEMPTS, LeaseLost
 from headrace.reduce.work_units import Result
+from support.work_rig import SECOND, Worker, opened, publish, searched
 
 LEASE_S, STALL_S = 60, 150
 STREAMS = ("a", "b")

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from headrace.engine.log.append import Terms
 from headrace.profiles import table
 from headrace.profiles.definition import Profile
-from headrace.profiles.evlog import REDACTED_KEYS
 from headrace.profiles.evlog.envelope import KEYS, SCHEMA
 from headrace.profiles.evlog.fast_path import FastPath
 from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
-from headrace.profiles.hook import Hook
+from headrace.profiles.evlog.profile import REDACTED_KEYS
+from headrace.profiles.hook import AppendHook
 from headrace.profiles.otel_traces.rules import REDACTED_KEYS as SPAN_REDACTED
 from headrace.profiles.otel_traces.span import SCHEMA as SPAN_SCHEMA
 from headrace.profiles.redaction import is_among
@@ -71,7 +71,7 @@ events = st.tuples(_object(_values), st.none() | _object(_values)).map(
 )
 
 
-def hook_of(kind: str, **settings: Any) -> Hook:
+def hook_of(kind: str, **settings: Any) -> AppendHook:
     found = table.read({"profile": {"kind": kind, **settings}})
     assert isinstance(found, Profile)
     assert found.hook is not None
@@ -109,15 +109,15 @@ def known(value: Any) -> Any:
 @given(event=events)
 def test_an_envelope_is_its_own_envelope(settings: dict[str, Any], event: dict[str, Any]) -> None:
     hook = hook_of("evlog", **settings)
-    stored = hook.normalised(spelled(event), TERMS)
-    assert hook.normalised(stored, Terms(timestamp_us=1)) == stored
+    stored = hook.normalise(spelled(event), TERMS)
+    assert hook.normalise(stored, Terms(timestamp_us=1)) == stored
     assert Validator(SCHEMA).failures(stored) == []
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @given(event=events)
 def test_no_value_of_an_event_is_lost(settings: dict[str, Any], event: dict[str, Any]) -> None:
-    stored = json.loads(hook_of("evlog", **settings).normalised(spelled(event), TERMS))
+    stored = json.loads(hook_of("evlog", **settings).normalise(spelled(event), TERMS))
     listed = frozenset(REDACTED_KEYS) | ({"ssn"} if "redactKeys" in settings else set())
     given = Counter(known(leaf) for leaf in leaves(event, listed) if leaf is not None and str(leaf).strip())
     kept = Counter(known(leaf) for leaf in leaves(stored))
@@ -131,7 +131,7 @@ def test_no_value_of_an_event_is_lost(settings: dict[str, Any], event: dict[str,
 @given(event=events)
 def test_what_stands_under_a_listed_key_is_never_stored(settings: dict[str, Any], event: dict[str, Any]) -> None:
     settings = {**settings, "redactKeys": ["Ssn"]}
-    stored = hook_of("evlog", **settings).normalised(spelled(event), TERMS)
+    stored = hook_of("evlog", **settings).normalise(spelled(event), TERMS)
     assert SECRET.encode() not in stored
     envelope = json.loads(stored)
     redacted = {*_redacted(envelope["context"]), *_redacted({"sampling": envelope["sampling"]})}
@@ -149,11 +149,11 @@ def _redacted(value: Any, where: str = "") -> Iterator[str]:
 @given(batch=st.lists(events, min_size=1, max_size=4))
 def test_many_events_become_what_each_of_them_does(batch: list[dict[str, Any]]) -> None:
     hook = hook_of("evlog")
-    alone = [hook.normalised(spelled(event), TERMS) for event in batch]
-    together = hook.normalised(b",".join(map(spelled, batch)), TERMS)
+    alone = [hook.normalise(spelled(event), TERMS) for event in batch]
+    together = hook.normalise(b",".join(map(spelled, batch)), TERMS)
     assert together == b",".join(alone)
-    keys = [hook.routed(one)[0] for one in alone]
-    assert hook.routed(together) == keys
+    keys = [hook.routing_keys(one)[0] for one in alone]
+    assert hook.routing_keys(together) == keys
 
 
 #: What applications log most of the time: the same members in the same order, some of them only now and then.
@@ -222,13 +222,13 @@ def test_an_event_that_was_seen_before_is_seen_at_a_glance(batch: list[dict[str,
 @given(first=events, batch=st.lists(_logged, min_size=1, max_size=3))
 def test_a_hook_makes_the_same_of_events_however_often_it_saw_them(first: Any, batch: list[dict[str, Any]]) -> None:
     hook, joined = hook_of("evlog"), b",".join(map(msgspec.json.encode, batch))
-    fresh = hook.normalised(joined, TERMS)
-    hook.normalised(spelled(first), TERMS)
+    fresh = hook.normalise(joined, TERMS)
+    hook.normalise(spelled(first), TERMS)
     for _ in range(4):
-        again = hook.normalised(joined, TERMS)
+        again = hook.normalise(joined, TERMS)
         assert again == fresh
-        assert hook.routed(again) == hook_of("evlog").routed(fresh)
-    assert hook.normalised(fresh, Terms(timestamp_us=1)) == fresh
+        assert hook.routing_keys(again) == hook_of("evlog").routing_keys(fresh)
+    assert hook.normalise(fresh, Terms(timestamp_us=1)) == fresh
 
 
 # -- metrics
@@ -257,8 +257,8 @@ def test_an_interval_is_its_own_interval_and_loses_nothing(drawn: Any) -> None:
     given, lasting, total = drawn
     given = {**given, "windowEnd": given["windowStart"] + lasting, "sum": total}
     hook = hook_of("metrics")
-    stored = hook.normalised(spelled(given), TERMS)
-    assert hook.normalised(stored, TERMS) == stored
+    stored = hook.normalise(spelled(given), TERMS)
+    assert hook.normalise(stored, TERMS) == stored
     made = json.loads(stored)
     kept = Counter(known(leaf) for leaf in leaves(made))
     skipped = {"min", "max"} if not given["count"] else set()
@@ -313,8 +313,8 @@ spans = st.tuples(
 @given(span=spans)
 def test_a_span_is_its_own_span_and_leaks_nothing(settings: dict[str, Any], span: dict[str, Any]) -> None:
     hook = hook_of("otel-traces", **settings)
-    stored = hook.normalised(spelled(span), TERMS)
-    assert hook.normalised(stored, TERMS) == stored
+    stored = hook.normalise(spelled(span), TERMS)
+    assert hook.normalise(stored, TERMS) == stored
     assert Validator(SPAN_SCHEMA).failures(stored) == []
     assert SECRET.encode() not in stored
 
@@ -322,7 +322,7 @@ def test_a_span_is_its_own_span_and_leaks_nothing(settings: dict[str, Any], span
 @given(span=spans)
 def test_no_value_of_a_span_is_lost(span: dict[str, Any]) -> None:
     hook = hook_of("otel-traces", dbStatementMode="raw", urlMode="raw")
-    made = json.loads(hook.normalised(spelled(span), TERMS))
+    made = json.loads(hook.normalise(spelled(span), TERMS))
 
     def hidden(name: str) -> bool:
         return name.lower().rpartition(".")[2] in SPAN_REDACTED

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.problem import DescriptorProblem
+from headrace.schema.descriptor.generated import write_node
+from headrace.schema.descriptor.registration import Registration, read_registration
 from headrace.schema.descriptor.validate import resolve_chain, validate
-from headrace.schema.descriptor.wire import write
+from headrace.schema.problem import RequestProblem
 from schema.descriptor.payloads import derivation, event, filtered, op, table
 
 CONSTANTS: list[Any] = [
@@ -92,8 +92,8 @@ def places(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 PLACES = places(SENT)
 
 
-def outcome(payload: Any) -> list[DescriptorProblem]:
-    found = read(payload)
+def outcome(payload: Any) -> list[RequestProblem]:
+    found = read_registration(payload)
     problems = found if isinstance(found, list) else validate(found.nodes, found.nodes)
     for problem in problems:
         assert problem.code
@@ -134,11 +134,11 @@ def test_a_payload_with_odd_parts_is_read_or_refused(changes: list[tuple[tuple[A
             continue
         _change(holder, place[-1], how, value)
     if outcome(payload) == []:
-        found = read(payload)
+        found = read_registration(payload)
         assert isinstance(found, Registration)
         for name, node in found.nodes.items():
             resolve_chain(found.nodes, name)
-            write(node)
+            write_node(node)
 
 
 def _change(holder: Any, name: Any, how: str, value: Any) -> None:

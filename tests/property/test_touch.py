@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.touch.touched import NAME, Touched, Wait, by, change
-from headrace.profiles.state_protocol.templates import Template
+from headrace.profiles.state_protocol.keys import Template
 
 ENTITIES = ("todos", "users")
 TEMPLATES = [by("todos", "a"), by("todos", "b", "a"), by("users", "a")]

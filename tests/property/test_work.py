@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.derive.workers import SECOND, Worker, covered, listed, opened, publish, search, searched, spans, stored
 from engine.registries import change
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.derive.leases import LeaseLost
@@ -20,6 +19,7 @@ from headrace.format.companion.layout import Companion
 from headrace.reduce.work_units import Result
 from headrace.storage.derived import Companions
 from support.engine_rig import Rig
+from support.work_rig import SECOND, Worker, covered, listed, opened, publish, search, searched, spans, stored
 
 STORIES, STEPS = (200, 200) if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else (12, 60)
 FIELDS = ("user", "city", "team")

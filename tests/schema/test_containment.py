@@ -31,6 +31,8 @@ def tree(**members: Any) -> Any:
 
 NAMED_X = {"properties": {"kind": {"const": "x"}}, "required": ["kind"]}
 
+DRAFT4 = {"$schema": "http://json-schema.org/draft-04/schema#"}
+
 # Old schema, new schema, and whether everything valid under the old is valid under the new.
 KEYWORDS: list[tuple[Any, Any, bool]] = [
     (True, True, True),
@@ -51,6 +53,9 @@ KEYWORDS: list[tuple[Any, Any, bool]] = [
     ({"maximum": 2**53}, {"maximum": 2**53 - 1}, False),
     # An event may spell the number so, and it is then compared as the double below these digits.
     ({"const": 1.152921504606847e18}, {"minimum": 1152921504606847000}, False),
+    ({"const": 2**63 - 1}, {"maximum": 2**63 - 1}, False),
+    # Draft 4 asks that an integer is spelled as one.
+    ({**DRAFT4, **WHOLE, "enum": [2**63 - 1]}, {**DRAFT4, "maximum": 2**63 - 1}, True),
     ({**WHOLE, "minimum": 2**60 - 1, "maximum": 2**60}, {"enum": [2**60 - 1, 2**60]}, False),
     ({**WHOLE, "minimum": 2**53 - 1, "maximum": 2**53}, {"enum": [2**53 - 1, 2**53]}, True),
     ({"type": "number", "multipleOf": 10**16}, {"multipleOf": 10**8}, False),

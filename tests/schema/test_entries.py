@@ -1,13 +1,24 @@
-"""Entries as values, with nothing lost unseen."""
+"""Entries as values, with nothing lost unseen, and how bodies are split."""
 
 from __future__ import annotations
 
+import tracemalloc
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from headrace.schema.entries import Failure, checked_number, exactly, read, whole_or_double
+from headrace.errors import BadRequest
+from headrace.schema.entries import (
+    Failure,
+    checked_number,
+    entries_of,
+    exact_number,
+    read,
+    slice_json,
+    split_json,
+    whole_or_double,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +53,7 @@ def test_entries_are_decoded_however_they_are_spelled(joined: bytes, values: lis
 def test_a_number_is_a_float_only_where_that_says_the_same(text: str, number: float | Decimal) -> None:
     (value,), _ = read(text.encode())
     assert (type(value), value) == (type(number), number)
-    assert exactly(text) == number
+    assert exact_number(text) == number
 
 
 @pytest.mark.parametrize(
@@ -135,3 +146,58 @@ def test_numbers_that_only_look_whole_are_refused(text: str, nearest: float) -> 
 def test_numbers_that_no_decimal_is_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="exponent"):
         checked_number(text)
+
+
+@pytest.mark.parametrize(
+    ("body", "joined", "count"),
+    [
+        (b'{"a": 1}', b'{"a": 1}', 1),
+        (b"[1, 2]", b"1, 2", 2),
+        (b"[[1,2],[3]]", b"[1,2],[3]", 2),
+        (b"[[[1]]]", b"[[1]]", 1),
+        (b"[]", b"", 0),
+        (b" [ ] ", b"", 0),
+        (b" \n[1]\t", b"1", 1),
+        (b' "text" ', b'"text"', 1),
+        ('["é"]'.encode(), '"é"'.encode(), 1),
+    ],
+)
+def test_an_array_is_flattened_one_level_and_spelling_is_kept(body: bytes, joined: bytes, count: int) -> None:
+    assert split_json(body) == (joined, count)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[1,]", "not JSON"),
+        (b"NaN", "not JSON"),
+        (b"\xef\xbb\xbf1", "not JSON"),
+        (b'"\xff"', "not UTF-8: byte 1"),
+        (b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_is_not_json_is_refused_with_the_reason(body: bytes, why: str) -> None:
+    with pytest.raises(BadRequest, match=why) as refusal:
+        split_json(body)
+    assert refusal.value.facts == {"field": "body"}
+
+
+def test_entries_come_apart_again_exactly_as_they_were_spelled() -> None:
+    joined, _ = split_json(b'[ 1.0e0 , "a,b" ,[ ],{"k" : 2} ]')
+    assert [bytes(memoryview(entry)) for entry in entries_of(joined)] == [b"1.0e0", b'"a,b"', b"[ ]", b'{"k" : 2}']
+    assert slice_json(joined, 1, 3) == b'"a,b",[ ]'
+
+
+@pytest.mark.parametrize("text", [b"a", rb"\n"])
+def test_a_long_text_deep_inside_an_entry_is_cut_in_a_few_times_its_size(text: bytes) -> None:
+    joined = b"[" * 5_000 + b'"' + text * 1_000_000 + b'"' + b"]" * 5_000
+    tracemalloc.start()
+    try:
+        entries = entries_of(joined)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [bytes(memoryview(entry)) for entry in entries] == [joined]
+    assert most < 5 * len(joined)

@@ -8,11 +8,9 @@ import pytest
 from headrace.schema.canonical import json_number, number_of, value_text
 from headrace.schema.document import Validator
 from headrace.schema.pointer import parse
+from headrace.schema.shape.algebra import MAX_ALTERNATIVES, apart, join, meet_shapes, merge, union, vacant
 from headrace.schema.shape.edit import LAST_ELEMENT, drop, edit, put, split, value_at
-from headrace.schema.shape.exact import shape_of_values
-from headrace.schema.shape.join import MOST, join, merge, union, vacant
-from headrace.schema.shape.meet import apart, meet_shapes
-from headrace.schema.shape.model import ANYTHING, NOTHING, Array, Object, Shape
+from headrace.schema.shape.model import ANYTHING, NOTHING, Array, Object, Shape, shape_of_values
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
 from schema.membership import admits
@@ -158,10 +156,12 @@ def test_a_union_holds_both_and_an_intersection_only_what_is_in_both() -> None:
 
 
 def test_too_many_alternatives_run_together_and_lose_nothing() -> None:
-    shapes = [shape({"properties": {"a": {"const": number}}, "required": ["a"]}) for number in range(MOST + 5)]
+    shapes = [
+        shape({"properties": {"a": {"const": number}}, "required": ["a"]}) for number in range(MAX_ALTERNATIVES + 5)
+    ]
     found = union(*shapes)
-    assert len(found.alternatives) <= MOST
-    assert all(admits(found, {"a": number}) for number in range(MOST + 5))
+    assert len(found.alternatives) <= MAX_ALTERNATIVES
+    assert all(admits(found, {"a": number}) for number in range(MAX_ALTERNATIVES + 5))
 
 
 def test_shapes_of_one_origin_merge_member_by_member() -> None:

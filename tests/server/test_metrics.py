@@ -13,9 +13,9 @@ from engine.touch.touched import NAME, Touched, by, change
 from headrace.config import Config, LimitsConfig, MiB, StorageConfig
 from headrace.engine.assembly import Engine
 from headrace.engine.log.append import Append
+from headrace.engine.runtime.event_loop import StallWatchdog
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor, ProcessMemory
-from headrace.engine.runtime.stalls import StallWatchdog
 from headrace.engine.system_streams import System
 from headrace.engine.touch.report import GAUGES, report
 from headrace.profiles.state_protocol import keys
@@ -145,7 +145,7 @@ def test_touches_of_all_streams_are_measured_in_the_words_of_meta(tmp_path: Path
         db.append(change("todos", "insert", after={"user": "a"}))
         db.settle()
         assert wait.outcome is True
-        found, meta = _samples(metrics), report(db.touching, 0.0)
+        found, meta = _samples(metrics), report(db.stream_touches, 0.0)
         for name in GAUGES:
             assert found[f"headrace_touch_{_snake(name)}", ()] == meta[name]
         for name in ("touchesEmitted", "touchesTable", "waitTouched", "waitStale", "journalNotifyWakeups", "scanRows"):

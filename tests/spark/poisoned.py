@@ -8,8 +8,8 @@ from pathlib import Path
 
 from headrace.config import PipelineConfig
 from headrace.pipeline.driver import Driver, DriverConfig
-from headrace.pipeline.failures import SparkFailed
 from headrace.pipeline.reports import Suspects, take
+from headrace.pipeline.session import SparkFailed
 
 _MOST_FAILURES = 4
 

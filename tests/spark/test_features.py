@@ -19,24 +19,22 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from headrace.config import PipelineConfig
-from headrace.engine.features.histories import HistoryAnswer
-from headrace.engine.features.training_sets import TrainingSets
+from headrace.engine.features.training_sets import HistoryAnswer, TrainingSets
+from headrace.operators.catalogue import DECLARATIONS, make_operator
+from headrace.operators.parts import COLUMNS
+from headrace.operators.state_bytes import pack, unpack
 from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
 from headrace.reduce.features import lanes
 from headrace.reduce.features.definition import TableDefinition
-from headrace.reduce.features.operators import operator
-from headrace.reduce.features.parts import COLUMNS
-from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.reduce.work_units import JobName, Result
 from headrace.schema.descriptor.nodes import Event as EventNode
-from headrace.schema.descriptor.nodes import EventField, Feature, Life, Table
-from headrace.schema.descriptor.operators import OPERATORS
+from headrace.schema.descriptor.nodes import EventField, Feature, FeatureVersion, Table
 from headrace.server.routes.work import store_url
-from headrace.storage.histories import HistoryRow
-from reduce.features import oracle
-from reduce.features.events import TYPES, WINDOWS, Event
-from reduce.features.law import TOLERANCE, assert_close, scale
+from headrace.storage.background_requests import HistoryRow
+from operators import oracle
+from operators.events import TYPES, WINDOWS, Event
+from operators.law import TOLERANCE, assert_close, scale
 from support.feature_rig import Pipelines, event, op, table
 from support.spark_stories import SETTINGS, pipeline
 
@@ -62,7 +60,7 @@ def params_of(name: str, random: Random) -> dict[str, Any]:
         "buckets": [[-10.0, 0.0, 0.5, 2.0, 1000.0]], "lat_field": ["lat"], "lon_field": ["lon"],
     }  # fmt: skip
     found: dict[str, Any] = {}
-    for param, known in OPERATORS[name].params.items():
+    for param, known in DECLARATIONS[name].params.items():
         if param == "field":
             found[param] = random.choice([field for field, kind in TYPES.items() if kind in known.types])
         elif (value := random.choice(choices[param])) is not None:
@@ -73,10 +71,10 @@ def params_of(name: str, random: Random) -> dict[str, Any]:
 def features(random: Random) -> dict[str, tuple[str, dict[str, Any]]]:
     """Every operator, once with a window where it takes one, and once without where it need not."""
     found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for name in sorted(OPERATORS):
+    for name in sorted(DECLARATIONS):
         params = params_of(name, random)
         found[f"{name}_w"] = name, params
-        if "window" in params and OPERATORS[name].window == "optional":
+        if "window" in params and DECLARATIONS[name].window == "optional":
             found[name] = name, {param: value for param, value in params_of(name, random).items() if param != "window"}
     return found
 
@@ -129,7 +127,7 @@ class Case:
         agg = {}
         for name in features:
             operator, params = self.features[name]
-            takes_where = "where" in OPERATORS[operator].params
+            takes_where = "where" in DECLARATIONS[operator].params
             agg[name] = op(operator, **told(params, takes_where))
         self.pipelines.register(event("E", SOURCE), table("T", "E", ["k"], agg))
 
@@ -171,7 +169,8 @@ class Case:
             assert answer.complete
             for name in names:
                 operator, params = self.features[name]
-                seen = events if "where" in OPERATORS[operator].params else [e._replace(matched=True) for e in events]
+                takes_where = "where" in DECLARATIONS[operator].params
+                seen = events if takes_where else [e._replace(matched=True) for e in events]
                 wanted = oracle.answer(operator, params, seen, now_ms)
                 if operator == "ew_zscore" and answer.row[name] is None and isinstance(wanted, Fraction | float):
                     assert abs(wanted) < FAINT
@@ -243,7 +242,8 @@ class Folded(NamedTuple):
     parts: int
 
     def states(self) -> Iterator[Any]:
-        reducer, size = operator(self.feature, {"x": "f64", "s": "str"}), len(self.values) // self.parts
+        reducer = make_operator(self.feature.op, self.feature.params, {"x": "f64", "s": "str"})
+        size = len(self.values) // self.parts
         for first in range(0, len(self.values), size):
             state = None
             for at in range(first, first + size):
@@ -267,7 +267,7 @@ MANY = {
 def test_sketches_and_moments_are_reduced_by_catalyst_as_operators_merge_them(spark: SparkSession) -> None:
     table = Table("T", "E", (), {name: one.feature for name, one in MANY.items()})
     nodes = {"E": EventNode("E", {"x": EventField("f64"), "s": EventField("str")}), "T": table}
-    reducer = TableDefinition("T", "E", "events/E", nodes, {name: Life(name, 0) for name in MANY}).reducer
+    reducer = TableDefinition("T", "E", "events/E", nodes, {name: FeatureVersion(name, 0) for name in MANY}).reducer
     found, frame = lanes.assign_lanes(reducer), pack([0, 0, 1, 1, False])
     batches: list[list[pa.RecordBatch]] = [[], []]
     for name, one in MANY.items():
@@ -290,7 +290,8 @@ def test_sketches_and_moments_are_reduced_by_catalyst_as_operators_merge_them(sp
     ((key, packed),) = lanes.implode_rows(found, merged)
     assert key == b"k" and unpack(packed[""]) == [0, 0, 1, 1, False]
     for name, one in MANY.items():
-        reduced, own = operator(one.feature, {"x": "f64", "s": "str"}), list(one.states())
+        reduced = make_operator(one.feature.op, one.feature.params, {"x": "f64", "s": "str"})
+        own = list(one.states())
         answer = reduced.finish(unpack(packed[name]), len(one.values))
         wanted = reduced.finish(functools.reduce(reduced.merge, own, None), len(one.values))
         with told_about(name):

@@ -19,9 +19,10 @@ from pyspark.sql import SparkSession
 from headrace.config import PipelineConfig
 from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.shapes import SHAPES
-from headrace.reduce.fragments.stats import count_observations, estimate_count, of_everyone, of_user
+from headrace.reduce.fragments.stats import estimate_count
 from headrace.schema.entity.observation import decode
 from headrace.storage.entity_types import EVERYBODY
+from reduce.fragments.counting import count_observations, of_everyone, of_user
 from spark.working import work
 from support.enhancement_rig import Growing, bytes_of
 from support.entity_rig import contact

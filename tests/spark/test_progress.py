@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.pipeline.progress import stages
+from headrace.pipeline.jobs import stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,9 @@ from hypothesis import Phase, given, settings
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from headrace.operators import sketches
 from headrace.query.search import Kind
-from headrace.reduce import rollup, sketches, spark
+from headrace.reduce import rollup, spark
 from headrace.reduce.answer import Aggregate
 from headrace.reduce.state import MOST, PANES
 from reduce import oracle

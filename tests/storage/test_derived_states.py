@@ -9,8 +9,8 @@ import pytest
 
 from headrace.errors import CorruptData
 from headrace.format.object_names import range_name, state_key
-from headrace.format.state.layout import State, StateInfo
-from headrace.format.state.writer import write
+from headrace.format.state import State, StateInfo
+from headrace.format.state_file import write
 from headrace.storage import database, state_files
 from headrace.storage.database import Connection
 from headrace.storage.derived import States, state_object_keys

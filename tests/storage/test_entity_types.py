@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from headrace.storage import database
-from headrace.storage.entity_types import EVERYBODY, EntityChangeRow, EntityChanges, SchemaRegistry, SchemaRow
+from headrace.storage.entity_types import EVERYBODY, SchemaRegistry, SchemaRow
 
 
 @pytest.fixture
@@ -105,20 +105,3 @@ def test_a_user_finds_types_by_their_own_names_first(connection: database.Connec
     assert registry.aliased("person", "u") == "contact"
     registry.set_aliases("contact", EVERYBODY, ["person"])
     assert registry.aliased("friend", "v") is None
-
-
-def test_changes_are_paged_by_who_may_see_them(connection: database.Connection) -> None:
-    changes = EntityChanges(connection)
-    rows = [EntityChangeRow(n, "contact", user, n, "w", "{}") for n, user in ((1, ""), (2, "u"), (3, "v"), (4, ""))]
-    for one in rows:
-        changes.save(one)
-    changes.save(EntityChangeRow(5, "task", "", 5, "w", "{}"))
-    assert (changes.newest(), changes.newest_of("contact"), changes.newest_of("nobody")) == (5, 4, 0)
-    assert [one.number for one in changes.page("contact", "u", 0, 10)] == [1, 2, 4]
-    assert [one.number for one in changes.page("contact", "u", 1, 1)] == [2]
-    changes.note_published(3)
-    assert [one.number for one in changes.unpublished(0, 10)] == [4, 5]
-    changes.note_published(5)
-    assert not changes.unpublished(0, 1)
-    changes.drop_from(4)
-    assert [one.number for one in changes.every(0, 10)] == [1, 2, 3]

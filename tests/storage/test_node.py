@@ -61,7 +61,7 @@ def test_a_claim_takes_over_from_the_lease_that_was_judged_and_from_no_later_one
 
 
 def test_a_lost_answer_to_a_claim_claims_once(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
     store, faults = disturb(objects), ["lose"]
     store.plan = lambda call: faults.pop() if call.verb == "create" and faults else None  # type: ignore[return-value]
     node = _node(objects)
@@ -104,7 +104,7 @@ def test_a_late_claim_that_another_node_forestalls_is_none(objects: Objects, tmp
 
 
 def test_a_late_claim_finds_the_one_whose_answer_was_lost(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
     take_over(objects)
     node, store = _node(objects), disturb(objects)
     node.held = 0

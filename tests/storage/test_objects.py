@@ -14,10 +14,8 @@ import pytest
 
 from headrace.config import ConfigError
 from headrace.format.object_names import manifest_key, name_hash, segment_key, segment_name
-from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
-from headrace.storage.objects.backend import PAGE
-from headrace.storage.objects.directory import STAGING, Directory
-from headrace.storage.objects.store import STREAMS, Requests
+from headrace.storage.object_backends import PAGE, STAGING, Directory
+from headrace.storage.objects import STREAMS, ObjectMissing, Objects, Requests, StoreUnavailable
 from support.s3 import S3
 from support.store_faults import Chance, Fault, Request
 

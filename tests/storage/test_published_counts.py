@@ -11,7 +11,7 @@ from headrace.format.manifest import Segment
 from headrace.storage import database
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions
-from headrace.storage.published import ContainedSegments, Published, SegmentCounts, SegmentSpan
+from headrace.storage.published import ContainedSegments, Published, SegmentSpan
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def segment(first: int, end: int) -> Segment:
 def test_segments_that_hold_some_of_a_range_are_touched(
     connection: Connection, first: int, end: int, found: SegmentSpan
 ) -> None:
-    assert SegmentCounts(connection).touched(1, first, end) == found
+    assert Published(connection).touched(1, first, end) == found
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def test_segments_that_hold_some_of_a_range_are_touched(
 def test_segments_are_within_a_range_as_a_whole(
     connection: Connection, first: int, end: int, found: ContainedSegments
 ) -> None:
-    assert SegmentCounts(connection).within(1, first, end) == found
+    assert Published(connection).within(1, first, end) == found
 
 
 def test_a_stream_without_segments_has_none(connection: Connection) -> None:
-    assert SegmentCounts(connection).touched(3, 5, 9) == SegmentSpan(0, 5, 9)
-    assert SegmentCounts(connection).within(3, 0, 9) == ContainedSegments(0, None)
+    assert Published(connection).touched(3, 5, 9) == SegmentSpan(0, 5, 9)
+    assert Published(connection).within(3, 0, 9) == ContainedSegments(0, None)
 
 
 def test_every_companion_that_comes_is_newer(connection: Connection) -> None:
-    counts, companions = SegmentCounts(connection), Companions(connection)
+    counts, companions = Published(connection), Companions(connection)
     seen = [counts.newest_companion()]
     for stream in (1, 2):
         part = PartFile(1, "")

@@ -17,8 +17,8 @@ from headrace.errors import CorruptData, Unavailable
 from headrace.format.manifest import Segment
 from headrace.storage import segments as module
 from headrace.storage.file_cache import most_open_files
+from headrace.storage.object_backends import ObjectInfo
 from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
-from headrace.storage.objects.backend import ObjectInfo
 from headrace.storage.segments import Segments
 from support.segment_files import Cell, published
 from support.stored_objects import flipped

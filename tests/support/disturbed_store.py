@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
+from headrace.storage.object_backends import Backend, Directory, ObjectInfo
 from headrace.storage.objects import Objects
-from headrace.storage.objects.backend import Backend, ObjectInfo
-from headrace.storage.objects.directory import Directory
 
 T = TypeVar("T")
 #: ``refuse`` does nothing and fails; ``lose`` does what was asked and fails; ``halve`` writes a part and fails.

@@ -118,8 +118,10 @@ class Rig:
     async def _open(self) -> Engine:
         """An engine that publishes only when it is told to."""
         engine = await Engine.open(self.config, self.clock, vfs=self._vfs)
-        assert engine.sealer._task is not None
-        engine.sealer._task.cancel()
+        watch = engine.sealer.watch
+        for loop in (engine.sealer._loop, watch._count_loop, watch._check_loop):
+            assert loop._task is not None
+            loop._task.cancel()
         engine._reader.exec_trace = _of_one_thread()
         return engine
 

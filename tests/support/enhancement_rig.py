@@ -9,7 +9,7 @@ from headrace.engine.entities.enhancement.promotions import Enhanced
 from headrace.engine.entities.enhancement.settings import EnhancementSettings
 from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.candidates import Candidate
-from headrace.reduce.fragments.stats import Stats, pack
+from headrace.reduce.fragments.stats import STATS, Stats
 from headrace.reduce.work_units import JobName, Result, Settled
 from headrace.storage.enhancements import Run
 from headrace.storage.entity_types import EVERYBODY
@@ -83,4 +83,4 @@ class Growing(Entities):
 
 def bytes_of(keys: dict[str, Stats]) -> dict[str, bytes]:
     """Statistics as they are compared."""
-    return {key: pack(stats) for key, stats in keys.items()}
+    return {key: STATS.pack(stats) for key, stats in keys.items()}

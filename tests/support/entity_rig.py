@@ -138,7 +138,7 @@ class Entities(Pipelines):
             schema = None if effective is None else effective.schema
             reducer = TypeReducer({"": ReducerConfig({}) if schema is None else schema.reducer_config})
             told = [(seq, 0, one) for seq, one in enumerate(observations)]
-            snapshot = reducer.finish(fold_observations(reducer, told).get(entity_id.encode()), "", schema)
+            snapshot = reducer.finish(fold_observations(reducer, told).get(entity_id.encode()), schema=schema)
             if snapshot is not None:
                 found[entity_id] = msgspec.json.encode(snapshot)
         return found

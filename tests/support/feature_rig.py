@@ -17,10 +17,9 @@ from headrace.pipeline.kernels import features, merge
 from headrace.pipeline.kernels.units import result
 from headrace.reduce.features import lanes
 from headrace.reduce.work_units import JobName, Result, Settled, Unit
-from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.problem import RegistrationResponse
+from headrace.schema.descriptor.registration import Registration, RegistrationResponse, read_registration
 from headrace.server.routes.work import store_url
-from reduce.features.reducing import reduced
+from operators.reducing import reduced
 from support.engine_rig import Rig
 
 SECOND_US = 1_000_000
@@ -64,7 +63,7 @@ class Pipelines(Rig):
 
     def register(self, *descriptors: dict[str, Any], **terms: Any) -> RegistrationResponse:
         """Register the whole of an app; raises where it is refused."""
-        found = read({"descriptors": list(descriptors), **terms})
+        found = read_registration({"descriptors": list(descriptors), **terms})
         assert isinstance(found, Registration), found
         envelope = self.run(self.engine.features.register(FeatureChange.of(found), "tests"))
         assert not envelope.refused, envelope.errors

@@ -8,8 +8,8 @@ from typing import Any
 from headrace.config import StorageConfig
 from headrace.engine.history.recovery import newest
 from headrace.format import object_names
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import Manifest
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.backup import back_up, restore
 from headrace.storage.node import Node

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import Segment, segment_entry
 from headrace.format.object_names import segment_name
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.layout import Sealed
 from headrace.format.segment.reader import SegmentReader
 from headrace.format.segment.row_group import AppendRun

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from headrace.format import manifest as manifests
 from headrace.format import object_names
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import Manifest
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.objects import Objects
 from headrace.storage.published import Placed

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output
-from headrace.cli.arguments import format_moment, rows, whole
-from headrace.cli.output import AsJson, UsageError
-from headrace.cli.remote import LOCAL, Remote
+from headrace.cli.arguments import LOCAL, Remote, format_moment, rows, whole
+from headrace.cli.output import AsJson, UsageError, Yes
+
+if TYPE_CHECKING:
+    from headrace.client.entity_requests import ErasurePlan
 
 Id = Annotated[str, Parameter(help="The id of an entity.")]
 
@@ -28,7 +31,6 @@ app = App(
         "headrace entity correct ent_29ab6436c7c63c95d8ccc613 email=ada@example.com city=null",
     ),
 )
-app.command("headrace.cli.entity_erase:erase", name="erase", help="Remove the data of an entity for good.")
 
 
 @app.command
@@ -46,7 +48,7 @@ def store(
 ) -> None:
     """Store what a file says of entities; a second run of the same file stores nothing twice."""
     from headrace.client.entities import Entities
-    from headrace.client.observations import StoreOptions
+    from headrace.client.entity_requests import StoreOptions
 
     options: StoreOptions = {
         "observed_at": format_moment(observed_at),
@@ -242,3 +244,61 @@ def _assigned(word: str) -> tuple[str, Any]:
 
 def _format_field(value: Any) -> str:
     return output.encode(value) if isinstance(value, list | dict) else output.cell(value)
+
+
+#: How often is looked how far it is.
+_LOOK_S = 0.5
+_STEPS = ("log", "offered", "objects", "rows", "files", "pages", "done")
+
+
+@app.command
+def erase(
+    entity_id: Annotated[str, Parameter(help="The id of an entity.")],
+    /,
+    *,
+    dry_run: Annotated[bool, Parameter(negative=(), help="Only say what would be removed.")] = False,
+    yes: Yes = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Remove an entity, and everything merged into it, for good: from the log, the object store and what is derived."""
+    from headrace.client import entity_requests
+
+    with remote.connect(patient=True) as client:
+        plan = entity_requests.planned(client.send(entity_requests.erase(entity_id, dry_run=True)))
+        if dry_run:
+            output.show({"entity_id": entity_id, **_plan_document(plan, json)}, as_json=json)
+            return
+        output.confirm(f"Remove {plan.observations} observations of {entity_id} for good?", yes=yes)
+        erasure = entity_requests.begun(client.send(entity_requests.erase(entity_id)))
+        with output.progressing("erasing") as tell:
+            while not erasure.complete:
+                tell(_STEPS.index(erasure.step), len(_STEPS) - 1)
+                time.sleep(_LOOK_S)
+                erasure = entity_requests.begun(client.send(entity_requests.get_erasure(erasure.erasure_id)))
+    facts = msgspec.to_builtins(erasure)
+    if output.wants_table(json):
+        report = erasure.report
+        facts = {
+            "erasure_id": erasure.erasure_id,
+            "entity_id": entity_id,
+            "observations": erasure.plan.observations,
+            "log_rows": report["log_rows"],
+            "rewritten": len(report["rewritten"]),
+            "removed": len(report["removed"]),
+            "completed_at": erasure.completed_at,
+        }
+    output.show(facts, as_json=json)
+
+
+def _plan_document(plan: ErasurePlan, as_json: bool) -> dict[str, Any]:
+    """A plan; for people, objects are counted."""
+    facts: dict[str, Any] = msgspec.to_builtins(plan)
+    if not output.wants_table(as_json):
+        return facts
+    held = {name: facts[name] for name in ("segments", "companions", "states")}
+    sizes = {
+        name: f"{len(objects)} of {sum(listed['bytes'] for listed in objects):,} bytes"
+        for name, objects in held.items()
+    }
+    return {**facts, **sizes, "ids": " ".join(facts["ids"]), "sources": len(facts["sources"])}

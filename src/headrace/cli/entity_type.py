@@ -10,9 +10,8 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output, plans
-from headrace.cli.arguments import document
+from headrace.cli.arguments import LOCAL, Remote, document
 from headrace.cli.output import AsJson, DryRun, UsageError
-from headrace.cli.remote import LOCAL, Remote
 
 if TYPE_CHECKING:
     from headrace.client.entity_types import SchemaVersion, TypeChange, TypeOptions

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,8 +12,26 @@ from typing import NamedTuple
 from cyclopts import App, Group, Parameter
 
 from headrace.cli import output
-from headrace.cli.version import sentence
+from headrace.cli.output import AsJson
 from headrace.errors import HeadraceError
+
+
+def version(*, json: AsJson = False) -> None:
+    """Print the version."""
+    if output.wants_table(json):
+        print(sentence())
+    else:
+        output.show({"headrace": _own(), "python": platform.python_version()}, as_json=True)
+
+
+def sentence() -> str:
+    """The version for people."""
+    return f"headrace {_own()} (Python {platform.python_version()})"
+
+
+def _own() -> str:
+    return importlib.metadata.version("headrace")
+
 
 app = App(
     name="headrace",
@@ -56,8 +76,20 @@ COMMANDS = {
     ),
     "Streams": (
         Command("stream:app", "stream", "Create, append to, read and follow streams."),
+        Command(
+            "import_files:import_files",
+            "import",
+            "Import rows of files as events.\n\nA new stream gets a schema, search fields and a rollup, inferred from "
+            "all rows. Every row is appended exactly once, even if the import is stopped and started again. Exit code "
+            "5 says that some rows were not imported.",
+            (
+                "headrace import requests.csv --stream requests --dry-run",
+                "headrace import logs/ --stream logs --yes --rejects bad.jsonl",
+                "zcat orders.jsonl.gz | headrace import - --format jsonl --stream orders --yes",
+            ),
+        ),
         Command("schema:app", "schema", "Show, plan and apply changes of a stream's schema."),
-        Command("profile:app", "profile", "Show and set what a stream means."),
+        Command("schema:profile_app", "profile", "Show and set what a stream means."),
         Command(
             "search:search",
             "search",
@@ -80,13 +112,13 @@ COMMANDS = {
     ),
     "Features and entities": (
         Command(
-            "register:register",
+            "features:register",
             "register",
             "Say which features are computed from events.\n\nWhat the file declares is all that the app computes. Exit "
             "code 3 says that the registry does not allow it: state would be lost, or a name is another app's.",
             ("headrace register features.py --dry-run", "headrace register features.py"),
         ),
-        Command("table:app", "table", "Get features by key, and list tables."),
+        Command("features:app", "table", "Get features by key, and list tables."),
         Command("entity_type:app", "entity-type", "Show and change what entities look like."),
         Command("entity:app", "entity", "Store, read, correct and merge entities."),
     ),
@@ -123,7 +155,7 @@ COMMANDS = {
             "Check every object of a store against its manifest.\n\nExit code 1 says that one is damaged.",
             ("headrace verify", "headrace verify --object-store s3://bucket/headrace"),
         ),
-        Command("version:version", "version", "Print the version.", ("headrace version",)),
+        Command("main:version", "version", "Print the version.", ("headrace version",)),
     ),
 }
 

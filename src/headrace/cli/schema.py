@@ -10,15 +10,18 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output, plans
-from headrace.cli.arguments import document
-from headrace.cli.output import AsJson, UsageError, Yes
-from headrace.cli.remote import LOCAL, Remote
+from headrace.cli.arguments import LOCAL, Remote, document
+from headrace.cli.import_files import show_proposal
+from headrace.cli.output import AsJson, DryRun, UsageError, Yes
 from headrace.errors import HeadraceError
+from headrace.types import JSON, media_type
 
 if TYPE_CHECKING:
     from headrace.client import Plan, Stream
 
 DESTRUCTIVE = 3
+#: The profile of streams that have none of the others.
+GENERIC = "generic"
 
 _BREAKING = ("destructive", "forbidden")
 _NEXT_STEPS = {
@@ -34,6 +37,8 @@ _ELSE = "Mend it where the pointers say, and plan again."
 
 Name = Annotated[str, Parameter(help="The stream.")]
 OnData = Annotated[bool, Parameter(negative=(), help="Hold the change against every stored event too.")]
+ProfileKind = Annotated[str, Parameter(help="generic, evlog, metrics, state-protocol or otel-traces.")]
+SettingsFile = Annotated[Path | None, Parameter(help="A file with its settings as JSON; none: as they are by default.")]
 SchemaFile = Annotated[Path, Parameter(help="A file with a JSON Schema.")]
 
 app = App(
@@ -45,6 +50,17 @@ app = App(
         "headrace schema apply orders --schema v2.json --lens lens.json",
         "headrace schema apply orders --search search.json",
         "headrace schema diff v1.json v2.json",
+    ),
+)
+
+profile_app = App(
+    name="profile",
+    help="Show and set what a stream means.",
+    version_flags=(),
+    help_epilogue=output.examples(
+        "headrace profile set requests evlog --dry-run",
+        "headrace profile set requests evlog settings.json",
+        "headrace profile show requests",
     ),
 )
 
@@ -137,6 +153,32 @@ def apply_change(
 
 
 @app.command
+def infer(
+    name: Name,
+    /,
+    *,
+    timestamp: Annotated[str | None, Parameter(help="The field with an event's time; default: the likeliest.")] = None,
+    open_schema: Annotated[bool, Parameter(name="--open", negative=(), help="Allow fields that no event has.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Propose a schema, search fields and a rollup that fit every event of a stream; nothing is changed."""
+    from headrace.client.importer import importer, proposal
+
+    with remote.connect() as client:
+        stream = client.stream(name)
+        content_type = stream.info().content_type
+        if media_type(content_type) != JSON:
+            raise UsageError(f"{name} holds {content_type}, which has no schema")
+        with output.counting("events read") as advance:
+            facts = importer.scan_stream(stream, advance)
+    if not facts.count:
+        raise HeadraceError(f"{name} holds no event")
+    proposed = proposal.propose(facts, timestamp=timestamp, is_open=open_schema)
+    show_proposal(name, proposed, as_json=not output.wants_table(json))
+
+
+@app.command
 def history(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
     """List every revision of the registry, the oldest first."""
     with remote.connect() as client:
@@ -215,3 +257,53 @@ def _schema(file: Path) -> Any:
         reasons = "; ".join(f"{problem.pointer or 'the whole'}: {problem.reason}" for problem in schema_problems)
         raise UsageError(f"{file} is not a usable JSON Schema: {reasons}")
     return schema
+
+
+@profile_app.command(name="show")
+def show_profile(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
+    """Print the profile of a stream, with its settings."""
+    with remote.connect() as client:
+        output.show(client.stream(name).profile(), as_json=json)
+
+
+@profile_app.command(name="set")
+def set_profile(
+    name: Name,
+    kind: ProfileKind,
+    file: SettingsFile = None,
+    /,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Change the profile of a stream, or say every reason why not; asks first where it takes another's place."""
+    settings = None if file is None else _settings(file, kind)
+    with remote.connect() as client:
+        stream = client.stream(name)
+        planned = stream.plan_profile(kind, settings)
+        if dry_run or planned.refusals or output.wants_table(json):
+            _show(planned, json)
+        if planned.refusals:
+            raise PlanRefused(f"The change is refused: {planned.refusals[0]['message']}", refusals=planned.refusals)
+        if dry_run:
+            return
+        current = stream.profile()["kind"]
+        if current not in (GENERIC, kind):
+            output.confirm(f"The profile of {name} is {current}. Set {kind} in its place?", yes=yes)
+        done = stream.set_profile(kind, settings)
+    if output.wants_table(json):
+        print(f"The profile of {name} is {done['kind']}.")
+    else:
+        print(output.encode(done))
+
+
+def _settings(file: Path, kind: str) -> dict[str, Any]:
+    """The settings of a file, which may name the kind too."""
+    settings = document(file)
+    if not isinstance(settings, dict):
+        raise UsageError(f"{file} has no settings: it must hold a JSON object")
+    if settings.pop("kind", kind) != kind:
+        raise UsageError(f"{file} has the settings of another profile than {kind}")
+    return settings

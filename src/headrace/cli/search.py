@@ -12,9 +12,8 @@ import msgspec
 from cyclopts import Parameter
 
 from headrace.cli import output
-from headrace.cli.arguments import mark_query_faults
+from headrace.cli.arguments import LOCAL, Remote, mark_query_faults
 from headrace.cli.output import AsJson, UsageError
-from headrace.cli.remote import LOCAL, Remote
 from headrace.types import rfc3339
 
 if TYPE_CHECKING:

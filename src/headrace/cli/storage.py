@@ -53,7 +53,7 @@ def recover(
             if recovered_stream is not None:
                 recovered_streams.append(recovered_stream)
 
-        recovered = recover_directory(chosen, SystemClock(), journals=JOURNALS, tell=report_progress)
+        recovered = recover_directory(chosen, SystemClock(), journals=JOURNALS, on_progress=report_progress)
     output.show_all(
         (stream._asdict() for stream in recovered_streams), ("stream", "entries", "segments", "bytes"), as_json=json
     )
@@ -81,7 +81,8 @@ def verify(
     as_table = output.wants_table(json)
     with output.progressing("verifying") as tell:
         rows = _report_rows(
-            _collect_damage(verification.verify(objects, JOURNALS, stream=stream, tell=tell), damaged, stream), as_table
+            _collect_damage(verification.verify(objects, JOURNALS, stream=stream, on_progress=tell), damaged, stream),
+            as_table,
         )
         if as_table:
             rows = list(rows)  # the bar comes first

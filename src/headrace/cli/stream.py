@@ -10,9 +10,8 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import ingest, output
-from headrace.cli.arguments import format_moment, mark_query_faults, whole
+from headrace.cli.arguments import LOCAL, Remote, format_moment, mark_query_faults, whole
 from headrace.cli.output import AsJson, UsageError, Yes
-from headrace.cli.remote import LOCAL, Remote
 from headrace.types import JSON, media_type
 
 if TYPE_CHECKING:

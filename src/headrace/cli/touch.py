@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 from cyclopts import App, Parameter
 
 from headrace.cli import output
+from headrace.cli.arguments import LOCAL, Remote
 from headrace.cli.output import AsJson, UsageError
-from headrace.cli.remote import LOCAL, Remote
 from headrace.types import parse_duration_us
 
 if TYPE_CHECKING:

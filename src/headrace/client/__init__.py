@@ -6,7 +6,8 @@ from headrace.client.aio import AsyncClient, AsyncStream
 from headrace.client.answers import AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.app import App
 from headrace.client.client import Client, Stream
-from headrace.client.declared import DerivedEvent, Event, Table, event, table, upstream
+from headrace.client.declared import DerivedEvent, Event, Rows, Table, event, table, upstream
+from headrace.client.deliveries import AsyncDelivery, Delivery
 from headrace.client.diffs import Diff, Problem
 from headrace.client.errors import (
     ApiError,
@@ -23,10 +24,9 @@ from headrace.client.errors import (
     Unreachable,
 )
 from headrace.client.expressions import Expression, col, lit, quadkey
-from headrace.client.features import Pushed, Row
-from headrace.client.ledger import AsyncDelivery, Delivery
-from headrace.client.log_records import LogHandler, LogProcessor
+from headrace.client.features import Pushed, Registered, RegistryVersion, Row
 from headrace.client.log_sender import LogSender, add_log_fields
+from headrace.client.log_sources import LogHandler, LogProcessor, RequestLogs
 from headrace.client.operators import (
     Feature,
     age,
@@ -85,9 +85,6 @@ from headrace.client.operators import (
     z_score,
 )
 from headrace.client.producer import AsyncProducer, Producer
-from headrace.client.registration import Registered, RegistryVersion
-from headrace.client.request_logs import RequestLogs
-from headrace.client.rows import Rows
 from headrace.client.schemas import Misfit, Plan, Revision, Verification, Verified
 from headrace.client.search import AggregateResult, Bucket, Group, Hit, SearchResult
 from headrace.client.touches import Template, Touch

@@ -6,18 +6,25 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, profiles, requests, schemas, search, touches
+from headrace.client import answers, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
-from headrace.client.deliveries import ProducerOptions
-from headrace.client.handle import Handle, is_deleted_already, settings_for, worth_repeating
 from headrace.client.producer import AsyncProducer
-from headrace.client.profiles import Profile
-from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
-from headrace.client.retry import Patience
-from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
+from headrace.client.requests import (
+    NOW,
+    START,
+    AppendOptions,
+    CreateOptions,
+    Handle,
+    Live,
+    Moment,
+    ProducerOptions,
+    Request,
+)
+from headrace.client.retry import Patience, is_deleted_already, worth_repeating
+from headrace.client.schemas import UNSET, Plan, Profile, Registry, Revision, Setting, Verification, Verified
 from headrace.client.search import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
-from headrace.client.transport import AsyncTransport
+from headrace.client.transport import AsyncTransport, settings_for
 from headrace.errors import HeadraceError
 
 
@@ -202,15 +209,15 @@ class AsyncStream(Handle):
 
     async def profile(self) -> Profile:
         """What the stream means: the ``kind`` of its profile, and the settings beside it."""
-        return profiles.profile(await self._client.send(profiles.show(self.name)))
+        return schemas.profile(await self._client.send(schemas.show_profile(self.name)))
 
     async def set_profile(self, kind: str, settings: Mapping[str, Any] | None = None) -> Profile:
         """Change what the stream means; a stream without events and schema gets those of the profile."""
-        return profiles.profile(await self._client.send(profiles.change(self.name, kind, settings)))
+        return schemas.profile(await self._client.send(schemas.change_profile(self.name, kind, settings)))
 
     async def plan_profile(self, kind: str, settings: Mapping[str, Any] | None = None) -> Plan:
         """What :meth:`set_profile` would change, and every reason why it would be refused."""
-        return schemas.plan(await self._client.send(profiles.change(self.name, kind, settings, dry_run=True)))
+        return schemas.plan(await self._client.send(schemas.change_profile(self.name, kind, settings, dry_run=True)))
 
     async def search(self, q: str, **options: Unpack[SearchOptions]) -> SearchResult:
         """One page of the events that match, the newest included; a page whose time was over says so."""

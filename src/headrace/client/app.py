@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
-from headrace.client import features, registration
+from headrace.client import features
 from headrace.client.client import Client
 from headrace.client.declared import Descriptor, EventSource, Table, gathered
 from headrace.client.diffs import Diff
-from headrace.client.embedded import EmbeddedServer
 from headrace.client.entities import Entities
-from headrace.client.errors import PushRefused
+from headrace.client.errors import PushRefused, Unreachable
 from headrace.client.features import (
     HISTORY_ROWS,
     PUSH_EVENTS,
@@ -23,6 +26,9 @@ from headrace.client.features import (
     History,
     Key,
     Pushed,
+    Registered,
+    RegisterOptions,
+    RegistryVersion,
     Row,
     history_rows,
     history_status,
@@ -30,9 +36,7 @@ from headrace.client.features import (
     request_history,
     started_history,
 )
-from headrace.client.options import known
-from headrace.client.registration import Registered, RegisterOptions, RegistryVersion
-from headrace.client.requests import Moment
+from headrace.client.requests import Moment, known
 from headrace.client.schemas import pauses
 from headrace.errors import HeadraceError
 
@@ -86,22 +90,22 @@ class App:
         Raises ``RegistrationInvalid`` where they are wrong, and ``RegistrationConflict`` where state would be lost.
         """
         known(RegisterOptions, options)
-        request = registration.register({"descriptors": gathered(descriptors), **options})
-        return registration.diff(self.client.send(request))
+        request = features.register({"descriptors": gathered(descriptors), **options})
+        return features.diff(self.client.send(request))
 
     def registry(self, app: str | None = None) -> Registered:
         """All that is registered, by one app or by all."""
-        return registration.registered(self.client.send(registration.registry(app)))
+        return features.registered(self.client.send(features.registry(app)))
 
     def registry_history(self, after: int = 0) -> Iterator[RegistryVersion]:
         """Every change of the registry after a version, the oldest first."""
-        while page := registration.versions(self.client.send(registration.history(after))):
+        while page := features.versions(self.client.send(features.history(after))):
             yield from page
             after = page[-1].registry_version
 
     def rollback(self, version: int, **options: Unpack[RegisterOptions]) -> Diff:
         """Register what was registered at an earlier version: by one app, or by all."""
-        return registration.diff(self.client.send(registration.rollback(version, options)))
+        return features.diff(self.client.send(features.rollback(version, options)))
 
     def push(self, event: str | EventSource | type, fields: Fields) -> Pushed:
         """Store one event; on disk, and in every feature, when this returns."""
@@ -164,3 +168,55 @@ def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     left = iter(items)
     while some := list(islice(left, size)):
         yield some
+
+
+_STOP_S = 30.0
+_LOG = "embedded.log"
+
+
+class EmbeddedServer:
+    """A server on a data directory; it listens on loopback, at ``url``."""
+
+    def __init__(self, data_dir: Path, settings: Mapping[str, str]) -> None:
+        """Start it and wait until it listens; settings are by the names of the environment, such as ``limits__…``."""
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._process = _start(data_dir.resolve(), settings)
+        self._stop = weakref.finalize(self, _end, self._process)
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        if not self.url:
+            self.stop()
+            reason = (data_dir / _LOG).read_text().strip().rpartition("\n")[2]
+            raise Unreachable(f"the embedded server did not start: {reason}", sent=False)
+
+    def stop(self) -> None:
+        """Ask it to finish, and wait."""
+        self._stop()
+
+
+def _start(data_dir: Path, settings: Mapping[str, str]) -> subprocess.Popen[str]:
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")},
+        "HEADRACE_SERVER__PORT": "0",
+        "HEADRACE_STORAGE__DATA_DIR": str(data_dir),
+        **{f"HEADRACE_{name.upper()}": value for name, value in settings.items()},
+    }
+    with open(data_dir / _LOG, "a", opener=_open_private) as log:
+        command = [sys.executable, "-m", "headrace.server"]
+        # In its own directory no headrace.toml of somebody else's is found.
+        return subprocess.Popen(command, env=environ, cwd=data_dir, stdout=subprocess.PIPE, stderr=log, text=True)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

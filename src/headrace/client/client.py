@@ -7,18 +7,25 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Self, Unpack
 
-from headrace.client import answers, profiles, requests, schemas, search, touches
+from headrace.client import answers, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
-from headrace.client.deliveries import ProducerOptions
-from headrace.client.handle import Handle, is_deleted_already, settings_for, worth_repeating
 from headrace.client.producer import Producer
-from headrace.client.profiles import Profile
-from headrace.client.requests import NOW, START, AppendOptions, CreateOptions, Live, Moment, Request
-from headrace.client.retry import Patience
-from headrace.client.schemas import UNSET, Plan, Registry, Revision, Setting, Verification, Verified
+from headrace.client.requests import (
+    NOW,
+    START,
+    AppendOptions,
+    CreateOptions,
+    Handle,
+    Live,
+    Moment,
+    ProducerOptions,
+    Request,
+)
+from headrace.client.retry import Patience, is_deleted_already, worth_repeating
+from headrace.client.schemas import UNSET, Plan, Profile, Registry, Revision, Setting, Verification, Verified
 from headrace.client.search import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
-from headrace.client.transport import Transport
+from headrace.client.transport import Transport, settings_for
 from headrace.errors import HeadraceError
 
 
@@ -198,15 +205,15 @@ class Stream(Handle):
 
     def profile(self) -> Profile:
         """What the stream means: the ``kind`` of its profile, and the settings beside it."""
-        return profiles.profile(self._client.send(profiles.show(self.name)))
+        return schemas.profile(self._client.send(schemas.show_profile(self.name)))
 
     def set_profile(self, kind: str, settings: Mapping[str, Any] | None = None) -> Profile:
         """Change what the stream means; a stream without events and schema gets those of the profile."""
-        return profiles.profile(self._client.send(profiles.change(self.name, kind, settings)))
+        return schemas.profile(self._client.send(schemas.change_profile(self.name, kind, settings)))
 
     def plan_profile(self, kind: str, settings: Mapping[str, Any] | None = None) -> Plan:
         """What :meth:`set_profile` would change, and every reason why it would be refused."""
-        return schemas.plan(self._client.send(profiles.change(self.name, kind, settings, dry_run=True)))
+        return schemas.plan(self._client.send(schemas.change_profile(self.name, kind, settings, dry_run=True)))
 
     def search(self, q: str, **options: Unpack[SearchOptions]) -> SearchResult:
         """One page of the events that match, the newest included; a page whose time was over says so."""

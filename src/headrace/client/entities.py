@@ -6,13 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar, Unpack
 
-from headrace.client import entity_reads, entity_types, erasures, observations
+from headrace.client import entity_requests, entity_types
 from headrace.client.answers import Answer
 from headrace.client.client import Client
-from headrace.client.entity_reads import Snapshot, View
+from headrace.client.entity_requests import (
+    STORED_AT_ONCE,
+    Decided,
+    Erasure,
+    ErasurePlan,
+    Snapshot,
+    Stored,
+    StoreOptions,
+    View,
+)
 from headrace.client.entity_types import SchemaVersion, TypeChange, TypeOptions, told
-from headrace.client.erasures import Erasure, ErasurePlan
-from headrace.client.observations import STORED_AT_ONCE, Decided, Stored, StoreOptions
 from headrace.client.requests import Request, segment
 
 Item = TypeVar("Item")
@@ -116,7 +123,7 @@ class Entities:
 
     def store(self, *entities: Mapping[str, Any], **options: Unpack[StoreOptions]) -> Stored:
         """Store what is known of entities, each with its ``entity_type``: all or none, on disk when this returns."""
-        return observations.stored(self._client.send(observations.store(entities, options)))
+        return entity_requests.stored(self._client.send(entity_requests.store(entities, options)))
 
     def store_many(self, entities: Iterable[Mapping[str, Any]], **options: Unpack[StoreOptions]) -> Iterator[Stored]:
         """Store entities in requests of many, one after the other; to do it all again stores nothing twice."""
@@ -126,12 +133,12 @@ class Entities:
 
     def get(self, entity_id: str, **view: Unpack[View]) -> Snapshot:
         """An entity as it is, or was."""
-        return entity_reads.snapshot(self._client.send(entity_reads.get(entity_id, view)))
+        return entity_requests.snapshot(self._client.send(entity_requests.get(entity_id, view)))
 
     def list(self, entity_type: str | None = None, **filters: str | None) -> Iterator[Snapshot]:
         """Entities in the order in which they came; filters are ``search``, ``canonical_name`` and ``field.<name>``."""
         wanted = {"entity_type": entity_type, **filters}
-        return _all(self._client.send, lambda after: entity_reads.page(wanted, after), entity_reads.snapshots)
+        return _all(self._client.send, lambda after: entity_requests.page(wanted, after), entity_requests.snapshots)
 
     def observations(
         self, entity_id: str, *, order: str = "newest", user_id: str | None = None
@@ -139,49 +146,51 @@ class Entities:
         """What was observed of an entity, the newest or the oldest first."""
         return _all(
             self._client.send,
-            lambda after: entity_reads.observations(entity_id, order, after, user_id),
-            entity_reads.observed,
+            lambda after: entity_requests.observations(entity_id, order, after, user_id),
+            entity_requests.observed,
         )
 
     def provenance(self, entity_id: str, field: str, **view: Unpack[View]) -> dict[str, Any]:
         """The observations that the value of a field is from, and their sources."""
-        return told(self._client.send(entity_reads.provenance(entity_id, field, view)))
+        return told(self._client.send(entity_requests.provenance(entity_id, field, view)))
 
     def source(self, source_id: str, user_id: str | None = None) -> dict[str, Any]:
         """What a request brought, as it was given."""
-        return told(self._client.send(observations.source(source_id, user_id)))
+        return told(self._client.send(entity_requests.source(source_id, user_id)))
 
     def correct(self, entity_id: str, fields: Mapping[str, Any], **said: Unpack[Decided]) -> dict[str, Any]:
         """Say what fields are, whatever was or will be observed; None clears one."""
-        return told(self._client.send(observations.correct(entity_id, fields, said)))
+        return told(self._client.send(entity_requests.correct(entity_id, fields, said)))
 
     def delete(self, entity_id: str, **said: Unpack[Decided]) -> dict[str, Any]:
         """Let an entity not be there any more, until it is restored."""
-        return told(self._client.send(observations.delete(entity_id, said)))
+        return told(self._client.send(entity_requests.delete(entity_id, said)))
 
     def restore(self, entity_id: str, **said: Unpack[Decided]) -> dict[str, Any]:
         """Let a deleted entity be there again."""
-        return told(self._client.send(observations.restore(entity_id, said)))
+        return told(self._client.send(entity_requests.restore(entity_id, said)))
 
     def erase(self, entity_id: str, user_id: str | None = None) -> Erasure:
         """Begin to remove an entity, and everything merged into it, for good; `erasure` tells when it is done."""
-        return erasures.begun(self._client.send(erasures.erase(entity_id, user_id=user_id)))
+        return entity_requests.begun(self._client.send(entity_requests.erase(entity_id, user_id=user_id)))
 
     def erasure_plan(self, entity_id: str, user_id: str | None = None) -> ErasurePlan:
         """What an erasure would remove."""
-        return erasures.planned(self._client.send(erasures.erase(entity_id, dry_run=True, user_id=user_id)))
+        return entity_requests.planned(
+            self._client.send(entity_requests.erase(entity_id, dry_run=True, user_id=user_id))
+        )
 
     def erasure(self, erasure_id: str, user_id: str | None = None) -> Erasure:
         """How far an erasure is, and what it has removed."""
-        return erasures.begun(self._client.send(erasures.get(erasure_id, user_id)))
+        return entity_requests.begun(self._client.send(entity_requests.get_erasure(erasure_id, user_id)))
 
     def merge(self, from_entity_id: str, to_entity_id: str) -> dict[str, Any]:
         """Let an entity be a part of another."""
-        return told(self._client.send(entity_reads.merge(from_entity_id, to_entity_id)))
+        return told(self._client.send(entity_requests.merge(from_entity_id, to_entity_id)))
 
     def unmerge(self, from_entity_id: str) -> dict[str, Any]:
         """Let an entity that was merged be one of its own again."""
-        return told(self._client.send(entity_reads.unmerge(from_entity_id)))
+        return told(self._client.send(entity_requests.unmerge(from_entity_id)))
 
     def split(
         self,
@@ -193,17 +202,17 @@ class Entities:
     ) -> dict[str, Any]:
         """Let the observations that a predicate describes be about another entity."""
         into = {"to_entity_id": to_entity_id, "to_canonical_name": to_canonical_name}
-        return told(self._client.send(entity_reads.split(entity_id, predicate, into)))
+        return told(self._client.send(entity_requests.split(entity_id, predicate, into)))
 
     def unsplit(self, entity_id: str, split_id: str) -> dict[str, Any]:
         """Let a split not hold any more."""
-        return told(self._client.send(entity_reads.unsplit(entity_id, split_id)))
+        return told(self._client.send(entity_requests.unsplit(entity_id, split_id)))
 
     def duplicates(
         self, entity_type: str, *, threshold: float | None = None, limit: int | None = None
     ) -> dict[str, Any]:
         """Pairs of entities of a type that may be the same."""
-        return told(self._client.send(entity_reads.duplicates(entity_type, threshold, limit)))
+        return told(self._client.send(entity_requests.duplicates(entity_type, threshold, limit)))
 
 
 def _all(

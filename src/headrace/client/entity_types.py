@@ -9,8 +9,7 @@ import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.options import known
-from headrace.client.requests import Request, ask, segment, with_query
+from headrace.client.requests import Request, ask, known, segment, with_query
 
 TYPES_PATH = "/v1/entity-types"
 

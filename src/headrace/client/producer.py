@@ -14,10 +14,10 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Self, Unpack
 
 from headrace.client import requests
-from headrace.client.deliveries import Deliveries, ProducerOptions
+from headrace.client.deliveries import AsyncDelivery, Deliveries, Delivery, Ledger, tell
 from headrace.client.errors import ProducerClosed
-from headrace.client.ledger import AsyncDelivery, Delivery, Ledger, tell
 from headrace.client.outbox import Settled
+from headrace.client.requests import ProducerOptions
 from headrace.client.transport import Settings
 from headrace.errors import HeadraceError
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from math import isfinite
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from headrace.client.options import known
+from headrace.client.answers import CreateResult, StreamInfo
 from headrace.errors import BadRequest
 from headrace.types import JSON, media_type
 
@@ -60,6 +61,44 @@ class AppendOptions(TypedDict, total=False):
     seq: str
     if_match: str
     close: bool
+
+
+class ProducerOptions(TypedDict, total=False):
+    """How a producer names itself, batches and waits; what is left out has a sensible value."""
+
+    id: str
+    epoch: int
+    auto_claim: bool
+    content_type: str
+    linger_ms: float
+    max_batch_events: int
+    max_batch_bytes: int
+    max_in_flight: int
+    max_pending_bytes: int
+    delivery_timeout: float
+
+
+def known(kind: type, options: Iterable[str]) -> None:
+    """Refuse an option that the typed dictionary ``kind`` does not have, and name the one that may be meant."""
+    names = list(kind.__annotations__)
+    for name in options:
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+            raise TypeError(f"there is no option {name!r}; {hint}")
+
+
+def at_least(least: int, options: Mapping[str, Any], *names: str) -> None:
+    """Refuse a number below the least, or what is none at all, among these of the options."""
+    for name in names:
+        if name in options and not options[name] >= least:
+            raise ValueError(f"{name} is at least {least}, not {options[name]}")
+
+
+def check_numbers(options: Mapping[str, Any]) -> None:
+    """Refuse numbers with which nothing would ever be sent."""
+    at_least(1, options, "max_batch_events", "max_batch_bytes", "max_in_flight", "max_pending_bytes")
+    at_least(0, options, "epoch", "linger_ms", "delivery_timeout")
 
 
 def stream_path(name: str) -> str:
@@ -268,3 +307,39 @@ def duration(value: Span | None) -> str:
     """A span with its unit; text goes as it is."""
     text = _seconds(value)
     return f"{text}s" if text.isdigit() else text
+
+
+Described = TypeVar("Described", CreateResult, StreamInfo)
+
+
+class Handle:
+    """A stream's name, and its content type once that is known."""
+
+    def __init__(self, name: str, content_type: str | None) -> None:
+        self.name = name
+        self.content_type = content_type
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def _learn(self, described: Described) -> Described:
+        self.content_type = described.content_type
+        return described
+
+    def _must_ask(self, value: Any) -> bool:
+        return self.content_type is None and isinstance(value, bytes | bytearray | memoryview)
+
+    def _appending(self, value: Any, **options: Unpack[AppendOptions]) -> Request:
+        content_type = self.content_type or JSON
+        return append(self.name, encode(value, content_type), content_type, **options)
+
+    def _producing(self, options: ProducerOptions) -> ProducerOptions:
+        if self.content_type is not None:
+            options.setdefault("content_type", self.content_type)
+        return options
+
+    def _forking(self, options: CreateOptions) -> CreateOptions:
+        options["forked_from"] = self.name
+        if self.content_type is not None:
+            options.setdefault("content_type", self.content_type)
+        return options

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from headrace import errors
 from headrace.client.errors import ApiError, ClientError, Unreachable
-from headrace.errors import HeadraceError
+from headrace.client.requests import Request
+from headrace.errors import Gone, HeadraceError, NotFound
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -59,3 +60,17 @@ class Patience:
         if self._clock() + pause > self._since + self._for_s:
             raise error
         return pause
+
+
+def worth_repeating(request: Request, error: HeadraceError) -> HeadraceError:
+    """The error back if the request may be repeated after it; raises it otherwise."""
+    appends = request.method == "POST" and bool(request.body) and request.changes
+    may_repeat = is_harmless(error) if appends else is_passing(error)
+    if not may_repeat:
+        raise error
+    return error
+
+
+def is_deleted_already(request: Request, error: HeadraceError, patience: Patience) -> bool:
+    """Whether this answers a repeated DELETE of which an earlier attempt may have deleted the stream."""
+    return request.method == "DELETE" and patience.is_uncertain and isinstance(error, NotFound | Gone)

@@ -173,3 +173,32 @@ def pauses() -> Iterator[float]:
 
 def _path(name: str) -> str:
     return f"{stream_path(name)}/_schema"
+
+
+#: A profile as it is shown: its kind, and its settings beside it.
+Profile = dict[str, Any]
+
+
+class _Resource(msgspec.Struct):
+    profile: Profile
+
+
+def show_profile(name: str) -> Request:
+    """GET: the profile of a stream."""
+    return Request("GET", _profile_path(name))
+
+
+def change_profile(name: str, kind: str, settings: Mapping[str, Any] | None, *, dry_run: bool = False) -> Request:
+    """POST: another profile, or other settings; a dry run only asks."""
+    body = {"profile": {**(settings or {}), "kind": kind}}
+    target = f"{_profile_path(name)}?dry_run=true" if dry_run else _profile_path(name)
+    return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(body), changes=not dry_run)
+
+
+def profile(answer: Answer) -> Profile:
+    """The profile of a stream."""
+    return answers.decoded(answer.checked().body, _Resource).profile
+
+
+def _profile_path(name: str) -> str:
+    return f"{stream_path(name)}/_profile"

@@ -10,8 +10,7 @@ import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.options import known
-from headrace.client.requests import Moment, Request, moment, stream_path, with_query
+from headrace.client.requests import Moment, Request, known, moment, stream_path, with_query
 from headrace.errors import TimedOut
 from headrace.types import JSON
 

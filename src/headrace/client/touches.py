@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.client.requests import Request, stream_path, with_query
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.arguments import ENCODINGS, encode_argument
+from headrace.profiles.state_protocol.keys import ENCODINGS, encode_argument
 from headrace.types import JSON
 
 #: A wait is answered a little after its time is up.
@@ -31,7 +31,7 @@ class Template:
     @property
     def id(self) -> str:
         """The id of the template."""
-        return keys.text(self._number)
+        return keys.format_key(self._number)
 
     @property
     def table_key(self) -> str:
@@ -40,15 +40,15 @@ class Template:
 
     def key(self, **values: Any) -> str:
         """Touched when a row with these values changes, comes or goes."""
-        return keys.text(keys.watch_key(self._number, self._arguments(values)))
+        return keys.format_key(keys.watch_key(self._number, self._arguments(values)))
 
     def membership_key(self, **values: Any) -> str:
         """Touched when a row gets these values, or loses them."""
-        return keys.text(keys.membership_key(self._number, self._arguments(values)))
+        return keys.format_key(keys.membership_key(self._number, self._arguments(values)))
 
     def field_key(self, field: str, /, **values: Any) -> str:
         """Touched when a field changes of a row that keeps these values."""
-        return keys.text(keys.field_key(self._number, field, self._arguments(values)))
+        return keys.format_key(keys.field_key(self._number, field, self._arguments(values)))
 
     def declaration(self) -> dict[str, Any]:
         """The template as a request declares it."""
@@ -67,7 +67,7 @@ class Template:
 
 def table_key(entity: str) -> str:
     """Touched by every change of an entity."""
-    return keys.text(keys.table_key(entity))
+    return keys.format_key(keys.table_key(entity))
 
 
 class Stale(msgspec.Struct, frozen=True):

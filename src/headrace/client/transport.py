@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import httpx2
@@ -16,7 +17,7 @@ import msgspec
 
 from headrace.client.answers import Answer
 from headrace.client.errors import BadAnswer, ClientError, Unreachable
-from headrace.client.requests import Request
+from headrace.client.requests import Request, at_least
 from headrace.errors import BadRequest, HeadraceError
 
 #: The steps of a request that bring a new socket.
@@ -34,6 +35,15 @@ class Settings(msgspec.Struct, frozen=True):
     timeout_s: float
     retry_for_s: float
     ca_file: str | None
+
+
+def settings_for(url: str, key: str | None, timeout_s: float, retry_for_s: float, ca_file: str | None) -> Settings:
+    """Checked settings; the URL may have a path below which the server lives."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ValueError(f"{url!r} is not the URL of a server, such as http://127.0.0.1:4437")
+    at_least(0, {"timeout": timeout_s, "retry_for": retry_for_s}, "timeout", "retry_for")
+    return Settings(url.rstrip("/"), key, timeout_s, retry_for_s, ca_file)
 
 
 class Arriving(NamedTuple):

@@ -9,9 +9,8 @@ from typing import Any
 
 from headrace.config import Config, MiB
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
-from headrace.engine.derive.local_worker import LocalWorker
+from headrace.engine.derive.local_worker import LocalWorker, StateDemand
 from headrace.engine.derive.state_builder import StateBuilder
-from headrace.engine.derive.state_demand import StateDemand
 from headrace.engine.entities.enhancement.enhancement import Enhancement
 from headrace.engine.entities.entity_store import EntityStore
 from headrace.engine.entities.erasure.erasures import EntityErasure, listed_files
@@ -26,11 +25,10 @@ from headrace.engine.features.past import Pasts
 from headrace.engine.features.training_sets import TrainingSets
 from headrace.engine.history.recovery import Recovered
 from headrace.engine.history.sealer import SealContext, Sealer
-from headrace.engine.log.append_hook import AppendHooks
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.catalog import Catalog
+from headrace.engine.log.catalog import AppendHooks, Catalog
 from headrace.engine.log.lifecycle import apply
-from headrace.engine.log.log import Log
+from headrace.engine.log.log import Counters, Log
 from headrace.engine.log.retention import Sweeper
 from headrace.engine.log.tail import Tail
 from headrace.engine.log.tiers import Tiers
@@ -38,23 +36,20 @@ from headrace.engine.memory_account import Account
 from headrace.engine.object_caches import ObjectCaches, load_modules
 from headrace.engine.products import JOURNALS, SEGMENT_REWRITER, append_hooks, create_jobs
 from headrace.engine.registry.profiles import Profiles
+from headrace.engine.registry.registry_change import RegistryChanges
 from headrace.engine.registry.schemas import Schemas
-from headrace.engine.runtime.compute import ComputeThreads
-from headrace.engine.runtime.counters import Counters
-from headrace.engine.runtime.gates import Gates
-from headrace.engine.runtime.slices import Slices
-from headrace.engine.search.companion_coverage import CompanionCoverage
-from headrace.engine.search.definitions import Definitions
-from headrace.engine.search.extraction import Extraction
-from headrace.engine.search.index_status import Indexes
+from headrace.engine.runtime.event_loop import Slices
+from headrace.engine.runtime.gates import ComputeThreads, Gates
+from headrace.engine.search.companion_coverage import CompanionCoverage, SearchDefinitions
+from headrace.engine.search.extraction import TailExtractor
+from headrace.engine.search.index_status import IndexStatusReader
 from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store
 from headrace.engine.touch.touches import Touches
 from headrace.engine.verification.verifier import Verifier
-from headrace.extract.erasure_mask import Masks
+from headrace.extract.erasure import Masks
 from headrace.storage import database
 from headrace.storage.derived import Companions, States
-from headrace.storage.entity_types import EntityChanges
-from headrace.storage.feature_registry import FeatureRegistry
+from headrace.storage.journals import EntityChanges, FeatureRegistry
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
 from headrace.storage.published import Published
@@ -64,7 +59,7 @@ from headrace.storage.wal import Wal
 from headrace.types import Clock, SystemClock
 
 #: A row group is decoded ahead for so much room among the decoded ones, so that readers do not crowd each other out.
-_AHEAD_BYTES, _MOST_AHEAD = 16 * MiB, 4
+_AHEAD_BYTES, _MAX_AHEAD = 16 * MiB, 4
 #: What is left of the working time of a request when rows of the past are answered.
 _PAST_TIME_SHARE = 0.9
 
@@ -88,8 +83,8 @@ class Engine:
         self.gates = Gates(config.limits)
         self.computing = ComputeThreads(self.gates, config.limits.arriving_bytes)
         self.recovered: Recovered | None = None
-        hooks = append_hooks(self._reader, most_keys=config.features.dedupe_keys)
-        definitions = Definitions()
+        hooks = append_hooks(self._reader, max_dedupe_keys=config.features.dedupe_keys)
+        definitions = SearchDefinitions()
         self._open_storage()
         self._create_log(hooks)
         self._create_registries()
@@ -109,7 +104,7 @@ class Engine:
             wal=self.wal,
             published=self.published,
             hooks=hooks,
-            held_from=self._feature_demand.held_from,
+            retain_from=self._feature_demand.retain_from,
         )
         self.account = self._create_account()
 
@@ -215,7 +210,7 @@ class Engine:
 
     def _create_log(self, hooks: AppendHooks) -> None:
         limits, ahead = self.config.limits, self.config.storage.decoded_bytes // _AHEAD_BYTES
-        self.tiers = Tiers(self.wal, self.published, self.caches.segments, max(1, min(_MOST_AHEAD, ahead)))
+        self.tiers = Tiers(self.wal, self.published, self.caches.segments, max(1, min(_MAX_AHEAD, ahead)))
         self.slices = Slices()
         self.tail = Tail(limits.waiters, self.slices)
         self._registries = Registries(self._reader)
@@ -224,7 +219,7 @@ class Engine:
             registries=self._registries,
             hooks=hooks,
             clock=self.clock,
-            logged=self.writer.logged,
+            wal_names=self.writer.wal_names,
             capacity=limits.cached_streams,
         )
         self.log = Log(
@@ -239,25 +234,22 @@ class Engine:
 
     def _create_registries(self) -> None:
         """What changes the schemas and profiles of streams, the features, and the entity types."""
-        timeout_s = self.config.server.resolver_timeout_s
-        self.schemas = Schemas(self.writer, self._registries, self.computing, timeout_s)
-        self.profiles = Profiles(self.writer, self.schemas)
-        self.features = Features(
+        changes = self.registry_changes = RegistryChanges(
             writer=self.writer,
+            reader=self._reader,
+            computing=self.computing,
+            timeout_s=self.config.server.resolver_timeout_s,
+        )
+        self.schemas = Schemas(changes, self._registries)
+        self.profiles = Profiles(changes, self.schemas)
+        self.features = Features(
+            registry_changes=changes,
             log=self.log,
             registry=FeatureRegistry(self._reader),
-            computing=self.computing,
-            patience_s=timeout_s,
-            most_keys=self.config.features.dedupe_keys,
+            max_keys=self.config.features.dedupe_keys,
         )
         self.types = EntityTypes(
-            writer=self.writer,
-            log=self.log,
-            reader=self._reader,
-            connect=self.connect,
-            clock=self.clock,
-            computing=self.computing,
-            patience_s=timeout_s,
+            registry_changes=changes, log=self.log, reader=self._reader, connect=self.connect, clock=self.clock
         )
 
     def _create_sealer(self) -> None:
@@ -285,12 +277,12 @@ class Engine:
             columns_share=self.caches.columns_share,
         )
 
-    def _create_search(self, definitions: Definitions) -> None:
+    def _create_search(self, definitions: SearchDefinitions) -> None:
         self.coverage = CompanionCoverage(self._reader, definitions)
-        self.indexes = Indexes(self._reader, self.streams, self.coverage)
-        self.extraction = Extraction(self.log, lambda: self.caches.opened_archive, self.caches.archive)
+        self.indexes = IndexStatusReader(self._reader, self.streams, self.coverage)
+        self.extraction = TailExtractor(self.log, lambda: self.caches.opened_archive, self.caches.archive)
 
-    def _create_jobs(self, definitions: Definitions) -> None:
+    def _create_jobs(self, definitions: SearchDefinitions) -> None:
         """What leases everything that can be derived, and what verifies it."""
         pipeline = self.config.pipeline
         jobs = create_jobs(pipeline, definitions=definitions, features=lambda: self.features.current)
@@ -342,7 +334,7 @@ class Engine:
             serving=self.serving,
             connect=self.connect,
             segments=self.caches.segments,
-            patience_s=self.config.server.resolver_timeout_s * _PAST_TIME_SHARE,
+            timeout_s=self.config.server.resolver_timeout_s * _PAST_TIME_SHARE,
         )
         self.training = TrainingSets(
             apply=self.apply,

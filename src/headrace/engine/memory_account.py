@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.derive import tail_memory
+from headrace.engine.derive import tails
 from headrace.engine.runtime import allocators, auto_tune
 from headrace.storage import database
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.engine.log.writer import Writer
     from headrace.engine.object_caches import ObjectCaches
     from headrace.engine.touch.touches import Touches
-    from headrace.format.segment.decoded import DecodedCache
+    from headrace.format.decoded_columns import DecodedCache
 
 #: Loaded with what computes aggregates; until then DuckDB holds nothing. It is asked no more often than this.
 _DUCKDB, _DUCKDB_S = "headrace.reduce.duck", 5.0
@@ -86,7 +86,7 @@ class Account:
         for rows in (self._state_rows, self._entity_rows):
             rows.shrink(rows.bytes // 2)
         for reader in (self._features, *self._entities):
-            tail_memory.shrink(reader)
+            tails.shrink(reader.followers)
         if self._caches.opened_segments is not None:
             self._caches.opened_segments.shrink()
         if self._caches.opened_archive is not None:
@@ -95,9 +95,9 @@ class Account:
 
     def balance(self) -> None:
         """Let tails share the memory that they have for rows at hand."""
-        tail_memory.balance(self._features, self._settings.tail_bytes // 2)
+        tails.balance(self._features.followers, self._settings.tail_bytes // 2)
         for reader in self._entities:
-            tail_memory.balance(reader, self._settings.row_bytes // 2)
+            tails.balance(reader.followers, self._settings.row_bytes // 2)
 
     def drop_mapped_pages(self) -> None:
         """Let no page of columns in files be resident; those that are read again come from the cache of the system."""
@@ -105,7 +105,7 @@ class Account:
             self._caches.opened_archive.blocks.drop_pages()
 
     def _served(self) -> dict[str, int]:
-        journals = [touching.journal for touching in self._touches.followed()]
+        journals = [stream_touches.journal for stream_touches in self._touches.followed()]
         return {
             "append_queue": self._writer.queued_bytes,
             "cached_streams": len(self._log.catalog) * auto_tune.STREAM_BYTES,
@@ -125,8 +125,8 @@ class Account:
             "companion_footers": companions.open_bytes if companions else 0,
             "tail_columns": archive.blocks.bytes if archive else 0,
             "recent_events": archive.recent.bytes if archive else 0,
-            "feature_tails": tail_memory.tail_bytes(self._features),
-            "entity_tails": sum(map(tail_memory.tail_bytes, self._entities)),
+            "feature_tails": tails.tail_bytes(self._features.followers),
+            "entity_tails": sum(tails.tail_bytes(reader.followers) for reader in self._entities),
             "state_rows": self._state_rows.bytes,
             "entity_rows": self._entity_rows.bytes,
         }

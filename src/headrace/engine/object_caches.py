@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from headrace.config import Config
 from headrace.engine.runtime import auto_tune
-from headrace.extract.erasure_mask import Masks
-from headrace.format.segment.heap import keep_freed_pages
+from headrace.extract.erasure import Masks
+from headrace.format.decoded_columns import keep_freed_pages
 from headrace.storage.objects import Objects
 from headrace.storage.segments import Segments
 
@@ -66,7 +66,7 @@ class ObjectCaches:
     def forget_events(self) -> None:
         """Drop the events that are kept to answer from."""
         if self.opened_archive is not None:
-            self.opened_archive.forget()
+            self.opened_archive.clear_events()
 
     def forget_objects(self, keys: Collection[str]) -> None:
         """Close the files of objects that were removed from the store."""
@@ -78,7 +78,7 @@ class ObjectCaches:
     def prune(self, *, segments: set[str], companion_parts: set[str]) -> int:
         """Remove every file but those with these checksums; answers how many of the others are still in use."""
         archive = self.archive()
-        archive.forget()
+        archive.clear_events()
         return self.segments().prune(segments) + archive.files.prune(companion_parts)
 
     def columns_share(self) -> float:

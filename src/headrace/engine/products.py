@@ -16,17 +16,16 @@ from headrace.engine.entities.enhancement.candidates import Fragments
 from headrace.engine.entities.entity_hook import EntityHook
 from headrace.engine.entities.entity_journal import EntityJournal
 from headrace.engine.entities.entity_type import ENTITIES, EntityRules
-from headrace.engine.entities.erasure.erase_job import EraseJob
-from headrace.engine.entities.erasure.segments import SegmentEraser
-from headrace.engine.entities.read.definitions import TypeDefinitions
+from headrace.engine.entities.erasure.segment_erasure import EraseJob, SegmentEraser
+from headrace.engine.entities.read.snapshots import TypeDefinitions
 from headrace.engine.features.feature_journal import FeatureJournal
-from headrace.engine.features.histories import HistoryJob
 from headrace.engine.features.registry import EVENTS, Current
 from headrace.engine.features.source import EventSource, SourceRules
+from headrace.engine.features.training_sets import HistoryJob
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.publication import MakeRewriter
-from headrace.engine.log.append_hook import AppendHooks, StreamManager
-from headrace.engine.search.definitions import Definitions
+from headrace.engine.log.catalog import AppendHooks, StreamManager
+from headrace.engine.search.companion_coverage import SearchDefinitions
 from headrace.engine.search.index_job import IndexJob
 from headrace.engine.verification.verify_job import VerifyJob
 from headrace.storage.database import Connection
@@ -38,11 +37,11 @@ SEGMENT_REWRITER: MakeRewriter = SegmentEraser
 JOURNALS: tuple[Journal[Any], ...] = (FeatureJournal(), EntityJournal())
 
 
-def append_hooks(connection: Connection, *, most_keys: int) -> AppendHooks:
-    """What event sources and entity types do to entries; ``most_keys`` is how many keys an event source remembers."""
+def append_hooks(connection: Connection, *, max_dedupe_keys: int) -> AppendHooks:
+    """Make the table of hooks; an event source remembers so many keys."""
 
     def load_source(row: StreamRow) -> EventSource:
-        return EventSource(SourceRules.load(row.managed), most_keys)
+        return EventSource(SourceRules.load(row.managed), max_dedupe_keys)
 
     def load_entity_type(row: StreamRow) -> EntityHook:
         return EntityHook.load(connection, EntityRules.load(row.managed).entity_type)
@@ -65,7 +64,7 @@ class Jobs(NamedTuple):
     states: StateJob
 
 
-def create_jobs(config: PipelineConfig, *, definitions: Definitions, features: Callable[[], Current]) -> Jobs:
+def create_jobs(config: PipelineConfig, *, definitions: SearchDefinitions, features: Callable[[], Current]) -> Jobs:
     """The jobs, in the order in which they are leased: someone waits for what comes first."""
     kinds = [
         StateKind("features", EVENTS, lambda _: features()),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.engine.search.archive import Archive
 
 #: Traces of one request that are looked at.
-MOST_TRACES = 20
+MAX_TRACES = 20
 
 
 class Seeker:
@@ -36,7 +36,7 @@ class Seeker:
         self._window = window
         self._deadline = deadline
         #: What was found, by sequence number.
-        self.found: dict[int, dict[str, Any]] = {}
+        self.events_by_seq: dict[int, dict[str, Any]] = {}
         self._families: dict[str, None] = {}
         self._hits = self._batches = self._queries = self._tail = self._segments = self._missing = 0
         self._timed_out = self._is_full = False
@@ -57,7 +57,7 @@ class Seeker:
         archive, head = self._open_archive(), self.stream.head
         defined = archive.defined(self.stream, head)
         search_definition = defined.definition.search
-        size = min(MAX_SIZE, self._limit - len(self.found) + 1)
+        size = min(MAX_SIZE, self._limit - len(self.events_by_seq) + 1)
         document = {
             "q": self._query(field, value, search_definition.primary_timestamp),
             "size": size,
@@ -69,10 +69,10 @@ class Seeker:
         self._batches += 1
         self._hits += len(page.hits)
         for hit in page.hits:
-            if len(self.found) >= self._limit and hit.seq not in self.found:
+            if len(self.events_by_seq) >= self._limit and hit.seq not in self.events_by_seq:
                 self._is_full = True
             else:
-                self.found[hit.seq] = hit.event.document(decode_rounded)
+                self.events_by_seq[hit.seq] = hit.event.document(decode_rounded)
         self._timed_out |= page.timed_out
         self._missing = max(self._missing, page.missing.events)
         self._tail += page.tally.scanned_tail_docs
@@ -89,7 +89,7 @@ class Seeker:
 
     def events(self) -> list[tuple[str, dict[str, Any]]]:
         """What was found, with offsets, in the order of the stream."""
-        return [(self.stream.offset_at(seq + 1), self.found[seq]) for seq in sorted(self.found)]
+        return [(self.stream.offset_at(seq + 1), self.events_by_seq[seq]) for seq in sorted(self.events_by_seq)]
 
     def coverage(self) -> dict[str, Any]:
         """What the searches covered."""
@@ -101,10 +101,10 @@ class Seeker:
             "timed_out": self._timed_out,
             "limit_reached": self._is_full,
             "hits": self._hits,
-            "unique_hits": len(self.found),
+            "unique_hits": len(self.events_by_seq),
             "query_count": self._queries,
             "batch_count": self._batches,
-            "total": {"value": len(self.found), "relation": "eq" if exact else "gte"},
+            "total": {"value": len(self.events_by_seq), "relation": "eq" if exact else "gte"},
             "index_families_used": list(self._families),
             "scanned_tail_docs": self._tail,
             "scanned_segments": self._segments,
@@ -114,23 +114,23 @@ class Seeker:
 
 def look_up(events: Seeker | None, traces: Seeker | None, by: str, wanted: str) -> list[str]:
     """Find the events and the spans of a request; answers its traces, the one that was asked for first."""
-    traces_found = [wanted] if by == "traceId" else []
+    trace_ids = [wanted] if by == "traceId" else []
     if events is not None and by == "requestId":
         events.seek("requestId", wanted)
-        traces_found = _traces(events)
-    if traces is not None and by != "traceId" and not traces_found:
+        trace_ids = _traces(events)
+    if traces is not None and by != "traceId" and not trace_ids:
         traces.seek(by, wanted)
-        traces_found = _traces(traces)
-    traces_found = traces_found[:MOST_TRACES]
-    for trace in traces_found:
+        trace_ids = _traces(traces)
+    trace_ids = trace_ids[:MAX_TRACES]
+    for trace in trace_ids:
         if traces is not None:
             traces.seek("traceId", trace)
         if events is not None and by != "requestId":
             events.seek("traceId", trace)
-    if events is not None and by == "spanId" and not traces_found:
+    if events is not None and by == "spanId" and not trace_ids:
         events.seek("spanId", wanted)
-        traces_found = _traces(events)
-    return traces_found
+        trace_ids = _traces(events)
+    return trace_ids
 
 
 def _traces(seeker: Seeker) -> list[str]:

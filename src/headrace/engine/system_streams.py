@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,21 +24,21 @@ from headrace.engine.log.lifecycle import apply, create_managed, make_done_callb
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
+from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import Conflict, HeadraceError
-from headrace.profiles.metrics.envelope import SCHEMA
+from headrace.profiles.metrics import SCHEMA
 from headrace.schema.registry import KeySetting, Registry
 from headrace.storage.database import Connection
 from headrace.storage.keys import KeyStore
 from headrace.storage.notes import Notes
 
-log = logging.getLogger("headrace.system")
-
 METRICS, REGISTRY, LIVE = "__stream_metrics__", "__registry__", "__live_metrics__"
 #: Metrics are for watching, not for keeping.
 METRICS_KEPT_US = 7 * 86_400_000_000
-_MOST_NOTES = 1_000
+_MAX_NOTES = 1_000
 _RETRY_S = 5.0
-_LOOK_S = 1.0
+#: How often the file of keys is read.
+_KEYS_S = 1.0
 #: Where it is remembered which note on keys was the last to be taken over.
 _TAKEN_OVER = "keys_told"
 #: Notes of so long are recorded together.
@@ -73,25 +72,29 @@ class System:
         self._writer, self._log = writer, log
         self._connection = connect()
         self._notes = Notes(self._connection)
-        self._noted = asyncio.Event()
-        self._recorder: asyncio.Task[None] | None = None
+        self._recorder = BackgroundLoop(
+            "headrace.system", self._record_again, failed="notes wait to be recorded", retry_s=_RETRY_S
+        )
+        self._keys: KeyStore | None = None
+        self._key_follower = BackgroundLoop(
+            "headrace.system", self._take_over_again, failed="notes on keys wait to be recorded", retry_s=_KEYS_S
+        )
 
     @classmethod
     def open(cls, *, writer: Writer, log: Log, connect: Callable[[], Connection], notes: bool = True) -> System:
         """Begin, where ``notes`` are wanted, to note what is done; what was noted before a crash is recorded first."""
         system = cls(writer=writer, log=log, connect=connect)
-        writer.on_noted = system._noted.set if notes else None
-        system._noted.set()
-        system._recorder = asyncio.create_task(system._record_forever())
+        writer.on_noted = system._recorder.wake if notes else None
+        system._recorder.start()
         return system
 
     async def close(self) -> None:
         """Record what is noted, and stop."""
         self._writer.on_noted = None
-        if self._recorder is not None:
-            self._recorder.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._recorder
+        await self._key_follower.stop()
+        if self._keys is not None:
+            self._keys.close()
+        await self._recorder.stop(timeout_s=_LAST_S)
         try:
             with contextlib.suppress(HeadraceError, TimeoutError):
                 async with asyncio.timeout(_LAST_S):
@@ -101,27 +104,27 @@ class System:
 
     async def record(self) -> None:
         """Move all notes into the stream."""
-        while notes := self._notes.first(_MOST_NOTES):
+        while notes := self._notes.first(_MAX_NOTES):
             stream = await self._stream(REGISTRY, _registry_stream)
             body = ",".join(document for _, document in notes).encode()
             await self._append(stream, body, len(notes), through=notes[-1][0])
 
-    async def follow_keys(self, path: Path) -> None:
-        """Tell, for ever, what is done to keys by whoever can write their file."""
-        with contextlib.closing(KeyStore(path)) as keys:
-            while True:
-                try:
-                    await self.take_over(keys)
-                except HeadraceError as reason:
-                    log.warning("notes on keys wait to be recorded: %s", reason)
-                await asyncio.sleep(_LOOK_S)
+    def follow_keys(self, path: Path) -> None:
+        """Record, from now on, what is done to keys by whoever can write their file."""
+        self._keys = KeyStore(path)
+        self._key_follower.start()
+
+    async def _take_over_again(self) -> float:
+        assert self._keys is not None
+        await self.take_over(self._keys)
+        return _KEYS_S
 
     async def take_over(self, keys: KeyStore) -> None:
         """Let notes on keys be notes like all others, each of them once."""
-        while notes := keys.pending_notes(_MOST_NOTES):
+        while notes := keys.pending_notes(_MAX_NOTES):
             documents = [document for _, document in notes]
             await apply(self._writer, partial(_take_over, documents=documents), is_chore=True)
-            self._noted.set()
+            self._recorder.wake()
             await asyncio.to_thread(keys.remove_notes, notes[-1][0])
 
     async def measured(self, records: list[dict[str, Any]]) -> None:
@@ -136,17 +139,10 @@ class System:
             stream = await self._stream(LIVE, _live_stream)
             await self._append(stream, msgspec.json.encode(records)[1:-1], len(records))
 
-    async def _record_forever(self) -> None:
-        while True:
-            await self._noted.wait()
-            await asyncio.sleep(_GATHERING_S)
-            self._noted.clear()
-            try:
-                await self.record()
-            except HeadraceError as reason:
-                log.warning("notes wait to be recorded: %s", reason)
-                await asyncio.sleep(_RETRY_S)
-                self._noted.set()
+    async def _record_again(self) -> None:
+        """Record what was noted, together with what is noted in the next moment."""
+        await self._recorder.rest(_GATHERING_S)
+        await self.record()
 
     async def _stream(self, name: str, create: Callable[[Batch], int]) -> Stream:
         """The stream, which is made where there is none."""
@@ -185,13 +181,13 @@ def _mark(document: str) -> int:
 
 def _registry_stream(batch: Batch) -> int:
     registry = Registry(schema=REGISTRY, routing_key=KeySetting("/stream", False))
-    return create_managed(batch, registry, "", batch.far_epoch())
+    return create_managed(batch, registry, "", batch.new_system_epoch())
 
 
 def _metrics_stream(batch: Batch) -> int:
     registry = Registry.empty(METRICS).advanced(SCHEMA, None, 0)
-    return create_managed(batch, registry, "", batch.far_epoch(), METRICS_KEPT_US, "metrics")
+    return create_managed(batch, registry, "", batch.new_system_epoch(), METRICS_KEPT_US, "metrics")
 
 
 def _live_stream(batch: Batch) -> int:
-    return create_managed(batch, Registry.empty(LIVE), "", batch.far_epoch(), METRICS_KEPT_US)
+    return create_managed(batch, Registry.empty(LIVE), "", batch.new_system_epoch(), METRICS_KEPT_US)

@@ -17,8 +17,7 @@ from headrace.errors import TooManyGroups
 from headrace.extract.texts import Counts, Texts
 from headrace.format.companion.layout import KEYS, CompanionInfo, FieldShape
 from headrace.format.companion.memory import MemoryCompanion
-from headrace.format.companion.postings import LIST, SCHEMA, one_array
-from headrace.format.companion.rows import Int32s
+from headrace.format.companion.postings import LIST, SCHEMA, Int32s, one_array
 from headrace.query.definition import Definition
 from headrace.query.search import Kind
 from headrace.query.values import Canonical

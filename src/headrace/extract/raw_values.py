@@ -19,9 +19,10 @@ from headrace.extract.scalars import is_spelled_alike, may_be_rounded
 from headrace.extract.texts import Column, Counts, Flags, Texts, valid
 from headrace.reduce import duck
 from headrace.schema import pointer as pointers
+from headrace.schema.entries import entries_of
 from headrace.schema.lens.ops import Wrap
 from headrace.schema.lens.pullback import ConstantSource, Either, Rebuild, Stored, ValueSource
-from headrace.schema.lens.values import LensFailure, encode_value, entries, find_value_slot
+from headrace.schema.lens.values import LensFailure, encode_value, find_value_slot
 from headrace.schema.pointer import Pointer
 
 #: So few events are opened one by one.
@@ -50,7 +51,7 @@ def elements(arrays: Column, few: int = FEW, *, exact: bool = False) -> tuple[Co
     if len(arrays) > few and not (exact and may_be_rounded(Texts(arrays)).any()):
         [lists] = _select(arrays, "from_json(payload, '[\"JSON\"]')")
         return lists.flatten(), lists.value_lengths().to_numpy()
-    opened = [entries(array.strip()[1:-1].encode()) for array in arrays.to_pylist()]
+    opened = [entries_of(array.strip()[1:-1].encode()) for array in arrays.to_pylist()]
     texts = [bytes(encode_value(value)).decode() for array in opened for value in array]
     return pa.array(texts, pa.string()), np.array([len(array) for array in opened], np.int32)
 
@@ -91,7 +92,7 @@ def _select(payloads: Column, expression: str, columns: Sequence[str] = ("found"
 def _read_one(payload: str, places: list[Pointer]) -> list[str | None] | None:
     """What lies at places in one event, or None where it cannot be read: half a surrogate pair is no character."""
     try:
-        holder = entries(payload.encode())
+        holder = entries_of(payload.encode())
     except msgspec.DecodeError:
         return None
     slots = (find_value_slot(holder, 0, pointer) for pointer in places)

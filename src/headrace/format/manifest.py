@@ -8,17 +8,16 @@ Version 1 had no companions, version 2 no states and no managed streams. There i
 
 from __future__ import annotations
 
-import hashlib
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from headrace import decoding
-from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion
+from headrace.format.identity import Envelope, check_content, corrupt, enclose
 from headrace.format.object_names import manifest_key
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.types import NEVER_US
 
 if TYPE_CHECKING:
@@ -106,13 +105,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     states: tuple[State, ...] = ()
 
 
-class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
-    headrace: str
-    version: int
-    sha256: str
-    content: msgspec.Raw
-
-
 class _Marked(msgspec.Struct):
     headrace: str
     version: int
@@ -122,9 +114,7 @@ def encode(manifest: Manifest) -> bytes:
     """The manifest as an object; raises ValueError for one that could not be read back."""
     if problem := _problem(manifest):
         raise ValueError(f"the manifest of {manifest.stream!r} cannot be written: {problem}")
-    content = msgspec.json.encode(manifest)
-    digest = hashlib.sha256(content).hexdigest()
-    return msgspec.json.encode(_Envelope("manifest", VERSION, digest, msgspec.Raw(content)))
+    return enclose("manifest", VERSION, msgspec.json.encode(manifest))
 
 
 def decode(data: bytes, key: str) -> Manifest:
@@ -132,15 +122,14 @@ def decode(data: bytes, key: str) -> Manifest:
     try:
         marked = decoding.decode(data, _Marked)
         if marked.headrace != "manifest":
-            raise _corrupt(key, "identity", "it is not a manifest")
+            raise corrupt(key, "identity", "it is not a manifest")
         if marked.version > VERSION:
             message = f"it has manifest format {marked.version}, this Headrace knows {VERSION}: install a newer one"
-            raise _corrupt(key, "version", message)
-        envelope = decoding.decode(data, _Envelope)
+            raise corrupt(key, "version", message)
+        envelope = decoding.decode(data, Envelope)
         if envelope.version not in _VERSIONS:
-            raise _corrupt(key, "version", f"there never was a manifest format {envelope.version}")
-        if hashlib.sha256(envelope.content).hexdigest() != envelope.sha256:
-            raise _corrupt(key, "checksum", "its checksum differs")
+            raise corrupt(key, "version", f"there never was a manifest format {envelope.version}")
+        check_content(envelope, key)
         # Raw documents are slices of what they were read from, and would keep all of it in memory.
         manifest = decoding.decode(envelope.content, Manifest)
         documents = tuple(
@@ -148,11 +137,11 @@ def decode(data: bytes, key: str) -> Manifest:
         )
         manifest = msgspec.structs.replace(manifest, registry=documents)
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:
-        raise _corrupt(key, "document", str(reason)) from reason
+        raise corrupt(key, "document", str(reason)) from reason
     if key != manifest_key(manifest.stream, manifest.incarnation, manifest.generation):
-        raise _corrupt(key, "identity", "it belongs under another key")
+        raise corrupt(key, "identity", "it belongs under another key")
     if problem := _problem(manifest):
-        raise _corrupt(key, "continuity", problem)
+        raise corrupt(key, "continuity", problem)
     return manifest
 
 
@@ -171,10 +160,6 @@ def segment_entry(sealed: Sealed, name: str, before_bytes: int, total_bytes: int
         max_us=info.max_us,
         sha256=sealed.sha256,
     )
-
-
-def _corrupt(key: str, check: str, what: str) -> CorruptData:
-    return CorruptData(f"{key} is damaged: {what}", object=key, check=check)
 
 
 def _problem(manifest: Manifest) -> str:

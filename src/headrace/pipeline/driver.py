@@ -25,9 +25,9 @@ from headrace import decoding
 from headrace.config import PipelineConfig
 from headrace.errors import HeadraceError, Unavailable
 from headrace.pipeline import jobs, session
-from headrace.pipeline.failures import SparkFailed, spark_failed, summary
-from headrace.pipeline.progress import Progress, Tasks, stages
+from headrace.pipeline.jobs import Progress, Tasks, stages
 from headrace.pipeline.reports import ReportFile, UnitDocument, groups, key_of
+from headrace.pipeline.session import SparkFailed, spark_failed, summary
 from headrace.pipeline.work import Lease, Refused, Work
 from headrace.storage.files import restrict_process
 

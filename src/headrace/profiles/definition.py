@@ -8,21 +8,21 @@ from typing import Any
 
 import msgspec
 
-from headrace.profiles.hook import Hook
+from headrace.profiles.hook import AppendHook
 from headrace.query.document_reader import Part
 from headrace.schema.registry import KeySetting
 
-MOST = 64
-MOST_LETTERS = 256
+MAX_WORDS = 64
+MAX_LETTERS = 256
 
 
 def read_words(part: Part, *, lowercase: bool = False, refused: Collection[str] = ()) -> list[str]:
     """A list of words, trimmed and each once."""
     words: list[str] = []
     elements = part.elements()
-    if len(elements) > MOST:
-        part.note(f"has at most {MOST} elements")
-    for element in elements[:MOST]:
+    if len(elements) > MAX_WORDS:
+        part.note(f"has at most {MAX_WORDS} elements")
+    for element in elements[:MAX_WORDS]:
         word = read_word(element)
         if word is None:
             continue
@@ -46,8 +46,8 @@ def read_word(part: Part) -> str | None:
     if raw is None:
         return None
     word = raw.strip()
-    if not 0 < len(word) <= MOST_LETTERS:
-        part.note(f"must have 1 to {MOST_LETTERS} letters")
+    if not 0 < len(word) <= MAX_LETTERS:
+        part.note(f"must have 1 to {MAX_LETTERS} letters")
         return None
     return word
 
@@ -84,7 +84,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     read: Callable[[Part], Settings]
-    hook: Callable[[Settings], Hook | None]
+    hook: Callable[[Settings], AppendHook | None]
     defaults: Defaults | None = None
     #: Whether entries must be JSON.
     needs_json: bool = True
@@ -108,7 +108,7 @@ class Profile:
         return self.definition.name
 
     @cached_property
-    def hook(self) -> Hook | None:
+    def hook(self) -> AppendHook | None:
         """What entries go through, if anything."""
         return self.definition.hook(self.settings)
 

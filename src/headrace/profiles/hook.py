@@ -1,7 +1,4 @@
-"""The hook that a profile, an event source or an entity type has on the appends to its stream.
-
-It implements ``headrace.engine.log.append_hook.AppendHook``, which is in a layer above, and does nothing.
-"""
+"""The hook that a profile, an event source or an entity type has on the appends to its stream."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import BadRequest
 from headrace.schema.entries import Failure, entries_of
+from headrace.types import Steps
 
 Made = TypeVar("Made")
 
@@ -23,49 +21,63 @@ class Misfit(Exception):
         self.reason = reason
 
 
-class Hook:
-    """A hook that takes entries as they are."""
+class AppendHook:
+    """The rules of one stream, compiled; this class takes entries as they are.
 
+    A hook is immutable: a change of the rules makes another one. Methods are called on the event loop and on the
+    writer's thread, and do no IO. Entries are JSON values, joined by commas.
+    """
+
+    #: Whether :meth:`normalise` may change entries; where not, it is not called.
     normalises = False
-    #: Whether it knows a routing key where neither the stream nor the request names one.
-    suggests = False
-    routes = False
-    dedupes = False
-    follows = False
+    #: Whether entries have routing keys that the hook knows, in place of those of the stream or the request.
+    assigns_keys = False
+    #: Whether the hook knows routing keys where neither the stream nor the request names any.
+    suggests_keys = False
+    #: Whether entries have keys that are stored once.
+    deduplicates = False
+    #: The first entry whose key counts, how many keys are remembered, and for how long.
     dedupe_since = 0
-    most_keys = 0
-    window_us = 0
-    kept: tuple[tuple[int, int | None], ...] | None = None
+    max_dedupe_keys = 0
+    dedupe_window_us = 0
+    #: Whether more than entries is stored in their commit: then :meth:`check_commit` and :meth:`extend_commit` are
+    #: called in it.
+    extends_commit = False
+    #: How long entries are kept, in milliseconds, by the first entry; None where that is the stream's own setting.
+    lifetimes_ms: Steps | None = None
 
-    def normalised(self, joined: bytes, terms: Any) -> bytes:
-        """Entries as they are stored."""
+    def normalise(self, joined: bytes, terms: Any) -> bytes:
+        """Return entries as they are stored: as many, in the same order; raises BadRequest for what cannot be.
+
+        Where the hook is replaced before the entries are on disk, its successor gets the original entries.
+        """
         return joined
 
-    def vouches(self, schema: Any) -> bool:
-        """Whether everything that :meth:`normalised` gives fits this schema, so that nobody need look again."""
+    def guarantees(self, schema: Any) -> bool:
+        """Whether everything that :meth:`normalise` returns fits this schema, so that nothing validates it again."""
         return False
 
     def failures(self, joined: bytes) -> list[Failure]:
-        """What is wrong with entries that fit the schema of the stream."""
+        """Return what is wrong with entries that fit the schema of the stream."""
         return []
 
     def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
-        """Why entries do not fit; ``number`` is that of the first entry."""
+        """Make the error for entries that do not fit; ``number`` is that of the first entry."""
         return refusal(failures, number)
 
-    def routed(self, joined: bytes) -> list[str | None]:
-        """The routing key of each entry: none has one."""
+    def routing_keys(self, joined: bytes) -> list[str | None]:
+        """Return the routing key of each entry, where :attr:`assigns_keys` or :attr:`suggests_keys` says so."""
         return [None] * len(entries_of(joined))
 
-    def check(self, batch: Any, stream: Any, joined: bytes, keys: Any) -> None:
-        """Nothing speaks against entries that the commit could find."""
-
-    def note(self, batch: Any, stream: Any, first_seq: int, joined: bytes, at_us: int) -> None:
-        """Nothing follows from entries."""
-
-    def unique(self, joined: bytes) -> list[str | None]:
-        """The key of each entry that is stored once: none is."""
+    def dedupe_keys(self, joined: bytes) -> list[str | None]:
+        """Return the key of each entry, where :attr:`deduplicates` says so; None for one that is always stored."""
         return [None] * len(entries_of(joined))
+
+    def check_commit(self, batch: Any, stream: Any, joined: bytes, keys: list[str | None]) -> None:
+        """Refuse entries for what the commit reads, before anything of it is written."""
+
+    def extend_commit(self, batch: Any, stream: Any, first_seq: int, joined: bytes, at_us: int) -> None:
+        """Store what follows from entries that are new."""
 
 
 def refusal(failures: list[Failure], number: int = 0) -> BadRequest:

@@ -9,9 +9,9 @@ import msgspec
 
 from headrace.errors import CorruptData
 from headrace.profiles.definition import API_VERSION, Definition, Profile, read_no_settings
-from headrace.profiles.evlog import EVLOG
+from headrace.profiles.evlog.profile import EVLOG
 from headrace.profiles.metrics import METRICS
-from headrace.profiles.otel_traces import OTEL_TRACES
+from headrace.profiles.otel_traces.profile import OTEL_TRACES
 from headrace.profiles.state_protocol.profile import STATE_PROTOCOL
 from headrace.query.document_reader import Part
 from headrace.schema.problem import Problem

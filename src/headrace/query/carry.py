@@ -18,7 +18,7 @@ from headrace.schema.change import Change, Classification
 from headrace.schema.containment.scalars import highest, lowest
 from headrace.schema.lens.carry import Carried, CarryEffect, Reader, WholeReader, may_read
 from headrace.schema.lens.chain import Crossings
-from headrace.schema.lens.image import DATE_TIME, list_finite_values
+from headrace.schema.lens.conversions import DATE_TIME, list_finite_values
 from headrace.schema.lens.ops import Convert, Lens
 from headrace.schema.lens.pullback import Stored, pull_back
 from headrace.schema.plan import ValueImpact

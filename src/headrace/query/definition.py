@@ -20,7 +20,7 @@ from headrace.query import search_document
 from headrace.query.search import Kind, Rollup, Search, SummaryParts
 from headrace.query.tree import Clause, Node
 from headrace.schema import pointer as pointers
-from headrace.schema.entries import exactly
+from headrace.schema.entries import exact_number
 from headrace.schema.lens import document as lens_document
 from headrace.schema.lens.chain import LensChain
 from headrace.schema.lens.ops import Lens, Op
@@ -169,7 +169,7 @@ def decode_rounded(payload: bytes) -> Any:
 
 def _number(text: str) -> float | Decimal:
     try:
-        return exactly(text)
+        return exact_number(text)
     except InvalidOperation:
         pass  # it has more digits, or a greater exponent, than an append to a stream with a schema may have
     try:

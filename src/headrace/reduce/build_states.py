@@ -13,8 +13,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.format.state.layout import State, StateInfo
-from headrace.format.state.writer import Packed, write
+from headrace.format.state import State, StateInfo
+from headrace.format.state_file import Packed, write
 from headrace.reduce.fragments import build as fragments
 from headrace.reduce.policies import build as types
 from headrace.reduce.states.coverage import Chain, holding, merge_row

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import TooManyGroups
+from headrace.operators.sketches import replace_surrogates
 from headrace.query.search import Kind, Rollup, Search
 from headrace.query.tree import And, Node, Phrase, Term
 from headrace.query.values import Canonical, canonical
@@ -17,7 +18,7 @@ from headrace.query.values import Canonical, canonical
 
 def key(values: Sequence[Canonical | None]) -> str:
     """The key of one group."""
-    return msgspec.json.encode([replace_surrogates(value) for value in values]).decode()
+    return msgspec.json.encode([replace_in_text(value) for value in values]).decode()
 
 
 def keys(dimensions: Sequence[pa.Array | pa.ChunkedArray], count: int) -> pa.Array | pa.ChunkedArray:
@@ -53,9 +54,9 @@ def project(text: str, rollup: Rollup, group_by: Sequence[str]) -> str:
     return msgspec.json.encode({name: values[name] for name in sorted(group_by)}).decode()
 
 
-def replace_surrogates(value: Canonical | None) -> Canonical | None:
-    """A value as a column can hold it: half of a surrogate pair becomes the replacement character."""
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
+def replace_in_text(value: Canonical | None) -> Canonical | None:
+    """A value as a column can hold it, see `sketches.replace_surrogates`."""
+    return replace_surrogates(value) if isinstance(value, str) else value
 
 
 def _encode_values(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -83,7 +84,7 @@ def wanted_values(tree: Node, rollup: Rollup, search: Search) -> WantedValues | 
             field = search[name]
             if field.kind is Kind.TEXT or field.name not in rollup.dimensions:
                 return None
-            return [(rollup.dimensions.index(field.name), replace_surrogates(canonical(field, value)))]
+            return [(rollup.dimensions.index(field.name), replace_in_text(canonical(field, value)))]
     return None
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
+from headrace.operators import sketches
 from headrace.query import predicate
 from headrace.query.search import (
     Count,
@@ -26,7 +27,7 @@ from headrace.query.search import (
 from headrace.query.sql import identifier, predicate_sql
 from headrace.query.tree import Node
 from headrace.query.values import values
-from headrace.reduce import histogram, parts, sketches
+from headrace.reduce import histogram, parts
 from headrace.reduce.state import MOST, State
 
 

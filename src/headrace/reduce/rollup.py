@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.deadline import Deadline
+from headrace.operators import sketches
 from headrace.query.search import Count, Rollup, Search
 from headrace.query.search_document import LONGEST_MS
 from headrace.query.tree import Node
-from headrace.reduce import duck, histogram, plain, sketches
+from headrace.reduce import duck, histogram, plain
 from headrace.reduce.groups import keys, require_groups
 from headrace.reduce.measures import EventColumns, Expression, reducers
 from headrace.reduce.plain import Groups

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headrace.operators.sketches import EMPTY_TEXT, HLL_LG_K, KLL_K
 from headrace.query.search import Kind
-from headrace.reduce.sketches import EMPTY_TEXT, HLL_LG_K, KLL_K
 from headrace.reduce.state import KEYS, MOST
 
 if TYPE_CHECKING:

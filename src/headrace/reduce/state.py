@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 import pyarrow as pa
 
-from headrace.reduce import sketches
+from headrace.operators import sketches
 
 MOST = 2**63 - 1
 

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.format.companion.layout import Companion
 from headrace.format.manifest import Segment
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.schema.trial import Findings
 
 JobName = Literal["verify", "history", "erase", "features", "snapshots", "enhance", "compact", "index"]

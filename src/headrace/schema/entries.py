@@ -63,17 +63,17 @@ def decode_exact(text: bytes | str) -> Any:
         raise msgspec.DecodeError(f"it {TOO_LONG}") from reason
 
 
-def entries_of(joined: Piece) -> list[bytes] | list[msgspec.Raw]:
+def entries_of(joined: Piece) -> list[msgspec.Raw]:
     """The entries of a stored JSON body, one by one."""
     try:
         return _RAW.decode(b"[" + joined + b"]")
     except RecursionError:
         # How deep the decoder goes depends on who calls it, and what was taken must be read back.
-        return list(_split_slowly(bytes(joined)))
+        return list(split_at_commas(bytes(joined)))
 
 
-def _split_slowly(joined: bytes) -> Iterator[bytes]:
-    """The same for valid JSON of any depth: cut at the commas outside brackets and strings."""
+def split_at_commas(joined: bytes) -> Iterator[msgspec.Raw]:
+    """The values of valid JSON of any depth, cut at the commas outside brackets and strings."""
     start = depth = 0
     for token in _TOKEN.finditer(joined):
         mark = token[0]
@@ -82,12 +82,13 @@ def _split_slowly(joined: bytes) -> Iterator[bytes]:
         elif mark in b"]}":
             depth -= 1
         elif mark == b"," and not depth:
-            yield joined[start : token.start()].strip(BLANKS)
+            yield msgspec.Raw(joined[start : token.start()].strip(BLANKS))
             start = token.end()
-    yield joined[start:].strip(BLANKS)
+    if last := joined[start:].strip(BLANKS):
+        yield msgspec.Raw(last)
 
 
-def exactly(text: str) -> float | Decimal:
+def exact_number(text: str) -> float | Decimal:
     """A JSON number with a fraction or an exponent: a float where its digits say the same, else an int or a Decimal."""
     if len(text) > MAX_DIGITS:
         raise InvalidOperation
@@ -137,7 +138,7 @@ class _Members(list[tuple[str, Any]]):
 
 
 _PLAIN = msgspec.json.Decoder()
-_EXACT = msgspec.json.Decoder(float_hook=exactly)
+_EXACT = msgspec.json.Decoder(float_hook=exact_number)
 _RAW = msgspec.json.Decoder(list[msgspec.Raw])
 BLANKS = b" \t\r\n"
 _SPELL = msgspec.json.Encoder().encode
@@ -186,9 +187,7 @@ def _first_repeated_key(entry: Any) -> pointer.Pointer | None:
     return None
 
 
-_ENTRIES = msgspec.json.Decoder(list[msgspec.Raw])
 _ONE = msgspec.json.Decoder(msgspec.Raw)
-_SPACE = b" \t\r\n"
 
 
 def split_json(body: bytes) -> tuple[bytes, int]:
@@ -201,13 +200,13 @@ def split_json(body: bytes) -> tuple[bytes, int]:
         if body[:1] == b"{" and body[-1:] == b"}":
             _ONE.decode(body)
             return body, 1
-        if body[:1] == b"[" or body.lstrip(_SPACE)[:1] == b"[":
-            count = len(_ENTRIES.decode(body))
+        if body[:1] == b"[" or body.lstrip(BLANKS)[:1] == b"[":
+            count = len(_RAW.decode(body))
             if body[:1] != b"[" or body[-1:] != b"]":
-                body = body.strip(_SPACE)
+                body = body.strip(BLANKS)
             return (body[1:-1], count) if count else (b"", 0)
         _ONE.decode(body)
-        return body.strip(_SPACE), 1
+        return body.strip(BLANKS), 1
     except RecursionError as reason:
         raise BadRequest("the JSON is nested too deeply", field="body") from reason
     except msgspec.DecodeError as reason:

@@ -16,13 +16,13 @@ from headrace.schema.pointer import Pointer
 MAX_UNFOLDED = 10_000
 MAX_HEIGHT = 100
 
-_APART = frozenset({"$defs", "definitions"})
-_MAPS = frozenset({"dependencies", "dependentSchemas", "patternProperties", "properties"}) | _APART
-_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_ONES = frozenset(
+DEFINITIONS = frozenset({"$defs", "definitions"})
+NAMED_SCHEMAS = frozenset({"dependencies", "dependentSchemas", "patternProperties", "properties"}) | DEFINITIONS
+SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+SINGLE_SCHEMAS = frozenset(
     {"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not"}
 )
-_ONES |= {"propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"}
+SINGLE_SCHEMAS |= {"propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"}
 #: Keywords whose subschemas apply to the same value as the schema itself.
 _SAME_VALUE = frozenset({"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -142,7 +142,7 @@ class Subschemas:
         check_deadline()
         schema = self.at[path]
         for keyword, child, _ in _children(path, schema):
-            if keyword in _SAME_VALUE or not (same_value or keyword in _APART):
+            if keyword in _SAME_VALUE or not (same_value or keyword in DEFINITIONS):
                 yield child
         yield from self._targets.get(path, ())
 
@@ -205,11 +205,11 @@ def _children(path: Pointer, schema: Any) -> Iterator[tuple[str, Pointer, Any]]:
         return
     for keyword, value in schema.items():
         inside: Iterator[tuple[Any, Any]] = iter(())
-        if keyword in _ONES and isinstance(value, dict | bool):
+        if keyword in SINGLE_SCHEMAS and isinstance(value, dict | bool):
             yield keyword, (*path, keyword), value
-        elif keyword in _MAPS and isinstance(value, dict):
+        elif keyword in NAMED_SCHEMAS and isinstance(value, dict):
             inside = iter(value.items())
-        elif keyword in _LISTS | {"items"} and isinstance(value, list):
+        elif keyword in SCHEMA_LISTS | {"items"} and isinstance(value, list):
             inside = enumerate(value)
         for name, subschema in inside:
             if isinstance(subschema, dict | bool):

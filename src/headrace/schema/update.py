@@ -11,7 +11,7 @@ from headrace import decoding
 from headrace.schema import pointer
 from headrace.schema.canonical import same
 from headrace.schema.change import Change, Classification
-from headrace.schema.lens.document import LONGEST
+from headrace.schema.lens.document import MAX_POINTER_NAMES
 from headrace.schema.problem import Problem
 from headrace.schema.registry import API_VERSION, KeySetting
 
@@ -180,8 +180,10 @@ def _routing_key_problems(setting: Any) -> Iterator[Problem]:
             yield Problem(pointer.text(("routingKey", name)), f"routingKey.{name} is not supported: {_ROUTING}")
     text = setting.get("jsonPointer")
     names = pointer.parse(text) if isinstance(text, str) else None
-    if names is None or len(names) > LONGEST:
-        reason = f'routingKey.jsonPointer must be a JSON Pointer such as "/user/id", of at most {LONGEST} names'
+    if names is None or len(names) > MAX_POINTER_NAMES:
+        reason = (
+            f'routingKey.jsonPointer must be a JSON Pointer such as "/user/id", of at most {MAX_POINTER_NAMES} names'
+        )
         yield Problem("/routingKey/jsonPointer", reason)
     if not isinstance(setting.get("required"), bool):
         yield Problem("/routingKey/required", "routingKey.required must be true or false")

@@ -19,14 +19,14 @@ from headrace.config import Config, MiB
 from headrace.engine.assembly import Engine
 from headrace.engine.runtime import allocators, memory
 from headrace.engine.runtime.auto_tune import tune
+from headrace.engine.runtime.event_loop import StallWatchdog
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
-from headrace.engine.runtime.stalls import StallWatchdog
-from headrace.engine.subscriptions.subscription_index import Bounds
+from headrace.engine.subscriptions.subscription_index import SubscriptionLimits
 from headrace.engine.subscriptions.subscriptions import Subscriptions
 from headrace.engine.subscriptions.webhook import LocalTargets, Webhooks
 from headrace.engine.system_streams import System
-from headrace.engine.touch.live import LiveMetrics
+from headrace.engine.touch.report import LiveMetrics
 from headrace.errors import Unavailable
 from headrace.server.http.asgi import AsgiApplication, DispatcherApplication
 from headrace.server.http.auth import Authenticator, is_loopback, refuse_open_bind
@@ -108,11 +108,11 @@ class Server:
             clock=engine.clock,
             apply=engine.apply,
             webhook_timeout_s=engine.config.subscriptions.webhook_timeout_s,
-            bounds=Bounds(per_key=config.max_per_key, per_prefix=config.max_per_prefix),
+            limits=SubscriptionLimits(per_key=config.max_per_key, per_prefix=config.max_per_prefix),
             webhooks=Webhooks(local=LocalTargets(is_local or config.local_webhooks, config.local_webhooks)),
             keys=self._keys.living(),
         )
-        self._authenticator.on_change.append(opened.keep_keys)
+        self._authenticator.on_change.append(opened.set_valid_keys)
         return opened
 
     async def _serve(
@@ -132,9 +132,9 @@ class Server:
         gc.freeze()  # what is here now stays, so the collector need not look at it again
         listener = _listen(self._config.server.host, self._config.server.port)
         self._server = self._http_server(front, protocol, lambda: _end_waits(readiness, engine))
-        background = [self._enforce_timeouts(engine), monitor.watch(), self._announce(engine, readiness, ready)]
+        background = [self._enforce_timeouts(engine), self._announce(engine, readiness, ready)]
         if self._config.system.registry_log:
-            background.append(system.follow_keys(Path(self._config.storage.data_dir) / "keys.db"))
+            system.follow_keys(Path(self._config.storage.data_dir) / "keys.db")
         if (interval_s := self._config.system.metrics_interval_s) > 0:
             background.append(MetricsStream(system, metrics.collect, engine.clock).run(interval_s))
         if (interval_s := self._config.system.live_interval_s) > 0:
@@ -142,6 +142,7 @@ class Server:
         if self._certificate is not None:
             background.append(self._certificate.watch())
         tasks = [asyncio.create_task(coroutine) for coroutine in background]
+        monitor.start()
         watchdog.start()
         try:
             await self._server.serve(sockets=[listener])
@@ -149,6 +150,7 @@ class Server:
             watchdog.stop()
             for task in tasks:
                 task.cancel()
+            await monitor.stop()
 
     def build(self, engine: Engine, gates: Gates, resources: Sequence[Any]) -> tuple[AsgiApplication, type[Connection]]:
         """The two ways in: the ASGI application, and the connection that answers without it."""

@@ -15,9 +15,9 @@ from prometheus_client.registry import Collector
 
 from headrace.engine.assembly import Engine
 from headrace.engine.holdings import cache_usage, dropped_files
+from headrace.engine.runtime.event_loop import StallWatchdog
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
-from headrace.engine.runtime.stalls import StallWatchdog
 from headrace.engine.touch import report
 from headrace.engine.touch.touches import Touches
 
@@ -220,7 +220,7 @@ _LIVES = ("activated", "retired", "evicted", "denied")
 
 def touch_metrics(touches: Touches) -> Iterator[Metric]:
     """How things stand, and what has happened since the server began."""
-    modes = Counter(touching.mode for touching in touches.followed())
+    modes = Counter(stream_touches.mode for stream_touches in touches.followed())
     streams = GaugeMetricFamily(f"{_PREFIX}streams", "Streams that are followed, by touchMode", labels=["mode"])
     for mode, count in sorted(modes.items()):
         streams.add_metric([mode], count)

@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.format.companion.file_reader import FileCompanion
 from headrace.format.companion.layout import Companion, PartFile, PartName
-from headrace.format.companion.reader import FileCompanion
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import companion_key, file_name, parse_companion_key
 from headrace.format.parquet_file import ParquetSource
-from headrace.format.segment.decoded import DecodedCache
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, fetcher
 from headrace.storage.objects import ObjectMissing, Objects
 

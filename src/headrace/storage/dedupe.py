@@ -10,7 +10,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.format.body_compression import LEAST_BYTES, pack, unpack
-from headrace.storage.database import Connection
+from headrace.storage.table import IN_LIST, TableQueries, json_list
 
 
 class FirstEvent(NamedTuple):
@@ -20,11 +20,8 @@ class FirstEvent(NamedTuple):
     at_us: int
 
 
-class Dedupe:
+class Dedupe(TableQueries):
     """Reads and writes what event sources remember, through one connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def find(self, stream: int, keys: list[str]) -> dict[str, FirstEvent]:
         """The keys that are remembered, of those given."""
@@ -32,9 +29,8 @@ class Dedupe:
             sql = "SELECT seq, at_us FROM dedupe WHERE stream = ? AND key = ?"
             row: Any = self._connection.execute(sql, (stream, keys[0])).fetchone()
             return {} if row is None else {keys[0]: FirstEvent(*row)}
-        sql = "SELECT key, seq, at_us FROM dedupe WHERE stream = ? AND key IN (SELECT value FROM json_each(?))"
-        encoded_keys = msgspec.json.encode(keys).decode()
-        return {str(row[0]): FirstEvent(*row[1:]) for row in self._connection.execute(sql, (stream, encoded_keys))}
+        sql = f"SELECT key, seq, at_us FROM dedupe WHERE stream = ? AND key {IN_LIST}"
+        return {str(row[0]): FirstEvent(*row[1:]) for row in self._connection.execute(sql, (stream, json_list(keys)))}
 
     def save(self, rows: Iterable[tuple[int, str, int, int]]) -> None:
         """Remember keys as (stream, key, seq, time), in place of what was remembered of them."""
@@ -43,24 +39,23 @@ class Dedupe:
     def save_run(self, stream: int, keys: list[str], first_seq: int, at_us: int) -> None:
         """Remember the keys of events that follow each other; one statement for all, as each waits for the lock."""
         sql = "INSERT OR REPLACE INTO dedupe SELECT ?1, value, ?2 + key, ?3 FROM json_each(?4)"
-        self._connection.execute(sql, (stream, first_seq, at_us, msgspec.json.encode(keys).decode()))
+        self._connection.execute(sql, (stream, first_seq, at_us, json_list(keys)))
 
     def forget(self, stream: int, before_seq: int, before_us: int, limit: int) -> int:
         """Forget up to so many of the oldest keys, where they came before a number or a moment; answers how many."""
         sql = "SELECT key, seq, at_us FROM dedupe WHERE stream = ? ORDER BY seq LIMIT ?"
         oldest: list[Any] = self._connection.execute(sql, (stream, limit)).fetchall()
         gone = [(stream, key) for key, seq, at_us in oldest if seq < before_seq or at_us <= before_us]
-        self._connection.executemany("DELETE FROM dedupe WHERE stream = ? AND key = ?", gone)
+        self._delete_each("dedupe", "stream = ? AND key = ?", gone)
         return len(gone)
 
     def drop(self, stream: int, seqs: Iterable[int]) -> None:
         """Forget the keys of some events."""
-        sql = "DELETE FROM dedupe WHERE stream = ? AND seq IN (SELECT value FROM json_each(?))"
-        self._connection.execute(sql, (stream, msgspec.json.encode(list(seqs)).decode()))
+        self._delete("dedupe", f"stream = ? AND seq {IN_LIST}", stream, json_list(seqs))
 
     def count(self, stream: int) -> int:
         """How many keys are remembered."""
-        return int(self._connection.execute("SELECT count(*) FROM dedupe WHERE stream = ?", (stream,)).get)
+        return self._count("dedupe", "stream = ?", stream)
 
 
 _DIGESTED = "sha256:"
@@ -85,11 +80,8 @@ class _StoredAnswer(msgspec.Struct, array_like=True):
     body: bytes
 
 
-class Idempotency:
+class Idempotency(TableQueries):
     """Reads and writes answers through one connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def find(self, user_id: str, key: str) -> Answered | None:
         """What a user's request of this key was answered, if it is remembered."""
@@ -118,17 +110,14 @@ class Idempotency:
 
     def drop(self, user_id: str, keys: Iterable[str]) -> None:
         """Forget answers, by their stored keys."""
-        sql = "DELETE FROM idempotency WHERE user_id = ? AND key = ?"
-        self._connection.executemany(sql, [(user_id, key) for key in keys])
+        self._delete_each("idempotency", "user_id = ? AND key = ?", ((user_id, key) for key in keys))
 
     def forget(self, before_us: int, most: int, most_bytes: int, limit: int) -> int:
         """Forget up to so many of the oldest that are too old or beyond so many, or so many bytes; answers how many."""
         row: Any = self._connection.execute(_TOTAL).fetchone()
         if row[0] > most or (row[1] or 0) > most_bytes:
-            cut = self._connection.execute(_CUT, (most, most_bytes)).get
-            before_us = max(before_us, int(cut) + 1)
-        self._connection.execute(_FORGET, (before_us, limit))
-        return int(self._connection.changes())
+            before_us = max(before_us, int(self._value(_CUT, most, most_bytes)) + 1)
+        return self._delete("idempotency", _OLDEST, before_us, limit)
 
 
 # Of the lengths the index knows, so that no answer is read.
@@ -138,8 +127,7 @@ _CUT = """SELECT max(at_us) FROM (
     SELECT at_us, row_number() OVER newest AS number, sum(length(answer)) OVER newest AS bytes
     FROM idempotency INDEXED BY idempotency_age WINDOW newest AS (ORDER BY at_us DESC ROWS UNBOUNDED PRECEDING)
 ) WHERE number > ?1 OR bytes > ?2"""
-_FORGET = """DELETE FROM idempotency WHERE (user_id, key) IN (
-    SELECT user_id, key FROM idempotency WHERE at_us < ?1 ORDER BY at_us LIMIT ?2)"""
+_OLDEST = "(user_id, key) IN (SELECT user_id, key FROM idempotency WHERE at_us < ? ORDER BY at_us LIMIT ?)"
 
 
 def _pack_answer(answer: bytes) -> bytes:

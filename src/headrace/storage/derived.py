@@ -5,102 +5,84 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
-import msgspec
-
-from headrace import decoding
 from headrace.format.companion.layout import Companion
 from headrace.format.object_names import companion_key, state_key
-from headrace.format.state.layout import State
-from headrace.storage.database import Connection
+from headrace.format.state import State
+from headrace.storage.table import DocumentTable, TableQueries
 
-Kind = TypeVar("Kind")
+Entry = TypeVar("Entry", Companion, State)
 
 #: How many count and how many do not, and the last that came: changes whenever what is derived from a stream does.
 Stamp = tuple[int, int, int]
 
 
-class Derived(Generic[Kind]):
-    """Reads and writes the rows of one table through one connection."""
+class Derived(TableQueries, Generic[Entry]):
+    """Reads and writes the rows of one table: what was derived, counting or retired, each row with its document."""
 
-    table: ClassVar[str]
+    table: ClassVar[DocumentTable[Any]]
     order: ClassVar[str]
-    decoder: ClassVar[msgspec.json.Decoder[Any]]
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def listed(self, stream: int) -> list[Kind]:
+    def listed(self, stream: int) -> list[Entry]:
         """Those that count, in order."""
-        return self._found(stream, "retired = 0")
+        return self._all(self.table, f"WHERE stream = ? AND retired = 0 ORDER BY {self.order}", stream)
 
-    def every(self) -> list[Kind]:
+    def every(self) -> list[Entry]:
         """Those that count, of all streams."""
-        sql = f"SELECT document FROM {self.table} WHERE retired = 0"
-        return [self.decoder.decode(row[0]) for row in self._connection.execute(sql)]
+        return self._all(self.table, "WHERE retired = 0")
 
-    def retired(self, stream: int) -> list[Kind]:
+    def retired(self, stream: int) -> list[Entry]:
         """Those that count no more, and whose objects are still there."""
-        return self._found(stream, "retired = 1")
+        return self._all(self.table, f"WHERE stream = ? AND retired = 1 ORDER BY {self.order}", stream)
 
     def stamp(self, stream: int) -> Stamp:
         """What changes whenever those of a stream do."""
-        sql = f"SELECT count(*) - total(retired), total(retired), ifnull(max(id), 0) FROM {self.table} WHERE stream = ?"
-        row: Any = self._connection.execute(sql, (stream,)).fetchone()
+        sql = "SELECT count(*) - total(retired), total(retired), ifnull(max(id), 0)"
+        row: Any = self._connection.execute(f"{sql} FROM {self.table.name} WHERE stream = ?", (stream,)).fetchone()
         return int(row[0]), int(row[1]), int(row[2])
 
     def has(self, stream: int, name: str) -> bool:
-        """Whether one of this name is known, counting or not."""
-        sql = f"SELECT EXISTS (SELECT 1 FROM {self.table} WHERE stream = ? AND name = ?)"
-        return bool(self._connection.execute(sql, (stream, name)).get)
+        """Whether one of this name is listed, counting or not."""
+        return self._exists(self.table.name, "stream = ? AND name = ?", stream, name)
 
     def retire(self, stream: int, names: Iterable[str]) -> None:
         """Let some count no more; their objects stay until no manifest lists them."""
-        sql = f"UPDATE {self.table} SET retired = 1 WHERE stream = ? AND name = ?"
+        sql = f"UPDATE {self.table.name} SET retired = 1 WHERE stream = ? AND name = ?"
         self._connection.executemany(sql, [(stream, name) for name in names])
 
     def retire_all(self, stream: int) -> None:
         """The same for all of a stream."""
-        self._connection.execute(f"UPDATE {self.table} SET retired = 1 WHERE stream = ? AND retired = 0", (stream,))
+        self._update(self.table.name, {"retired": 1}, "stream = ? AND retired = 0", stream)
 
     def remove(self, stream: int, names: Iterable[str]) -> None:
         """Take some off the list."""
-        sql = f"DELETE FROM {self.table} WHERE stream = ? AND name = ?"
-        self._connection.executemany(sql, [(stream, name) for name in names])
+        self._delete_each(self.table.name, "stream = ? AND name = ?", ((stream, name) for name in names))
 
     def drop(self, stream: int) -> None:
         """Take all of a stream off the list."""
-        self._connection.execute(f"DELETE FROM {self.table} WHERE stream = ?", (stream,))
+        self._delete(self.table.name, "stream = ?", stream)
 
     def is_orphan(self, incarnation: str, name: str) -> bool:
-        """Whether a stream of ours lives that does not list this one, and nobody works on the stream."""
-        sql = f"""SELECT EXISTS (SELECT 1 FROM {self.table} AS t WHERE t.stream = s.id AND t.name = ?)
+        """Whether there is a stream of this incarnation that does not list this one, and nobody works on the stream."""
+        sql = f"""SELECT EXISTS (SELECT 1 FROM {self.table.name} AS t WHERE t.stream = s.id AND t.name = ?)
                       OR EXISTS (SELECT 1 FROM units WHERE stream = s.id AND outcome IS NULL)
                   FROM streams AS s WHERE s.incarnation = ? AND s.state != 2"""
-        row = self._connection.execute(sql, (name, incarnation)).fetchone()
-        return row is not None and not row[0]
-
-    def _found(self, stream: int, clause: str) -> list[Kind]:
-        sql = f"SELECT document FROM {self.table} WHERE stream = ? AND {clause} ORDER BY {self.order}"
-        return [self.decoder.decode(row[0]) for row in self._connection.execute(sql, (stream,))]
+        is_listed = self._value(sql, name, incarnation)
+        return is_listed is not None and not is_listed
 
 
 class Companions(Derived[Companion]):
     """Those that count are listed by their first entries; of those that begin together the newest comes last."""
 
-    table = "companions"
+    table = DocumentTable("companions", Companion, ("name", "first_seq", "count"), extra=("stream",))
     order = "first_seq, id"
-    decoder = decoding.make_decoder(Companion)
 
     def are_there(self) -> bool:
         """Whether any stream has one."""
-        return bool(self._connection.execute("SELECT EXISTS (SELECT 1 FROM companions)").get)
+        return self._exists("companions", "true")
 
     def add(self, stream: int, companion: Companion) -> None:
         """List a companion; once more is no more."""
-        document = msgspec.json.encode(companion).decode()
-        values = (stream, companion.name, companion.first_seq, companion.count, document)
-        sql = "INSERT OR IGNORE INTO companions (stream, name, first_seq, count, document) VALUES (?, ?, ?, ?, ?)"
-        self._connection.execute(sql, values)
+        self._write(self.table.insert_new, self.table, [companion], stream)
 
 
 def companion_object_keys(stream: str, incarnation: str, companions: Iterable[Companion]) -> Iterator[str]:
@@ -112,16 +94,12 @@ def companion_object_keys(stream: str, incarnation: str, companions: Iterable[Co
 class States(Derived[State]):
     """Those that count are listed by table and first event."""
 
-    table = "states"
+    table = DocumentTable("states", State, ("table", "name", "first_seq", "count"), extra=("stream",))
     order = '"table", first_seq, id'
-    decoder = decoding.make_decoder(State)
 
     def add(self, stream: int, state: State) -> None:
         """List a state."""
-        document = msgspec.json.encode(state).decode()
-        values = (stream, state.table, state.name, state.first_seq, state.count, document)
-        sql = 'INSERT INTO states (stream, "table", name, first_seq, count, document) VALUES (?, ?, ?, ?, ?, ?)'
-        self._connection.execute(sql, values)
+        self._insert(self.table, state, stream)
 
 
 def state_object_keys(stream: str, incarnation: str, states: Iterable[State]) -> Iterator[str]:

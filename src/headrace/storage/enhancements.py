@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from headrace import decoding
-from headrace.storage.database import Connection
+from headrace.storage.table import IN_LIST, DocumentTable, Table, TableQueries, json_list
 
 ChangeKind = Literal["add_fields", "add_converters"]
 Status = Literal["pending", "approved", "rejected", "applied", "auto_applied"]
@@ -42,74 +41,79 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return self.schema_version is not None
 
 
-class Enhancements:
-    """Reads and writes all of it through one connection."""
+class EnhancementSettings(NamedTuple):
+    """The settings of a type for an owner, as a JSON document; the owner is empty for the global schema."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    entity_type: str
+    user_id: str
+    document: str
+
+
+class _UndoneMigration(NamedTuple):
+    """A run whose observations do not count any more, and its fields as a JSON list."""
+
+    entity_type: str
+    run_id: str
+    fields: str
+
+
+_SETTINGS = Table("enhancement_settings", EnhancementSettings)
+_UNDONE = Table("undone_migrations", _UndoneMigration)
+_RECOMMENDATIONS = DocumentTable(
+    "recommendations", Recommendation, ("entity_type", "user_id", "field", "change", "status")
+)
+
+
+class Enhancements(TableQueries):
+    """Reads and writes all of it through one connection."""
 
     # -- settings
 
     def settings(self, entity_type: str, user_id: str) -> str | None:
         """The document of the settings of a type, for an owner."""
         sql = "SELECT document FROM enhancement_settings WHERE entity_type = ? AND user_id = ?"
-        row = self._connection.execute(sql, (entity_type, user_id)).fetchone()
-        return None if row is None else str(row[0])
+        document: str | None = self._value(sql, entity_type, user_id)
+        return document
 
-    def every_setting(self) -> list[tuple[str, str, str]]:
-        """All settings: the type, the owner, the document."""
-        sql = "SELECT entity_type, user_id, document FROM enhancement_settings ORDER BY entity_type, user_id"
-        return [
-            (str(entity_type), str(user), str(document))
-            for entity_type, user, document in self._connection.execute(sql)
-        ]
+    def every_setting(self) -> list[EnhancementSettings]:
+        """The settings of all types and owners."""
+        return self._all(_SETTINGS, "ORDER BY entity_type, user_id")
 
     def set(self, entity_type: str, user_id: str, document: str) -> None:
         """Replace the settings of an owner."""
-        self._connection.execute(
-            "INSERT OR REPLACE INTO enhancement_settings VALUES (?, ?, ?)", (entity_type, user_id, document)
-        )
+        self._replace(_SETTINGS, [EnhancementSettings(entity_type, user_id, document)])
 
     # -- recommendations
 
     def recommendations(self, entity_type: str, user_id: str) -> list[Recommendation]:
         """What was recommended to an owner, by field."""
-        sql = "SELECT document FROM recommendations WHERE entity_type = ? AND user_id = ? ORDER BY field, change"
-        rows = self._connection.execute(sql, (entity_type, user_id))
-        return [decoding.decode(str(row[0]), Recommendation) for row in rows]
+        clause = "WHERE entity_type = ? AND user_id = ? ORDER BY field, change"
+        return self._all(_RECOMMENDATIONS, clause, entity_type, user_id)
 
     def recommend(self, recommendations: Iterable[Recommendation]) -> None:
         """Keep recommendations, in the place of earlier ones."""
-        rows = [
-            (row.entity_type, row.user_id, row.field, row.change, row.status, msgspec.json.encode(row).decode())
-            for row in recommendations
-        ]
-        self._connection.executemany("INSERT OR REPLACE INTO recommendations VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self._replace(_RECOMMENDATIONS, recommendations)
 
     # -- migrations that were undone
 
     def undone(self, entity_type: str) -> dict[str, tuple[str, ...]]:
         """The runs that do not count any more, and the fields that they were about."""
-        sql = "SELECT run_id, fields FROM undone_migrations WHERE entity_type = ? ORDER BY run_id"
-        rows = self._connection.execute(sql, (entity_type,))
-        return {str(run): tuple(msgspec.json.decode(str(fields))) for run, fields in rows}
+        rows = self._all(_UNDONE, "WHERE entity_type = ? ORDER BY run_id", entity_type)
+        return {row.run_id: tuple(msgspec.json.decode(row.fields)) for row in rows}
 
     def undo(self, entity_type: str, run_id: str, fields: Iterable[str]) -> None:
         """Let a run count no more."""
-        values = (entity_type, run_id, msgspec.json.encode(list(fields)).decode())
-        self._connection.execute("INSERT OR REPLACE INTO undone_migrations VALUES (?, ?, ?)", values)
+        self._replace(_UNDONE, [_UndoneMigration(entity_type, run_id, json_list(fields))])
 
     # -- who asks about fragments
 
     def read_types(self) -> list[str]:
         """The types whose fragments somebody has asked about."""
-        rows = self._connection.execute("SELECT entity_type FROM fragment_readers ORDER BY entity_type")
-        return [str(row[0]) for row in rows]
+        return self._texts("SELECT entity_type FROM fragment_readers ORDER BY entity_type")
 
     def is_read(self, entity_type: str) -> bool:
         """Whether somebody has asked about the fragments of a type."""
-        sql = "SELECT 1 FROM fragment_readers WHERE entity_type = ?"
-        return self._connection.execute(sql, (entity_type,)).fetchone() is not None
+        return self._exists("fragment_readers", "entity_type = ?", entity_type)
 
     def note_reader(self, entity_type: str) -> None:
         """Somebody asks about the fragments of a type."""
@@ -118,7 +122,7 @@ class Enhancements:
     def clear(self) -> None:
         """Forget what a recovery brings again."""
         for table in ("enhancement_settings", "recommendations", "undone_migrations"):
-            self._connection.execute(f"DELETE FROM {table}")
+            self._delete(table, "true")
 
 
 Job = Literal["enhance", "migrate"]
@@ -158,44 +162,38 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: dict[str, Any] = {}
 
 
-class EnhancementRuns:
+_RUNS = DocumentTable("enhancement_runs", Run, ("id", "entity_type", "user_id", "state", "begun_us", "ended_us"))
+
+
+class EnhancementRuns(TableQueries):
     """Reads and writes runs through one connection."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
     def find(self, id: str) -> Run | None:
-        """One run."""
-        return next(iter(self._many("WHERE id = ?", id)), None)
+        """The run with this id."""
+        return self._first(_RUNS, "WHERE id = ?", id)
 
     def of_type(self, entity_type: str, job: Job, users: Collection[str], limit: int) -> list[Run]:
         """The runs of a type that concern some owners, the newest first."""
-        where = "WHERE entity_type = ? AND user_id IN (SELECT value FROM json_each(?)) AND document ->> 'job' = ?"
-        users_ = msgspec.json.encode(list(users)).decode()
-        return self._many(f"{where} ORDER BY begun_us DESC, id LIMIT ?", entity_type, users_, job, limit)
+        clause = f"WHERE entity_type = ? AND user_id {IN_LIST} AND document ->> 'job' = ?"
+        clause += " ORDER BY begun_us DESC, id LIMIT ?"
+        return self._all(_RUNS, clause, entity_type, json_list(users), job, limit)
 
     def open(self) -> list[Run]:
         """What has not come to an end, the oldest first."""
-        return self._many("WHERE ended_us IS NULL ORDER BY begun_us, id")
+        return self._all(_RUNS, "WHERE ended_us IS NULL ORDER BY begun_us, id")
 
     def save(self, run: Run) -> None:
         """Keep a run as it is now."""
-        values = (run.id, run.entity_type, run.user_id, run.state, run.begun_us, run.ended_us)
-        document = msgspec.json.encode(run).decode()
-        self._connection.execute(
-            "INSERT OR REPLACE INTO enhancement_runs VALUES (?, ?, ?, ?, ?, ?, ?)", (*values, document)
-        )
+        self._replace(_RUNS, [run])
 
     def has_ended_before(self, before_us: int) -> bool:
         """Whether there is anything to forget."""
-        sql = "SELECT 1 FROM enhancement_runs WHERE ended_us < ? AND document ->> 'job' = 'enhance' LIMIT 1"
-        return self._connection.execute(sql, (before_us,)).fetchone() is not None
+        return self._exists("enhancement_runs", _ENDED, before_us)
 
     def purge(self, before_us: int) -> None:
         """Forget looks for candidates that ended before a moment; migrations stay, as they can be undone."""
-        sql = "DELETE FROM enhancement_runs WHERE ended_us < ? AND document ->> 'job' = 'enhance'"
-        self._connection.execute(sql, (before_us,))
+        self._delete("enhancement_runs", _ENDED, before_us)
 
-    def _many(self, clause: str, *values: Any) -> list[Run]:
-        rows = self._connection.execute(f"SELECT document FROM enhancement_runs {clause}", values)
-        return [decoding.decode(str(row[0]), Run) for row in rows]
+
+#: Looks for candidates that ended before a moment.
+_ENDED = "ended_us < ? AND document ->> 'job' = 'enhance'"

@@ -2,10 +2,14 @@
 
 A cache has one directory. The name of a file begins with the SHA-256 of the object that it was made from, so files
 outlive a restart. Files in use are not removed, so the disk may hold more than the limit by what is in use right now.
+Where the disk is full, everything else of a cache is removed and the object is fetched once more.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import logging
 import resource
 import secrets
 import threading
@@ -16,9 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from headrace.storage.download import check, download, log_dropped
-from headrace.storage.files import make_directories
+from headrace.errors import CorruptData, Unavailable
+from headrace.storage.files import make_directories, open_private
 from headrace.storage.objects import Objects
+
+log = logging.getLogger("headrace.cache")
 
 _PARTIAL = ".part"
 
@@ -133,7 +139,7 @@ class FileCache:
             self.bytes -= file.size
             file.size, file.verified = 0, False
             self.dropped += 1
-        log_dropped(file.path, name)
+        log.warning("%s, which caches %s, is damaged: it was dropped and is made anew", file.path, name)
 
     def adopt(self, path: Path, sha256: str, size: int) -> None:
         """Take over a file that lies on the same file system, and that is known to be right."""
@@ -247,7 +253,7 @@ def fetcher(objects: Objects, key: str, size: int, sha256: str, make_room: Calla
 
     def make(path: Path) -> str:
         download(objects, key, size, path, make_room)
-        check(path, key, sha256)
+        verify_copy(path, key, sha256)
         return ""
 
     return make
@@ -344,3 +350,29 @@ def most_open_files(wanted: int, divisor: int = 16) -> int:
     """As many as are wanted, or a small part of those that the system lets this process open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if files == resource.RLIM_INFINITY else min(wanted, files // divisor)
+
+
+def download(objects: Objects, key: str, size: int, path: Path, make_room: Callable[[], None]) -> None:
+    """Write an object of this size to a file; where the disk is full, room is made once."""
+    try:
+        _write(objects, key, size, path)
+    except OSError as reason:
+        if reason.errno != errno.ENOSPC:
+            raise Unavailable(f"{key} could not be kept: {reason.strerror}", reason="storage") from reason
+        make_room()
+        try:
+            _write(objects, key, size, path)
+        except OSError as again:
+            raise Unavailable(f"the disk is full; {key} could not be fetched", reason="disk_full") from again
+
+
+def verify_copy(path: Path, key: str, sha256: str) -> None:
+    """Raise CorruptData where a file is not the object that was written."""
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            raise CorruptData(f"{key} is not what was written: its checksum differs", object=key, check="checksum")
+
+
+def _write(objects: Objects, key: str, size: int, path: Path) -> None:
+    with open(path, "wb", opener=open_private) as file:
+        objects.download(key, size, file)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.storage.database import Connection
+from headrace.storage.table import TableQueries
 
 
-class Notes:
+class Notes(TableQueries):
     """Reads and writes notes through one connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def add(self, documents: Iterable[str]) -> None:
         """Keep notes, in this order."""
@@ -24,4 +21,4 @@ class Notes:
 
     def remove(self, through: int) -> None:
         """Drop notes up to a number."""
-        self._connection.execute("DELETE FROM notes WHERE id <= ?", (through,))
+        self._delete("notes", "id <= ?", through)

@@ -7,23 +7,8 @@ from typing import Any, NamedTuple
 
 from headrace.format.manifest import Segment
 from headrace.format.object_names import segment_key
-from headrace.storage.database import Connection
+from headrace.storage.table import Table, TableQueries
 from headrace.types import MAX_AHEAD_US
-
-_FIELDS = (
-    "first_seq",
-    "count",
-    "name",
-    "bytes",
-    "payload_bytes",
-    "before_bytes",
-    "total_bytes",
-    "min_us",
-    "max_us",
-    "sha256",
-)
-_SELECT = f"SELECT streams.name, incarnation, {', '.join(f'segments.{name}' for name in _FIELDS)}"
-_SELECT += " FROM segments JOIN streams ON id = stream WHERE stream = ?1"
 
 
 class Placed(NamedTuple):
@@ -62,33 +47,60 @@ class DeletedStream(NamedTuple):
     name: str
 
 
-class Published:
-    """Reads and writes what is known of published objects through one connection."""
+class SegmentSpan(NamedTuple):
+    """Segments that hold entries of a range: how many, where the first begins, and where the last ends."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    segments: int
+    first: int
+    end: int
+
+
+class ContainedSegments(NamedTuple):
+    """Segments whose entries all lie in a range: how many, and when the last of these entries was appended."""
+
+    segments: int
+    last_us: int | None
+
+
+class _JoinedSegments(Table[Placed]):
+    """Segments with the keys of their objects, of which a stream's name and incarnation are parts."""
+
+    def __init__(self) -> None:
+        super().__init__("segments", Placed)
+        columns = ", ".join(f"segments.{field}" for field in Segment.__struct_fields__)
+        self.select = f"SELECT streams.name, incarnation, {columns} FROM segments JOIN streams ON id = stream"
+
+    def to_row(self, record: Any) -> Placed:
+        """The segment of a record, and its key."""
+        stream, incarnation, *values = record
+        segment = Segment(*values)
+        return Placed(segment_key(stream, incarnation, segment.name), segment)
+
+
+_SEGMENTS = Table("segments", Segment, extra=("stream",))
+_JOINED = _JoinedSegments()
+_GRAVES = Table("graves", DeletedStream)
+
+
+class Published(TableQueries):
+    """Reads and writes what is known of published objects through one connection."""
 
     def holding(self, stream: int, seq: int) -> Placed | None:
         """The segment that holds an entry."""
-        placed = self._one(
-            f"{_SELECT} AND segments.first_seq <= ? ORDER BY segments.first_seq DESC LIMIT 1", stream, seq
-        )
+        placed = self._first(_JOINED, _HOLDING, stream, seq)
         return placed if placed is not None and seq < placed.segment.end_seq else None
 
     def following(self, stream: int, start: int, end: int, limit: int = -1) -> list[Placed]:
         """The segments that hold entries of [start, end), in order."""
-        sql = f"{_SELECT} AND segments.first_seq >= ifnull((SELECT max(first_seq) FROM segments WHERE stream = ?1"
-        sql += " AND first_seq <= ?2), ?2) AND segments.first_seq + count > ?2 AND segments.first_seq < ?3"
-        sql += " ORDER BY segments.first_seq LIMIT ?4"
-        return [_to_placed(row) for row in self._connection.execute(sql, (stream, start, end, limit))]
+        return self._all(_JOINED, _FOLLOWING, stream, start, end, limit)
 
     def last(self, stream: int) -> Placed | None:
         """The newest segment."""
-        return self._one(f"{_SELECT} ORDER BY segments.first_seq DESC LIMIT 1", stream)
+        return self._first(_JOINED, "WHERE stream = ? ORDER BY segments.first_seq DESC LIMIT 1", stream)
 
     def until(self, stream: int) -> int:
         """The sequence number before which the own entries of a stream are published."""
-        return int(self._connection.execute("SELECT published_seq FROM streams WHERE id = ?", (stream,)).get)
+        return int(self._value("SELECT published_seq FROM streams WHERE id = ?", stream))
 
     def held(self, stream: int) -> StoredTotals:
         """Sums over the segments of a stream."""
@@ -97,32 +109,32 @@ class Published:
 
     def checksums(self, stream: int) -> list[str]:
         """The checksum of every segment of a stream."""
-        sql = "SELECT sha256 FROM segments WHERE stream = ?"
-        return [str(row[0]) for row in self._connection.execute(sql, (stream,))]
+        return self._texts("SELECT sha256 FROM segments WHERE stream = ?", stream)
 
     def every_checksum(self) -> set[str]:
         """The checksum of every segment of any stream."""
-        return {str(row[0]) for row in self._connection.execute("SELECT sha256 FROM segments")}
+        return set(self._texts("SELECT sha256 FROM segments"))
 
     def first_from(self, stream: int, us: int) -> Placed | None:
         """The first segment whose last entry was appended at or after a moment."""
-        return self._one(f"{_SELECT} AND max_us >= ? ORDER BY segments.first_seq LIMIT 1", stream, us)
+        return self._first(_JOINED, "WHERE stream = ? AND max_us >= ? ORDER BY segments.first_seq LIMIT 1", stream, us)
 
     def add(self, stream: int, segment: Segment) -> None:
         """List a segment, in place of those it repeats."""
-        sql = "DELETE FROM segments WHERE stream = ? AND first_seq >= ? AND first_seq < ?"
-        self._connection.execute(sql, (stream, segment.first_seq, segment.end_seq))
-        values = (stream, *(getattr(segment, name) for name in _FIELDS))
-        self._connection.execute(f"INSERT INTO segments VALUES ({', '.join('?' * len(values))})", values)
+        condition = "stream = ? AND first_seq >= ? AND first_seq < ?"
+        self._delete("segments", condition, stream, segment.first_seq, segment.end_seq)
+        self._insert(_SEGMENTS, segment, stream)
 
     def remove(self, stream: int, segments: Iterable[Segment]) -> None:
         """Take segments off the list."""
-        sql = "DELETE FROM segments WHERE stream = ? AND first_seq = ?"
-        self._connection.executemany(sql, [(stream, segment.first_seq) for segment in segments])
+        keys = ((stream, segment.first_seq) for segment in segments)
+        self._delete_each("segments", "stream = ? AND first_seq = ?", keys)
 
     def first_beyond(self, stream: int, size: int) -> Placed | None:
         """The first segment that ends after so many payload bytes of the stream."""
-        return self._one(f"{_SELECT} AND total_bytes > ? ORDER BY segments.first_seq LIMIT 1", stream, size)
+        return self._first(
+            _JOINED, "WHERE stream = ? AND total_bytes > ? ORDER BY segments.first_seq LIMIT 1", stream, size
+        )
 
     def mark(self, stream: int, now_us: int) -> None:
         """The manifest of a stream no longer tells the truth."""
@@ -130,8 +142,8 @@ class Published:
 
     def unmark(self, stream: int, now_us: int) -> None:
         """The manifest tells the truth again."""
-        sql = "DELETE FROM unpublished WHERE stream = ? AND (since_us <= ? OR since_us > ?)"
-        self._connection.execute(sql, (stream, now_us, now_us + MAX_AHEAD_US))
+        condition = "stream = ? AND (since_us <= ? OR since_us > ?)"
+        self._delete("unpublished", condition, stream, now_us, now_us + MAX_AHEAD_US)
 
     def marked(self, until_us: int, now_us: int, limit: int) -> list[int]:
         """Streams whose manifest has not told the truth since before a moment, the longest first.
@@ -160,22 +172,21 @@ class Published:
 
     def leftovers(self, until_us: int, limit: int) -> list[str]:
         """Objects that have been left over since before a moment."""
-        sql = "SELECT key FROM leftovers WHERE since_us <= ? LIMIT ?"
-        return [str(row[0]) for row in self._connection.execute(sql, (until_us, limit))]
+        return self._texts("SELECT key FROM leftovers WHERE since_us <= ? LIMIT ?", until_us, limit)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Objects that are gone."""
-        self._connection.executemany("DELETE FROM leftovers WHERE key = ?", [(key,) for key in keys])
+        self._delete_each("leftovers", "key = ?", ((key,) for key in keys))
 
     def is_orphan(self, incarnation: str, name: str) -> bool:
         """Whether a stream of ours lives that does not list a segment of this name."""
         sql = "SELECT EXISTS (SELECT 1 FROM segments WHERE stream = id AND segments.name = ?) FROM streams"
-        row = self._connection.execute(f"{sql} WHERE incarnation = ? AND state != 2", (name, incarnation)).fetchone()
-        return row is not None and not row[0]
+        is_listed = self._value(f"{sql} WHERE incarnation = ? AND state != 2", name, incarnation)
+        return is_listed is not None and not is_listed
 
     def mark_deleted(self, deleted_stream: DeletedStream) -> None:
         """Note a deleted stream, so that all its objects are removed."""
-        self._connection.execute("INSERT OR IGNORE INTO graves VALUES (?, ?)", deleted_stream)
+        self._write(_GRAVES.insert_new, _GRAVES, [deleted_stream])
 
     def mark_stream_deleted(self, stream: int) -> None:
         """Note a stream that is being deleted, if it may have objects."""
@@ -184,17 +195,31 @@ class Published:
 
     def deleted_streams(self, limit: int) -> list[DeletedStream]:
         """Streams whose objects have to go."""
-        sql = "SELECT incarnation, name FROM graves LIMIT ?"
-        return [DeletedStream(*row) for row in self._connection.execute(sql, (limit,))]
+        return self._all(_GRAVES, "LIMIT ?", limit)
 
     def unmark_deleted(self, deleted_stream: DeletedStream) -> None:
         """Forget a deleted stream, of which no object is left."""
-        self._connection.execute("DELETE FROM graves WHERE incarnation = ?", (deleted_stream.incarnation,))
+        self._delete("graves", "incarnation = ?", deleted_stream.incarnation)
 
-    def _one(self, sql: str, *values: object) -> Placed | None:
-        row = self._connection.execute(sql, values).fetchone()
-        return None if row is None else _to_placed(row)
+    def touched(self, stream: int, first: int, end: int) -> SegmentSpan:
+        """The own segments of a stream that hold entries of [first, end)."""
+        row: Any = self._connection.execute(_TOUCHED, (stream, first, end)).fetchone()
+        return SegmentSpan(0, first, end) if not row[0] else SegmentSpan(*row)
 
+    def within(self, stream: int, first: int, end: int) -> ContainedSegments:
+        """The own segments of a stream that lie in [first, end) as a whole."""
+        row: Any = self._connection.execute(_WITHIN, (stream, first, end)).fetchone()
+        return ContainedSegments(*row)
+
+    def newest_companion(self) -> int:
+        """The number of the companion, of any stream, that came last."""
+        return int(self._value("SELECT ifnull(max(id), 0) FROM companions"))
+
+
+_HOLDING = "WHERE stream = ? AND segments.first_seq <= ? ORDER BY segments.first_seq DESC LIMIT 1"
+_FOLLOWING = """WHERE stream = ?1
+    AND segments.first_seq >= ifnull((SELECT max(first_seq) FROM segments WHERE stream = ?1 AND first_seq <= ?2), ?2)
+    AND segments.first_seq + count > ?2 AND segments.first_seq < ?3 ORDER BY segments.first_seq LIMIT ?4"""
 
 # The first row of a stream and its newest: the index leads there without reading the others. Entries that were imported
 # with times of their own have not waited since then.
@@ -229,49 +254,6 @@ SELECT count(g.stream), ifnull(sum(g.bytes), 0), s.generation, s.manifest_bytes,
        ifnull((SELECT at_us FROM registries AS r WHERE r.stream = s.id AND r.revision = s.revision), 0)
 FROM streams AS s LEFT JOIN segments AS g ON g.stream = s.id WHERE s.id = ? GROUP BY s.id
 """
-
-
-def _to_placed(row: Any) -> Placed:
-    name, incarnation, *values = row
-    segment = Segment(**dict(zip(_FIELDS, values, strict=True)))
-    return Placed(segment_key(name, incarnation, segment.name), segment)
-
-
-class SegmentSpan(NamedTuple):
-    """Segments that hold entries of a range: how many, where the first begins, and where the last ends."""
-
-    segments: int
-    first: int
-    end: int
-
-
-class ContainedSegments(NamedTuple):
-    """Segments whose entries all lie in a range: how many, and when the last of these entries was appended."""
-
-    segments: int
-    last_us: int | None
-
-
-class SegmentCounts:
-    """Counts through one connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def touched(self, stream: int, first: int, end: int) -> SegmentSpan:
-        """The own segments of a stream that hold entries of [first, end)."""
-        row: Any = self._connection.execute(_TOUCHED, (stream, first, end)).fetchone()
-        return SegmentSpan(0, first, end) if not row[0] else SegmentSpan(*row)
-
-    def within(self, stream: int, first: int, end: int) -> ContainedSegments:
-        """The own segments of a stream that lie in [first, end) as a whole."""
-        row: Any = self._connection.execute(_WITHIN, (stream, first, end)).fetchone()
-        return ContainedSegments(*row)
-
-    def newest_companion(self) -> int:
-        """The number of the companion, of any stream, that came last."""
-        return int(self._connection.execute("SELECT ifnull(max(id), 0) FROM companions").get)
-
 
 _TOUCHED = """
 SELECT count(*), min(first_seq), max(first_seq + count) FROM segments

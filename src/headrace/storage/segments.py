@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import Segment
-from headrace.format.segment.decoded import DecodedCache
-from headrace.format.segment.mask import Mask
+from headrace.format.segment.columns import Mask
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, fetcher
 from headrace.storage.objects import ObjectMissing, Objects

@@ -28,10 +28,9 @@ import xxhash
 
 from headrace.errors import CorruptData, Unavailable
 from headrace.format.object_names import state_key
-from headrace.format.state.layout import State
-from headrace.format.state.reader import StateReader
-from headrace.storage.download import check, download
-from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles
+from headrace.format.state import State
+from headrace.format.state_file import StateReader
+from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, download, verify_copy
 from headrace.storage.files import create_private
 from headrace.storage.objects import Objects
 
@@ -151,7 +150,7 @@ class StateFiles:
         with self.scratch() as directory:
             path = directory / "state.parquet"
             download(self._objects, key, state.bytes, path, self._files.make_room)
-            check(path, key, state.sha256)
+            verify_copy(path, key, state.sha256)
             yield StateReader(path, key)
 
     @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace import decoding
-from headrace.storage.database import Connection
+from headrace.storage.table import IN_LIST, TableQueries
 from headrace.types import NEVER_US
 
 LIVE, SOFT_DELETED, DELETED = 0, 1, 2
@@ -59,7 +59,7 @@ _SELECT_UNLOGGED = f"SELECT {', '.join(_COLUMNS)}, NULL FROM streams"
 _BY_NAME, _BY_ID = f"{_SELECT} WHERE name = ?", f"{_SELECT} WHERE id = ?"
 _BY_NAME_UNLOGGED = f"{_SELECT_UNLOGGED} WHERE name = ?"
 # As one value: a step for each row would let go of the interpreter's lock as often.
-_AMONG = "FROM streams WHERE name IN (SELECT value FROM json_each(?))"
+_AMONG = f"FROM streams WHERE name {IN_LIST}"
 _NAMED = f"SELECT json_group_array(json_array(json_array({', '.join(_COLUMNS)}), json(({_NEWEST})))) {_AMONG}"
 _NAMED_UNLOGGED = f"SELECT json_group_array(json_array(json_array({', '.join(_COLUMNS)}), NULL)) {_AMONG}"
 _BY_LIFE = f"{_SELECT} WHERE incarnation = ? AND state != {DELETED}"
@@ -77,11 +77,8 @@ _INSERT = f"INSERT INTO streams ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' *
 _NUMBER = "UPDATE meta SET value = value + 1 WHERE name = 'last_stream' RETURNING value"
 
 
-class Streams:
+class Streams(TableQueries):
     """Reads and writes stream rows through one connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def by_name(self, name: str, *, logged: bool = True) -> StreamRow | None:
         """The row of this name, whatever its state; ``logged`` unless it is known to have nothing in the log."""
@@ -99,10 +96,10 @@ class Streams:
 
     def page(self, *, prefix: str, after: str, now_us: int, limit: int) -> list[StreamRow]:
         """Live streams in name order, strictly after a name."""
-        beyond = prefix + "\U0010ffff" * 4 if prefix else None
+        end = beyond(prefix) if prefix else None
         clause = "WHERE name > ? AND name >= ? AND (? IS NULL OR name < ?) AND state = 0"
         clause += " AND (deadline_us IS NULL OR deadline_us > ? OR ttl_s IS NOT NULL) ORDER BY name LIMIT ?"
-        return self._many(clause, after, prefix, beyond, beyond, now_us, limit)
+        return self._many(clause, after, prefix, end, end, now_us, limit)
 
     def due(self, now_us: int, limit: int) -> list[StreamRow]:
         """Live streams whose stored deadline has passed."""
@@ -129,8 +126,7 @@ class Streams:
 
     def has_published(self) -> bool:
         """Whether any stream that is not deleted has a manifest in the object store."""
-        sql = "SELECT EXISTS (SELECT 1 FROM streams WHERE generation > 0 AND state != 2)"
-        return bool(self._connection.execute(sql).get)
+        return self._exists("streams", "generation > 0 AND state != 2")
 
     def insert(self, row: StreamRow) -> int:
         """Store a new stream and answer its id, which no other has had."""
@@ -140,12 +136,11 @@ class Streams:
 
     def update(self, stream: int, **values: object) -> None:
         """Change some columns of a stream."""
-        assignments = ", ".join(f"{column} = ?" for column in values)
-        self._connection.execute(f"UPDATE streams SET {assignments} WHERE id = ?", (*values.values(), stream))
+        self._update("streams", values, "id = ?", stream)
 
     def remove(self, stream: int) -> None:
         """Forget a stream's row; its entries become garbage."""
-        self._connection.execute("DELETE FROM streams WHERE id = ?", (stream,))
+        self._delete("streams", "id = ?", stream)
         self.discard(stream)
 
     def discard(self, stream: int) -> None:
@@ -154,10 +149,8 @@ class Streams:
 
     def drop_tombstones(self, deleted_before_us: int, limit: int) -> int:
         """Forget streams that were deleted long ago; their deadline says when."""
-        sql = "DELETE FROM streams WHERE id IN (SELECT id FROM streams"
-        sql += " WHERE deadline_us IS NOT NULL AND deadline_us <= ? AND state = 2 LIMIT ?)"
-        self._connection.execute(sql, (deleted_before_us, limit))
-        return int(self._connection.changes())
+        due = "SELECT id FROM streams WHERE deadline_us IS NOT NULL AND deadline_us <= ? AND state = 2 LIMIT ?"
+        return self._delete("streams", f"id IN ({due})", deleted_before_us, limit)
 
     def producer(self, stream: int, producer: str) -> tuple[int, int] | None:
         """The epoch and last sequence number of a producer."""
@@ -176,8 +169,8 @@ class Streams:
 
     def meta(self, name: str, default: int = 0) -> int:
         """A stored number."""
-        row = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return default if row is None else int(row[0])
+        number = self._value("SELECT value FROM meta WHERE name = ?", name)
+        return default if number is None else int(number)
 
     def set_meta(self, name: str, value: int) -> None:
         """Store a number."""
@@ -186,29 +179,28 @@ class Streams:
     def purge(self, rows: int) -> int:
         """Remove up to so many rows of deleted streams; answers how many went, each stream counted as one more."""
         gone = 0
-        sql = "DELETE FROM wal WHERE id IN (SELECT id FROM wal WHERE stream = ? LIMIT ?)"
         while gone < rows:
-            garbage = self._connection.execute("SELECT stream FROM garbage LIMIT 1").fetchone()
-            if garbage is None:
+            stream = self._value("SELECT stream FROM garbage LIMIT 1")
+            if stream is None:
                 break
             room = rows - gone
-            self._connection.execute(sql, (garbage[0], room))
-            removed = int(self._connection.changes())
+            removed = self._delete("wal", "id IN (SELECT id FROM wal WHERE stream = ? LIMIT ?)", stream, room)
             if removed < room:
-                for table in (*_DEPENDENT, "garbage"):
-                    self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (garbage[0],))
+                self._clear(stream, (*_DEPENDENT, "garbage"))
             gone += removed + 1
         return gone
 
     def empty(self, stream: int) -> None:
         """Forget everything about a stream except its row, at once."""
-        for table in ("wal", *_DEPENDENT):
-            self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
+        self._clear(stream, ("wal", *_DEPENDENT))
 
     def forget_entities(self, stream: int) -> None:
         """Forget what observations said, so that they can be read again."""
-        for table in _ENTITIES:
-            self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
+        self._clear(stream, _ENTITIES)
+
+    def _clear(self, stream: int, tables: Iterable[str]) -> None:
+        for table in tables:
+            self._delete(table, "stream = ?", stream)
 
     def _one(self, sql: str, value: object) -> StreamRow | None:
         row: Any = self._connection.execute(sql, (value,)).fetchone()
@@ -217,6 +209,11 @@ class Streams:
     def _many(self, clause: str, *values: object) -> list[StreamRow]:
         rows: list[Any] = self._connection.execute(f"{_SELECT} {clause}", values).fetchall()
         return [_stream(row) for row in rows]
+
+
+def beyond(prefix: str) -> str:
+    """A text after all names that begin so."""
+    return prefix + "\U0010ffff" * 4
 
 
 def _stream(row: Any) -> StreamRow:

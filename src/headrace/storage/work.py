@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
-from headrace.storage.database import Connection
+from headrace.storage.table import Table, TableQueries
 
 
 class DueRow(msgspec.Struct, frozen=True):
@@ -83,11 +82,14 @@ class FailureRow(msgspec.Struct, frozen=True):
         return self.first_seq + self.count
 
 
-class Work:
-    """Reads and writes work through one connection."""
+_DUE = Table("due", DueRow)
+_LEASES = Table("leases", LeaseRow)
+_UNITS = Table("units", UnitRow)
+_FAILURES = Table("failures", FailureRow)
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+
+class Work(TableQueries):
+    """Reads and writes work through one connection."""
 
     def mark(self, stream: int, now_us: int, *, run: bool = False) -> None:
         """Companions of a stream with a registry may lag from now on; ``run``: whatever there is to do is wanted."""
@@ -103,70 +105,63 @@ class Work:
 
     def unmark(self, stream: int, mark: int) -> None:
         """There is nothing to do for a stream, unless it was marked since."""
-        self._connection.execute("DELETE FROM due WHERE stream = ? AND mark = ?", (stream, mark))
+        self._delete("due", "stream = ? AND mark = ?", stream, mark)
 
     def served(self, stream: int, now_us: int) -> None:
         """A stream has had its turn, and others come first."""
-        self._connection.execute("UPDATE due SET since_us = ? WHERE stream = ?", (now_us, stream))
+        self._update("due", {"since_us": now_us}, "stream = ?", stream)
 
     def due(self, limit: int, after: tuple[int, int] = (-1, 0)) -> list[DueRow]:
         """Streams that may have something to do, the longest first, after one such (since_us, stream)."""
-        sql = "SELECT stream, since_us, mark, run FROM due WHERE (since_us, stream) > (?, ?)"
-        sql += " ORDER BY since_us, stream LIMIT ?"
-        return [DueRow(*row) for row in self._connection.execute(sql, (*after, limit))]
+        clause = "WHERE (since_us, stream) > (?, ?) ORDER BY since_us, stream LIMIT ?"
+        return self._all(_DUE, clause, *after, limit)
 
     def count_due(self) -> int:
         """How many streams are marked."""
-        return int(self._connection.execute("SELECT count(*) FROM due").get)
+        return self._count("due")
 
     def is_due(self, stream: int) -> bool:
         """Whether a stream is marked."""
-        return bool(self._connection.execute("SELECT EXISTS (SELECT 1 FROM due WHERE stream = ?)", (stream,)).get)
+        return self._exists("due", "stream = ?", stream)
 
     def drop(self, stream: int) -> None:
         """Nothing is to be done for a stream any more, nor to be known of it; what is being done is in vain."""
         for table in ("due", "failures", "verifications", "histories"):
-            self._connection.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))
-        sql = "UPDATE units SET outcome = 'dropped', reason = 'the stream was deleted'"
-        self._connection.execute(f"{sql} WHERE stream = ? AND outcome IS NULL", (stream,))
+            self._delete(table, "stream = ?", stream)
+        columns = {"outcome": "dropped", "reason": "the stream was deleted"}
+        self._update("units", columns, "stream = ? AND outcome IS NULL", stream)
 
     def grant(self, lease: LeaseRow, units: Iterable[UnitRow]) -> None:
         """Write down who does what."""
-        self._insert("leases", [lease])
-        self._insert("units", units)
+        self._insert(_LEASES, lease)
+        self._write(_UNITS.insert, _UNITS, units)
 
     def lease(self, id: str) -> LeaseRow | None:
         """A lease, held or ended."""
-        row: Any = self._connection.execute(f"{_LEASES} WHERE id = ?", (id,)).fetchone()
-        return None if row is None else LeaseRow(*row)
+        return self._first(_LEASES, "WHERE id = ?", id)
 
     def held(self, now_us: int, limit: int = -1) -> list[LeaseRow]:
         """The leases that workers hold, the oldest first."""
-        sql = f"{_LEASES} WHERE ended_us IS NULL AND expires_us > ? ORDER BY token LIMIT ?"
-        return [LeaseRow(*row) for row in self._connection.execute(sql, (now_us, limit))]
+        clause = "WHERE ended_us IS NULL AND expires_us > ? ORDER BY token LIMIT ?"
+        return self._all(_LEASES, clause, now_us, limit)
 
     def expired(self, now_us: int) -> list[LeaseRow]:
         """The leases whose workers were not heard of in time."""
-        sql = f"{_LEASES} WHERE ended_us IS NULL AND expires_us <= ? ORDER BY token"
-        return [LeaseRow(*row) for row in self._connection.execute(sql, (now_us,))]
+        return self._all(_LEASES, "WHERE ended_us IS NULL AND expires_us <= ? ORDER BY token", now_us)
 
     def next_expiry(self) -> int | None:
         """When the first of the leases expires that have not ended."""
-        sql = "SELECT min(expires_us) FROM leases WHERE ended_us IS NULL"
-        expires_us: int | None = self._connection.execute(sql).get
+        expires_us: int | None = self._value("SELECT min(expires_us) FROM leases WHERE ended_us IS NULL")
         return expires_us
 
     def renew(self, id: str, expires_us: int, done: int, total: int) -> None:
         """A worker was heard of."""
-        sql = "UPDATE leases SET expires_us = ?, done = ?, total = ? WHERE id = ?"
-        self._connection.execute(sql, (expires_us, done, total, id))
+        self._update("leases", {"expires_us": expires_us, "done": done, "total": total}, "id = ?", id)
 
     def end(self, id: str, now_us: int) -> int:
         """A lease is over; what was not done is free. Answers how many units that were."""
-        self._connection.execute("UPDATE leases SET ended_us = ? WHERE id = ?", (now_us, id))
-        sql = "UPDATE units SET outcome = 'released' WHERE lease = ? AND outcome IS NULL"
-        self._connection.execute(sql, (id,))
-        return self._connection.changes()
+        self._update("leases", {"ended_us": now_us}, "id = ?", id)
+        return self._update("units", {"outcome": "released"}, "lease = ? AND outcome IS NULL", id)
 
     def done_by_worker(self, ttl_us: int) -> list[WorkerRow]:
         """What the leases that are remembered tell about each worker; one that expired was last extended before."""
@@ -180,83 +175,59 @@ class Work:
 
     def forget_ended(self, before_us: int) -> None:
         """Leases that ended before a moment."""
-        old = "SELECT id FROM leases WHERE ended_us < ?"
-        self._connection.execute(f"DELETE FROM units WHERE lease IN ({old})", (before_us,))
-        self._connection.execute("DELETE FROM leases WHERE ended_us < ?", (before_us,))
+        self._delete("units", "lease IN (SELECT id FROM leases WHERE ended_us < ?)", before_us)
+        self._delete("leases", "ended_us < ?", before_us)
 
     def forget_leases(self) -> None:
         """All of them: another server may have given the same work to others."""
         for table in ("leases", "units"):
-            self._connection.execute(f"DELETE FROM {table}")
+            self._delete(table, "true")
 
     def units(self, lease: str, limit: int = -1) -> list[UnitRow]:
         """The units of a lease, in the order of streams and entries."""
-        sql = f"{_UNITS} WHERE lease = ? ORDER BY stream, first_seq, job LIMIT ?"
-        return [UnitRow(*row) for row in self._connection.execute(sql, (lease, limit))]
+        return self._all(_UNITS, "WHERE lease = ? ORDER BY stream, first_seq, job LIMIT ?", lease, limit)
 
     def working_on(self, stream: int) -> list[UnitRow]:
         """The units of a stream that are being done, or were when their worker was lost."""
-        return [
-            UnitRow(*row)
-            for row in self._connection.execute(f"{_UNITS} WHERE stream = ? AND outcome IS NULL", (stream,))
-        ]
+        return self._all(_UNITS, "WHERE stream = ? AND outcome IS NULL", stream)
 
     def settle(self, unit: str, outcome: str, reason: str | None) -> None:
         """How a unit ended."""
-        self._connection.execute("UPDATE units SET outcome = ?, reason = ? WHERE id = ?", (outcome, reason, unit))
+        self._update("units", {"outcome": outcome, "reason": reason}, "id = ?", unit)
 
     def failures(self, stream: int) -> list[FailureRow]:
         """The ranges of a stream on which work has failed."""
-        sql = f"{_FAILURES} WHERE stream = ? ORDER BY first_seq"
-        return [FailureRow(*row) for row in self._connection.execute(sql, (stream,))]
+        return self._all(_FAILURES, "WHERE stream = ? ORDER BY first_seq", stream)
 
     def failed(self, failure: FailureRow) -> None:
         """Note a failure in place of the last on the same range."""
-        marks = ", ".join("?" * len(FailureRow.__struct_fields__))
-        self._connection.execute(f"INSERT OR REPLACE INTO failures VALUES ({marks})", msgspec.structs.astuple(failure))
+        self._replace(_FAILURES, [failure])
 
     def succeeded(self, stream: int, job: str, first_seq: int, end_seq: int) -> None:
         """Forget failures on the parts of a range."""
-        sql = "DELETE FROM failures WHERE stream = ? AND job = ? AND first_seq >= ? AND first_seq + count <= ?"
-        self._connection.execute(sql, (stream, job, first_seq, end_seq))
+        condition = "stream = ? AND job = ? AND first_seq >= ? AND first_seq + count <= ?"
+        self._delete("failures", condition, stream, job, first_seq, end_seq)
 
     def forgive(self, stream: int, before_seq: int | None = None) -> None:
         """Forget the failures of a stream, all of them or those before an entry."""
-        sql = "DELETE FROM failures WHERE stream = ?1 AND (?2 IS NULL OR first_seq + count <= ?2)"
-        self._connection.execute(sql, (stream, before_seq))
+        self._delete("failures", "stream = ?1 AND (?2 IS NULL OR first_seq + count <= ?2)", stream, before_seq)
 
     def parked(self, limit: int) -> list[FailureRow]:
         """Ranges that are not tried again."""
-        sql = f"{_FAILURES} WHERE parked ORDER BY stream, job, first_seq LIMIT ?"
-        return [FailureRow(*row) for row in self._connection.execute(sql, (limit,))]
+        return self._all(_FAILURES, "WHERE parked ORDER BY stream, job, first_seq LIMIT ?", limit)
 
     def resting(self, now_us: int, limit: int) -> list[FailureRow]:
         """Ranges that are tried again after a pause which is not over yet, the next first."""
-        sql = f"{_FAILURES} WHERE NOT parked AND retry_us > ? ORDER BY retry_us, stream, job, first_seq LIMIT ?"
-        return [FailureRow(*row) for row in self._connection.execute(sql, (now_us, limit))]
+        clause = "WHERE NOT parked AND retry_us > ? ORDER BY retry_us, stream, job, first_seq LIMIT ?"
+        return self._all(_FAILURES, clause, now_us, limit)
 
     def counts(self, now_us: int) -> dict[str, int]:
         """How many streams are marked, leases held, units being done, and ranges resting after a failure or parked."""
-        queries = {
-            "due": "SELECT count(*) FROM due",
-            "leases": "SELECT count(*) FROM leases WHERE ended_us IS NULL AND expires_us > ?1",
-            "units": """SELECT count(*) FROM units JOIN leases ON leases.id = lease
-                        WHERE outcome IS NULL AND ended_us IS NULL AND expires_us > ?1""",
-            "resting": "SELECT count(*) FROM failures WHERE NOT parked AND retry_us > ?1",
-            "parked": "SELECT count(*) FROM failures WHERE parked",
-        }
+        held = "ended_us IS NULL AND expires_us > ?"
         return {
-            name: int(self._connection.execute(sql, (now_us,) if "?1" in sql else ()).get)
-            for name, sql in queries.items()
+            "due": self.count_due(),
+            "leases": self._count("leases", held, now_us),
+            "units": self._count("units JOIN leases ON leases.id = lease", f"outcome IS NULL AND {held}", now_us),
+            "resting": self._count("failures", "NOT parked AND retry_us > ?", now_us),
+            "parked": self._count("failures", "parked"),
         }
-
-    def _insert(self, table: str, rows: Iterable[msgspec.Struct]) -> None:
-        values = [msgspec.structs.astuple(row) for row in rows]
-        if values:
-            marks = ", ".join("?" * len(values[0]))
-            self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
-
-
-_LEASES = f"SELECT {', '.join(LeaseRow.__struct_fields__)} FROM leases"
-_UNITS = f"SELECT {', '.join(UnitRow.__struct_fields__)} FROM units"
-_FAILURES = f"SELECT {', '.join(FailureRow.__struct_fields__)} FROM failures"

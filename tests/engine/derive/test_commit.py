@@ -7,7 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.derive.workers import (
+from engine.registries import change
+from headrace.errors import BadRequest, Gone
+from headrace.reduce.work_units import Result
+from headrace.types import JSON
+from support.engine_rig import Rig, array
+from support.work_rig import (
     SECOND,
     Worker,
     covered,
@@ -21,11 +26,6 @@ from engine.derive.workers import (
     spans,
     stored,
 )
-from engine.registries import change
-from headrace.errors import BadRequest, Gone
-from headrace.reduce.work_units import Result
-from headrace.types import JSON
-from support.engine_rig import Rig, array
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.derive.workers import Worker, opened, searched
 from headrace.engine.derive.planner import Planner
 from headrace.errors import BadRequest
 from headrace.reduce.work_units import JOBS, Result
 from headrace.schema.trial import Findings
+from support.work_rig import Worker, opened, searched
 
 
 def test_every_name_and_every_kind_of_output_has_one_job_in_the_order_of_the_names(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from engine.derive.workers import SECOND, Worker, covered, failures, listed, opened, publish, searched, spans
+from engine.registries import change
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.derive.leases import LeaseLost
 from headrace.errors import BadRequest
+from headrace.reduce.work_units import Result, Unit
 from support.engine_rig import Rig
+from support.work_rig import SECOND, Worker, covered, failures, listed, opened, publish, search, searched, spans
 
 
 @pytest.fixture
@@ -163,3 +166,139 @@ def test_a_lease_has_no_units_of_others(directory: Path) -> None:
         first, second = worker.granted(limit=1), worker.granted(limit=1)
         with pytest.raises(BadRequest, match="no unit of this lease"):
             worker.commit(first, worker.made(second))
+
+
+def errors(units: Iterable[Unit]) -> list[Result]:
+    return [Result(unit.unit, error="boom") for unit in units]
+
+
+def parked(rig: Rig) -> list[tuple[int, int, str]]:
+    found = rig.run(rig.engine.work.overview())
+    return [(one.first_seq, one.end_seq, one.reason) for one in found.parked]
+
+
+def test_a_unit_that_fails_is_tried_again_after_pauses_that_double_and_parked_in_the_end(directory: Path) -> None:
+    with opened(directory) as rig:
+        searched(rig, "s", 10)
+        worker = Worker(rig)
+        for pause in (1, 2, 4, 8):
+            grant = worker.granted()
+            (told,) = worker.commit(grant, errors(grant.units)).settled
+            assert (told.outcome, told.reason) == ("failed", "boom")
+            rig.clock.us += pause * SECOND - 1
+            assert worker.lease() is None
+            rig.clock.us += 1
+        grant = worker.granted()
+        (told,) = worker.commit(grant, errors(grant.units)).settled
+        assert told.outcome == "parked"
+        rig.clock.us += 3600 * SECOND
+        assert worker.lease() is None
+        assert parked(rig) == [(0, 10, "boom")]
+        assert rig.engine.work.counts()["parked"] == 1
+
+
+def fail_until_parked(rig: Rig, worker: Worker, first_seq: int) -> None:
+    """Do everything but the unit that begins here."""
+    for _ in range(20):
+        rig.clock.us += 61 * SECOND
+        grant = worker.lease()
+        if grant is None:
+            return
+        done = [
+            result for result, unit in zip(worker.made(grant), grant.units, strict=True) if unit.first_seq != first_seq
+        ]
+        worker.commit(grant, [*done, *errors(unit for unit in grant.units if unit.first_seq == first_seq)])
+    raise AssertionError("it is never parked")
+
+
+def test_what_is_parked_holds_up_nothing_else_and_is_tried_again_when_asked_for(directory: Path) -> None:
+    with opened(directory) as rig:
+        searched(rig, "s", 30)
+        worker = Worker(rig)
+        fail_until_parked(rig, worker, 10)
+        assert covered(rig, "s") == [(0, 10), (20, 30)]
+        publish(rig, "s", 10)
+        assert worker.work() == 1
+        assert parked(rig) == [(10, 20, "boom")]
+        rig.run(rig.engine.work.run(rig.find("s")))
+        assert parked(rig) == []
+        assert worker.work() == 1
+        assert covered(rig, "s") == [(0, 10), (10, 20), (20, 30), (30, 40)]
+
+
+def test_another_definition_is_worth_another_try(directory: Path) -> None:
+    with opened(directory) as rig:
+        searched(rig, "s", 10)
+        worker = Worker(rig)
+        fail_until_parked(rig, worker, 0)
+        change(rig, "s", search=search("city"))
+        assert worker.work() == 1
+        assert covered(rig, "s") == [(0, 10)]
+
+
+def test_one_bad_segment_takes_no_others_along(directory: Path) -> None:
+    with opened(directory, unit_bytes=1 << 20) as rig:
+        searched(rig, "s", 40)
+        worker = Worker(rig)
+        grant = worker.granted()
+        assert spans(grant.units) == [(0, 40)]
+        worker.commit(grant, errors(grant.units))
+        rig.clock.us += SECOND
+        grant = worker.granted()
+        assert spans(grant.units) == [(0, 10), (10, 20), (20, 30), (30, 40)]
+        worker.commit(grant, [*worker.made(grant)[:2], *errors(grant.units[2:3]), *worker.made(grant)[3:]])
+        fail_until_parked(rig, worker, 20)
+        assert covered(rig, "s") == [(0, 10), (10, 20), (30, 40)]
+        assert [(one.first_seq, one.attempts, one.parked) for one in failures(rig, "s")] == [(20, 5, 1)]
+
+
+def test_the_unit_that_kills_workers_is_found_and_only_it_is_parked(directory: Path) -> None:
+    with opened(directory) as rig:
+        searched(rig, "s", 50)
+        worker, alone = Worker(rig), 0
+        for _ in range(30):
+            rig.clock.us += 121 * SECOND
+            grant = worker.lease()
+            if grant is None:  # the last lease has just ended
+                rig.clock.us += 61 * SECOND
+                grant = worker.lease()
+            if grant is None:
+                break
+            alone += len(grant.units) == 1
+            if (20, 30) not in spans(grant.units):
+                worker.commit(grant)
+        assert grant is None
+        assert covered(rig, "s") == [(0, 10), (10, 20), (30, 40), (40, 50)]
+        assert [one[:2] for one in parked(rig)] == [(20, 30)]
+        assert alone >= 3
+
+
+def test_what_is_not_retained_any_more_is_not_reported_as_parked(directory: Path) -> None:
+    with opened(directory) as rig:
+        searched(rig, "s", 30)
+        fail_until_parked(rig, Worker(rig), 0)
+        size = rig.find("s").head.bytes
+        rig.retain("s", size=size // 2)
+        assert rig.find("s").head.first_seq == 10
+        rig.publish("s")
+        assert parked(rig) == []
+
+
+def test_an_object_that_the_server_does_not_find_is_an_error_of_the_unit(directory: Path) -> None:
+    with opened(directory) as rig:
+        searched(rig, "s", 20)
+        worker = Worker(rig)
+        grant = worker.granted()
+        absent, cut = worker.made(grant)
+        assert absent.companion is not None and cut.companion is not None
+        keys = [info.key for info in rig.engine.objects.list("companions")]
+        rig.engine.objects.delete([key for key in keys if absent.companion.name in key and "postings" in key])
+        (short,) = [key for key in keys if cut.companion.name in key and "panes" in key]
+        rig.engine.objects.put(short, b"")
+        told = worker.commit(grant, [absent, cut]).settled
+        assert [one.outcome for one in told] == ["failed", "failed"]
+        assert [("not in the store" in str(one.reason), "0 bytes" in str(one.reason)) for one in told] == [
+            (True, False),
+            (False, True),
+        ]
+        assert covered(rig, "s") == []

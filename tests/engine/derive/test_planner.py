@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.derive.workers import SECOND, Worker, covered, listed, opened, publish, search, searched, spans
 from engine.registries import change
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import save_registry
@@ -16,6 +15,7 @@ from headrace.format.object_names import segment_key
 from headrace.schema.registry import Registry
 from headrace.types import JSON
 from support.engine_rig import Rig, array
+from support.work_rig import SECOND, Worker, covered, listed, opened, publish, search, searched, spans
 
 
 @pytest.fixture

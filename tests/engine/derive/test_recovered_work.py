@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.derive.workers import Worker, covered, forget, listed, opened, publish, searched, spans, stored
 from engine.registries import change
 from headrace.config import StorageConfig
 from headrace.engine.derive.leases import LeaseLost
@@ -22,6 +21,7 @@ from headrace.types import SystemClock
 from support.engine_rig import Rig, array
 from support.machines import Machines
 from support.stored_objects import manifest
+from support.work_rig import Worker, covered, forget, listed, opened, publish, searched, spans, stored
 
 TENS = {"storage": {"seal_rows": 10}, "pipeline": {"min_rows": 0, "unit_bytes": 1, "fan_out": 3}}
 

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from headrace.config import PipelineConfig
-from headrace.engine.derive.readable import SegmentPart
-from headrace.engine.derive.state_job import LEAST, MOST, concurrent_units, even_unit_bytes
+from headrace.engine.derive.state_job import MAX_UNIT_FACTOR, MIN_UNIT_FACTOR, concurrent_units, even_unit_bytes
+from headrace.engine.derive.unit_cutter import SegmentPart
 from headrace.format.ranges import Range
 from headrace.reduce.work_units import Source
 
@@ -50,15 +50,15 @@ def test_units_are_even_and_as_many_as_are_done_at_once_unless_they_would_be_sma
 
 
 def test_units_of_much_are_as_large_as_they_may_be() -> None:
-    assert even_unit_bytes(segments(1000, UNIT), UNIT, 2) == MOST * UNIT
+    assert even_unit_bytes(segments(1000, UNIT), UNIT, 2) == MAX_UNIT_FACTOR * UNIT
 
 
 def test_a_segment_that_is_larger_than_a_unit_is_one() -> None:
-    assert cut(segments(2, MOST * UNIT * 3), 1) == [1, 1]
+    assert cut(segments(2, MAX_UNIT_FACTOR * UNIT * 3), 1) == [1, 1]
 
 
 def test_what_makes_less_than_the_least_unit_is_one() -> None:
-    assert cut(segments(LEAST, UNIT), 8) == [LEAST]
+    assert cut(segments(MIN_UNIT_FACTOR, UNIT), 8) == [MIN_UNIT_FACTOR]
 
 
 @pytest.mark.parametrize(

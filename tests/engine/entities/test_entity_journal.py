@@ -11,8 +11,9 @@ import pytest
 from engine.entities.registering import activate, added, deactivate, register, schema, update, version_of
 from engine.entities.store import Store
 from headrace.errors import Fenced
-from headrace.format import entity_registry as format_
-from headrace.storage.entity_types import EntityChanges, SchemaRegistry
+from headrace.format.journal import ENTITIES
+from headrace.storage.entity_types import SchemaRegistry
+from headrace.storage.journals import EntityChanges
 from headrace.storage.objects import Objects
 from support.engine_rig import Rig
 from support.machines import take_over_before
@@ -48,7 +49,7 @@ def tables(rig: Rig) -> dict[str, list[object]]:
             for name, columns in COLUMNS.items()
         }
         found["schema_registry"] = list(SchemaRegistry(connection).every("", 1000))
-        found["entity_changes"] = list(EntityChanges(connection).every(0, 1000))
+        found["entity_changes"] = list(EntityChanges(connection).all())
         aliases = connection.execute("SELECT * FROM entity_type_aliases ORDER BY 1, 2").fetchall()
         return {**found, "entity_type_aliases": list(aliases)}
     finally:
@@ -149,12 +150,12 @@ def test_a_crash_before_the_mark_publishes_the_same_again(tmp_path: Path) -> Non
         update(rig, fields_to_add=[added("a")])
         publish(rig, "entities/contact")
         objects = Objects.open(str(tmp_path / "store"))
-        keys = [info.key for info in objects.list(format_.ENTITIES)]
-        assert keys == [format_.key(1)]
-        assert [one.number for one in format_.decode(objects.get(keys[0]), keys[0])] == [1, 2]
+        keys = [info.key for info in objects.list(ENTITIES.prefix)]
+        assert keys == [ENTITIES.key(1)]
+        assert [one.number for one in ENTITIES.decode(objects.get(keys[0]), keys[0])] == [1, 2]
         update(rig, fields_to_add=[added("b")])
         publish(rig)
-        assert [info.key for info in objects.list(format_.ENTITIES)] == [format_.key(1), format_.key(3)]
+        assert [info.key for info in objects.list(ENTITIES.prefix)] == [ENTITIES.key(1), ENTITIES.key(3)]
 
 
 def test_a_damaged_change_is_told_and_the_others_count(tmp_path: Path) -> None:
@@ -164,11 +165,11 @@ def test_a_damaged_change_is_told_and_the_others_count(tmp_path: Path) -> None:
         register(rig, schema("1.0.0", "task"))
         publish(rig)
     objects = Objects.open(str(tmp_path / "store"))
-    objects.put(format_.key(1), b"{}")
+    objects.put(ENTITIES.key(1), b"{}")
     with opened(tmp_path, "second") as rig:
         assert rig.engine.recovered is not None
         told, missed = rig.engine.recovered.problems
-        assert format_.key(1) in told and missed.startswith("changes 1 to 1 of entity types are missing")
+        assert ENTITIES.key(1) in told and missed.startswith("changes 1 to 1 of entity types are missing")
         assert (version_of(rig, "u"), version_of(rig, "u", "task")) == (None, "1.0.0")
 
 
@@ -178,7 +179,7 @@ def test_a_change_that_is_missing_is_told(tmp_path: Path) -> None:
             register(rig, schema("1.0.0", name))
             publish(rig)
     objects = Objects.open(str(tmp_path / "store"))
-    objects.delete([format_.key(2)])
+    objects.delete([ENTITIES.key(2)])
     with opened(tmp_path, "second") as rig:
         assert rig.engine.recovered is not None
         assert rig.engine.recovered.problems == ["changes 2 to 2 of entity types are missing in the object store"]
@@ -189,7 +190,7 @@ def test_a_stream_whose_type_is_lost_is_told_and_found_when_the_type_is_register
     with opened(tmp_path, "first") as rig:
         register(rig, schema())
         publish(rig, "entities/contact")
-    Objects.open(str(tmp_path / "store")).delete([format_.key(1)])
+    Objects.open(str(tmp_path / "store")).delete([ENTITIES.key(1)])
     with opened(tmp_path, "second") as rig:
         assert rig.engine.recovered is not None
         assert ["'entities/contact'" in problem for problem in rig.engine.recovered.problems] == [True]
@@ -199,7 +200,7 @@ def test_a_stream_whose_type_is_lost_is_told_and_found_when_the_type_is_register
 
 @pytest.mark.parametrize("theirs", [None, b"of another node"], ids=["nothing", "another change"])
 def test_who_is_replaced_meanwhile_writes_over_nothing_and_notes_nothing(tmp_path: Path, theirs: bytes | None) -> None:
-    key = format_.key(1)
+    key = ENTITIES.key(1)
     with Rig(tmp_path) as rig:
         register(rig, schema())
         take_over_before(rig.engine.objects, key, theirs)

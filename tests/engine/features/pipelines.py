@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.engine.features.proposals import FeatureChange
-from headrace.schema.descriptor.document import Registration, read
-from headrace.schema.descriptor.problem import RegistrationResponse
+from headrace.schema.descriptor.registration import Registration, RegistrationResponse, read_registration
 from support.engine_rig import Rig
 
 Payload = dict[str, Any]
@@ -26,7 +25,7 @@ def table(name: str = "Users", upstream: str = "Txn", **features: Payload) -> Pa
 
 def asked(*descriptors: Payload, **terms: Any) -> FeatureChange:
     """A change as a payload asks for it."""
-    given = read({"descriptors": list(descriptors), **terms})
+    given = read_registration({"descriptors": list(descriptors), **terms})
     assert isinstance(given, Registration), given
     return FeatureChange.of(given)
 

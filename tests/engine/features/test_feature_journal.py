@@ -13,8 +13,8 @@ import pytest
 from engine.features.pipelines import event, register, registered, table
 from headrace.engine.features.source import source_of
 from headrace.errors import Fenced
-from headrace.format import feature_registry as format_
-from headrace.storage.feature_registry import FeatureRegistry
+from headrace.format.journal import FEATURES
+from headrace.storage.journals import FeatureRegistry
 from support.engine_rig import Rig, array
 from support.machines import take_over_before
 
@@ -143,7 +143,7 @@ def test_a_registry_object_that_is_damaged_is_left_out(tmp_path: Path) -> None:
         registered(rig, event())
         registered(rig, event(), table())
         publish(rig, "events/Txn")
-    (tmp_path / "store" / format_.key(2)).write_bytes(b"{}")
+    (tmp_path / "store" / FEATURES.key(2)).write_bytes(b"{}")
     with opened(tmp_path, "second") as rig:
         assert rig.engine.recovered is not None
         assert any("registry-000000000002" in problem for problem in rig.engine.recovered.problems)
@@ -160,7 +160,7 @@ def test_a_stream_whose_registry_is_lost_stays_until_its_source_is_registered_ag
         rig.append("events/Txn", array(fine(1), fine(2)))
         publish(rig, "events/Txn")
     for version in lost:
-        (tmp_path / "store" / format_.key(version)).unlink()
+        (tmp_path / "store" / FEATURES.key(version)).unlink()
     with opened(tmp_path, "second") as rig:
         assert rig.engine.recovered is not None
         assert ["'events/Txn'" in problem for problem in rig.engine.recovered.problems] == [True]
@@ -192,7 +192,7 @@ def test_versions_are_published_once(tmp_path: Path, version: int) -> None:
 
 @pytest.mark.parametrize("theirs", [None, b"of another node"], ids=["nothing", "another version"])
 def test_who_is_replaced_meanwhile_writes_over_nothing_and_notes_nothing(tmp_path: Path, theirs: bytes | None) -> None:
-    key = format_.key(2)
+    key = FEATURES.key(2)
     with Rig(tmp_path) as rig:
         registered(rig, event())
         registered(rig, event(), table())
@@ -206,7 +206,7 @@ def test_who_is_replaced_meanwhile_writes_over_nothing_and_notes_nothing(tmp_pat
 def test_an_object_that_says_something_else_is_written_again_by_the_writer(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         registered(rig, event())
-        rig.engine.objects.put(format_.key(1), b"of a node that was replaced")
+        rig.engine.objects.put(FEATURES.key(1), b"of a node that was replaced")
         rig.run(rig.engine.sealer.publish_journals())
-        found = format_.decode(rig.engine.objects.get(format_.key(1)), format_.key(1))
+        (found,) = FEATURES.decode(rig.engine.objects.get(FEATURES.key(1)), FEATURES.key(1))
         assert (found.version, FeatureRegistry(rig.engine._reader).unpublished(0, 9)) == (1, [])

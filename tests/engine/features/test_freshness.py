@@ -167,7 +167,7 @@ class World:
         for seq, (at_ms, one) in enumerate(self.events):
             placed = reducer.place(one)
             if placed is not None and placed[0] == reducer.key(key):
-                state = reducer.fold(state, placed[1], at_ms, seq)
+                state = reducer.fold(state, at_ms, seq, placed[1])
         row: dict[str, Any] = msgspec.to_builtins(reducer.finish(state, self.pipelines.clock.us // 1000))
         return row
 

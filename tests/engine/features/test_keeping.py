@@ -78,9 +78,9 @@ def test_events_that_are_still_needed_are_held(rig: Rig) -> None:
     rig.append("events/Txn", array({"user": "u", "amount": 1.0}))
     rig.append("events/Txn", array({"user": "u", "amount": 1.0}))
     rig.clock.us += 2 * DAY
-    rig.engine.sweeper.held_from = lambda stream: 1
+    rig.engine.sweeper.retain_from = lambda stream: 1
     assert kept(rig) == 2
-    rig.engine.sweeper.held_from = lambda stream: 2
+    rig.engine.sweeper.retain_from = lambda stream: 2
     assert kept(rig) == 0
 
 

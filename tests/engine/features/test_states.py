@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from headrace.engine.derive.lease_scheduler import Grant
-from headrace.engine.history.object_removal import orphans
+from headrace.engine.history.publisher import orphans
 from headrace.errors import BadRequest
 from headrace.format.object_names import state_key
 from headrace.reduce.work_units import JobName, Result

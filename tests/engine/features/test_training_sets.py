@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from headrace.engine.features import training_sets
-from headrace.engine.features.histories import KEPT_US, HistoryAnswer
+from headrace.engine.features.training_sets import KEPT_US, HistoryAnswer
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.reduce.work_units import JobName, Result
-from headrace.storage.histories import HistoryRow
+from headrace.storage.background_requests import HistoryRow
 from support.feature_rig import ORDERS, USERS, Pipelines, event
 
 JOBS: tuple[JobName, ...] = ("history",)
@@ -114,7 +114,7 @@ def test_a_question_that_a_worker_has_is_left_to_it(pipelines: Pipelines, monkey
 
 
 def test_questions_are_bounded_and_forgotten_after_a_day(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_sets, "MOST_RUNNING", 1)
+    monkeypatch.setattr(training_sets, "MAX_RUNNING", 1)
     row = asked(pipelines, ("a", LATE))
     with pytest.raises(Overloaded):
         asked(pipelines, ("a", LATE))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.schema.descriptor.operators import OPERATORS
+from headrace.operators.catalogue import DECLARATIONS
 from schema.descriptor.test_operators import LEAST
 from support.feature_rig import Pipelines, event, op, table
 
@@ -23,7 +23,7 @@ def features() -> dict[str, Any]:
     for name, (least, _) in LEAST.items():
         params = {key: "n" if key in ("lat_field", "lon_field") else value for key, value in least.items()}
         found[f"f_{name}"] = op(name, **params)
-        if OPERATORS[name].window == "optional":
+        if DECLARATIONS[name].window == "optional":
             found[f"w_{name}"] = op(name, **params, window="1h")
     return found
 

@@ -11,7 +11,7 @@ from engine.entities.registering import schema
 from engine.features.pipelines import event, registered
 from headrace.engine.history.verify import verify
 from headrace.engine.products import JOURNALS
-from headrace.format import entity_registry, feature_registry
+from headrace.format.journal import ENTITIES, FEATURES
 from headrace.storage.objects import Objects
 from support.engine_rig import Rig
 
@@ -45,15 +45,15 @@ def test_registries_as_they_were_written_have_no_damage(objects: Objects) -> Non
 
 
 def test_an_object_that_is_damaged_is_named(objects: Objects) -> None:
-    version, change = feature_registry.key(2), entity_registry.key(3)
+    version, change = FEATURES.key(2), ENTITIES.key(3)
     for key in (version, change):
         objects.put(key, objects.get(key).replace(b'"at_us":', b'"at_us":1'))
     assert damage(objects) == {"feature_registry": [(version, "checksum")], "entity_changes": [(change, "checksum")]}
 
 
 def test_a_change_that_is_missing_is_named(objects: Objects) -> None:
-    objects.delete([entity_registry.key(1), entity_registry.key(2)])
-    assert damage(objects)["entity_changes"] == [(entity_registry.key(1), "present")]
+    objects.delete([ENTITIES.key(1), ENTITIES.key(2)])
+    assert damage(objects)["entity_changes"] == [(ENTITIES.key(1), "present")]
 
 
 def test_one_stream_is_verified_without_them(objects: Objects) -> None:
@@ -61,7 +61,7 @@ def test_one_stream_is_verified_without_them(objects: Objects) -> None:
 
 
 def test_a_damaged_newest_object_is_told_once_and_written_again(objects: Objects, tmp_path: Path) -> None:
-    key = feature_registry.key(2)
+    key = FEATURES.key(2)
     objects.put(key, b"of a node that was replaced")
     with Rig(tmp_path / "fresh", storage={"object_store": str(tmp_path / "store")}) as rig:
         assert rig.engine.recovered is not None
@@ -69,5 +69,5 @@ def test_a_damaged_newest_object_is_told_once_and_written_again(objects: Objects
         assert rig.engine.features.current.version == 1
         registered(rig, event("A"), event("B"))
         rig.run(rig.engine.sealer.publish_journals())
-        assert feature_registry.decode(objects.get(key), key).version == 2
+        assert [record.version for record in FEATURES.decode(objects.get(key), key)] == [2]
     assert damage(objects) == {"feature_registry": [], "entity_changes": []}

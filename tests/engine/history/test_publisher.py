@@ -5,14 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import CorruptData, Fenced
+from headrace.engine.history.sealer import GRACE_S
+from headrace.errors import CorruptData, Fenced, Gone, NotFound
+from headrace.format import manifest as manifests
 from headrace.format import object_names
+from headrace.format.object_names import companion_key
 from headrace.storage.objects import StoreUnavailable
 from headrace.types import OCTETS
+from storage.test_companion_files import made
 from support.disturbed_store import Call, Fault, disturb
 from support.engine_rig import Rig
 from support.machines import take_over
-from support.stored_objects import generations, keys, manifest, placed, rows, spans
+from support.stored_objects import generations, keys, manifest, open_files, placed, rows, spans
 
 HOUR_US = 3600 * 1_000_000
 
@@ -25,7 +29,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["directory", "service"])
@@ -162,3 +166,184 @@ def test_segments_of_streams_that_are_not_known_here_are_no_orphans(rig: Rig) ->
     rig.create("s", OCTETS, b"a")
     rig.publish("s")
     assert rig.engine.sealer._context.publisher.orphans(1 << 60) == []
+
+
+GRACE_US = int(GRACE_S * 1e6)
+
+
+def _objects(rig: Rig, name: str) -> list[str]:
+    """The objects of all lives of a stream."""
+    place = object_names.name_hash(name)
+    return keys(rig.engine.objects, f"manifests/{place}") + keys(rig.engine.objects, f"segments/{place}")
+
+
+def test_what_was_replaced_goes_after_a_while(rig: Rig) -> None:
+    rig.create("s", OCTETS, b"a")
+    rig.publish("s")
+    before = _objects(rig, "s")
+    rig.append("s", b"b")
+    rig.publish("s")
+    rig.clock.us += GRACE_US - 1
+    rig.clear()
+    assert set(before) < set(_objects(rig, "s"))
+    rig.clock.us += 1
+    rig.clear()
+    [one] = placed(rig, "s")
+    assert _objects(rig, "s") == [object_names.manifest_key("s", rig.find("s").incarnation, 2), one.key]
+    assert rows(rig, "leftovers") == 0
+    assert rig.read("s") == [b"ab"]
+
+
+def test_segments_that_retention_let_go_are_removed(tmp_path: Path) -> None:
+    with Rig(tmp_path / "cut", storage={"seal_bytes": 4}) as rig:
+        rig.create("s", OCTETS)
+        for body in (b"aaaa", b"bbbb", b"cccc"):
+            rig.append("s", body)
+        rig.publish("s")
+        rig.retain("s", size=4)
+        rig.publish("s")
+        rig.clock.us += GRACE_US
+        rig.clear()
+        assert len(keys(rig.engine.objects, "segments")) == 1
+        assert rig.read("s", 2) == [b"cccc"]
+
+
+def test_a_deleted_stream_leaves_nothing_behind(rig: Rig) -> None:
+    for name in ("s", "other"):
+        rig.create(name, OCTETS, b"a")
+        rig.publish(name)
+        rig.append(name, b"b")
+        rig.publish(name)
+    others = _objects(rig, "other")
+    rig.delete("s")
+    rig.clear()
+    assert _objects(rig, "s") == []
+    assert _objects(rig, "other") == others
+    assert rows(rig, "graves") == 0
+    assert len(rig.engine.published.leftovers(1 << 60, 10)) == 2  # those of the other one
+
+
+def test_removed_files_are_not_kept_open(rig: Rig, tmp_path: Path) -> None:
+    rig.create("s", OCTETS, b"a")
+    rig.publish("s")
+    assert rig.read("s") == [b"a"]
+    stream = rig.find("s")
+    place = rig.engine.objects.local_path(companion_key("s", stream.incarnation, "0-0-0", "columns"))
+    assert place is not None
+    companion = made(place.parent, stream="s", incarnation=stream.incarnation)
+    files = rig.engine.caches.archive().files
+    with files.open("s", stream.incarnation, companion, list(companion.parts)) as found:
+        assert found.rows_with_prefix("f", "").tolist() == [0]
+    del found
+    assert len(open_files(tmp_path / "objects")) == 3
+    rig.delete("s")
+    rig.clear()
+    assert not open_files(tmp_path / "objects")
+
+
+def test_an_expired_stream_leaves_nothing_behind(rig: Rig) -> None:
+    rig.create("s", OCTETS, b"a", ttl_s=1)
+    rig.publish("s")
+    rig.clock.us += 2_000_000
+    rig.sweep()
+    rig.clear()
+    assert _objects(rig, "s") == []
+
+
+def test_a_stream_counts_as_deleted_from_the_first_moment_on(rig: Rig) -> None:
+    stream = rig.create("s", OCTETS, b"a")
+    rig.publish("s")
+    rig.delete("s")
+    seen: list[str] = []
+
+    def before(call: Call) -> None:
+        if call.verb == "delete":
+            key = object_names.manifest_key("s", stream.incarnation, generations(rig, "s")[0])
+            seen.append(manifests.decode((tmp / key).read_bytes(), key).state)
+
+    tmp = Path(rig.config.storage.data_dir) / "objects"
+    disturb(rig.engine.objects).before = before
+    rig.clear()
+    assert len(seen) == 3 and set(seen) == {"deleted"}
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_burial_that_failed_is_finished_the_next_time(rig: Rig, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
+    rig.create("s", OCTETS, b"a")
+    rig.publish("s")
+    rig.delete("s")
+    store, left = disturb(rig.engine.objects), [None] * step
+
+    def fail_from_step_on(_: Call) -> str | None:
+        return left.pop() if left else "halve"
+
+    store.plan = fail_from_step_on  # type: ignore[assignment]
+    with pytest.raises(StoreUnavailable):
+        rig.clear()
+    store.plan = lambda _: None
+    rig.reopen()
+    rig.clear()
+    assert _objects(rig, "s") == []
+    assert rows(rig, "graves") == 0
+
+
+def test_a_name_created_anew_does_not_see_what_its_predecessor_left(rig: Rig) -> None:
+    first = rig.create("s", OCTETS, b"old")
+    rig.publish("s")
+    rig.delete("s")
+    second = rig.create("s", OCTETS)
+    assert second.incarnation != first.incarnation
+    assert rig.read("s") == []
+    rig.append("s", b"new")
+    rig.publish("s")
+    assert {object_names.parse_segment_key(key)[0][1] for key in keys(rig.engine.objects, "segments")} == {  # type: ignore[index]
+        first.incarnation,
+        second.incarnation,
+    }
+    rig.clear()
+    [one] = placed(rig, "s")
+    assert _objects(rig, "s") == [object_names.manifest_key("s", second.incarnation, 1), one.key]
+    assert rig.read("s") == [b"new"]
+    rig.reopen()
+    assert rig.read("s") == [b"new"]
+
+
+def test_what_a_living_fork_reads_outlives_its_source(rig: Rig) -> None:
+    rig.create("s", OCTETS, b"a")
+    rig.append("s", b"b")
+    rig.publish("s")
+    rig.fork("s", "fork", 2)
+    rig.fork("fork", "leaf", 1)
+    rig.delete("s")
+    rig.delete("fork")
+    for name in ("s", "fork"):
+        rig.publish(name)
+    rig.clock.us += GRACE_US
+    rig.clear()
+    rig.reopen()
+    assert rig.read("leaf") == [b"a"]
+    with pytest.raises(Gone):
+        rig.find("s")
+    rig.delete("leaf")
+    rig.sweep()
+    rig.clear()
+    with pytest.raises(NotFound):
+        rig.find("s")
+    assert keys(rig.engine.objects, "segments") == keys(rig.engine.objects, "manifests") == []
+
+
+def test_a_stream_that_was_never_made_known_leaves_nothing_behind_either(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
+    rig.create("s", OCTETS, b"a")
+    store = disturb(rig.engine.objects)
+    store.plan = lambda call: "lose" if call.verb == "create" else ("refuse" if call.verb == "get" else None)
+    with pytest.raises(StoreUnavailable):
+        rig.publish("s")
+    store.plan = lambda _: None
+    assert manifest(rig, "s").state == "live"  # it is there, although nobody was told
+    rig.delete("s")
+    rig.clear()
+    assert _objects(rig, "s") == []

@@ -6,11 +6,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
+from threading import Timer
+from time import monotonic
 
 import pytest
 
 from headrace.engine.history import seal_watch, sealer
+from headrace.engine.history.seal_watch import RESTS, SealPace
 from headrace.errors import Fenced, Overloaded
 from headrace.storage.node import NODES
 from headrace.types import OCTETS
@@ -34,7 +38,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealer, "TICK_S", 0.01)
     monkeypatch.setattr(seal_watch, "COUNT_S", 0.01)
     monkeypatch.setattr(seal_watch, "CHECK_S", 0.01)
-    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
 
 
 def _appended(rig: Rig) -> int:
@@ -116,9 +120,7 @@ def test_an_idle_node_notices_that_another_has_taken_over(opened: Open, tmp_path
 
     async def wait() -> None:
         old.engine.sealer.start()
-        assert old.engine.sealer._task is not None
-        async with asyncio.timeout(20):
-            await old.engine.sealer._task  # it has nothing more to do
+        await _until(lambda: old.engine.writer.fenced)
 
     old.run(wait())
     for change in (lambda: old.append("s", b"b"), lambda: old.create("t"), lambda: old.delete("s")):
@@ -152,3 +154,77 @@ def test_streams_are_counted_page_by_page(opened: Open, monkeypatch: pytest.Monk
     rig.run(rig.engine.sealer.watch.count(lambda page: pages.append([backlog.stream for backlog in page])))
     assert pages == [[stream.id for stream in some] for some in (streams[:2], streams[2:4], streams[4:])]
     assert rig.engine.sealer.watch.backlog_bytes == 5 * len(ENTRY)
+
+
+SECOND = 1_000_000
+
+
+def _pace(rig: Rig, appends: Callable[[], int]) -> SealPace:
+    return SealPace(rig.engine.sealer.watch, appends, rig.clock, rig.engine.config.storage)
+
+
+def _count(rig: Rig) -> SealPace:
+    rig.run(rig.engine.sealer.watch.count())
+    return rig.engine.sealer.pace
+
+
+def test_a_rest_is_several_times_as_long_as_the_work(opened: Open) -> None:
+    assert opened().engine.sealer.pace.rest_s(2.0) == 2.0 * RESTS
+
+
+def test_rests_are_shorter_the_more_waits(opened: Open) -> None:
+    rig = opened(backlog_bytes=800)
+    rig.create("s", OCTETS, b"x" * 100)
+    assert _count(rig).rest_s(1.0) == RESTS / 2
+    rig.append("s", b"x" * 100)
+    assert _count(rig).rest_s(1.0) == 0.0
+
+
+def test_rests_are_shorter_the_more_columns_are_kept_of_events_without_companions(opened: Open) -> None:
+    rig, share = opened(), 0.0
+    pace = SealPace(rig.engine.sealer.watch, lambda: 0, rig.clock, rig.engine.config.storage, lambda: share)
+    assert pace.rest_s(1.0) == RESTS
+    share = 0.125
+    assert pace.rest_s(1.0) == RESTS / 2
+    share = 0.25
+    assert pace.rest_s(1.0) == 0.0
+
+
+def test_a_rest_is_no_longer_than_entries_may_wait(opened: Open) -> None:
+    rig = opened(seal_age_s=10.0)
+    rig.create("s", OCTETS, b"x")
+    rig.clock.us += 9 * SECOND
+    assert _count(rig).rest_s(100.0) == pytest.approx(1.0)
+    rig.clock.us += 2 * SECOND
+    assert _count(rig).rest_s(100.0) == 0.0
+
+
+def test_a_rest_ends_when_nothing_is_appended(opened: Open) -> None:
+    appends = [0]
+    pace = _pace(opened(), lambda: appends[0])
+    pace.rest_s = lambda worked_s: 60.0  # type: ignore[method-assign]
+    began_s = monotonic()
+    pace.rest()
+    pace.begin()
+    appends[0] = 1
+    pace.rest()
+    assert monotonic() - began_s < 30.0
+
+
+def test_a_rest_lasts_while_there_are_appends(opened: Open) -> None:
+    pace = _pace(opened(), count().__next__)
+    pace.rest_s = lambda worked_s: 0.2  # type: ignore[method-assign]
+    began_s = monotonic()
+    pace.rest()
+    assert monotonic() - began_s >= 0.2
+
+
+def test_a_rest_ends_when_the_server_stops(opened: Open) -> None:
+    pace = _pace(opened(), count().__next__)
+    pace.rest_s = lambda worked_s: 60.0  # type: ignore[method-assign]
+    timer = Timer(0.01, pace.stop)
+    timer.start()
+    began_s = monotonic()
+    pace.rest()
+    timer.join()
+    assert monotonic() - began_s < 30.0

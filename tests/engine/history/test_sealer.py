@@ -12,7 +12,7 @@ import pytest
 from headrace.engine.history import seal_watch, sealer
 from headrace.engine.history.publication import Publication
 from headrace.engine.history.publisher import Publisher
-from headrace.engine.history.seal_pace import SealPace
+from headrace.engine.history.seal_watch import SealPace
 from headrace.errors import Fenced, Overloaded
 from headrace.format import object_names
 from headrace.storage.objects import StoreUnavailable
@@ -164,7 +164,7 @@ def test_what_waits_is_counted(opened: Open) -> None:
 def test_a_full_backlog_refuses_appends_until_the_store_takes_them(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
     rig = opened(seal_bytes=4, backlog_bytes=10)
     rig.create("s", OCTETS, b"x" * 11)
     store = disturb(rig.engine.objects)
@@ -199,7 +199,7 @@ def test_an_outage_of_the_store_is_logged_once_and_told_with_its_cause_until_it_
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     async def outage() -> str | None:
-        publishing = asyncio.create_task(part._publish_forever())
+        part._loop.start()
         async with asyncio.timeout(30):
             while part.failed_seals < 20:
                 await asyncio.sleep(0.001)
@@ -207,7 +207,7 @@ def test_an_outage_of_the_store_is_logged_once_and_told_with_its_cause_until_it_
             store.before = lambda _: None
             while part.trouble is not None:
                 await asyncio.sleep(0.001)
-        publishing.cancel()
+        await part._loop.stop(timeout_s=0)
         return trouble
 
     store.before = fail
@@ -364,8 +364,9 @@ def test_a_fenced_node_takes_nothing_more_and_still_answers(
 
     async def look_after_the_streams() -> None:
         old.engine.sealer.start()
-        assert old.engine.sealer._task is not None
-        await old.engine.sealer._task
+        async with asyncio.timeout(20):
+            while not old.engine.writer.fenced:
+                await asyncio.sleep(0.005)
 
     old.run(look_after_the_streams())
     changes: list[Callable[[], object]] = [

@@ -56,7 +56,7 @@ def test_segments_are_cut_alike_however_many_rows_there_are(opened: Open, monkey
     rig.create("one", JSON)
     rig.create("other", JSON)
     for name, rows in (("one", 1), ("other", 50)):
-        monkeypatch.setattr(segment_builder, "_STRETCH_ROWS", rows)
+        monkeypatch.setattr(segment_builder, "_BATCH_ROWS", rows)
         _append(rig, name, *(1 + n * 7 % 5 for n in range(40)))
         rig.append(name, array("long" * 20))
         rig.publish(name)
@@ -72,7 +72,7 @@ def test_short_rows_are_sealed_as_they_are_however_many_are_taken_at_once(
     rig = opened(seal_rows=40)
     sealed = []
     for name, rows in (("some", 4), ("one", 1)):
-        monkeypatch.setattr(segment_builder, "_STRETCH_ROWS", rows)
+        monkeypatch.setattr(segment_builder, "_BATCH_ROWS", rows)
         rig.create(name, JSON)
         for n in range(100):
             entries = [f"x{n}" * (2000 if n % 37 == 36 else 1)] * (3 if n % 11 == 10 else 1)

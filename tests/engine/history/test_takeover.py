@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.config import ConfigError, StorageConfig
-from headrace.engine.history.recovery import parted_at
+from headrace.engine.history.recovery import first_difference
 from headrace.engine.history.verify import verify
 from headrace.engine.log import batch
 from headrace.engine.products import JOURNALS
@@ -407,7 +407,7 @@ def test_who_could_not_ask_at_the_start_does_not_take_over_from_others(tmp_path:
     ],
 )
 def test_histories_part_where_their_epochs_do(ours: Any, theirs: Any, parted: int | None) -> None:
-    assert parted_at(ours, theirs) == parted
+    assert first_difference(ours, theirs) == parted
 
 
 @pytest.mark.parametrize(("before", "after"), [(b'"node":"', b'"node":"1'), (b'"node":"', b'"node":"z'), (b"{", b"[")])

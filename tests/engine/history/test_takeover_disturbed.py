@@ -31,7 +31,7 @@ def machines(tmp_path: Path) -> Machines:
 @pytest.fixture
 def start(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Opens a directory whose store is prepared for that."""
-    monkeypatch.setattr("headrace.storage.objects.store._PAUSE_S", 0.0)
+    monkeypatch.setattr("headrace.storage.objects._PAUSE_S", 0.0)
     plain = Objects.open
 
     def opened(name: str, prepare: Callable[[Disturbed], None]) -> Rig:

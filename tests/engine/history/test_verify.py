@@ -264,7 +264,7 @@ def test_a_server_that_goes_on_meanwhile_is_no_damage(rig: Rig, objects: Objects
 
     rig.append("events", array("small"))
     rig.publish("events")
-    (report,) = verify(objects, JOURNALS, stream="events", tell=go_on)
+    (report,) = verify(objects, JOURNALS, stream="events", on_progress=go_on)
     assert happened
     assert (report.damage, report.entries, report.generation) == ([], 10, 3)
 
@@ -286,5 +286,5 @@ def test_a_store_elsewhere_is_verified_like_a_directory(objects: Objects) -> Non
     key = flipped(elsewhere, manifest, manifest.segments[0])
     assert [damage.object for damage in reports(elsewhere)["events"].damage] == [key]
     told: list[tuple[int, int]] = []
-    assert len(list(verify(elsewhere, JOURNALS, tell=lambda done, total: told.append((done, total))))) == 2
+    assert len(list(verify(elsewhere, JOURNALS, on_progress=lambda done, total: told.append((done, total))))) == 2
     assert told[-1][0] == told[-1][1] > 0

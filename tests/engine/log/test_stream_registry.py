@@ -12,7 +12,7 @@ import pytest
 from engine.registries import change, evolve, read, registry, stored, stream_with, update, versions
 from headrace.engine.log.append import Append
 from headrace.engine.registry import schemas
-from headrace.engine.registry.schemas import SetRegistry
+from headrace.engine.registry.registry_change import CommitChange
 from headrace.errors import BadRequest, Conflict, CorruptData, LensUnsound, NotFound, NotRepresentable, RegistryFull
 from headrace.storage.database import connect
 from headrace.types import JSON
@@ -32,10 +32,9 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 async def queued(rig: Rig, name: str, *steps: dict[str, Any] | bytes, **facts: Any) -> list[Any]:
     """Queue changes and appends without waiting for any: all are settled in one commit, in this order."""
     stream, settled, outcomes = rig.find(name), asyncio.Event(), []
-    base = stream.head.registry
-    plans = [await rig.engine.schemas.plan(stream, update(**step)) for step in steps if isinstance(step, dict)]
+    plans = [await rig.engine.schemas.prepare(stream, update(**step)) for step in steps if isinstance(step, dict)]
 
-    def done(operation: Append | SetRegistry) -> None:
+    def done(operation: Append | CommitChange) -> None:
         outcomes.append(operation)
         if len(outcomes) == len(steps):
             settled.set()
@@ -45,7 +44,7 @@ async def queued(rig: Rig, name: str, *steps: dict[str, Any] | bytes, **facts: A
         if isinstance(step, bytes):
             rig.append_to(stream, step, done, **facts)
         else:
-            SetRegistry(stream, base, plans.pop(0), done).submit(rig.engine.writer)
+            CommitChange(plans.pop(0), "me", done).submit(rig.engine.writer)
     await settled.wait()
     assert rig.engine.writer.commits == before + 1
     return outcomes
@@ -79,7 +78,7 @@ def test_what_one_registry_saw_to_fit_is_judged_by_the_next(rig: Rig) -> None:
     first = stream.head.registry
     assert first is not None and first.count(b'[{"a":1},{"a":2}]') == 2
     append = Append(stream, b'{"a":1},{"a":2}', 2, lambda _: None)
-    append.seen_by = first
+    append.validated_by = first
     first.admit(append)
     assert (append.version, append.registry) == (1, first)
     change(rig, "s", schema=shape(b=WHOLE), lens=lens("s", 1, rename("a", "b")))
@@ -159,10 +158,10 @@ def test_a_change_that_was_overtaken_by_the_same_change_conflicts(rig: Rig) -> N
 def test_a_stream_that_is_deleted_while_a_change_is_planned_does_not_come_back(rig: Rig) -> None:
     stream_with(rig, "s", shape(a=WHOLE))
     stream = rig.find("s")
-    planned = rig.run(rig.engine.schemas.plan(stream, update(schema=True)))
+    planned = rig.run(rig.engine.schemas.prepare(stream, update(schema=True)))
     rig.delete("s")
     with pytest.raises(NotFound):
-        rig.settle(lambda done: SetRegistry(stream, stream.head.registry, planned, done).submit(rig.engine.writer))
+        rig.settle(lambda done: CommitChange(planned, "me", done).submit(rig.engine.writer))
     rig.create("s", JSON, array("anything"))
     assert registry(rig, "s").current_version == 0
 

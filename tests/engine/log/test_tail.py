@@ -6,7 +6,7 @@ import pytest
 
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.tail import Tail
-from headrace.engine.runtime.slices import FEW, Slices
+from headrace.engine.runtime.event_loop import FEW, Slices
 from headrace.errors import Overloaded
 from headrace.storage.streams import StreamRow
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.engine.log.append import Append
-from headrace.engine.registry.profiles import SetProfile
+from headrace.engine.registry.registry_change import CommitChange
 from headrace.engine.system_streams import METRICS, REGISTRY, System
 from headrace.errors import BadRequest
 from headrace.profiles import table
@@ -80,10 +80,8 @@ def test_an_append_that_was_queued_before_a_profile_is_normalised(rig: Rig) -> N
     settled: list[Append] = []
 
     async def race() -> None:
-        base = stream.head.registry
-        planned = await rig.engine.profiles.plan(stream, profile(kind="generic"))
-        step = SetProfile(stream, base, profile(kind="generic"), planned, lambda _: None)
-        step.submit(rig.engine.writer)
+        planned = await rig.engine.profiles.prepare(stream, profile(kind="generic"))
+        CommitChange(planned, "me", lambda _: None).submit(rig.engine.writer)
         rig.append_to(stream, interval, settled.append)
         while not settled:
             await asyncio.sleep(0)

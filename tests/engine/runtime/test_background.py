@@ -73,6 +73,23 @@ async def test_a_loop_begins_again_when_it_is_woken_or_its_pause_is_over() -> No
     assert not pauses
 
 
+async def test_the_first_round_can_wait_and_a_loop_that_was_stopped_begins_again() -> None:
+    rounds = asyncio.Semaphore(0)
+
+    async def go_round() -> float | None:
+        rounds.release()
+        return None
+
+    loop = BackgroundLoop(LOGGER, go_round, failed="nothing was done", retry_s=600)
+    loop.start(after_s=600)
+    await loop.stop()
+    assert rounds.locked()
+    for _ in range(2):
+        loop.start(after_s=0.001)
+        await rounds.acquire()
+        await loop.stop()
+
+
 async def test_a_round_that_fails_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     errors, done = [StoreUnavailable("no store"), ValueError("odd")], asyncio.Event()
 

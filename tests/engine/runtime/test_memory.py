@@ -180,19 +180,17 @@ def test_near_the_limit_work_is_refused_until_there_is_less() -> None:
 
 async def _looked(monitor: MemoryMonitor, done: Callable[[], bool]) -> None:
     """Watch until something holds."""
-    task = asyncio.create_task(monitor.watch())
+    monitor.start()
     async with asyncio.timeout(30):
         while not done():
             await asyncio.sleep(0.001)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await monitor.stop()
 
 
 def test_under_pressure_caches_shrink_again_and_again_and_free_pages_are_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "LOOK_S", 0.001)
+    monkeypatch.setattr(memory, "CHECK_S", 0.001)
     monkeypatch.setattr(memory, "SAMPLE_S", 0.004)
     monkeypatch.setattr(memory, "RELIEF_S", 0.002)
     process, caches, trims = _Process(), _Caches(), [0]
@@ -212,7 +210,7 @@ def test_under_pressure_caches_shrink_again_and_again_and_free_pages_are_given_b
 
 
 def test_free_pages_are_given_back_once_when_the_server_comes_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LOOK_S", 0.001)
+    monkeypatch.setattr(memory, "CHECK_S", 0.001)
     monkeypatch.setattr(memory, "SAMPLE_S", 0.004)
     monkeypatch.setattr(memory, "IDLE_S", 0.01)
     monkeypatch.setattr(memory, "IDLE_CPU", 10**6)
@@ -270,9 +268,9 @@ from headrace.engine.runtime.memory import read_process
 allocators.use_jemalloc_in_arrow()
 allocators.configure()
 import pyarrow as pa, pyarrow.parquet as pq
-from headrace.format.segment import heap
+from headrace.format import decoded_columns
 
-heap.keep_freed_pages()
+decoded_columns.keep_freed_pages()
 table = pa.table({"text": [f"x{n}" * 10 for n in range(50_000)], "n": range(50_000)})
 
 def work(_):
@@ -341,19 +339,17 @@ def test_without_a_limit_or_a_reading_there_is_no_pressure() -> None:
 
 
 def test_watching_samples_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LOOK_S", 0.001)
+    monkeypatch.setattr(memory, "CHECK_S", 0.001)
     monkeypatch.setattr(memory, "SAMPLE_S", 0.004)
 
     async def scenario() -> None:
         monitor = MemoryMonitor(Gates(LimitsConfig()), limit_bytes=GiB)
         sampled = asyncio.Semaphore(0)
         monitor.on_sample.append(sampled.release)
-        task = asyncio.create_task(monitor.watch())
+        monitor.start()
         for _ in range(3):
             await asyncio.wait_for(sampled.acquire(), 10)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await monitor.stop()
 
     asyncio.run(scenario())
 

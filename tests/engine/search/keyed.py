@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from engine.derive.workers import SCHEMA, Worker, search
 from engine.registries import change
 from headrace.deadline import Deadline
 from headrace.engine.derive.lease_scheduler import Grant
-from headrace.engine.search.routing_keys import KeyPage, KeyQuery, Lexicon
+from headrace.engine.search.routing_keys import KeyPage, KeyQuery, RoutingKeyReader
 from headrace.reduce.work_units import Result
 from headrace.server.routes.work import store_url
 from headrace.types import JSON
 from support.engine_rig import Rig, array
 from support.plain_worker import perform
+from support.work_rig import SCHEMA, Worker, search
 
 KEY = {"jsonPointer": "/k", "required": False}
 
@@ -48,23 +48,25 @@ class Indexer(Worker):
 
 
 def page(
-    rig: Rig, name: str, after: str = "", limit: int = 500, time_s: float = 60, lexicon: Lexicon | None = None
+    rig: Rig, name: str, after: str = "", limit: int = 500, time_s: float = 60, reader: RoutingKeyReader | None = None
 ) -> KeyPage:
     """One page of keys, as of now."""
     stream = rig.find(name)
-    return (lexicon or lexicon_of(rig)).page(KeyQuery(stream, stream.head, after, limit, Deadline(time_s)))
+    return (reader or reader_of(rig)).page(KeyQuery(stream, stream.head, after, limit, Deadline(time_s)))
 
 
-def lexicon_of(rig: Rig) -> Lexicon:
+def reader_of(rig: Rig) -> RoutingKeyReader:
     """What lists the routing keys of a server."""
-    return Lexicon(config=rig.engine.config, open_archive=rig.engine.caches.archive, connect=rig.engine.connect)
+    return RoutingKeyReader(
+        config=rig.engine.config, open_archive=rig.engine.caches.archive, connect=rig.engine.connect
+    )
 
 
 def pages(rig: Rig, name: str, limit: int) -> list[str]:
     """All keys, page by page."""
-    lexicon, found = lexicon_of(rig), list[str]()
+    reader, found = reader_of(rig), list[str]()
     while True:
-        one = page(rig, name, found[-1] if found else "", limit, lexicon=lexicon)
+        one = page(rig, name, found[-1] if found else "", limit, reader=reader)
         assert one.is_complete and len(one.keys) <= limit
         found += one.keys
         if not one.has_more:

@@ -13,8 +13,7 @@ from engine.registries import change, registry
 from headrace.deadline import Deadline
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.archive import Archive
-from headrace.engine.search.hits import SearchHits
-from headrace.engine.search.search import search
+from headrace.engine.search.search import SearchHits, search
 from headrace.extract.columns import Extractor
 from headrace.extract.postings import describe_companion, postings, stored_columns
 from headrace.format.companion.layout import LIMITS, Companion, Limits

@@ -57,7 +57,7 @@ def asked(stream: Searched, answer_by: Deadline | None = None, **more: Any) -> A
 def test_companions_of_all_shapes_answer_like_one_pass(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(aggregating, "_TOGETHER", together)
+    monkeypatch.setattr(aggregating, "_REDUCED_ROWS", together)
     stream = described(rig)
     rollup, start, end = stream.search.rollups["requests"], 30_000, 500_001
     for q, group_by, measures in product(QUERIES, GROUPS, MEASURES):
@@ -85,7 +85,7 @@ def test_an_answer_that_cannot_be_finished_in_time_lacks_all_events_and_says_so(
 
 
 def test_columns_that_cannot_be_counted_in_time_are_missing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregating, "_TOGETHER", 1)
+    monkeypatch.setattr(aggregating, "_REDUCED_ROWS", 1)
     stream = described(rig)
     late = asked(stream, answer_by=Deadline(0), q="duration:>=3")
     assert (late.buckets, late.missing.events) == ([], len(EVENTS))

@@ -23,18 +23,18 @@ from support.engine_rig import Rig
 def extracted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The chunks of events that are turned into columns from now on."""
     taken: list[tuple[int, int]] = []
-    extract = blocks._extracted
+    extract = blocks._extract_block
 
     def noted(extractor: Any, defined: Any, events: Any, chunk: Any, deadline: Any) -> Any:
         taken.append((chunk.start, chunk.stop))
         return extract(extractor, defined, events, chunk, deadline)
 
-    monkeypatch.setattr(blocks, "_extracted", noted)
+    monkeypatch.setattr(blocks, "_extract_block", noted)
     return taken
 
 
 def lines(stream: Searched) -> list[tuple[int, int]]:
-    line = stream.archive.blocks._lines[stream.stream.incarnation]
+    line = stream.archive.blocks._streams[stream.stream.incarnation]
     return [(block.first_seq, block.end_seq) for block in line.blocks]
 
 
@@ -45,7 +45,7 @@ def append(stream: Searched, start: int, stop: int) -> None:
 def test_small_blocks_become_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     stream, taken = Searched(rig), extracted(monkeypatch)
     rows = 0
-    merge = blocks._merged
+    merge = blocks._merge_blocks
 
     def counted(defined: Any, left: blocks.Block, right: blocks.Block) -> blocks.Block:
         nonlocal rows
@@ -53,7 +53,7 @@ def test_small_blocks_become_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
         rows += made.end_seq - made.first_seq
         return made
 
-    monkeypatch.setattr(blocks, "_merged", counted)
+    monkeypatch.setattr(blocks, "_merge_blocks", counted)
     for n in range(0, 256, 2):
         append(stream, n, n + 2)
         stream.ask("service:s1", sort=["time"])
@@ -98,8 +98,8 @@ def test_blocks_of_the_stream_asked_longest_ago_make_room(tmp_path: Path, monkey
             assert len(stream.ask("has:time").seqs) == 50
         held = rig.engine.caches.archive().blocks
         assert 0 < held.bytes <= 400_000
-        assert sum(block.bytes for line in held._lines.values() for block in line.blocks) == held.bytes
-        assert len(held._lines) < 6
+        assert sum(block.bytes for line in held._streams.values() for block in line.blocks) == held.bytes
+        assert len(held._streams) < 6
         taken.clear()
         streams[-1].ask("has:time")
         assert taken == []
@@ -119,7 +119,7 @@ def test_a_range_larger_than_the_room_is_still_answered(tmp_path: Path, monkeypa
 
 
 def test_holes_between_blocks_are_filled(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "_LARGER", 0)
+    monkeypatch.setattr(blocks, "_MAX_MERGE_RATIO", 0)
     stream, taken = Searched(rig), extracted(monkeypatch)
     append(stream, 0, 30)
     stream.index(0, 10)
@@ -147,7 +147,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks hold ten events, and go to files however small they are."""
     monkeypatch.setattr(stored_events, "CHUNK_ROWS", 10)
     monkeypatch.setattr(blocks, "CHUNK_ROWS", 10)
-    monkeypatch.setattr(blocks, "_LEAST_SPILLED_ROWS", 1)
+    monkeypatch.setattr(blocks, "_MIN_SPILLED_ROWS", 1)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -184,7 +184,7 @@ def test_blocks_beyond_memory_are_extracted_once_and_answer_from_files(
         held = stream.archive.blocks
         assert sum(stop - start for start, stop in taken) == held.extracted == 202
         assert held.bytes <= 600_000 and held.disk_bytes > 0
-        every = [block for line in held._lines.values() for block in line.blocks]
+        every = [block for line in held._streams.values() for block in line.blocks]
         assert held.bytes == sum(block.bytes for block in every)
         assert held.disk_bytes == sum(block.disk_bytes for block in every)
         assert list((tmp_path / "cache" / "tail").iterdir()) == [], "nothing is left behind by a crash"
@@ -263,8 +263,8 @@ def test_an_answer_leaves_no_columns_to_the_garbage_collector(rig: Rig, ask: Cal
     gc.disable()
     try:
         ask(stream)
-        held = weakref.ref(stream.archive.blocks._lines[stream.stream.incarnation].blocks[0].companion)
-        stream.archive.forget()
+        held = weakref.ref(stream.archive.blocks._streams[stream.stream.incarnation].blocks[0].companion)
+        stream.archive.clear_events()
         assert held() is None
     finally:
         gc.enable()

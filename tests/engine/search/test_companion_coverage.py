@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.derive.workers import Worker, covered, listed, opened, publish, search, searched
 from engine.registries import change
 from headrace.engine.search import companion_coverage
 from headrace.types import JSON
+from support.work_rig import Worker, covered, listed, opened, publish, search, searched
 
 
 def test_what_was_committed_answers_at_once(tmp_path: Path) -> None:
@@ -42,8 +42,7 @@ def test_a_stream_without_search_is_covered_by_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_in_memory_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(companion_coverage, "_KEPT", 5)
-    monkeypatch.setattr(companion_coverage, "_QUESTIONS", 2)
+    monkeypatch.setattr(companion_coverage, "_MAX_COMPANIONS", 5)
     with opened(tmp_path) as rig:
         for name in "abc":
             searched(rig, name, 20)
@@ -52,10 +51,13 @@ def test_what_is_kept_in_memory_has_a_limit(tmp_path: Path, monkeypatch: pytest.
             for name in "abc":
                 assert covered(rig, name) == [(0, 10), (10, 20)]
                 assert covered(rig, name, fields=["user"]) == covered(rig, name, fields=[]) == covered(rig, name)
-        kept = rig.engine.coverage._known
-        assert sum(len(one.companions) for one in kept.values()) == rig.engine.coverage._kept == 4
-        assert all(len(one.answers) <= 2 for one in kept.values())
+        cache = rig.engine.coverage._cache
+        cached = [cache.get(rig.find(name).id) for name in "abc"]
+        assert cached[0] is None
+        assert [len(listed.companions) for listed in cached[1:]] == [2, 2]
+        assert cache.bytes == 4
         publish(rig, "a", 60)
         Worker(rig).work()
         assert len(covered(rig, "a")) == 8
-        assert list(kept) == [rig.find("a").id]
+        assert cache.bytes == 5
+        assert [cache.get(rig.find(name).id) is None for name in "abc"] == [False, True, True]

@@ -28,10 +28,10 @@ ROUNDS, EACH = 30, 50
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything happens with few events."""
-    monkeypatch.setattr(extraction, "LEAST_ROWS", 40)
-    monkeypatch.setattr(extraction, "UNEXPECTED_ROWS", 40)
+    monkeypatch.setattr(extraction, "MIN_ROWS", 40)
+    monkeypatch.setattr(extraction, "MIN_UNQUERIED_ROWS", 40)
     monkeypatch.setattr(extraction, "_RELEASE_S", 0.02)
-    monkeypatch.setattr(blocks, "_LEAST_SPILLED_ROWS", 1)
+    monkeypatch.setattr(blocks, "_MIN_SPILLED_ROWS", 1)
     for module in (stored_events, blocks):
         monkeypatch.setattr(module, "CHUNK_ROWS", 100)
 
@@ -113,7 +113,7 @@ def test_few_events_are_left_to_whoever_asks(rig: Rig) -> None:
 def made(stream: Searched) -> list[bool]:
     """Of each block, whether all its tables are made."""
     held = stream.archive.blocks
-    line = held._line(stream.stream.incarnation)
+    line = held._blocks_of(stream.stream.incarnation)
     with line.extracting, held._lock:
         return [block.columns is None for block in line.blocks]
 
@@ -126,18 +126,18 @@ def test_postings_are_made_ahead_only_where_questions_are_expected(rig: Rig, mon
     assert stream.ask("red", track_total_hits=True).found.total == 100
     append(stream, 100, 200)
     wait_for(lambda: extracted(rig) == 200 and made(stream) == [False, True])
-    monkeypatch.setattr(blocks, "_EXPECTED_S", 0.0)
+    monkeypatch.setattr(blocks, "_RECENT_S", 0.0)
     append(stream, 200, 300)
     wait_for(lambda: extracted(rig) == 300)
     assert made(stream) == [False, True, False]
-    monkeypatch.setattr(blocks, "_EXPECTED_S", 60.0)
+    monkeypatch.setattr(blocks, "_RECENT_S", 60.0)
     assert stream.ask("red", track_total_hits=True).found.total == 300
 
 
 def test_columns_of_a_stream_that_nobody_asks_are_extracted_in_whole_blocks(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extraction, "UNEXPECTED_ROWS", 100)
+    monkeypatch.setattr(extraction, "MIN_UNQUERIED_ROWS", 100)
     stream = Searched(rig)
     append(stream, 0, 50)
     assert rig.engine.extraction._thread is None
@@ -231,7 +231,7 @@ def test_answers_are_right_while_events_are_appended_sealed_indexed_and_extracte
         # A block is counted before others make room for it.
         wait_for(lambda: held.bytes <= 400_000 and held.disk_bytes <= disk_bytes)
         with held._lock:
-            every: list[Any] = [block for line in held._lines.values() for block in line.blocks]
+            every: list[Any] = [block for line in held._streams.values() for block in line.blocks]
             assert held.bytes == sum(block.bytes for block in every)
             assert held.disk_bytes == sum(block.disk_bytes for block in every)
         assert all(left.end_seq <= right.first_seq for left, right in pairwise(every))

@@ -47,9 +47,7 @@ def test_a_gap_or_a_range_that_someone_works_on_parts_neighbours() -> None:
     assert found(row(0, 0, 0, 0, 0, 0), [Range(5, 20)]) == [(20, 60, 1)]
 
 
-@pytest.mark.parametrize(
-    "large", [row(*[0] * 4, count=compaction.MOST_ROWS), row(*[0] * 4, size=compaction.MOST_BYTES)]
-)
+@pytest.mark.parametrize("large", [row(*[0] * 4, count=compaction.MAX_ROWS), row(*[0] * 4, size=compaction.MAX_BYTES)])
 def test_nothing_is_merged_beyond_measure(large: list[Companion]) -> None:
     assert found(large) == []
 

@@ -7,16 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from engine.derive.workers import SCHEMA, Worker, listed, opened, publish, search, searched
 from engine.registries import change, evolve
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import save_registry
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.search.index_status import CoveredSegments, Index, Status
+from headrace.engine.search.index_status import CoveredSegments, Index, IndexBytes, IndexStatus, split
 from headrace.errors import NotFound
+from headrace.format.companion.layout import Companion, PartFile
+from headrace.query import search_document
+from headrace.query.search import Search
 from headrace.types import JSON
 from support.engine_rig import START_US, Rig, array
+from support.work_rig import SCHEMA, Worker, listed, opened, publish, search, searched
 
 ROLLUP = {"intervals": ["1m"], "measures": {"events": {"kind": "count"}}}
 
@@ -27,7 +32,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield rig
 
 
-def status(rig: Rig, name: str) -> Status:
+def status(rig: Rig, name: str) -> IndexStatus:
     return rig.engine.indexes.status(rig.find(name))
 
 
@@ -45,7 +50,7 @@ def test_a_stream_without_search_fields_wants_no_index(rig: Rig) -> None:
     rig.publish("s")
     found = status(rig, "s")
     assert (found.generation, found.exact, found.families, found.objects) == (0, (), (), 0)
-    assert (found.segments, found.is_complete, found.shares.total) == (1, True, 0)
+    assert (found.segments, found.is_complete, found.sizes.total) == (1, True, 0)
     assert (found.lexicon.covered, found.lexicon.behind) == (CoveredSegments(), 1)
 
 
@@ -192,7 +197,7 @@ def test_a_fork_counts_the_segments_it_reads(rig: Rig) -> None:
 def test_every_byte_is_someones(rig: Rig) -> None:
     searched(rig, "s", 20)
     Worker(rig).work()
-    found, shares = status(rig, "s"), status(rig, "s").shares
+    found, shares = status(rig, "s"), status(rig, "s").sizes
     assert shares.total == sum(part.bytes for one in listed(rig, "s") for part in one.parts.values()) > 0
     assert sum(shares.families.values()) + shares.lexicon == shares.total
     assert {index.name: index.bytes for index in found.families} == {
@@ -221,3 +226,49 @@ def test_a_stream_that_is_gone_has_no_status(rig: Rig) -> None:
     rig.sweep()
     with pytest.raises(NotFound):
         rig.engine.indexes.status(stream)
+
+
+def companion(postings: int, *names: str, keys: bool = True, words: int = 0) -> Companion:
+    return Companion(
+        name="c",
+        first_seq=0,
+        count=10,
+        level=0,
+        through_version=1,
+        fields=dict.fromkeys(names, "hash"),
+        rollups={},
+        keys=keys,
+        columns=PartFile(1000, ""),
+        postings=PartFile(postings, "") if postings else None,
+        panes=PartFile(100, ""),
+        times=None,
+        segments=1,
+        words={"message": (10, words)} if "message" in names else {},
+    )
+
+
+@given(st.integers(0, 2**50), st.dictionaries(st.text(), st.integers(0, 2**40), min_size=1))
+def test_parts_are_the_whole(total: int, weights: dict[str, int]) -> None:
+    parts = split(total, weights)
+    assert list(parts) == list(weights)
+    assert sum(parts.values()) == (total if sum(weights.values()) else 0)
+    for name, weight in weights.items():
+        if sum(weights.values()):
+            assert abs(parts[name] - total * weight / sum(weights.values())) <= 1 + total * 1e-9
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_postings_are_split_by_how_many_there_are(declared: bool) -> None:
+    parsed = search_document.parse_search_document(search("user"), current_version=1)
+    assert isinstance(parsed, Search)
+    sizes = IndexBytes(parsed if declared else None)
+    sizes.add([companion(400, "user", "message", words=15), companion(200, "user", "message", words=5)])
+    assert sizes.postings == {"": 150, "user": 150, "message": 300}
+    assert (sizes.lexicon, sizes.total) == (150, 2800)
+    assert sizes.families == {"exact": 150, "fts": 300, "col": 2000, "agg": 200}
+
+
+def test_a_companion_without_postings_has_none_to_split() -> None:
+    sizes = IndexBytes(None)
+    sizes.add([companion(0, "user")])
+    assert (sizes.total, sizes.lexicon, sizes.families["exact"]) == (1100, 0, 0)

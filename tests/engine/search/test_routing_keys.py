@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.derive.workers import search
 from engine.registries import change
 from engine.search.keyed import Indexer, append, keyed, opened, page, pages
-from headrace.engine.search.routing_keys import KeyQuery, Lexicon
+from headrace.engine.search.routing_keys import KeyQuery, RoutingKeyReader
 from headrace.errors import NotFound
 from headrace.format.object_names import companion_key
 from support.engine_rig import Rig
+from support.work_rig import search
 
 KEYS = [None, "a", "aa", "b", "ä", "Z", "\U0001f600", "\uffff", "nul\0l", "long" * 100, "7", " "]
 
@@ -61,11 +61,13 @@ def test_a_stream_without_search_fields_has_its_keys_from_segments(rig: Rig) -> 
     append(rig, "s", ["a", "c"])
     rig.publish("s")
     assert Indexer(rig).work() == 0
-    lexicon = Lexicon(config=rig.engine.config, open_archive=rig.engine.caches.archive, connect=rig.engine.connect)
+    reader = RoutingKeyReader(
+        config=rig.engine.config, open_archive=rig.engine.caches.archive, connect=rig.engine.connect
+    )
     for _ in range(2):
-        found = page(rig, "s", lexicon=lexicon)
+        found = page(rig, "s", reader=reader)
         assert (found.keys, found.scanned_segments) == (["a", "b", "c"], 1)
-    assert lexicon.kept.bytes > 0
+    assert reader.cache.bytes > 0
     assert found.segment_get_ms == 0, "what was found the first time is kept"
 
 
@@ -170,9 +172,9 @@ def test_the_keys_of_a_deleted_stream_are_gone(rig: Rig) -> None:
     stream = rig.find("s")
     rig.delete("s")
     with pytest.raises(NotFound):
-        Lexicon(config=rig.engine.config, open_archive=rig.engine.caches.archive, connect=rig.engine.connect).page(
-            KeyQuery(stream, stream.head, "", 10, 60)
-        )
+        RoutingKeyReader(
+            config=rig.engine.config, open_archive=rig.engine.caches.archive, connect=rig.engine.connect
+        ).page(KeyQuery(stream, stream.head, "", 10, 60))
 
 
 @pytest.mark.parametrize("seed", range(8))

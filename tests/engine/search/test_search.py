@@ -13,7 +13,7 @@ from engine.search.searches import SHAPES, Searched, document
 from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.search import search
-from headrace.engine.search.hits import SearchHits
+from headrace.engine.search.search import SearchHits
 from headrace.errors import BadRequest, CorruptData, NotFound, OffsetFenced, Unavailable
 from headrace.format.companion.layout import Limits
 from headrace.format.object_names import companion_key

@@ -10,7 +10,7 @@ import pytest
 
 from engine.subscriptions.subscribing import BASE, Opened
 from headrace.engine.subscriptions.subscription import Ack, Definition
-from headrace.engine.subscriptions.subscription_index import Bounds
+from headrace.engine.subscriptions.subscription_index import SubscriptionLimits
 from headrace.engine.subscriptions.subscriptions import Proof
 from headrace.engine.subscriptions.wakes import Fenced
 from headrace.engine.subscriptions.webhook import WebhookUrlRejected
@@ -186,7 +186,7 @@ async def test_a_delivery_cut_off_by_a_stop_is_made_again_at_the_next_start(worl
 
 
 async def test_only_so_many_deliveries_are_under_way_at_once(world: Opened, receiver: Started) -> None:
-    async with world(Bounds(deliveries=1)) as w, receiver((200, {"done": True})) as (hooks, url):
+    async with world(SubscriptionLimits(deliveries=1)) as w, receiver((200, {"done": True})) as (hooks, url):
         await w.create("events/a")
         await w.subscriptions.put("s", hook(url), BASE)
         await w.subscriptions.put("t", hook(url), BASE)

@@ -21,7 +21,7 @@ from headrace.engine.subscriptions.subscription import (
     TooManyStreams,
     TooManySubscriptions,
 )
-from headrace.engine.subscriptions.subscription_index import Bounds
+from headrace.engine.subscriptions.subscription_index import SubscriptionLimits
 from headrace.engine.subscriptions.subscriptions import Proof, Subscriptions
 from headrace.engine.subscriptions.wakes import AlreadyClaimed, Fenced
 from headrace.engine.system_streams import System
@@ -361,7 +361,7 @@ async def test_streams_that_a_crash_kept_from_being_noted_are_found_at_the_next_
 
 
 async def test_numbers_are_bounded(world: Opened) -> None:
-    async with world(Bounds(subscriptions=2, streams=2)) as w:
+    async with world(SubscriptionLimits(subscriptions=2, streams=2)) as w:
         await w.create("events/a")
         await w.subscriptions.put("s", PULL, BASE)
         await w.create("events/b", b"1")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.touch.journal import PositionFilter, TouchJournal
-from headrace.profiles.state_protocol.settings import Memory
+from headrace.profiles.state_protocol.profile import Memory
 
 SMALL = Memory(filter_pow2=10, k=2)
 #: Few ids, and for each of them several keys.
@@ -31,10 +31,10 @@ def test_nothing_that_was_touched_is_denied_and_nothing_else_is_claimed(
             (position for other, position in last.items() if other & 0xFFFFFFFF == key & 0xFFFFFFFF), default=0
         )
         assert made.last(key & 0xFFFFFFFF) >= same_id
-        verdict, truth = made.touched(key, since), last.get(key, 0) > since
-        assert verdict in (truth, None)
+        answer, truth = made.touched(key, since), last.get(key, 0) > since
+        assert answer in (truth, None)
         if since >= made.exact_since and same_id == last.get(key, 0):
-            assert verdict is truth
+            assert answer is truth
 
 
 @given(st.dictionaries(st.integers(0, 2**32 - 1), st.integers(1, 2**32 - 1), max_size=300), st.integers(0, 2**32 - 1))

@@ -11,12 +11,11 @@ import pytest
 from engine.touch.touched import NAME, Touched, by, change
 from headrace.engine.system_streams import System
 from headrace.engine.touch import stream_touches
-from headrace.engine.touch.live import LiveMetrics
-from headrace.engine.touch.report import report
+from headrace.engine.touch.report import LiveMetrics, report
 from headrace.engine.touch.waiters import FINE_KEY, TABLE_KEY, TEMPLATE_KEY
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.templates import InvalidTemplate
+from headrace.profiles.state_protocol.keys import InvalidTemplate
 
 BY_USER = by("todos", "user")
 TABLE = keys.table_key("todos")
@@ -64,8 +63,8 @@ def test_a_change_that_is_not_processed_yet_comes_after_the_cursor(tmp_path: Pat
         db.append(insert("a"))
         early, late = db.ask(cursor, A), db.ask("now", A)
         assert (early.outcome, db.cursor) == (None, cursor)
-        db.touching.step()
-        db.touching.flush(0.0)
+        db.stream_touches.step()
+        db.stream_touches.flush(0.0)
         assert (early.outcome, late.outcome) == (True, None)
 
 
@@ -74,9 +73,9 @@ def test_what_was_touched_and_not_told_yet_counts_when_the_time_is_up(tmp_path: 
         db.activate(BY_USER)
         first, second = db.ask("now", A), db.ask("now", B)
         db.append(insert("a"))
-        db.touching.step()
+        db.stream_touches.step()
         for wait in (first, second):
-            db.rig.engine.touches.end(wait.waiter)
+            db.rig.engine.touches.time_out(wait.waiter)
         assert (first.outcome, second.outcome) == (True, False)
 
 
@@ -190,7 +189,7 @@ def test_who_waits_is_told_exactly_while_rows_are_left_out(tmp_path: Path, templ
         db.append(insert("a"))
         db.settle()
         assert (mine.outcome, other.outcome, exact.outcome) == (True, None, True)
-        assert db.touching.mode == "restricted"
+        assert db.stream_touches.mode == "restricted"
         # Nobody waited for this one, so whether it was touched is not known.
         late = keys.watch_key(BY_USER.id, ["c"])
         assert db.ask(start, late, templates=templates).outcome is True
@@ -212,7 +211,7 @@ def test_tables_stand_for_rows_where_even_those_are_too_many(tmp_path: Path, tem
         exact = db.ask("now", A, templates=templates, exact=True)
         db.append(insert("a"), insert("a"))
         db.settle()
-        assert db.touching.mode == "coarseOnly"
+        assert db.stream_touches.mode == "coarseOnly"
         assert wait.outcome is woken
         assert exact.outcome == (stream_touches.CANNOT_TELL if woken else None)
         late = db.ask(start, B, templates=templates)
@@ -228,11 +227,11 @@ def test_fine_touches_come_back_when_the_lag_is_gone(tmp_path: Path) -> None:
         db.settle()
         db.append(insert("a"), insert("a"))
         db.settle()
-        assert db.touching.mode == "coarseOnly"
+        assert db.stream_touches.mode == "coarseOnly"
         wait = db.ask("now", B)
         db.append(insert("a"))
         db.settle()
-        assert (db.touching.mode, wait.outcome) == ("fine", None)
+        assert (db.stream_touches.mode, wait.outcome) == ("fine", None)
 
 
 def test_templates_that_nobody_waits_for_are_left_out_under_pressure(tmp_path: Path) -> None:
@@ -245,7 +244,7 @@ def test_templates_that_nobody_waits_for_are_left_out_under_pressure(tmp_path: P
         db.append(*(change("todos", "insert", after=row) for _ in range(3)))
         db.settle()
         assert wait.outcome is True
-        assert db.touching.counts.cold_templates == 2
+        assert db.stream_touches.counts.cold_templates == 2
         late = keys.watch_key(cold.id, ["open"])
         assert db.ask(start, late, templates=(cold,)).outcome is True
         assert db.ask(start, late).outcome is True
@@ -258,13 +257,13 @@ def test_a_template_stays_hot_for_a_while_after_the_last_wait(tmp_path: Path) ->
         with Touched(tmp_path / str(ttl_ms), **NONE_LEFT, memory={"hotTemplateTtlMs": ttl_ms}) as db:
             db.activate(BY_USER)
             db.rig.engine.touches.leave(db.ask("now", A, templates=(BY_USER,)).waiter)
-            told = report(db.touching, 0.0)
+            told = report(db.stream_touches, 0.0)
             assert (told["hotTemplates"], told["hotTemplatesActive"], told["hotTemplatesGrace"]) == (1, 0, 1)
             time.sleep(0.01)
-            db.touching.parking.cool_down()
+            db.stream_touches.waiters.cool_down()
             db.append(insert("a"), insert("a"))
             db.settle()
-            assert db.touching.counts.cold_templates == skipped
+            assert db.stream_touches.counts.cold_templates == skipped
 
 
 @pytest.mark.parametrize("more", ["nameless", "many", "first"])
@@ -292,7 +291,7 @@ def test_settings_of_memory_hold_from_then_on(tmp_path: Path) -> None:
         stream = db.rig.find(NAME)
         stream.profile = stream.profile.replace('"hotMaxKeys": 1', '"hotMaxKeys": 9, "filterPow2": 10')
         assert db.ask("now", 1, 2).outcome is None
-        assert report(db.touching, 0.0)["filterSize"] == 1024
+        assert report(db.stream_touches, 0.0)["filterSize"] == 1024
 
 
 def test_tokens_run_out_and_grow_again(tmp_path: Path) -> None:
@@ -300,11 +299,11 @@ def test_tokens_run_out_and_grow_again(tmp_path: Path) -> None:
         db.activate(BY_USER)
         db.append(insert("a"))
         db.settle()
-        assert db.touching.mode == "fine"
+        assert db.stream_touches.mode == "fine"
         db.append(insert("a"))
         db.settle()
-        assert db.touching.mode == "restricted"
-        assert db.touching.counts.dropped == 2
+        assert db.stream_touches.mode == "restricted"
+        assert db.stream_touches.counts.dropped == 2
 
 
 @pytest.mark.parametrize(
@@ -331,11 +330,11 @@ def test_a_stream_that_has_halted_goes_on_under_another_rule(tmp_path: Path) -> 
         db.append(insert("a"), change("todos", "update", after={"user": "b"}), insert("b"))
         db.settle()
         assert db.ask("now", A).outcome == stream_touches.HALTED
-        assert db.touching.lag == 2
+        assert db.stream_touches.lag == 2
         stream = db.rig.find(NAME)
         stream.profile = stream.profile.replace('"error"', '"skipBefore"')
         db.settle()
-        assert db.touching.lag == 0
+        assert db.stream_touches.lag == 0
         assert [db.ask(cursor, key).outcome for key in (A, B)] == [True, True]
 
 
@@ -346,15 +345,15 @@ def test_a_bucket_that_overflows_wakes_everyone_it_concerns(tmp_path: Path) -> N
         db.append(insert("a"), insert("b"))
         db.settle()
         assert [wait.outcome for wait in waits] == [True, True, None]
-        assert db.touching.counts.overflows == 1
+        assert db.stream_touches.counts.overflows == 1
 
 
 def test_a_wait_for_many_keys_is_woken_by_any_of_them(tmp_path: Path) -> None:
     with Touched(tmp_path, memory={"keyIndexMaxKeys": 2}) as db:
         db.activate(BY_USER)
         wait, other = db.ask("now", 1, 2, 3, A), db.ask("now", 1, 2, 3, 4)
-        assert len(db.touching.parking.broad) == 2
-        assert not db.touching.parking.index
+        assert len(db.stream_touches.waiters.broad) == 2
+        assert not db.stream_touches.waiters.index
         db.append(insert("a"))
         db.settle()
         assert (wait.outcome, other.outcome) == (True, None)
@@ -388,7 +387,7 @@ def test_templates_come_in_once(tmp_path: Path) -> None:
 
 
 def test_a_template_cannot_come_in_again_with_other_encodings(tmp_path: Path) -> None:
-    from headrace.profiles.state_protocol.templates import Field, Template
+    from headrace.profiles.state_protocol.keys import Field, Template
 
     with Touched(tmp_path) as db:
         db.activate(BY_USER)
@@ -399,9 +398,9 @@ def test_a_template_cannot_come_in_again_with_other_encodings(tmp_path: Path) ->
 def test_templates_come_in_at_a_rate(tmp_path: Path) -> None:
     with Touched(tmp_path, templates={"activationRateLimitPerMinute": 2}) as db:
         many = [by("todos", f"f{number}") for number in range(4)]
-        verdict = db.activate(*many)
-        assert [active.template.id for active in verdict.accepted] == [many[0].id, many[1].id]
-        assert verdict.denied == [(many[2].id, "rate_limited"), (many[3].id, "rate_limited")]
+        activation = db.activate(*many)
+        assert [active.template.id for active in activation.accepted] == [many[0].id, many[1].id]
+        assert activation.denied == [(many[2].id, "rate_limited"), (many[3].id, "rate_limited")]
         assert db.activate(*many[:2]).denied == []
 
 
@@ -418,7 +417,7 @@ def test_the_template_that_was_used_longest_ago_makes_room(tmp_path: Path) -> No
         db.activate(one)
         db.activate(two)
         wait = db.ask("now", 5, templates=(one,))
-        db.touching.roster.see([one.id], 2e15)
+        db.stream_touches.templates.see([one.id], 2e15)
         assert [active.template.id for active in db.activate(three).evicted] == [two.id]
         db.activate(other)
         gone = db.activate(last).evicted
@@ -426,7 +425,7 @@ def test_the_template_that_was_used_longest_ago_makes_room(tmp_path: Path) -> No
         assert wait.outcome is None
         assert db.ask("now", 5, templates=(two,)).outcome == stream_touches.NOT_ACTIVE
         db.rig.reopen()
-        assert {active.template.id for active in db.touching.roster} == {one.id, other.id, last.id}
+        assert {active.template.id for active in db.stream_touches.templates} == {one.id, other.id, last.id}
 
 
 def test_who_waits_for_rows_of_a_template_that_goes_is_told(tmp_path: Path) -> None:
@@ -447,28 +446,28 @@ def test_a_template_that_nobody_uses_is_retired(tmp_path: Path) -> None:
     with Touched(tmp_path) as db:
         db.activate(BY_USER, ttl_ms=0)
         db.activate(by("todos", "status"))
-        db.rig.run(db.rig.engine.touches._tidy(db.touching))
-        assert len(db.touching.roster) == 1
-        assert db.touching.counts.retired == 1
+        db.rig.run(db.rig.engine.touches._tidy(db.stream_touches))
+        assert len(db.stream_touches.templates) == 1
+        assert db.stream_touches.counts.retired == 1
         assert db.ask("now", A, templates=(BY_USER,)).outcome == stream_touches.NOT_ACTIVE
         db.rig.reopen()
-        assert len(db.touching.roster) == 1
+        assert len(db.stream_touches.templates) == 1
 
 
 def test_a_template_that_someone_waits_with_is_in_use(tmp_path: Path) -> None:
     with Touched(tmp_path) as db:
         db.activate(BY_USER, ttl_ms=60_000)
         db.ask("now", A, templates=(BY_USER,))
-        active = db.touching.roster.get(BY_USER.id)
+        active = db.stream_touches.templates.get(BY_USER.id)
         assert active is not None
         active.seen_ms = 0.0
-        db.rig.run(db.rig.engine.touches._tidy(db.touching))
-        assert db.touching.roster.get(BY_USER.id) is active
+        db.rig.run(db.rig.engine.touches._tidy(db.stream_touches))
+        assert db.stream_touches.templates.get(BY_USER.id) is active
 
 
 def test_templates_are_told_of_again_after_the_clock_was_set_back(tmp_path: Path) -> None:
     with Touched(tmp_path) as touched:
-        touching, rig = touched.touching, touched.rig
+        stream_touches, rig = touched.stream_touches, touched.rig
         live = LiveMetrics(
             System(writer=rig.engine.writer, log=rig.engine.log, connect=rig.engine.connect).lived,
             rig.engine.touches,
@@ -476,7 +475,7 @@ def test_templates_are_told_of_again_after_the_clock_was_set_back(tmp_path: Path
         )
 
         def kinds() -> list[str]:
-            touching.counts.rows += 1
+            stream_touches.counts.rows += 1
             return [record["type"] for record in live.records() if record["type"] != "live.tick"]
 
         assert kinds() == ["live.templates_snapshot"]
@@ -494,4 +493,4 @@ def test_touches_that_are_switched_off_are_forgotten(tmp_path: Path) -> None:
         assert wait.outcome == ""
         stream.profile = profile
         assert db.ask(cursor, A).outcome == stream_touches.OTHER_EPOCH
-        assert not len(db.touching.roster)
+        assert not len(db.stream_touches.templates)

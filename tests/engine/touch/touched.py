@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headrace.engine.touch.active_templates import Verdict
-from headrace.engine.touch.pace import Pace
-from headrace.engine.touch.stream_touches import StreamTouches
-from headrace.engine.touch.wait_request import WaitRequest
+from headrace.engine.touch.active_templates import Activation
+from headrace.engine.touch.stream_touches import StreamTouches, WaitRequest
+from headrace.engine.touch.timer import TouchTimer
 from headrace.engine.touch.waiters import Waiter
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.templates import Field, Template
+from headrace.profiles.state_protocol.keys import Field, Template
 from headrace.types import JSON
 from support.engine_rig import Rig, array
 
@@ -56,33 +55,33 @@ class Touched:
         self.rig.close()
 
     @property
-    def pace(self) -> Pace:
+    def timer(self) -> TouchTimer:
         return self.rig.run(self.rig.engine.touches.open(self.rig.find(NAME)))
 
     @property
-    def touching(self) -> StreamTouches:
-        return self.pace.touching
+    def stream_touches(self) -> StreamTouches:
+        return self.timer.stream_touches
 
     @property
     def cursor(self) -> str:
-        return self.touching.journal.cursor
+        return self.stream_touches.journal.cursor
 
-    def activate(self, *templates: Any, ttl_ms: float | None = None) -> Verdict:
+    def activate(self, *templates: Any, ttl_ms: float | None = None) -> Activation:
         touches = self.rig.engine.touches
-        return self.rig.run(touches.activate(self.touching, templates, ttl_ms))
+        return self.rig.run(touches.activate(self.stream_touches, templates, ttl_ms))
 
     def append(self, *changes: dict[str, Any]) -> None:
         self.rig.append(NAME, array(*changes))
 
     def settle(self) -> None:
-        self.rig.run(self.pace.settle(20.0))
-        assert self.touching.settled or self.touching.halted
+        self.rig.run(self.timer.settle(20.0))
+        assert self.stream_touches.settled or self.stream_touches.halted
 
     def ask(self, cursor: str, *wanted: int, templates: tuple[Template, ...] = (), **more: Any) -> Wait:
         """Wait for keys; parked where nothing is known yet."""
         used = tuple(one.id for one in templates)
-        question = WaitRequest(cursor, [keys.text(key) for key in wanted], [], templates=used, **more)
-        waiter, outcome = self.touching.ask(question)
+        request = WaitRequest(cursor, [keys.format_key(key) for key in wanted], [], templates=used, **more)
+        waiter, outcome = self.stream_touches.begin_wait(request)
         wait = Wait(waiter, outcome)
         if outcome is None:
             self.rig.run(self._park(wait))
@@ -90,11 +89,11 @@ class Touched:
 
     async def _park(self, wait: Wait) -> None:
         touches = self.rig.engine.touches
-        touching = (await touches.open(self.rig.find(NAME))).touching
+        stream_touches = (await touches.open(self.rig.find(NAME))).stream_touches
 
         def answered(outcome: bool | str) -> None:
             wait.outcome, wait.parked = outcome, False
             touches.leave(wait.waiter)
 
         wait.waiter.answer, wait.parked = answered, True
-        touches.park(touching, wait.waiter, 60.0)
+        touches.park(stream_touches, wait.waiter, 60.0)

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.derive.workers import SECOND, Worker, failures, opened, search
 from engine.registries import change, evolve, stored, stream_with, update
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.verification import verifier
@@ -21,10 +20,11 @@ from headrace.pipeline.kernels.units import result
 from headrace.reduce.work_units import Result, Unit
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Misfit
-from headrace.storage.verifications import KEPT_US, VerificationRow
+from headrace.storage.background_requests import KEPT_US, VerificationRow
 from headrace.types import JSON
 from server.registries import WHOLE, lens, rename, shape
 from support.engine_rig import Rig, array
+from support.work_rig import SECOND, Worker, failures, opened, search
 
 BELOW_100 = shape(n={"type": "integer", "maximum": 99})
 
@@ -362,7 +362,7 @@ def test_a_restart_goes_on_where_it_was(rig: Rig) -> None:
 
 def test_only_so_many_run_at_a_time(rig: Rig) -> None:
     numbered(rig, "s", published=10)
-    for _ in range(verifier.MOST_RUNNING):
+    for _ in range(verifier.MAX_RUNNING):
         begin(rig, "s")
     with pytest.raises(Overloaded):
         begin(rig, "s")

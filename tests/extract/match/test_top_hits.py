@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.extract.match.top_hits import SortValues, first
+from headrace.extract.match.top_hits import SortValues, first_candidates
 
 KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (pa.int64(), st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63)])),
@@ -69,4 +69,4 @@ def test_some_are_chosen(column: tuple[Any, list[Any]], data: st.DataObject) -> 
 def test_the_first_are_those_that_sorting_would_put_first(pairs: list[tuple[int, int]], count: int) -> None:
     keys = [np.array(key, np.int64) for key in (*zip(*pairs, strict=True), range(len(pairs)))]
     wanted = sorted(range(len(pairs)), key=cmp_to_key(lambda a, b: 1 if (*pairs[a], a) > (*pairs[b], b) else -1))
-    assert first(keys, count).tolist() == wanted[:count]
+    assert first_candidates(keys, count).tolist() == wanted[:count]

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from format.companion.events import DEFINITION, FIELDS, FIRST_SEQ, Event, columns_of
 from headrace.extract.postings import describe_companion, postings, stored_columns
+from headrace.format.companion.file_reader import FileCompanion
 from headrace.format.companion.layout import LIMITS, Companion, Limits
-from headrace.format.companion.reader import FileCompanion
 from headrace.format.companion.writer import write
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 
 HASHES = {name: DEFINITION.field_hash(name, 1) for name in FIELDS}
 ROLLUPS = {name: DEFINITION.rollup_hash(name, 1) for name in DEFINITION.search.rollups}

@@ -17,11 +17,11 @@ from format.companion.events import DEFINITION, FIRST_SEQ, Event, columns_of
 from format.companion.files import PANES, made, opened, written
 from headrace.errors import CorruptData
 from headrace.extract.postings import describe_companion, postings, stored_columns
+from headrace.format.companion.file_reader import FileCompanion, sources_of
 from headrace.format.companion.layout import LIMITS, Companion, Limits, PartName
-from headrace.format.companion.reader import FileCompanion, sources_of
 from headrace.format.companion.writer import write
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import file_name
-from headrace.format.segment.decoded import DecodedCache
 
 EVENTS = [
     Event(

@@ -12,11 +12,11 @@ import pytest
 
 from format.companion.events import Event
 from format.companion.files import HASHES, PANES, ROLLUPS, made, opened
+from headrace.format.companion.file_reader import FileCompanion
 from headrace.format.companion.layout import Limits
-from headrace.format.companion.merge import merge
-from headrace.format.companion.merged import merge_infos
-from headrace.format.companion.posting_file import Block, Sink
-from headrace.format.companion.reader import FileCompanion
+from headrace.format.companion.merge import merge, merge_infos
+from headrace.format.companion.postings import Block
+from headrace.format.companion.writer import FileWriter
 from headrace.format.object_names import file_name
 
 ONE = [Event({"time": [5], "service": ["a"], "message": ["x y"], "status": [1]}, key="k")]
@@ -109,7 +109,7 @@ def test_merging_holds_a_few_row_groups_however_many_there_are(tmp_path: Path, m
     limits = Limits(rows=100, postings=100, terms=50, filtered=10)
     inputs = [made(events, tmp_path, limits, first_seq=1_500 * number) for number in range(4)]
     held = most = 0
-    read, write = FileCompanion.block, Sink.write
+    read, write = FileCompanion.block, FileWriter.write
 
     def counted_block(given: FileCompanion, group: int) -> Block:
         nonlocal held, most
@@ -118,14 +118,14 @@ def test_merging_holds_a_few_row_groups_however_many_there_are(tmp_path: Path, m
         most = max(most, held)
         return block
 
-    def counted_write(sink: Sink, table: Any) -> None:
+    def counted_write(sink: FileWriter, table: Any) -> None:
         nonlocal held
         if "rows" in table.column_names:
             held -= len(table.column("rows").combine_chunks().flatten())
         write(sink, table)
 
     monkeypatch.setattr(FileCompanion, "block", counted_block)
-    monkeypatch.setattr(Sink, "write", counted_write)
+    monkeypatch.setattr(FileWriter, "write", counted_write)
     listed = merge(inputs, tmp_path, unique="m", level=1, fields=HASHES, rollups={}, limits=limits)
     assert held == 0
     assert 100 < most <= (len(inputs) + 2) * limits.postings

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.operators.catalogue import DECLARATIONS
 from headrace.reduce.features.columns import make_rows, reduce_rows
 from headrace.reduce.features.table import KeyState, TableReducer
-from headrace.schema.descriptor.nodes import Event, EventField, Feature, Life, RowOp, Table
-from headrace.schema.descriptor.operators import OPERATORS
+from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, RowOp, Table
 from headrace.schema.descriptor.validate import resolve_table
-from reduce.features.events import TYPES, events
-from reduce.features.law import assert_same, features
+from operators.events import TYPES, events
+from operators.law import assert_same, features
 
 WHERES = st.sampled_from([{}, {"where": "(b == true)"}, {"where": "((x > 0) or (i > 0))"}])
 # Every example plans several Arrow calls.
@@ -27,7 +27,7 @@ KEYS = st.sampled_from([(), ("s",), ("i",), ("b",), ("t",), ("s", "b", "i")])
 def table(key: tuple[str, ...], feature: Feature, birth: int, cold: Any) -> TableReducer:
     source = Event("E", {name: EventField(kind, required=False) for name, kind in TYPES.items()})
     nodes = {"E": source, "T": Table("T", "E", key, {"f": feature})}
-    return TableReducer(resolve_table(nodes, "T"), {"f": Life("f-1", birth)}, cold)
+    return TableReducer(resolve_table(nodes, "T"), {"f": FeatureVersion("f-1", birth)}, cold)
 
 
 def answers(reducer: TableReducer, states: dict[bytes, KeyState], now_ms: int) -> dict[bytes, Any]:
@@ -37,7 +37,7 @@ def answers(reducer: TableReducer, states: dict[bytes, KeyState], now_ms: int) -
     }
 
 
-@pytest.mark.parametrize("op", sorted(OPERATORS))
+@pytest.mark.parametrize("op", sorted(DECLARATIONS))
 @BOUNDED
 @given(st.data())
 def test_columns_reduce_to_what_rows_fold_to(op: str, data: st.DataObject) -> None:
@@ -50,7 +50,7 @@ def test_columns_reduce_to_what_rows_fold_to(op: str, data: st.DataObject) -> No
         placed = reducer.place(event.row)
         if placed is not None:
             key, row = placed
-            folded[key] = reducer.fold(folded.get(key), row, event.at_ms, event.seq)
+            folded[key] = reducer.fold(folded.get(key), event.at_ms, event.seq, row)
     given_in = data.draw(st.permutations(made) | st.just(made))
     rows = make_rows(reducer, [e.seq for e in given_in], [e.at_ms for e in given_in], [e.row for e in given_in])
     found = dict(reduce_rows(reducer, rows))
@@ -93,7 +93,7 @@ def test_integers_that_no_double_is_become_the_nearest() -> None:
 def test_rows_that_the_steps_leave_out_do_not_count() -> None:
     source = Event("E", {name: EventField(kind, required=False) for name, kind in TYPES.items()})
     nodes = {"E": source, "T": Table("T", "E", (), {"f": Feature("sum", {"field": "y"})}, OPS)}
-    reducer = TableReducer(resolve_table(nodes, "T"), {"f": Life("f-1", 0)}, [])
+    reducer = TableReducer(resolve_table(nodes, "T"), {"f": FeatureVersion("f-1", 0)}, [])
     ((_, row),) = reduce_rows(reducer, make_rows(reducer, [1, 2, 3], [1, 2, 3], [{"x": 1}, {"x": -1}, {"x": 2.5}]))
     assert reducer.finish(row, 3) == {"f": 7.0}
     assert (row.first_seq, row.last_seq) == (1, 3)

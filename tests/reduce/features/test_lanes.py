@@ -8,17 +8,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import find
 
+from headrace.operators.catalogue import DECLARATIONS, make_operator
+from headrace.operators.parts import COLUMNS, INTEGERS
+from headrace.operators.state_bytes import pack, unpack
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.lanes import Lane, assign_lanes, columns, explode_states, implode_rows
-from headrace.reduce.features.operators import operator
-from headrace.reduce.features.parts import COLUMNS, INTEGERS, parts_of
-from headrace.reduce.features.state_bytes import pack, unpack
 from headrace.reduce.features.table import TableReducer
-from headrace.schema.descriptor.nodes import Event, EventField, Feature, Life, Table
-from headrace.schema.descriptor.operators import OPERATORS
-from reduce.features.events import TYPES
-from reduce.features.law import EXAMPLES
-from reduce.features.reducing import reduced
+from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, Table
+from operators.events import TYPES
+from operators.law import EXAMPLES
+from operators.reducing import reduced
 
 SORTED = ("key", "lane", "pane")
 
@@ -33,7 +32,7 @@ def table(cold: tuple[tuple[int, int | None], ...] = ((0, None),), **features: F
     """A table over one source, without the registry."""
     schema = {name: EventField(kind, required=False) for name, kind in TYPES.items()} | {"k": EventField("str")}
     nodes = {"E": Event("E", schema), "T": Table("T", "E", ("k",), features)}
-    lives = {name: Life(f"life-{name}", 0) for name in features}
+    lives = {name: FeatureVersion(f"life-{name}", 0) for name in features}
     return TableDefinition("T", "E", "events/E", nodes, lives, cold).reducer
 
 
@@ -43,7 +42,7 @@ def packed(reducer: TableReducer, *events: tuple[str, int, dict[str, Any]]) -> d
     for seq, (key, at_ms, values) in enumerate(events):
         placed = reducer.place({"k": key, **values})
         assert placed is not None
-        rows[placed[0]] = reducer.fold(rows.get(placed[0]), placed[1], at_ms, seq)
+        rows[placed[0]] = reducer.fold(rows.get(placed[0]), at_ms, seq, placed[1])
     return {key: reducer.pack(row) for key, row in sorted(rows.items())}
 
 
@@ -60,9 +59,9 @@ def and_back(found: list[Lane], batches: list[pa.RecordBatch]) -> dict[bytes, di
 
 def test_commutative_operators_that_catalyst_has_aggregates_for_are_reduced_by_it() -> None:
     params = {name: find(values, lambda value: True) for name, values in EXAMPLES.items()} | {"field": "x"}
-    made = {op: operator(Feature(op, params), TYPES) for op in OPERATORS}
-    assert {op for op, found in made.items() if parts_of(found) is not None} == REDUCED
-    assert all(made[op].commutative for op in REDUCED)
+    made = {op: make_operator(op, params, TYPES) for op in DECLARATIONS}
+    assert {op for op, found in made.items() if found.catalyst_parts() is not None} == REDUCED
+    assert all(made[op].order == "any" for op in REDUCED)
 
 
 def test_lives_with_the_same_panes_and_different_columns_share_a_lane() -> None:

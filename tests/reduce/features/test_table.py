@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import KeyShapeMismatch
 from headrace.reduce.features.table import KeyState, TableReducer
-from headrace.schema.descriptor.nodes import Event, EventField, Feature, Life, RowOp, Table
+from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, RowOp, Table
 from headrace.schema.descriptor.validate import resolve_table
 
 SCHEMA = {
@@ -34,7 +34,7 @@ def reducer(
 ) -> TableReducer:
     features = features or {"n": COUNT}
     nodes = {"E": Event("E", SCHEMA), "T": Table("T", "E", key, features, ops)}
-    lives = {name: Life(f"{name}-1", (births or {}).get(name, 0)) for name in features}
+    lives = {name: FeatureVersion(f"{name}-1", (births or {}).get(name, 0)) for name in features}
     return TableReducer(resolve_table(nodes, "T"), lives, cold or [])
 
 
@@ -48,7 +48,7 @@ def folded(table: TableReducer, events: list[tuple[int, int]]) -> KeyState | Non
     for at_ms, seq in events:
         placed = table.place(event())
         assert placed is not None
-        state = table.fold(state, placed[1], at_ms, seq)
+        state = table.fold(state, at_ms, seq, placed[1])
     return state
 
 
@@ -140,7 +140,7 @@ def test_where_decides_what_a_feature_counts_and_null_is_not_true() -> None:
     for seq, amount in enumerate([0.5, 2.0, None]):
         placed = table.place(event(amount=amount))
         assert placed is not None
-        state = table.fold(state, placed[1], seq, seq)
+        state = table.fold(state, seq, seq, placed[1])
     assert table.finish(state, 10) == {"big": 1, "all": 3}
     assert table.finish(state, 10, ["big"]) == {"big": 1}
 
@@ -169,7 +169,7 @@ def test_sums_beyond_64_bits_are_packed_as_doubles() -> None:
     table = reducer(features={"total": Feature("sum", {"field": "device"})})
     state = None
     for seq in range(4):
-        state = table.fold(state, event(device=2**63 - 1), seq, seq)
+        state = table.fold(state, seq, seq, event(device=2**63 - 1))
     assert state is not None
     assert table.finish(table.unpack(table.pack(state)), 9) == {"total": 4.0 * (2**63 - 1)}
 

@@ -9,8 +9,8 @@ import pytest
 from headrace.reduce.fragments.candidates import Candidate, candidates, update_of
 from headrace.reduce.fragments.rules import BANNED, Banned, Settings
 from headrace.schema.entity.nodes import Converter, Field, ReducerConfig, Schema
-from headrace.schema.entity.semver import Bump
 from headrace.schema.entity.update import UpdatedSchema, apply_update
+from headrace.schema.entity.versions import Bump
 from reduce.fragments.samples import stats
 from reduce.policies.samples import schema
 

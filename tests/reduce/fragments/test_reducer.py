@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from headrace.reduce.fragments import reducer as module
 from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, UserFragments
-from headrace.reduce.fragments.stats import count_observations, of_user, pack
+from headrace.reduce.fragments.stats import STATS
+from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.split import Fragment
+from reduce.fragments.counting import count_observations, of_user
 
 REDUCER = FragmentReducer()
 VALUES = st.one_of(st.integers(-5, 5), st.sampled_from(["x", "7", "yes", "2024-01-01"]), st.none(), st.booleans())
@@ -42,7 +43,7 @@ def folded(observations: list[tuple[int, Observation]]) -> UserFragments | None:
         placed = REDUCER.place(one)
         if placed is not None:
             assert placed[0] == b"u"
-            state = REDUCER.fold(state, placed[1], 1000 + seq, seq)
+            state = REDUCER.fold(state, 1000 + seq, seq, placed[1])
     return state
 
 
@@ -67,7 +68,8 @@ def test_any_order_and_any_split_give_the_same_bytes(given_: list[dict[str, Any]
     if whole is not None and found is not None:
         assert REDUCER.pack(found) == REDUCER.pack(whole)
         oracle = of_user(count_observations((seq, 1000 + seq, one) for seq, one in told), "u")
-        assert {key: pack(stats) for key, stats in found.stats.items()} == {k: pack(s) for k, s in oracle.items()}
+        packed = {key: STATS.pack(stats) for key, stats in found.stats.items()}
+        assert packed == {key: STATS.pack(stats) for key, stats in oracle.items()}
 
 
 @given(st.lists(FRAGMENTS, max_size=20), st.integers(0, 20))
@@ -82,7 +84,7 @@ def test_keys_that_are_kept_lack_nothing_however_the_others_are_left_out(
         if found is not None:
             kept = REDUCER.unpack(REDUCER.pack(found))
             assert len(kept.stats) == min(2, len(oracle)) and kept.truncated == (len(oracle) > 2)
-            assert all(pack(stats) == pack(oracle[key]) for key, stats in kept.stats.items())
+            assert all(STATS.pack(stats) == STATS.pack(oracle[key]) for key, stats in kept.stats.items())
 
 
 def test_what_has_its_place_is_no_fragment() -> None:

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.reduce.fragments.stats import (
-    LONGEST_EXAMPLE,
-    MOST,
-    MOST_EXAMPLES,
-    add_text,
-    count_observations,
-    estimate_count,
-    of_everyone,
-    of_user,
-)
-from headrace.schema.entity.split import Fragment
+from headrace.reduce.fragments.stats import LONGEST_EXAMPLE, MOST, MOST_EXAMPLES, add_text, estimate_count
+from headrace.schema.entity.accept import Fragment
+from reduce.fragments.counting import count_observations, of_everyone, of_user
 from reduce.fragments.samples import stats, told
 from reduce.policies.samples import FIRST_US, observed
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.reduce.policies.build import fold_observations
-from headrace.reduce.policies.reducer import EVERYONE, EntityState, TypeReducer
-from headrace.reduce.policies.snapshot import Snapshot
+from headrace.reduce.policies.reducer import EVERYONE, EntityState, Snapshot, TypeReducer
 from headrace.schema.entity.nodes import Definition, Field, Policy, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
 
@@ -58,6 +57,6 @@ def row(reducer: TypeReducer, *observations: Observation) -> EntityState:
 def snapshot(config: ReducerConfig, *observations: Observation, seen: Schema | None = None) -> Snapshot:
     """What the only entity that is told of is shown as."""
     reducer = TypeReducer({EVERYONE: config})
-    found = reducer.finish(row(reducer, *observations), EVERYONE, seen)
+    found = reducer.finish(row(reducer, *observations), life=EVERYONE, schema=seen)
     assert found is not None
     return found

@@ -128,14 +128,17 @@ def test_a_deletion_hides_an_entity_until_it_is_restored_and_nothing_else_brings
     gone = observed("b", 1, kind="deletion", source_priority=1000, _deleted=True)
     back = observed("c", 2, kind="restoration", source_priority=1001, _deleted=False)
     others = observed("d", 3, age=2, source_priority=9000), observed("e", 4, age=3, kind="correction")
-    assert reducer.finish(row(reducer, first, gone, *others), EVERYONE, None) is None
+    assert reducer.finish(row(reducer, first, gone, *others), life=EVERYONE, schema=None) is None
     found = snapshot(PLAIN, first, gone, back)
     assert (found.snapshot, found.observation_count) == ({"age": 1}, 3)
-    assert reducer.finish(row(reducer, first, gone, back, observed("f", 5, kind="deletion")), EVERYONE, None) is None
+    assert (
+        reducer.finish(row(reducer, first, gone, back, observed("f", 5, kind="deletion")), life=EVERYONE, schema=None)
+        is None
+    )
 
 
 def test_an_entity_that_was_never_seen_has_no_snapshot() -> None:
-    assert TypeReducer({EVERYONE: PLAIN}).finish(None, EVERYONE, None) is None
+    assert TypeReducer({EVERYONE: PLAIN}).finish(None, life=EVERYONE, schema=None) is None
 
 
 def test_a_migration_takes_its_place_in_time() -> None:
@@ -180,7 +183,7 @@ def test_an_observation_that_comes_twice_changes_nothing_but_the_count() -> None
 def test_numbers_of_any_size_survive_packing() -> None:
     reducer = TypeReducer({EVERYONE: PLAIN})
     state = row(reducer, observed("a", 0, age=2**80, rate=1e-7, whole=1.0))
-    found = reducer.finish(reducer.unpack(reducer.pack(state)), EVERYONE, None)
+    found = reducer.finish(reducer.unpack(reducer.pack(state)), life=EVERYONE, schema=None)
     assert found is not None
     assert found.snapshot == {"age": 2**80, "rate": 1e-7, "whole": 1.0}
     assert isinstance(found.snapshot["whole"], float)
@@ -200,10 +203,10 @@ def test_a_user_with_policies_of_their_own_has_a_life_of_their_own_for_their_ent
     assert (reducer.life("ada"), reducer.life("local")) == ("ada", EVERYONE)
     assert set(reducer.pack(theirs)) == {"", *reducer.ids.values()}
     assert set(reducer.pack(others)) == {"", reducer.ids[EVERYONE]}
-    shown = {life: reducer.finish(theirs, life, None) for life in (EVERYONE, "ada")}
+    shown = {life: reducer.finish(theirs, life=life, schema=None) for life in (EVERYONE, "ada")}
     assert [found and found.snapshot for found in shown.values()] == [{"age": 2}, {"age": 1}]
     with pytest.raises(KeyError):
-        reducer.finish(others, "ada", None)
+        reducer.finish(others, life="ada", schema=None)
 
 
 def test_a_reducer_of_one_user_alone_takes_nothing_of_others() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from headrace.engine.derive.state_job import blocks, windows
 from headrace.format.ranges import Range
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.states.coverage import base, missing, unused_states
-from headrace.schema.descriptor.nodes import Event, EventField, Feature, Life, Table
+from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, Table
 
 NAMES = count()
 FAR = 1 << 40
@@ -22,7 +22,7 @@ def defined(**births: int) -> TableDefinition:
         "E": Event(name="E", schema={"k": EventField(type="str")}),
         "T": Table(name="T", upstream="E", key=("k",), features={name: Feature("count") for name in births}),
     }
-    lives = {name: Life(f"{name}@1", birth) for name, birth in births.items()}
+    lives = {name: FeatureVersion(f"{name}@1", birth) for name, birth in births.items()}
     return TableDefinition("T", "E", "events/E", nodes, lives)  # type: ignore[arg-type]
 
 

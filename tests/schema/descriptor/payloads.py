@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.schema.descriptor.document import Registration, read
 from headrace.schema.descriptor.nodes import Node
-from headrace.schema.descriptor.problem import DescriptorProblem
+from headrace.schema.descriptor.registration import Registration, read_registration
 from headrace.schema.descriptor.validate import validate
+from headrace.schema.problem import RequestProblem
 
 Descriptor = dict[str, Any]
 
@@ -40,15 +40,15 @@ def filtered(expr: str) -> Descriptor:
 
 def nodes(*descriptors: Descriptor) -> dict[str, Node]:
     """The nodes of a payload without any problem."""
-    found = read({"descriptors": list(descriptors)})
+    found = read_registration({"descriptors": list(descriptors)})
     assert isinstance(found, Registration), found
     assert validate(found.nodes, found.nodes) == []
     return found.nodes
 
 
-def problems(*descriptors: Any, **members: Any) -> list[DescriptorProblem]:
+def problems(*descriptors: Any, **members: Any) -> list[RequestProblem]:
     """Everything the first stage that finds anything says."""
-    found = read({"descriptors": list(descriptors), **members})
+    found = read_registration({"descriptors": list(descriptors), **members})
     return validate(found.nodes, found.nodes) if isinstance(found, Registration) else found
 
 

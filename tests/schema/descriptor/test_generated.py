@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from headrace.schema.descriptor.generated import json_schema, make_lens
-from headrace.schema.descriptor.nodes import Event, EventField
-from headrace.schema.descriptor.values import UNFIT, coerce_value
+from headrace.schema.descriptor.nodes import UNFIT, Event, EventField, coerce_value
 from headrace.schema.diff import judge
 from headrace.schema.document import Validator, problems
 from headrace.schema.lens.document import parse
@@ -169,6 +168,14 @@ def test_a_field_that_is_removed_or_renamed_has_a_lens(field: EventField) -> Non
     assert gone is not None and [(op["op"], op["path"]) for op in gone] == [("remove", "/a")]
     moved = carried({"a": field, **kept}, {"b": field, **kept})
     assert moved is not None and [(op["op"], op["from"], op["to"]) for op in moved] == [("rename", "/a", "/b")]
+
+
+@pytest.mark.parametrize("default", [2**63 - 1, -(2**63), 2**53 + 1, 2**63 - 513])
+def test_a_field_with_a_large_default_has_a_lens_that_is_proven(default: int) -> None:
+    old = {"a": EventField("str")}
+    added = carried(old, {**old, "n": EventField("i64", True, default)})
+    assert added is not None
+    assert [(op["op"], op["path"], op["default"]) for op in added] == [("add", "/n", default)]
 
 
 def test_a_change_of_several_fields_has_one_lens() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from headrace.operators.catalogue import DECLARATIONS
 from headrace.schema.descriptor.nodes import Table
-from headrace.schema.descriptor.operators import OPERATORS, inputs, result_type
-from headrace.schema.descriptor.validate import resolve_table
+from headrace.schema.descriptor.validate import inputs, resolve_table, result_type
 from schema.descriptor.payloads import event, nodes, op, table, told
 
 SCHEMA = {
@@ -140,8 +140,8 @@ def refusals(name: str, **params: Any) -> list[tuple[str, str]]:
 
 
 def test_there_are_54_operators() -> None:
-    assert set(OPERATORS) == set(LEAST)
-    assert len(OPERATORS) == 54
+    assert set(DECLARATIONS) == set(LEAST)
+    assert len(DECLARATIONS) == 54
 
 
 @pytest.mark.parametrize("name", LEAST)

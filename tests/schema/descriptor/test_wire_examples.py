@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from headrace.schema.descriptor.diff import diff
-from headrace.schema.descriptor.document import Registration, read
+from headrace.schema.descriptor.generated import write_node
+from headrace.schema.descriptor.registration import Registration, read_registration
 from headrace.schema.descriptor.validate import validate
-from headrace.schema.descriptor.wire import write
 
 WIRE = Path(__file__).parents[3] / "examples" / "wire"
 REQUESTS = ("register-fraud-team", "register-force", "register-dry-run")
@@ -22,7 +22,7 @@ def example(name: str) -> Any:
 
 
 def request(name: str) -> Registration:
-    found = read(example(f"{name}.request"))
+    found = read_registration(example(f"{name}.request"))
     assert isinstance(found, Registration), found
     return found
 
@@ -31,7 +31,7 @@ def request(name: str) -> Registration:
 def test_a_request_is_valid_and_is_written_as_it_means(name: str) -> None:
     found = request(name)
     assert validate(found.nodes, found.nodes) == []
-    again = read({"descriptors": [write(node) for node in found.nodes.values()]})
+    again = read_registration({"descriptors": [write_node(node) for node in found.nodes.values()]})
     assert isinstance(again, Registration)
     assert again.nodes == found.nodes
 

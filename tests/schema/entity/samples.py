@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.schema.entity import registration
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.problem import EntityProblem
+from headrace.schema.problem import RequestProblem
 
 NANOS = {"from": "number", "to": "date", "function": "timestamp_nanos_to_iso", "deterministic": True}
 NUMERIC = {"from": "string", "to": "number", "function": "string_to_number", "deterministic": True}
@@ -74,5 +74,5 @@ def defined(fields: dict[str, Any], **options: Any) -> Schema:
 def codes(found: object) -> dict[str, str]:
     """The codes of problems by path."""
     assert isinstance(found, list), found
-    assert all(isinstance(problem, EntityProblem) for problem in found)
+    assert all(isinstance(problem, RequestProblem) for problem in found)
     return {problem.path: problem.code for problem in found}

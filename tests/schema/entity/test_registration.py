@@ -7,8 +7,8 @@ import pytest
 from headrace.schema.entity import registration
 from headrace.schema.entity.definition import read
 from headrace.schema.entity.nodes import load_definition, load_reducer_config
-from headrace.schema.entity.problem import Location
 from headrace.schema.entity.registration import TypeRegistration
+from headrace.schema.problem import Location
 from schema.entity.samples import CONTACT, NANOS, NUMERIC, POLICIES, codes, payload, schema
 
 
@@ -238,6 +238,6 @@ def test_a_policy_that_makes_lists_of_scalars_is_told() -> None:
 
 
 def test_a_path_is_a_pointer_whatever_the_name_of_the_field() -> None:
-    place: Location = Location((), [])
+    place: Location = Location("", [])
     assert read({"fields": {"a/b": {"type": "x"}}}, {"merge_policies": {}}, place, place) is None
     assert codes(place.problems) == {"/fields/a~1b/type": "unknown_type"}

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 
 from headrace.schema.lens import ops
-from headrace.schema.lens.document import DEEPEST, LONGEST, admits, default_of, dump, fill_defaults, parse, required
+from headrace.schema.lens.document import (
+    MAX_DEPTH,
+    MAX_POINTER_NAMES,
+    admits,
+    default_of,
+    dump,
+    fill_defaults,
+    parse,
+    required,
+)
 from headrace.schema.lens.ops import Lens, Transform
 from schema.lens.strategies import Case, Manner, cases
 from schema.lens.wire import add, convert, copy, each, head, hoist, lens, lens_of, plunge, remove, rename, within, wrap
@@ -172,7 +181,7 @@ def test_all_problems_are_named_at_once() -> None:
         ({**head("/a"), "reverseMode": "first"}, "/reverseMode", 'must be "singleton"'),
         ({"op": "wrap", "path": "/a"}, "", "mode is missing"),
         ({**rename("/a", "/b"), "optional": None}, "/optional", "must be a boolean"),
-        (rename("/x" * (LONGEST + 1), "/b"), "/from", f"must have at most {LONGEST} names"),
+        (rename("/x" * (MAX_POINTER_NAMES + 1), "/b"), "/from", f"must have at most {MAX_POINTER_NAMES} names"),
         (convert("/a", {"x": []}, backward={"map": {}}), "/forward/map/x", "must be a scalar"),
         (convert("/a", {}, forward={"map": {}, "default": {}}), "/forward/default", "must be a scalar"),
         (convert("/a", {}, forward={"map": {"a/b": [1]}}), "/forward/map/a~1b", "must be a scalar"),
@@ -215,12 +224,12 @@ def test_ops_inside_others_may_name_the_whole_value(nested: dict[str, Any]) -> N
 
 def test_ops_do_not_hold_ops_without_end() -> None:
     given = wrap("")
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         given = within("", given)
     assert lens(given)
     ((pointer, reason),) = op_problems(within("", given))
-    assert pointer == "/ops/0" * (DEEPEST + 1) + "/ops"
-    assert reason == f"ops must not be nested more than {DEEPEST} deep"
+    assert pointer == "/ops/0" * (MAX_DEPTH + 1) + "/ops"
+    assert reason == f"ops must not be nested more than {MAX_DEPTH} deep"
 
 
 NEW = {

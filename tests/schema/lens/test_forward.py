@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.schema.entries import split_at_commas
 from headrace.schema.lens.forward import forward, run
 from headrace.schema.lens.ops import Add
-from headrace.schema.lens.values import LensFailure, Raw, _members, _pieces, encode_value
+from headrace.schema.lens.values import LensFailure, Raw, _members, encode_value
 from schema.lens.oracle import Refused, load, promoted, spell
 from schema.lens.strategies import Case, Manner, cases
 from schema.lens.wire import (
@@ -247,7 +248,7 @@ def test_the_slow_way_into_a_container_finds_the_same_as_the_quick_one(case: Cas
     for value in [case.documents[0], members, {'"': []}, {}, [], {"a": {}}]:
         spelled = spell(value, style)
         if isinstance(value, list):
-            assert list(_pieces(spelled[1:-1])) == msgspec.json.decode(spelled, type=list[Raw])
+            assert list(split_at_commas(spelled[1:-1])) == msgspec.json.decode(spelled, type=list[Raw])
         else:
             assert dict(_members(spelled[1:-1])) == msgspec.json.decode(spelled, type=dict[str, Raw])
 

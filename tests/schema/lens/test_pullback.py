@@ -9,7 +9,7 @@ import pytest
 from headrace.schema import pointer as pointers
 from headrace.schema.lens.ops import Convert, Head, Transform, Wrap
 from headrace.schema.lens.pullback import (
-    LARGEST,
+    MAX_PARTS,
     Absent,
     ConstantSource,
     Either,
@@ -145,7 +145,7 @@ def test_whether_a_changed_object_is_there_is_still_known() -> None:
 
 
 def test_a_source_does_not_grow_without_bound() -> None:
-    ops = [rename(f"/a{n}", "/b", optional=True) for n in range(LARGEST)]
+    ops = [rename(f"/a{n}", "/b", optional=True) for n in range(MAX_PARTS)]
     assert source("/b", *ops) == Rebuild((lens(*ops),), ("b",))
     assert isinstance(source("/b", *ops[1:]), Either)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.config import ServerConfig
-from headrace.engine.runtime.counters import Counters
+from headrace.engine.log.log import Counters
 from headrace.engine.runtime.gates import Gate, Shortage
 from headrace.errors import Unavailable
 from headrace.server.http import compression

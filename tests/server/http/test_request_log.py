@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.runtime.counters import Counters
+from headrace.engine.log.log import Counters
 from headrace.server.http.request_log import RequestLog
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.config import ServerConfig
+from headrace.engine.log.log import Counters
 from headrace.engine.log.tiers import NeedsFetch
-from headrace.engine.runtime.counters import Counters
 from headrace.engine.runtime.gates import Gate, Shortage
 from headrace.server.http.asgi import AsgiApplication, DispatcherApplication
 from headrace.server.http.auth import Authenticator

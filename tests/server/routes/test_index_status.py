@@ -12,8 +12,6 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from engine.derive.workers import Worker as Idle
-from engine.derive.workers import opened, searched
 from headrace.server.routes.details import DetailsRoute
 from headrace.server.routes.index_status import IndexStatusRoute
 from headrace.server.routes.route_table import openapi_document
@@ -22,6 +20,8 @@ from server.registries import name_of, post
 from support.engine_rig import array
 from support.log_stream import SEARCH, Logs
 from support.plain_worker import Worker
+from support.work_rig import Worker as Idle
+from support.work_rig import opened, searched
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess

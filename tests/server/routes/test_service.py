@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
-from engine.derive.workers import Worker, listed, searched
 from headrace.config import Config, LimitsConfig, MemoryConfig, MiB, ServerConfig, StorageConfig
 from headrace.engine.assembly import Engine
 from headrace.engine.holdings import holdings
@@ -27,6 +26,7 @@ from headrace.server.routes.report import Report
 from headrace.server.routes.route_table import starlette_routes
 from headrace.storage.streams import StreamRow
 from support.engine_rig import Rig
+from support.work_rig import Worker, listed, searched
 
 READER = Principal("ann", frozenset({"read"}))
 

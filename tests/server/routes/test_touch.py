@@ -21,12 +21,13 @@ STATUS = {"name": "status", "encoding": "string"}
 USER = {"name": "userId", "encoding": "int64"}
 TEMPLATE = {"entity": "todos", "fields": [STATUS, USER]}
 T = keys.template_id("todos", ["status", "userId"])
+T_ID = keys.format_key(T)
 #: Long enough that what ends sooner was woken.
 LONG_MS = 20_000
 
 
 def key(status: str, user: int) -> str:
-    return keys.text(keys.watch_key(T, [status, str(user)]))
+    return keys.format_key(keys.watch_key(T, [status, str(user)]))
 
 
 def insert(status: str, user: int) -> dict[str, Any]:
@@ -165,7 +166,7 @@ def test_a_wrong_parameter_of_meta_is_refused(db_of: Any, query: Any) -> None:
 def test_templates_are_activated_once(db_of: Any) -> None:
     db = db_of()
     first, again = db.activate(TEMPLATE), db.activate({**TEMPLATE, "fields": [USER, STATUS]}, inactivityTtlMs=5000)
-    active = {"templateId": keys.text(T), "state": "active", "activeFromTouchOffset": db.meta()["cursor"]}
+    active = {"templateId": T_ID, "state": "active", "activeFromTouchOffset": db.meta()["cursor"]}
     assert first == again
     assert first == {
         "activated": [active],
@@ -178,7 +179,7 @@ def test_templates_are_activated_once(db_of: Any) -> None:
 def test_templates_that_cannot_be_are_denied(db_of: Any) -> None:
     wrong = [{"name": "a", "encoding": "uuid"}], [STATUS, STATUS], [{"name": "a"}], [{"name": "a", "encoding": {}}]
     found = db_of().activate(TEMPLATE, *({"entity": "todos", "fields": fields} for fields in wrong))
-    assert [one["templateId"] for one in found["activated"]] == [keys.text(T)]
+    assert [one["templateId"] for one in found["activated"]] == [T_ID]
     assert found["denied"] == [{"templateId": "0" * 16, "reason": "invalid"}] * 4
 
 
@@ -186,7 +187,7 @@ def test_templates_are_activated_at_a_rate(db_of: Any) -> None:
     db = db_of(templates={"activationRateLimitPerMinute": 1})
     other = {"entity": "users", "fields": [USER]}
     found = db.activate(TEMPLATE, other)
-    denied = {"templateId": keys.text(keys.template_id("users", ["userId"])), "reason": "rate_limited"}
+    denied = {"templateId": keys.format_key(keys.template_id("users", ["userId"])), "reason": "rate_limited"}
     assert (len(found["activated"]), found["denied"]) == (1, [denied])
 
 
@@ -256,7 +257,7 @@ def test_a_wait_ends_when_its_time_is_up_and_goes_on_from_its_cursor(db_of: Any)
 def test_who_waits_from_now_on_is_not_told_of_what_was_before(db_of: Any) -> None:
     db = db_of(memory={"bucketMs": 2_000})
     db.append(insert("open", 1))
-    table = keys.text(keys.table_key("todos"))
+    table = keys.format_key(keys.table_key("todos"))
     first = db.wait(cursor="now", keys=[table], timeoutMs=0)
     assert first["cursor"].endswith(":1")
     db.meta(settle="flush")
@@ -339,9 +340,9 @@ def test_a_coarse_wait_is_for_the_table(db_of: Any) -> None:
     db.activate(TEMPLATE)
     cursor = db.meta()["cursor"]
     db.append(insert("done", 5))
-    by_key = db.wait(cursor=cursor, keys=[keys.text(keys.table_key("todos"))], interestMode="coarse")
+    by_key = db.wait(cursor=cursor, keys=[keys.format_key(keys.table_key("todos"))], interestMode="coarse")
     by_template = db.wait(
-        cursor=cursor, keys=[key("open", 1)], templateIdsUsed=[keys.text(T)], interestMode="coarse", timeoutMs=LONG_MS
+        cursor=cursor, keys=[key("open", 1)], templateIdsUsed=[T_ID], interestMode="coarse", timeoutMs=LONG_MS
     )
     for found in (by_key, by_template):
         assert (found["touched"], found["effectiveWaitKind"]) == (True, "tableKey")
@@ -350,7 +351,7 @@ def test_a_coarse_wait_is_for_the_table(db_of: Any) -> None:
 def test_templates_may_be_declared_with_the_wait(db_of: Any) -> None:
     db = db_of()
     waiting = Waiting(
-        db, cursor="now", keys=[key("open", 1)], declareTemplates=[TEMPLATE], templateIdsUsed=[keys.text(T)],
+        db, cursor="now", keys=[key("open", 1)], declareTemplates=[TEMPLATE], templateIdsUsed=[T_ID],
         timeoutMs=LONG_MS,
     )  # fmt: skip
     assert db.meta()["activeTemplates"] == 1
@@ -362,7 +363,7 @@ def test_a_template_that_may_not_come_in_is_waited_for_by_its_table(db_of: Any) 
     db = db_of(templates={"activationRateLimitPerMinute": 1})
     db.activate({"entity": "users", "fields": [USER]})
     waiting = Waiting(
-        db, cursor="now", keys=[key("open", 1)], declareTemplates=[TEMPLATE], templateIdsUsed=[keys.text(T)],
+        db, cursor="now", keys=[key("open", 1)], declareTemplates=[TEMPLATE], templateIdsUsed=[T_ID],
         timeoutMs=LONG_MS,
     )  # fmt: skip
     db.append(insert("done", 7))
@@ -378,7 +379,7 @@ def test_a_template_that_is_not_active_makes_a_wait_stale(db_of: Any) -> None:
 def test_degraded_waits_say_what_they_wait_for(db_of: Any) -> None:
     db = db_of(fineTouchBudgetPerBatch=0)
     db.activate(TEMPLATE)
-    used = {"keys": [key("open", 1)], "templateIdsUsed": [keys.text(T)], "timeoutMs": 0}
+    used = {"keys": [key("open", 1)], "templateIdsUsed": [T_ID], "timeoutMs": 0}
     assert db.wait(cursor="now", **used)["effectiveWaitKind"] == "fineKey"
     db.append(insert("open", 1))
     assert db.meta(settle="flush")["touchMode"] == "restricted"
@@ -455,7 +456,7 @@ def test_a_cursor_outlives_a_server_that_was_killed(start_server: Any, api_of: A
     server.kill()
     server.start()
     db.api = api_of(server)
-    used = {"cursor": cursor, "templateIdsUsed": [keys.text(T)]}
+    used = {"cursor": cursor, "templateIdsUsed": [T_ID]}
     assert db.wait(keys=[key("open", 1)], exact=True, timeoutMs=LONG_MS, **used)["touched"] is True
     assert db.wait(keys=[key("open", 2)], timeoutMs=0, **used)["touched"] is False
 
@@ -485,9 +486,7 @@ def test_what_happens_to_touches_is_a_stream_of_its_own(start_server: Any, api_o
         ("todos", ["status", "userId"], ["string", "int64"]),
         ("users", ["userId"], ["int64"]),
     ]
-    assert [(one["templateId"], one["reason"]) for one in records["live.template_evicted"]] == [
-        (keys.text(T), "cap_exceeded")
-    ]
+    assert [(one["templateId"], one["reason"]) for one in records["live.template_evicted"]] == [(T_ID, "cap_exceeded")]
     assert len(records["live.templates_snapshot"]) == 1
     assert sum(tick["touch"]["touchesEmitted"] for tick in records["live.tick"]) == 1
     head = api.head("/v1/stream/__live_metrics__").headers

@@ -9,12 +9,12 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from engine.derive.workers import SCHEMA, make, search
 from headrace.reduce.work_units import Unit
 from headrace.server.routes.route_table import openapi_document
 from headrace.storage.keys import KeyStore
 from headrace.storage.objects import Objects
 from server.registries import name_of, post
+from support.work_rig import SCHEMA, make, search
 
 if TYPE_CHECKING:
     import httpx2

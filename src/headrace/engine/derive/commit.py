@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headrace.engine.derive import failures, leases
+from headrace.engine.derive import leases
 from headrace.engine.derive.job import Job, JobCommitter, JobTable
-from headrace.engine.derive.stall_limit import StallLimit
+from headrace.engine.derive.leases import StallLimit
 from headrace.engine.log.batch import Batch
 from headrace.errors import BadRequest
 from headrace.reduce.work_units import Outcome, Result, Settled, Unit
@@ -117,7 +117,9 @@ class _Settling:
                 return "gone", None
             error = "an object that it reads is listed, and not in the store"
         if error is not None:
-            outcome = failures.fail(self._work, row.stream, unit, error, self._batch.now_us, whole=job.fails_whole)
+            outcome = leases.record_failure(
+                self._work, row.stream, unit, error, self._batch.now_us, indivisible=job.is_indivisible
+            )
             if outcome == "parked":
                 job.parked(self._batch, unit, error)
             return outcome, error
@@ -148,7 +150,7 @@ class _Settling:
     def _discard(self, row: UnitRow, unit: Unit, job: Job[Any], result: Result) -> None:
         """Let the objects of a result go, unless it is listed or they go with their stream."""
         output = getattr(result, job.output)
-        if output is None or not job.writes_objects or leases.bury_objects(self._batch, unit):
+        if output is None or not job.writes_objects or leases.discard_objects(self._batch, unit):
             return
         if not self._committer(job).is_listed(row, unit, output):
             self._batch.published.discard(job.written(unit, output), self._batch.now_us)

@@ -10,8 +10,8 @@ from itertools import count
 from typing import Any
 
 from headrace.errors import CorruptData
-from headrace.format.segment.decoded import DecodedCache
-from headrace.format.state.layout import State
+from headrace.format.decoded_columns import DecodedCache
+from headrace.format.state import State
 from headrace.reduce.states.coverage import Base, Chain, merge_row
 from headrace.reduce.states.definition import Definition
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD, Fold

@@ -91,7 +91,7 @@ class Job(Generic[Output]):
     #: Whether it writes objects, so that the stream is looked at again once a unit has ended.
     writes_objects: ClassVar[bool] = True
     #: Whether a unit that has failed is tried again as it was; otherwise each of its segments may fail by itself.
-    fails_whole: ClassVar[bool] = False
+    is_indivisible: ClassVar[bool] = False
 
     def planner(self, connection: Connection) -> JobPlanner:
         """A planner that finds its units."""

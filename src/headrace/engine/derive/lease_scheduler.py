@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -15,15 +14,13 @@ from headrace.engine.derive import commit as committing
 from headrace.engine.derive import leases
 from headrace.engine.derive.commit import Committed, Leased
 from headrace.engine.derive.job import Job, JobTable
-from headrace.engine.derive.leases import LeaseLost
-from headrace.engine.derive.overview import NAMED, Overview, overview
+from headrace.engine.derive.leases import LeaseLost, StallLimit
 from headrace.engine.derive.planner import Planner, WorkPlan
-from headrace.engine.derive.stall_limit import StallLimit
-from headrace.engine.derive.workers import WorkerList
+from headrace.engine.derive.work_overview import NAMED, Overview, WorkerList, overview
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.stream import Stream
-from headrace.engine.runtime.background import BackgroundThread
+from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread
 from headrace.errors import HeadraceError, NotFound
 from headrace.reduce.work_units import JOBS, JobName, Result, Unit
 from headrace.storage.database import Connection
@@ -35,10 +32,8 @@ from headrace.types import Clock
 Returned = TypeVar("Returned")
 Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
 
-log = logging.getLogger("headrace.work")
-
 #: Units in one lease.
-MOST_UNITS = 256
+MAX_UNITS = 256
 _PAUSED, _MIN_ROWS = "work_paused", "work_min_rows"
 _THREADS = 4
 #: Looking for work ends after this; what was found out so far is kept.
@@ -79,8 +74,12 @@ class LeaseScheduler:
         self._planning = asyncio.Lock()
         self.workers = WorkerList(self.ttl_us)
         self._stall = StallLimit(round(config.stall_s * 1e6), self.ttl_us)
-        self._granted = asyncio.Event()
-        self._timer: asyncio.Task[None] | None = None
+        self._expiry = BackgroundLoop(
+            "headrace.work",
+            self._expire_due,
+            failed="leases that have expired were not ended, which is tried again",
+            retry_s=_EXPIRE_AGAIN_S,
+        )
 
     def prepare(self, commit: Callable[[Callable[[Batch], None]], None]) -> None:
         """Let every stream be looked at again where another number of entries is worth the work now."""
@@ -100,14 +99,11 @@ class LeaseScheduler:
 
     def start(self) -> None:
         """End leases by time from now on."""
-        self._timer = asyncio.create_task(self._expire_forever())
+        self._expiry.start()
 
     async def stop(self) -> None:
         """Let go of threads and files."""
-        if self._timer is not None:
-            self._timer.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._timer
+        await self._expiry.stop()
         async with self._planning:
             await self._threads.stop()
 
@@ -143,22 +139,14 @@ class LeaseScheduler:
         if not self._rows.is_due(stream.id):
             await self._apply(lambda batch: Work(batch.connection).mark(stream.id, batch.now_us))
 
-    async def _expire_forever(self) -> None:
-        while True:
-            self._granted.clear()
-            expires_us = self._rows.next_expiry()
-            delay_s = None
-            if expires_us is not None:
-                # No longer than a lease lasts, since the clock may be set.
-                delay_s = max(_LEAST_DELAY_S, min((expires_us - self._clock.now_us()) / 1e6, self.config.lease_s))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await self._granted.wait()
-            try:
-                await self._expire(self._clock.now_us())
-            except Exception as reason:
-                log.warning("leases that have expired were not ended, which is tried again: %s", reason)
-                await asyncio.sleep(_EXPIRE_AGAIN_S)
+    async def _expire_due(self) -> float | None:
+        """End the leases that have expired; returns after how long the next one expires, if any is held."""
+        await self._expire(self._clock.now_us())
+        expires_us = self._rows.next_expiry()
+        if expires_us is None:
+            return None
+        # No longer than a lease lasts, since the clock may be set.
+        return max(_LEAST_DELAY_S, min((expires_us - self._clock.now_us()) / 1e6, self.config.lease_s))
 
     async def _expire(self, now_us: int) -> None:
         """End the leases that have expired at a moment."""
@@ -171,16 +159,16 @@ class LeaseScheduler:
     async def lease(
         self,
         worker: str,
-        limit: int = MOST_UNITS,
+        limit: int = MAX_UNITS,
         names: Collection[JobName] = JOBS,
         *,
         host: str | None = None,
         master: str | None = None,
     ) -> Grant | None:
         """Work for a worker, or None where there is none."""
-        self.workers.hear(worker, self._clock.now_us(), host, master)
+        self.workers.note_contact(worker, self._clock.now_us(), host, master)
         ends = monotonic() + _PLAN_S
-        async with self.without_grants():
+        async with self.pause_grants():
             await self._mark_changed()
             while not self.paused:
                 plan = await self._plan(limit, limit, names, lambda: monotonic() < ends)
@@ -196,14 +184,14 @@ class LeaseScheduler:
                 await self._apply(mark)
 
     @asynccontextmanager
-    async def without_grants(self) -> AsyncIterator[None]:
+    async def pause_grants(self) -> AsyncIterator[None]:
         """No units are leased meanwhile, and leases that have expired are ended."""
         async with self._planning:
             await self._expire(self._clock.now_us())
             yield
 
     async def _plan(self, limit: int, each: int, names: Collection[JobName], goes_on: Callable[[], bool]) -> WorkPlan:
-        limit, now_us = min(limit, MOST_UNITS), self._clock.now_us()
+        limit, now_us = min(limit, MAX_UNITS), self._clock.now_us()
 
         def plan() -> WorkPlan:
             planner = self._planner()
@@ -220,7 +208,7 @@ class LeaseScheduler:
         )
         if granted is None:
             return None
-        self._granted.set()
+        self._expiry.wake()
         return Grant(*granted)
 
     async def heartbeat(self, id: str, token: int, done: int, total: int) -> tuple[int, list[str]]:
@@ -228,7 +216,7 @@ class LeaseScheduler:
         lease_state: tuple[int, list[str]] = await self._apply(
             lambda batch: leases.heartbeat(batch, id, token, (done, total), self._stall)
         )
-        self._hear(id)
+        self._note_contact(id)
         return lease_state
 
     async def commit(self, id: str, token: int, results: Sequence[Result]) -> Committed:
@@ -238,7 +226,7 @@ class LeaseScheduler:
             lambda batch: committing.commit(batch, leased, checked, self.jobs, self._stall)
         )
         committed, outcomes = applied
-        self._hear(id, outcomes)
+        self._note_contact(id, outcomes)
         rows = {row.id: row.stream for row in self._rows.units(id)}
         listed = {settled.unit for settled in committed.settled if settled.outcome == "committed"}
         changed: dict[Job[Any], set[int]] = {}
@@ -252,13 +240,13 @@ class LeaseScheduler:
     async def release(self, id: str, token: int) -> None:
         """Take back what was not done; that is no failure of the units."""
         units: int = await self._apply(lambda batch: leases.release(batch, id, token, self.jobs))
-        self._hear(id, ["released"] * units)
+        self._note_contact(id, ["released"] * units)
 
-    def _hear(self, id: str, outcomes: Collection[str] = ()) -> None:
+    def _note_contact(self, id: str, outcomes: Collection[str] = ()) -> None:
         """Note that the worker of a lease was heard of, and how units of it have ended."""
         lease = self._rows.lease(id)
         if lease is not None:
-            self.workers.hear(lease.worker, self._clock.now_us())
+            self.workers.note_contact(lease.worker, self._clock.now_us())
             self.workers.count(lease.worker, outcomes)
 
     async def overview(self) -> Overview:

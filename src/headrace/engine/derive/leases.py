@@ -1,24 +1,30 @@
-"""Leases: work is given to one worker at a time, who is heard of or loses it. All inside commits of the log."""
+"""Leases and their ends, all inside commits of the log: work is given to one worker at a time, until it is silent.
+
+Work that fails is tried again after a pause that grows, alone where it took others along, and parked in the end. An
+error is the unit's own. A worker that is lost may have been lost over any of its units: those it had twice are given
+out one at a time, so that only the one to blame is parked.
+"""
 
 from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from headrace import decoding
-from headrace.engine.derive import failures
 from headrace.engine.derive.job import JobTable
 from headrace.engine.derive.planner import WorkPlan
-from headrace.engine.derive.stall_limit import StallLimit
 from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
 from headrace.errors import Conflict
-from headrace.reduce.work_units import Unit
+from headrace.format.ranges import Range
+from headrace.reduce.work_units import Outcome, Unit
 from headrace.storage.published import DeletedStream
 from headrace.storage.streams import LIVE
-from headrace.storage.work import LeaseRow, UnitRow, Work
+from headrace.storage.work import FailureRow, LeaseRow, UnitRow, Work
 
 log = logging.getLogger("headrace.work")
 
@@ -26,6 +32,9 @@ SILENT = "its worker was not heard of any more"
 STALLED = "its worker was alive and made no progress"
 #: How long the end of a lease is remembered, for who has not heard of it.
 _REMEMBERED_US = 3_600_000_000
+#: A unit that has failed so often is not tried again.
+ATTEMPTS = 5
+_PAUSE_US, _LONGEST_PAUSE_US = 1_000_000, 60_000_000
 
 
 class LeaseLost(Conflict):
@@ -119,11 +128,11 @@ def finish(batch: Batch, lease: LeaseRow, jobs: JobTable) -> int:
         work.mark(stream, batch.now_us, run=True)
     for row in rows:
         if row.outcome == "dropped":
-            bury_objects(batch, unit_of(row))
+            discard_objects(batch, unit_of(row))
     return freed
 
 
-def bury_objects(batch: Batch, unit: Unit) -> bool:
+def discard_objects(batch: Batch, unit: Unit) -> bool:
     """Have everything removed that was written for a stream if the stream was deleted; returns whether it was."""
     if batch.streams.of(unit.incarnation) is not None:
         return False
@@ -138,8 +147,8 @@ def end_expired(batch: Batch, stall: StallLimit, jobs: JobTable) -> list[tuple[s
         reason = STALLED if stall.has_stalled(lease) else SILENT
         left = [row for row in work.units(lease.id) if row.outcome is None]
         for row in left:
-            whole, alone = jobs[row.job].fails_whole, len(left) == 1
-            failures.lose(work, row.stream, unit_of(row), reason, batch.now_us, whole=whole, alone=alone)
+            indivisible, alone = jobs[row.job].is_indivisible, len(left) == 1
+            record_lost(work, row.stream, unit_of(row), reason, batch.now_us, indivisible=indivisible, alone=alone)
             work.settle(row.id, "lost", reason)
         if left:
             log.warning("%d units of worker %r are free again: %s", len(left), lease.worker, reason)
@@ -151,3 +160,98 @@ def end_expired(batch: Batch, stall: StallLimit, jobs: JobTable) -> list[tuple[s
 def unit_of(row: UnitRow) -> Unit:
     """A unit as it was given."""
     return decoding.decode(row.document, Unit)
+
+
+def record_failure(work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, indivisible: bool) -> Outcome:
+    """Note that a unit has failed; ``indivisible``: it is tried again as it was, not segment by segment."""
+    return _record(work, stream, unit, reason, now_us, max_attempts=ATTEMPTS, lost=0, indivisible=indivisible)
+
+
+def record_lost(
+    work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, indivisible: bool, alone: bool
+) -> Outcome:
+    """Note that the worker of a unit was lost, or has stalled; ``alone``: it had nothing else to do."""
+    max_attempts = ATTEMPTS if alone else ATTEMPTS - 1
+    return _record(work, stream, unit, reason, now_us, max_attempts=max_attempts, lost=1, indivisible=indivisible)
+
+
+def _record(
+    work: Work, stream: int, unit: Unit, reason: str, now_us: int, *, max_attempts: int, lost: int, indivisible: bool
+) -> Outcome:
+    earlier_failures = {(failure.job, failure.first_seq, failure.count): failure for failure in work.failures(stream)}
+    outcome: Outcome = "failed"
+    for first, end in _ranges(unit, indivisible):
+        before = earlier_failures.get((unit.concern, first, end - first))
+        attempts = min(max_attempts, 1 + (before.attempts if before else 0))
+        outcome = "parked" if attempts >= ATTEMPTS else "failed"
+        work.failed(
+            FailureRow(
+                stream=stream,
+                job=unit.concern,
+                first_seq=first,
+                count=end - first,
+                attempts=attempts,
+                at_us=now_us,
+                retry_us=now_us + min(_LONGEST_PAUSE_US, _PAUSE_US << (attempts - 1)),
+                lost=lost + (before.lost if before else 0),
+                parked=int(attempts >= ATTEMPTS),
+                reason=reason,
+            )
+        )
+    return outcome
+
+
+def _ranges(unit: Unit, indivisible: bool) -> Iterator[Range]:
+    """The parts of a unit that are tried by themselves next time: its segments, or else all of it."""
+    if indivisible or not unit.segments:
+        yield Range(unit.first_seq, unit.end_seq)
+        return
+    for source in unit.segments:
+        yield Range(max(unit.first_seq, source.first_seq), min(unit.end_seq, source.first_seq + source.count))
+
+
+class _Progress(NamedTuple):
+    done: int
+    at_us: int
+
+
+class StallLimit:
+    """How long a lease may go on without progress; remembers when each made some, since the server has started.
+
+    Progress is a unit with a result, or a greater number of units done than the worker has reported before. For the
+    thread that writes.
+    """
+
+    def __init__(self, limit_us: int, ttl_us: int) -> None:
+        self._limit_us = limit_us
+        self._ttl_us = ttl_us
+        self._newest: dict[str, _Progress] = {}
+
+    def begin(self, lease: str, now_us: int, held: Collection[str]) -> None:
+        """A lease was given; what is known about leases that are not held is forgotten."""
+        self._newest = {lease_id: progress for lease_id, progress in self._newest.items() if lease_id in held}
+        self._newest[lease] = _Progress(0, now_us)
+
+    def report(self, lease: LeaseRow, done: int, now_us: int) -> None:
+        """A worker says how many units are done."""
+        newest = self._newest.get(lease.id)
+        if newest is None:
+            self._newest[lease.id] = _Progress(max(done, lease.done), now_us)
+        elif done > newest.done:
+            self._newest[lease.id] = _Progress(done, now_us)
+
+    def settle(self, lease: LeaseRow, now_us: int) -> None:
+        """Units of a lease have got results."""
+        newest = self._newest.get(lease.id)
+        self._newest[lease.id] = _Progress(lease.done if newest is None else newest.done, now_us)
+
+    def extended(self, lease: LeaseRow, now_us: int) -> int:
+        """Until when a lease lasts whose worker was just heard of."""
+        newest = self._newest.get(lease.id)
+        deadline_us = now_us + self._limit_us if newest is None else newest.at_us + self._limit_us
+        return max(lease.expires_us, min(now_us + self._ttl_us, deadline_us))
+
+    def has_stalled(self, lease: LeaseRow) -> bool:
+        """Whether a lease that has expired was not extended for want of progress."""
+        newest = self._newest.get(lease.id)
+        return newest is not None and lease.expires_us == newest.at_us + self._limit_us

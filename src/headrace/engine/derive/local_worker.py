@@ -1,36 +1,39 @@
-"""The server makes states itself where no worker shows up, so that tails and backfills do not wait for ever.
+"""The local worker: the server makes states itself where they are needed and no worker shows up.
 
-It leases a unit at a time like any worker, and folds in one thread that rests as long as it works.
+States are needed before tails are too long, and before retention removes events. The local worker leases a unit at a
+time like any worker, and folds in one thread that rests as long as it works.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+from headrace.config import FeaturesConfig
 from headrace.engine.derive.lease_scheduler import Grant, LeaseScheduler
 from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.derive.state_builder import StateBuilder
-from headrace.engine.derive.state_demand import StateDemand
-from headrace.engine.derive.workers import LOCAL_WORKER
+from headrace.engine.derive.state_reader import StateReader
+from headrace.engine.derive.tails import list_tails
+from headrace.engine.derive.work_overview import LOCAL_WORKER
 from headrace.engine.history.stored_events import Events, EventsMoved
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.runtime.background import BackgroundThread, RepeatedWarning
+from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread, RepeatedWarning
 from headrace.engine.runtime.gates import Gate
-from headrace.errors import HeadraceError
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import state_key
 from headrace.format.ranges import Range
-from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce import build_states
+from headrace.reduce.states.coverage import history
+from headrace.reduce.states.definition import Definition
 from headrace.reduce.work_units import FOLDED, Result, Unit
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing, Objects
+from headrace.storage.published import Published
 from headrace.storage.streams import LIVE
 from headrace.storage.work import Work
 from headrace.types import Clock
@@ -38,12 +41,57 @@ from headrace.types import Clock
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
-log = logging.getLogger("headrace.states")
 
 #: Work is left to workers for as long, since one was last seen to have any.
 WORKERS_FIRST_S = 2.0
 _PAUSE_S = 1.0
 _REASON_LENGTH = 2_000
+
+
+class StateDemand:
+    """Decides whether streams need states; on the event loop."""
+
+    def __init__(self, serving: StateReader[Any], published: Published, clock: Clock, config: FeaturesConfig) -> None:
+        self._serving = serving
+        self._published = published
+        self._clock = clock
+        self._fold_rows, self._tail_bytes = config.fold_rows, config.tail_bytes
+
+    @property
+    def streams(self) -> Collection[str]:
+        """Every stream that something is folded over."""
+        return self._serving.current().streams
+
+    def retain_from(self, stream: Stream) -> int | None:
+        """The first event that is not in states of every life yet: from there on events must be kept."""
+        positions = [self._folded_to(defined, stream) for defined in self._serving.over(stream)]
+        return min(positions, default=None)
+
+    def wants_states(self, stream: Stream) -> bool:
+        """Whether states are waited for: tails are too long, or lives are backfilled, or retention waits."""
+        head, count = stream.head, len(list_tails(self._serving.followers))
+        for defined in self._serving.over(stream):
+            base = self._serving.current_base(defined, stream)
+            tail = self._serving.tail_of(defined.name)
+            if base.backfilling or head.published_seq - base.start > self._fold_rows:
+                return True
+            is_long = tail is not None and tail.fold.packed_bytes * count > self._tail_bytes
+            if is_long and head.published_seq > base.start:
+                return True
+        return self.retention_waits(stream)
+
+    def retention_waits(self, stream: Stream) -> bool:
+        """Whether events that are not folded yet are kept for longer than they should be."""
+        retain_from = self.retain_from(stream)
+        if stream.retention_age_us is None or retain_from is None or retain_from >= stream.head.published_seq:
+            return False
+        placed = self._published.holding(stream.id, retain_from)
+        return placed is not None and placed.segment.min_us < self._clock.now_us() - stream.retention_age_us
+
+    def _folded_to(self, defined: Definition, stream: Stream) -> int:
+        listed = self._serving.listed(defined, stream)
+        versions = defined.lives.values()
+        return min(history(version, listed, stream.head.first_seq)[1] for version in versions)
 
 
 class Stopped(Exception):
@@ -69,41 +117,34 @@ class LocalWorker:
     ) -> None:
         self._work, self._demands, self._log = work, demands, log
         self._rows = Work(reader)
-        self._warning = RepeatedWarning("headrace.states", "no state was made")
+        self._loop = BackgroundLoop(
+            "headrace.states",
+            self._go_round,
+            failed="no state was made",
+            retry_s=_PAUSE_S,
+            warning=RepeatedWarning("headrace.states", "no state was made"),
+        )
         self._clock = clock
         self._gate = gate
         self._thread = FoldThread(connect, segments, objects, builder)
         self._quiet_since = monotonic()
-        self._task: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to look for work that nobody does."""
-        self._task = asyncio.create_task(self._run())
+        """Begin to make the states that no worker makes."""
+        self._loop.start()
 
     async def stop(self) -> None:
         """Release the lease of an unfinished unit and stop the thread."""
-        self._stopping.set()
         self._thread.stopping.set()
-        if self._task is not None:
-            await self._task
+        await self._loop.stop()
         await self._thread.stop()
 
-    async def _run(self) -> None:
-        while not self._stopping.is_set():
-            pause = _PAUSE_S
-            try:
-                if await self._perform_next():
-                    pause = 0.0
-            except LeaseLost:
-                pass
-            except HeadraceError as reason:
-                self._warning.warn(reason)
-            except Exception:
-                log.exception("no state was made; the next round tries again")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._stopping.wait()
+    async def _go_round(self) -> float:
+        """Perform one unit, if there is any; returns how long to pause."""
+        try:
+            return 0.0 if await self._perform_next() else _PAUSE_S
+        except LeaseLost:
+            return _PAUSE_S
 
     async def _perform_next(self) -> bool:
         """Perform one unit, if workers stay away from what is needed; whether there was any."""

@@ -10,7 +10,7 @@ from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.derive.generation import Generation, NotReady
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.definition import Keying, Shapes
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD
 
@@ -158,5 +158,5 @@ def _fold_events(
     for seq, at, event in pending.events(seqs, shapes):
         placed = reducer.place(event)
         if placed is not None and placed[0] == key:
-            state = reducer.fold(state, placed[1], at, seq)
+            state = reducer.fold(state, at, seq, placed[1])
     return state

@@ -14,7 +14,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.background import BackgroundThread
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import Unavailable
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.coverage import Base
 from headrace.reduce.states.definition import Definition, Shapes
 from headrace.storage.database import Connection

@@ -22,13 +22,18 @@ import msgspec
 from headrace import decoding
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner, StreamPlan
-from headrace.engine.derive.levels import counted_levels
-from headrace.engine.derive.readable import OwnedRange, SegmentPart, owned_ranges
-from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
+from headrace.engine.derive.unit_cutter import (
+    OwnedRange,
+    PlannedUnit,
+    SegmentPart,
+    UnitCutter,
+    counted_levels,
+    owned_ranges,
+)
 from headrace.engine.log.batch import Batch
 from headrace.format.object_names import STATES, parse_state_key, state_key
 from headrace.format.ranges import Range, size, without
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.reduce.states.coverage import base, missing, span, unused_states
 from headrace.reduce.states.definition import Definition, Definitions
 from headrace.reduce.work_units import FOLDED, JobName, Unit
@@ -40,11 +45,11 @@ from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.work import DueRow, UnitRow, Work
 
 #: What is merged into one state at most: rows, and bytes of objects.
-MOST_ROWS = 1 << 26
-MOST_BYTES = 1 << 32
+MAX_MERGED_ROWS = 1 << 26
+MAX_MERGED_BYTES = 1 << 32
 _EVER = 1 << 62
 #: The payload of a unit, by that of a usual one: where there is little to do, and where there is much.
-LEAST, MOST = 4, 20
+MIN_UNIT_FACTOR, MAX_UNIT_FACTOR = 4, 20
 #: Units at once on a cluster, whose size is not known.
 _ELSEWHERE = 16
 #: So often as many units as are done at once are cut evenly; of more it does not matter.
@@ -234,8 +239,8 @@ class StatePlanner(JobPlanner):
         for cell, life_ids in cells:
             if cell.end <= start or is_worth_it:
                 for wanted in without([cell], taken):
-                    most_bytes = self._width(due_stream, cutter, wanted, facts["job"])
-                    yield from cutter.units(ranges=[wanted], most_bytes=most_bytes, level=0, lives=life_ids, **facts)
+                    max_bytes = self._width(due_stream, cutter, wanted, facts["job"])
+                    yield from cutter.units(ranges=[wanted], max_bytes=max_bytes, level=0, lives=life_ids, **facts)
 
     def _width(self, due_stream: _DueStream, cutter: UnitCutter, wanted: Range, job: JobName) -> int:
         """The payload of a unit; who takes one at a time, as the server does, shall not hold much at once."""
@@ -243,7 +248,7 @@ class StatePlanner(JobPlanner):
         if job != "snapshots":
             return unit_bytes
         if due_stream.room == 1:
-            return LEAST * unit_bytes
+            return MIN_UNIT_FACTOR * unit_bytes
         return even_unit_bytes(cutter.pieces(wanted), unit_bytes, concurrent_units(self._config))
 
     def _is_leaving(self, due_stream: _DueStream, cells: list[Range]) -> bool:
@@ -331,7 +336,10 @@ def _mergeable_runs(defined: Definition, states: Sequence[State], taken: Sequenc
 
 def _fits(window: list[StateBlock]) -> bool:
     states = [state for block in window for state in block.states]
-    return sum(state.rows for state in states) <= MOST_ROWS and sum(state.bytes for state in states) <= MOST_BYTES
+    return (
+        sum(state.rows for state in states) <= MAX_MERGED_ROWS
+        and sum(state.bytes for state in states) <= MAX_MERGED_BYTES
+    )
 
 
 def concurrent_units(config: PipelineConfig) -> int:
@@ -344,7 +352,7 @@ def concurrent_units(config: PipelineConfig) -> int:
 
 def even_unit_bytes(parts: Iterable[SegmentPart], unit_bytes: int, at_once: int) -> int:
     """The payload of a unit, at most, where the segments found are to be folded."""
-    least, most = LEAST * unit_bytes, MOST * unit_bytes
+    least, most = MIN_UNIT_FACTOR * unit_bytes, MAX_UNIT_FACTOR * unit_bytes
     total = largest = 0
     for part in parts:
         total, largest = total + part.payload_bytes, max(largest, part.payload_bytes)

@@ -20,7 +20,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.errors import HeadraceError, NotFound
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.reduce.states.coverage import Base, base
 from headrace.reduce.states.definition import Defined, Definitions, Keying, Shapes
 from headrace.storage.derived import Stamp, States

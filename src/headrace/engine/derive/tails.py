@@ -7,7 +7,7 @@ tails has cost a share of what folding them costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from time import monotonic, sleep, thread_time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from headrace.engine.derive.generation import Generation
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.definition import EventRun, Shapes
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.states.pending_events import Block, PendingEvents
@@ -272,3 +272,29 @@ class Hold:
             for name, generation in follower.generations.items()
             if name in self._names
         ]
+
+
+def list_tails(followers: Collection[Follower]) -> list[Generation]:
+    """Return the generations that answer now."""
+    return [generation for follower in followers for generation in follower.generations.values()]
+
+
+def tail_bytes(followers: Collection[Follower]) -> int:
+    """Return about how many bytes tails take in memory, with the events that they have not folded yet."""
+    pending = [follower.pending for follower in followers if follower.pending is not None]
+    return sum(tail.fold.memory for tail in list_tails(followers)) + sum(events.memory for events in pending)
+
+
+def balance(followers: Collection[Follower], hot_bytes: int) -> None:
+    """Give every tail an equal part of the memory for unpacked rows."""
+    generations = list_tails(followers)
+    for tail in generations:
+        tail.fold.hot_bytes = hot_bytes // len(generations)
+
+
+def shrink(followers: Collection[Follower]) -> None:
+    """Pack some rows of tails that no thread is folding."""
+    for follower in followers:
+        if not follower.busy:
+            for generation in follower.generations.values():
+                generation.fold.cool()

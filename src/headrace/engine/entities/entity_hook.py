@@ -11,15 +11,14 @@ import msgspec
 
 from headrace import decoding
 from headrace.engine.entities.entity_type import EntityType, dedupe_key
+from headrace.engine.entities.write.store_observations import TypeBatch, source_of
 from headrace.engine.entities.write.store_request import Draft, ObservationWrite, Typed
-from headrace.engine.entities.write.type_batch import TypeBatch, source_of
 from headrace.errors import BadRequest, NoSchemaForEntityType
-from headrace.profiles.hook import Hook
+from headrace.profiles.hook import AppendHook
 from headrace.schema.entity import names
-from headrace.schema.entity.answer import EntityOutcome, refusal
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import Observation, encode
-from headrace.schema.entity.request import RequestOptions, make_store_request
+from headrace.schema.entity.request import EntityOutcome, RequestOptions, make_store_request, refusal
 from headrace.schema.entries import Failure, read
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities, SourceRange, Sources
@@ -45,17 +44,17 @@ class _Named(msgspec.Struct, gc=False):
 _NAMED = decoding.make_decoder(list[_Named])
 
 
-class EntityHook(EntityType, Hook):
+class EntityHook(EntityType, AppendHook):
     """What an entity type does to entries that are appended to its stream: they become observations of entities."""
 
     normalises = True
-    routes = True
-    dedupes = True
-    follows = True
-    most_keys = _FOREVER
-    window_us = _FOREVER
+    assigns_keys = True
+    deduplicates = True
+    extends_commit = True
+    max_dedupe_keys = _FOREVER
+    dedupe_window_us = _FOREVER
 
-    def normalised(self, joined: bytes, terms: Terms) -> bytes:
+    def normalise(self, joined: bytes, terms: Terms) -> bytes:
         """Observations of entities of one type, in the order of the request; all are the user's who appends."""
         effective = self.effective(terms.user)
         if effective is None:
@@ -74,7 +73,7 @@ class EntityHook(EntityType, Hook):
         made = {draft.told.observation_id: encode(draft.observation) for draft in prepared.drafts[self.entity_type]}
         return b",".join([made[answer.observation_id] for answer in prepared.told])
 
-    def check(self, batch: Batch, stream: Stream, joined: bytes, keys: list[str | None]) -> None:
+    def check_commit(self, batch: Batch, stream: Stream, joined: bytes, keys: list[str | None]) -> None:
         """Refuse what may not be merged with an entity that is there."""
         observations = _OBSERVATIONS.decode(b"[" + joined + b"]")
         effective = self.effective(observations[0].user_id)
@@ -90,7 +89,7 @@ class EntityHook(EntityType, Hook):
         if type_batch.issues:
             raise refusal(type_batch.issues)
 
-    def note(self, batch: Batch, stream: Stream, first_seq: int, joined: bytes, at_us: int) -> None:
+    def extend_commit(self, batch: Batch, stream: Stream, first_seq: int, joined: bytes, at_us: int) -> None:
         """Store which entities and sources new observations are about."""
         observations = _OBSERVATIONS.decode(b"[" + joined + b"]")
         note_observations(
@@ -104,12 +103,12 @@ class EntityHook(EntityType, Hook):
         first = failures[0]
         return BadRequest(f"observation {number + first.index} does not fit: {first.reason}", field=first.pointer)
 
-    def unique(self, joined: bytes) -> list[str | None]:
+    def dedupe_keys(self, joined: bytes) -> list[str | None]:
         """Observations are told apart by their ids."""
         observations = _NAMED.decode(b"[" + joined + b"]")
         return [dedupe_key(observation.id, observation.source_id) for observation in observations]
 
-    def routed(self, joined: bytes) -> list[str | None]:
+    def routing_keys(self, joined: bytes) -> list[str | None]:
         """Observations are routed by the entities that they are about."""
         return [observation.entity_id for observation in _NAMED.decode(b"[" + joined + b"]")]
 

@@ -5,43 +5,36 @@ The journal in the store is at least as new as any stream there, so no observati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from headrace.engine.entities import entity_hook
 from headrace.engine.entities.entity_type import ENTITIES, EntityRules, dedupe_key
 from headrace.engine.entities.types.document import registry_of
 from headrace.engine.entities.types.journal import load, replay
 from headrace.engine.entities.write import relations
-from headrace.engine.history.journal import Journal, ReportProblem
-from headrace.engine.history.stored_events import Events
+from headrace.engine.history.journal import Journal, ReadRuns, ReportProblem
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import create_managed
 from headrace.engine.log.stream import Stream
 from headrace.errors import CorruptData
-from headrace.extract.erasure_mask import Targets
-from headrace.extract.erasure_mask import load as load_targets
-from headrace.format import entity_registry as format_
-from headrace.format.segment.decoded import DecodedCache
-from headrace.reduce.states.fold import runs_of_batch
+from headrace.extract.erasure import Targets
+from headrace.extract.erasure import load as load_targets
+from headrace.format import journal
 from headrace.schema.entity.observation import decode
 from headrace.schema.entries import entries_of
+from headrace.storage.background_requests import Erasures
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.enhancements import Enhancements
-from headrace.storage.entity_types import EntityChangeRow, EntityChanges, SchemaRegistry
-from headrace.storage.erasures import Erasures
-from headrace.storage.streams import DELETED, StreamRow
+from headrace.storage.entity_types import SchemaRegistry
+from headrace.storage.journals import EntityChangeRow, EntityChanges
+from headrace.storage.streams import DELETED
 
 if TYPE_CHECKING:
     from headrace.reduce.states.definition import EventRun
-    from headrace.storage.segments import Segments
 
-_PAGE = 500
-_SLICE_BYTES = 1024 * 1024
 #: Observations that are about entities themselves; they are not stored once, but decided anew each time.
 _RELATIONS = ("merge", "split", "undo")
 
@@ -50,67 +43,20 @@ class EntityJournal(Journal[EntityChangeRow]):
     """Everything that was done to entity types; every change counts."""
 
     name = "entity_changes"
-    prefix = format_.ENTITIES
-    object_records = 500
+    format = journal.ENTITIES
+    stream_prefix = ENTITIES
     reread_key = "entities_due"
-
-    def rows(self, connection: Connection) -> EntityChanges:
-        """The changes in the database."""
-        return EntityChanges(connection)
-
-    def number(self, row: EntityChangeRow) -> int:
-        """The number of a change."""
-        return row.number
-
-    def size(self, row: EntityChangeRow) -> int:
-        """The length of the document."""
-        return len(row.document)
-
-    def key(self, number: int) -> str:
-        """The key of the object whose first change has this number."""
-        return format_.key(number)
-
-    def number_of(self, key: str) -> int | None:
-        """The number of the first change of an object."""
-        return format_.number_of(key)
-
-    def encode(self, rows: list[EntityChangeRow]) -> bytes:
-        """A run of changes as an object."""
-        return format_.encode(
-            [
-                format_.StoredChange(
-                    row.number, row.entity_type, row.user_id, row.at_us, row.who, msgspec.Raw(row.document.encode())
-                )
-                for row in rows
-            ]
-        )
-
-    def decode(self, data: bytes, key: str) -> list[EntityChangeRow]:
-        """The changes of an object."""
-        return [
-            EntityChangeRow(
-                change.number,
-                change.entity_type,
-                change.user_id,
-                change.at_us,
-                change.who,
-                bytes(change.document).decode(),
-            )
-            for change in format_.decode(data, key)
-        ]
-
-    def gaps(self, numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """The runs of changes that are missing."""
-        return format_.gaps(numbers)
+    rows = EntityChanges
+    needs_all = True
 
     def restore(self, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
         """Do every change again, and let each type have its stream."""
         changes, registry = self.rows(batch.connection), SchemaRegistry(batch.connection)
-        for first, last in self.gaps(row.number for row in _every(changes)):
+        for first, last in self.gaps(row.number for row in changes.all()):
             report(f"changes {first} to {last} of entity types are missing in the object store")
         registry.clear()
         Enhancements(batch.connection).clear()
-        for change in _every(changes):
+        for change in changes.all():
             try:
                 replay(registry, change.entity_type, change.user_id, load(change))
             except CorruptData as reason:
@@ -118,41 +64,24 @@ class EntityJournal(Journal[EntityChangeRow]):
         types = registry.types()
         for entity_type in types:
             _follow(batch, entity_type, new_epoch, report)
-        for row in managed(batch):
+        for row in self.streams(batch):
             if row.name.removeprefix(ENTITIES) not in types:
                 report(f"{row.name!r} is the stream of an entity type that the changes in the store do not have")
         if types:
             batch.streams.set_meta(self.reread_key, 1)
 
-    def reread(
-        self,
-        batch: Batch,
-        find: Callable[[str], Stream | None],
-        connection: Connection,
-        segments: Callable[[], Segments],
-    ) -> None:
+    def reread_stream(self, batch: Batch, stream: Stream, runs: ReadRuns) -> None:
         """Read entities, their sources and aliases, and what is stored once, from all observations."""
-        for row in managed(batch):
-            stream = find(row.name)
-            if stream is not None:
-                batch.streams.forget_entities(stream.id)
-                erasures = Erasures(batch.connection)
-                running = [load_targets(erasure.targets) for erasure in erasures.running(stream.id)]
-                erased = {
-                    entity_id: erasure.before_seq
-                    for erasure in erasures.of_stream(stream.id)
-                    for entity_id in load_targets(erasure.targets).ids
-                }
-                for run in _runs(stream, connection, segments):
-                    _note(batch.connection, stream.id, run, running, erased)
-        batch.streams.set_meta(self.reread_key, 0)
-
-
-def _every(changes: EntityChanges) -> Iterator[EntityChangeRow]:
-    after = 0
-    while rows := changes.every(after, _PAGE):
-        yield from rows
-        after = rows[-1].number
+        batch.streams.forget_entities(stream.id)
+        erasures = Erasures(batch.connection)
+        running = [load_targets(erasure.targets) for erasure in erasures.running(stream.id)]
+        erased = {
+            entity_id: erasure.before_seq
+            for erasure in erasures.of_stream(stream.id)
+            for entity_id in load_targets(erasure.targets).ids
+        }
+        for run in runs(stream.head.first_seq):
+            _note(batch.connection, stream.id, run, running, erased)
 
 
 def _follow(batch: Batch, entity_type: str, new_epoch: Callable[[], int], report: ReportProblem) -> None:
@@ -162,25 +91,6 @@ def _follow(batch: Batch, entity_type: str, new_epoch: Callable[[], int], report
         create_managed(batch, registry_of(entity_type), EntityRules(entity_type).dump(), new_epoch())
     elif not row.managed:
         report(f"{row.name!r} is the stream of an entity type, and somebody else's")
-
-
-def managed(batch: Batch) -> Iterator[StreamRow]:
-    """The streams of entity types."""
-    after = 0
-    while rows := batch.streams.retained(after, _PAGE):
-        yield from (row for row in rows if row.managed and row.name.startswith(ENTITIES))
-        after = rows[-1].id
-
-
-def _runs(stream: Stream, connection: Connection, segments: Callable[[], Segments]) -> Iterator[EventRun]:
-    """All observations of a type."""
-    head = stream.head
-    events, at = Events(connection, segments, DecodedCache(0), stream, head), head.first_seq
-    while at < head.next_seq:
-        chunk = events.first_chunk(at, head.next_seq)
-        for batch in events.batches(chunk):
-            yield from runs_of_batch(batch, _SLICE_BYTES)
-        at = chunk.stop
 
 
 def _note(

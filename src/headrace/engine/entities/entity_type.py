@@ -10,12 +10,13 @@ import msgspec
 
 from headrace import decoding
 from headrace.reduce.policies.reducer import life_of
-from headrace.schema.descriptor.nodes import Life
+from headrace.schema.descriptor.nodes import FeatureVersion
 from headrace.schema.entity.accept import Acceptor
 from headrace.schema.entity.nodes import Definition, ReducerConfig, Schema
 from headrace.storage.database import Connection
 from headrace.storage.enhancements import Enhancements
-from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry, SchemaRow
+from headrace.storage.entity_types import EVERYBODY, SchemaRegistry, SchemaRow
+from headrace.storage.journals import EntityChanges
 
 #: What the streams of entity types are called.
 ENTITIES = "entities/"
@@ -59,7 +60,7 @@ class EntityType:
         self.undone = tuple(sorted(undone))
         self.rows: Mapping[str, SchemaRow] = {row.user_id: row for row in rows}
         self._effective: dict[str, Effective] = {}
-        self._lives: dict[str, Life] | None = None
+        self._lives: dict[str, FeatureVersion] | None = None
         self._configs: dict[str, ReducerConfig] = {}
 
     @classmethod
@@ -82,7 +83,7 @@ class EntityType:
             effective = self._effective[row.user_id] = Effective(schema_of(row), acceptor)
         return effective
 
-    def lives(self) -> Mapping[str, Life]:
+    def lives(self) -> Mapping[str, FeatureVersion]:
         """The lives of its snapshots: that of all entities, and those of users whose policies differ from the global
         ones.
         """
@@ -100,11 +101,11 @@ class EntityType:
         common = self.rows.get(EVERYBODY)
         shared = ReducerConfig({}) if common is None else _config(common.reducer_config)
         life = life_of(shared)
-        configs, lives = {COMMON: shared}, {COMMON: Life(life_of(shared, None, self.undone), 0)}
+        configs, lives = {COMMON: shared}, {COMMON: FeatureVersion(life_of(shared, None, self.undone), 0)}
         for user, row in self.rows.items():
             own = _config(row.reducer_config)
             if user != EVERYBODY and life_of(own) != life:
-                configs[user], lives[user] = own, Life(life_of(own, user, self.undone), 0)
+                configs[user], lives[user] = own, FeatureVersion(life_of(own, user, self.undone), 0)
         self._configs = configs
         self._lives = lives
 

@@ -1,86 +1,43 @@
-"""The verbs of the feature registry: register, roll back, look up. All run on the event loop, except the thinking.
-
-A dry run says what a change would do as things stand now; the commit decides anew.
+"""The verbs of the feature registry: register, roll back, look up. All run on the event loop; proposals are computed in
+a thread.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
-from headrace.engine.features.activation import ReadableRange, decide
-from headrace.engine.features.apply_change import ApplyFeatureChange
+from headrace.engine.features.feature_stages import PlannedFeatureChange, SaveFeatures
 from headrace.engine.features.proposals import FeatureChange, FeatureProposal, propose
 from headrace.engine.features.registry import EVENTS, Current, load
-from headrace.engine.features.stream_changes import evolved
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
-from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.compute import ComputeThreads
-from headrace.errors import BadRequest, Conflict, HeadraceError
+from headrace.engine.registry.registry_change import RegistryChange, RegistryChanges
+from headrace.errors import BadRequest, HeadraceError
 from headrace.schema.descriptor.nodes import Event
-from headrace.schema.descriptor.problem import DescriptorProblem, RegistrationResponse, Status
-from headrace.storage.feature_registry import FeatureRegistry, FeatureRegistryRow
+from headrace.schema.descriptor.registration import RegistrationResponse
+from headrace.schema.problem import RequestProblem
+from headrace.storage.journals import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
 
-Effects = list[dict[str, Any]]
 
+class InvalidDescriptors(Exception):
+    """Everything that is wrong with a payload."""
 
-def preview(proposal: FeatureProposal, streams: Mapping[str, Stream]) -> tuple[Effects, Effects]:
-    """The features that would not simply go on, and the streams that would change."""
-    effects: Effects = []
-    reaches: dict[str, ReadableRange] = {}
-    for name, event in proposal.nodes.items():
-        if not isinstance(event, Event):
-            continue
-        stream = streams.get(name)
-        if stream is None or stream.head.registry is None:
-            effects.append({"event": name, "change": "created", "schema_version": 1})
-            continue
-        head = stream.head
-        made = evolved(stream.head.registry, event, head.next_seq)
-        reaches[name] = ReadableRange(max(head.first_seq, made.registry.readable_from), head.next_seq)
-        if made.effect != "kept":
-            effects.append({"event": name, "change": made.effect, "schema_version": made.registry.current_version})
-    effects += [{"event": name, "change": "deleted"} for name in streams if not _is_event(proposal, name)]
-    _, features = decide(
-        proposal.base,
-        proposal.nodes,
-        proposal.diff,
-        lambda name: reaches.get(name, ReadableRange()),
-        backfill=proposal.change.backfill,
-        name=lambda feature: feature,
-    )
-    return features, effects
-
-
-def _is_event(proposal: FeatureProposal, name: str) -> bool:
-    return isinstance(proposal.nodes.get(name), Event)
-
-
-_TRIES = 20
+    def __init__(self, version: int, problems: list[RequestProblem]) -> None:
+        super().__init__(problems)
+        self.version, self.problems = version, problems
 
 
 class Features:
     """The feature registry of this node."""
 
     def __init__(
-        self,
-        *,
-        writer: Writer,
-        log: Log,
-        registry: FeatureRegistry,
-        computing: ComputeThreads,
-        patience_s: float,
-        most_keys: int,
+        self, *, registry_changes: RegistryChanges, log: Log, registry: FeatureRegistry, max_keys: int
     ) -> None:
-        self._writer = writer
+        self._changes = registry_changes
         self._log = log
         self._registry = registry
-        self._computing, self._patience_s = computing, patience_s
-        self._most_keys = most_keys
+        self._max_keys = max_keys
         #: The version that holds: replaced by the writer's thread once the next one is on disk.
         self.current = Current.of(None)
 
@@ -94,18 +51,10 @@ class Features:
 
     async def register(self, change: FeatureChange, who: str) -> RegistrationResponse:
         """Make a change, or say what it would do or why it is refused."""
-        for _ in range(_TRIES):
-            base = self.current
-            proposal = await self._computing.plan(self._patience_s, partial(propose, base, change))
-            if isinstance(proposal, list):
-                return RegistrationResponse("invalid", base.version, errors=proposal, refused=True)
-            answer = self._unless_applied(proposal)
-            if answer is not None:
-                return answer
-            applied = await self._apply(proposal, who)
-            if not applied.outdated:
-                return _done(applied)
-        raise Conflict("the registry keeps changing; read it and try again")
+        try:
+            return _answer(await self._changes.run(partial(self.prepare, change), who, dry_run=change.dry_run))
+        except InvalidDescriptors as reason:
+            return RegistrationResponse("invalid", reason.version, errors=reason.problems, refused=True)
 
     async def rollback(self, version: int, change: FeatureChange, who: str) -> RegistrationResponse:
         """Change back to what an earlier version was: all of it, or one app's part."""
@@ -115,37 +64,29 @@ class Features:
         document = load(row)
         return await self.register(change.back_to(document), who)
 
-    def _unless_applied(self, proposal: FeatureProposal) -> RegistrationResponse | None:
-        """The answer where nothing is to be changed; None where it is."""
-        base, change, diff = proposal.base, proposal.change, proposal.diff
-        errors = [*proposal.refusals, *self._taken(proposal)]
-        needs_force = diff.destructive and not change.force
-        status: Status = "conflict" if errors or needs_force else "ok"
-        if status == "ok" and not change.dry_run and not proposal.changes_nothing:
-            return None
-        features, streams = preview(proposal, self._streams(proposal))
-        if needs_force:
-            errors += proposal.losses()
-        return RegistrationResponse(
-            status,
-            base.version,
-            list(diff.added),
-            list(diff.removed),
-            list(diff.changed),
-            features,
-            streams,
-            errors,
-            status == "conflict" and not change.dry_run,
+    async def prepare(self, change: FeatureChange) -> PlannedFeatureChange:
+        """A change, planned from the version that holds now; raises InvalidDescriptors."""
+        base = self.current
+        proposal = await self._changes.compute(partial(propose, base, change))
+        if isinstance(proposal, list):
+            raise InvalidDescriptors(base.version, proposal)
+        return PlannedFeatureChange(
+            proposal,
+            self._streams(proposal),
+            errors=[*proposal.refusals, *self._taken(proposal)],
+            max_keys=self._max_keys,
+            log=self._log,
+            publish=self._publish,
         )
 
-    def _taken(self, proposal: FeatureProposal) -> list[DescriptorProblem]:
+    def _taken(self, proposal: FeatureProposal) -> list[RequestProblem]:
         """Streams that have the names of nodes and are none of ours."""
         problems = []
         for name in proposal.diff.added:
             stream = self._log.catalog.find(EVENTS + name) if proposal.has_stream(name) else None
             if stream is not None and not stream.managed:
                 message = f"the stream {EVENTS}{name} exists already and is no event source: delete or rename it"
-                problems.append(DescriptorProblem("name_taken", proposal.path_of(name), message))
+                problems.append(RequestProblem("name_taken", proposal.path_of(name), message))
         return problems
 
     def _streams(self, proposal: FeatureProposal) -> dict[str, Stream]:
@@ -159,51 +100,31 @@ class Features:
             if stream is not None and stream.managed and stream.head.state == LIVE
         }
 
-    async def _apply(self, proposal: FeatureProposal, who: str) -> ApplyFeatureChange:
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(apply: ApplyFeatureChange) -> None:
-            if apply.settled:
-                if apply.error is None and not apply.outdated:
-                    self._announce(apply)
-                if not settled.done():
-                    settled.set_result(None)
-
-        apply = ApplyFeatureChange(proposal, self._streams(proposal), who, self._most_keys, self._publish, done)
-        apply.submit(self._writer)
-        await settled
-        if apply.error is not None:
-            raise apply.error
-        return apply
-
     def _publish(self, current: Current) -> None:
         self.current = current
 
-    def _announce(self, apply: ApplyFeatureChange) -> None:
-        """Let everyone know, on the event loop."""
-        self._log.note_deleted(apply.dropped, apply.deleted)
-        for name, stream in apply.streams.items():
-            node = apply.current.nodes.get(name)
-            if isinstance(node, Event):
-                age_ms = node.keep_events_for_ms
-                stream.retention_age_us = None if age_ms is None else age_ms * 1000
 
-
-def _done(apply: ApplyFeatureChange) -> RegistrationResponse:
-    plan = apply.current.document.plan
+def _answer(change: RegistryChange[PlannedFeatureChange]) -> RegistrationResponse:
+    """The answer to a change that was made, or why it was not."""
+    planned, proposal = change.planned, change.planned.proposal
+    errors = [*planned.errors, *(proposal.losses() if planned.needs_force else ())]
+    (saved,) = (stage for stage in change.stages if isinstance(stage, SaveFeatures))
+    applied = saved.document.plan
     return RegistrationResponse(
-        "ok",
-        apply.current.version,
-        list(plan.added),
-        list(plan.removed),
-        list(plan.changed),
-        list(plan.features),
-        list(plan.streams),
+        "conflict" if planned.is_refused else "ok",
+        saved.version if change.is_applied else proposal.base.version,
+        list(applied.added),
+        list(applied.removed),
+        list(applied.changed),
+        list(applied.features),
+        list(applied.streams),
+        errors,
+        planned.is_refused and not proposal.change.dry_run,
     )
 
 
 def refusal(error: HeadraceError, version: int) -> RegistrationResponse:
     """An error that came up in the commit, as an answer."""
     return RegistrationResponse(
-        "conflict", version, errors=[DescriptorProblem(error.code, "", error.message)], refused=True
+        "conflict", version, errors=[RequestProblem(error.code, "", error.message)], refused=True
     )

@@ -15,7 +15,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, TimedOut
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.replay import KeyMoment, Question, Replay, ReplayStart, find_start
 from headrace.reduce.states.fold import runs_of_batch
@@ -53,18 +53,18 @@ class Pasts:
         serving: FeatureReader,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
-        patience_s: float,
+        timeout_s: float,
     ) -> None:
         self._log, self.serving = log, serving
         self.connect, self.segments = connect, segments
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._gate = Gate(AT_ONCE)
 
     async def rows(self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None = None) -> Past:
         """The rows of keys, each as of its moment in microseconds; raises TimedOut where there is too much to fold."""
         question = await self.question(table, moments, features)
         async with self._gate:
-            return await self.answer(question, monotonic() + self._patience_s)
+            return await self.answer(question, monotonic() + self._timeout_s)
 
     async def question(
         self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None

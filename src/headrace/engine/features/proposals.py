@@ -10,11 +10,10 @@ import msgspec
 from headrace.deadline import check_deadline
 from headrace.engine.features.registry import DEFAULT_APP, Current, FeatureDocument
 from headrace.schema.descriptor.diff import Diff, diff, fingerprint
-from headrace.schema.descriptor.document import Registration
 from headrace.schema.descriptor.nodes import Node, Table
-from headrace.schema.descriptor.order import upstream
-from headrace.schema.descriptor.problem import DescriptorProblem
-from headrace.schema.descriptor.validate import validate
+from headrace.schema.descriptor.registration import Registration
+from headrace.schema.descriptor.validate import upstream, validate
+from headrace.schema.problem import RequestProblem
 
 #: How paths name nodes that the payload does not have.
 _ELSEWHERE = "registry."
@@ -69,7 +68,7 @@ class FeatureProposal(NamedTuple):
     nodes: dict[str, Node]
     apps: dict[str, str]
     diff: Diff
-    refusals: list[DescriptorProblem]
+    refusals: list[RequestProblem]
 
     @property
     def changes_nothing(self) -> bool:
@@ -84,10 +83,10 @@ class FeatureProposal(NamedTuple):
         """Where the payload has a node."""
         return path_of(self.change, name)
 
-    def losses(self) -> Iterator[DescriptorProblem]:
+    def losses(self) -> Iterator[RequestProblem]:
         """What would be taken away."""
         for loss in self.diff.losses:
-            yield DescriptorProblem("registration_conflict", self.path_of(loss.node) + loss.rest, loss.message)
+            yield RequestProblem("registration_conflict", self.path_of(loss.node) + loss.rest, loss.message)
 
 
 def path_of(change: FeatureChange, name: str) -> str:
@@ -97,7 +96,7 @@ def path_of(change: FeatureChange, name: str) -> str:
     return f"descriptors[{names.index(name)}]" if name in change.nodes else _ELSEWHERE + name
 
 
-def propose(base: Current, change: FeatureChange) -> FeatureProposal | list[DescriptorProblem]:
+def propose(base: Current, change: FeatureChange) -> FeatureProposal | list[RequestProblem]:
     """What a change would make of a registry, or everything that is wrong with what it asks for."""
     refusals = _refusals(base, change)
     nodes = {name: node for name, node in base.nodes.items() if not change.covers(base.apps[name])}
@@ -122,23 +121,23 @@ def propose(base: Current, change: FeatureChange) -> FeatureProposal | list[Desc
     return FeatureProposal(base, change, nodes, apps, diff(base.nodes, nodes, owned), refusals)
 
 
-def _used_by(base: Current, change: FeatureChange, name: str, over: str) -> DescriptorProblem:
+def _used_by(base: Current, change: FeatureChange, name: str, over: str) -> RequestProblem:
     message = f"{over!r} is used by {name!r} of the app {base.apps[name]!r}: with cascade that is removed too"
-    return DescriptorProblem("used_by", path_of(change, over), message)
+    return RequestProblem("used_by", path_of(change, over), message)
 
 
-def _refusals(base: Current, change: FeatureChange) -> list[DescriptorProblem]:
+def _refusals(base: Current, change: FeatureChange) -> list[RequestProblem]:
     """Why the registry as it is does not let this be asked for."""
     problems = []
     expected = change.expected_version
     if expected is not None and expected != base.version:
         message = f"the registry has version {base.version}, not {expected}"
-        problems.append(DescriptorProblem("version_conflict", "expected_version", message))
+        problems.append(RequestProblem("version_conflict", "expected_version", message))
     for name in change.nodes:
         owner = base.apps.get(name)
         if owner is not None and not change.covers(owner):
             message = f"{name!r} belongs to the app {owner!r}"
-            problems.append(DescriptorProblem("owned_by", f"{path_of(change, name)}.name", message))
+            problems.append(RequestProblem("owned_by", f"{path_of(change, name)}.name", message))
     return problems
 
 

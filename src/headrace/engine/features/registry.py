@@ -13,8 +13,8 @@ from headrace import decoding
 from headrace.errors import CorruptData, UnknownTable
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import DerivedEvents
-from headrace.schema.descriptor.nodes import Derivation, Event, Life, Node, Table
-from headrace.storage.feature_registry import FeatureRegistryRow
+from headrace.schema.descriptor.nodes import Derivation, Event, FeatureVersion, Node, Table
+from headrace.storage.journals import FeatureRegistryRow
 from headrace.types import Steps
 
 #: What the streams of event sources are called.
@@ -41,17 +41,22 @@ class FeatureDocument(msgspec.Struct, frozen=True, omit_defaults=True):
 
     nodes: dict[str, Node] = {}
     apps: dict[str, str] = {}
-    lives: dict[str, dict[str, Life]] = {}
+    lives: dict[str, dict[str, FeatureVersion]] = {}
     #: ``cold_after`` of each event source, by the event from which on it holds.
     cold: dict[str, Steps] = {}
     plan: AppliedChange = AppliedChange()
 
     def root_of(self, name: str) -> str:
         """The event source that a node leads back to."""
-        node = self.nodes[name]
-        while not isinstance(node, Event):
-            node = self.nodes[node.upstream]
-        return node.name
+        return root_of(self.nodes, name)
+
+
+def root_of(nodes: Mapping[str, Node], name: str) -> str:
+    """The event source that a node leads back to."""
+    node = nodes[name]
+    while not isinstance(node, Event):
+        node = nodes[node.upstream]
+    return node.name
 
 
 def load(row: FeatureRegistryRow) -> FeatureDocument:
@@ -70,7 +75,7 @@ class Current:
         self.document = document
         self.nodes: Mapping[str, Node] = MappingProxyType(document.nodes)
         self.apps: Mapping[str, str] = MappingProxyType(document.apps)
-        self.lives: Mapping[str, Mapping[str, Life]] = MappingProxyType(document.lives)
+        self.lives: Mapping[str, Mapping[str, FeatureVersion]] = MappingProxyType(document.lives)
         self._derived: dict[str, DerivedEvents] = {}
 
     @classmethod

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from headrace import decoding
 from headrace.errors import BadRequest, MissingField, SchemaMismatch, UnknownEvent, UnknownField
-from headrace.profiles.hook import Hook
+from headrace.profiles.hook import AppendHook
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.entries import Failure, entries_of, whole_or_double
 from headrace.schema.entries import read as read_entries
@@ -44,30 +44,30 @@ class SourceRules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", om
         return decoding.decode(text, cls)
 
 
-class EventSource(Hook):
+class EventSource(AppendHook):
     """The rules of one event source, ready for use; never changed, only replaced."""
 
     __slots__ = (
-        "_default_of", "_defaults", "_key_of", "_probe", "dedupe_since", "dedupes", "kept", "most_keys",
-        "normalises", "rules", "window_us",
+        "_default_of", "_defaults", "_key_of", "_probe", "dedupe_since", "dedupe_window_us", "deduplicates",
+        "lifetimes_ms", "max_dedupe_keys", "normalises", "rules",
     )  # fmt: skip
 
-    def __init__(self, rules: SourceRules, most_keys: int) -> None:
+    def __init__(self, rules: SourceRules, max_dedupe_keys: int) -> None:
         event = rules.event
         self.rules = rules
-        self.kept: Steps | None = rules.kept
+        self.lifetimes_ms: Steps | None = rules.kept
         self.dedupe_since = rules.dedupe_since
-        self.most_keys = most_keys
+        self.max_dedupe_keys = max_dedupe_keys
         window_ms = event.dedupe_window_ms or DEDUPE_WINDOW_MS
-        self.window_us = window_ms * 1000 if event.dedupe_key is not None else 0
+        self.dedupe_window_us = window_ms * 1000 if event.dedupe_key is not None else 0
         self._defaults = {name: field.default for name, field in event.schema.items() if field.default is not None}
         self._probe = _decoder(list(self._defaults)) if self._defaults else None
         self._default_of = attrgetter(*_names(len(self._defaults))) if self._defaults else None
         self._key_of = None if event.dedupe_key is None else _decoder([event.dedupe_key])
         self.normalises = self._probe is not None
-        self.dedupes = self._key_of is not None
+        self.deduplicates = self._key_of is not None
 
-    def normalised(self, joined: bytes, terms: object = None) -> bytes:
+    def normalise(self, joined: bytes, terms: object = None) -> bytes:
         """Entries joined by commas, with the defaults of the fields that they leave out."""
         if self._probe is None or self._default_of is None:
             return joined
@@ -92,7 +92,7 @@ class EventSource(Hook):
         inside = entry.strip()[1:-1]
         return b"{" + inside + b"," + added[1:] if inside.strip() else added
 
-    def unique(self, joined: bytes) -> list[str | None]:
+    def dedupe_keys(self, joined: bytes) -> list[str | None]:
         """The key of each entry, None for one that has none."""
         assert self._key_of is not None
         return [_canonical(probe.f0) for probe in self._key_of.decode(b"[" + joined + b"]")]

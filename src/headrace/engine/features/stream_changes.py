@@ -24,10 +24,21 @@ class EventStreamChange(NamedTuple):
     rules: SourceRules
     effect: Effect
 
-    def compiled(self, before: StreamRegistry | None, most_keys: int) -> StreamRegistry:
-        """Both ready for use, as the revision after the one that was found, or the same one if it says the same."""
-        revision = 1 if before is None else before.revision + (self.effect in ("lens", "break"))
-        return StreamRegistry(self.registry, revision, EventSource(self.rules, most_keys))
+    @property
+    def is_revised(self) -> bool:
+        """Whether the registry has another revision."""
+        return self.effect in ("lens", "break")
+
+    @property
+    def retention_age_us(self) -> int | None:
+        """How long events are kept; None is for ever."""
+        kept_ms = self.rules.event.keep_events_for_ms
+        return None if kept_ms is None else kept_ms * 1000
+
+    def compiled(self, base: StreamRegistry | None, max_keys: int) -> StreamRegistry:
+        """Both ready for use, as the next revision, or as the same one where the registry stays as it is."""
+        revision = 1 if base is None else base.revision + self.is_revised
+        return StreamRegistry(self.registry, revision, EventSource(self.rules, max_keys))
 
 
 def created(stream: str, event: Event) -> EventStreamChange:

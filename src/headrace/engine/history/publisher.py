@@ -1,21 +1,34 @@
-"""Publishing a stream: its segments first, then the manifest that makes them count."""
+"""Objects of streams are written and removed: segments first, then the manifest that makes them count.
+
+Objects of deleted streams are removed, and those that nothing refers to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from headrace.config import StorageConfig
 from headrace.engine.history.journal import Journal
-from headrace.engine.history.object_removal import orphans
-from headrace.engine.history.publication import Built, MakeRewriter, Publication, Swaps
-from headrace.engine.history.seal_pace import SealPace
+from headrace.engine.history.publication import (
+    Built,
+    MakeRewriter,
+    Publication,
+    Snapshot,
+    Swaps,
+    make_manifest,
+    take_snapshot,
+)
+from headrace.engine.history.seal_watch import SealPace
 from headrace.engine.history.segment_builder import SegmentBuilder
-from headrace.engine.history.snapshot import Snapshot, manifest, take
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import Chore
 from headrace.format import manifest as manifests
 from headrace.format import object_names
-from headrace.format.object_names import COMPANIONS, STATES
+from headrace.format.manifest import Manifest
+from headrace.format.object_names import COMPANIONS, MANIFESTS, STATES, parse_companion_key, parse_state_key
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States
 from headrace.storage.derived import companion_object_keys as companion_keys
@@ -23,7 +36,7 @@ from headrace.storage.derived import state_object_keys as state_keys
 from headrace.storage.files import make_directories
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import DeletedStream, Placed, Published
 from headrace.storage.segments import Segments
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
@@ -65,7 +78,7 @@ class Publisher:
     def publish(self, stream: int, pace: SealPace) -> Publication | None:
         """Put into the store what it lacks of a stream; None where the stream is gone."""
         pace.begin()
-        snapshot = take(self._connection, stream, self._clock.now_us())
+        snapshot = take_snapshot(self._connection, stream, self._clock.now_us())
         if snapshot is None:
             return None
         try:
@@ -107,7 +120,7 @@ class Publisher:
         while True:
             generation += 1
             self._node.check()
-            data = manifests.encode(manifest(snapshot, segments, generation, self._node.identity))
+            data = manifests.encode(make_manifest(snapshot, segments, generation, self._node.identity))
             key = object_names.manifest_key(snapshot.row.name, snapshot.row.incarnation, generation)
             if self._objects.create(key, data):
                 self._node.check()
@@ -146,3 +159,101 @@ class Publisher:
         location = f"{object_names.name_hash(row.name)}/{row.incarnation}"
         stored_keys = (info.key for kind in _HOLDING for info in self._objects.list(f"{kind}/{location}"))
         return [key for key in stored_keys if key not in listed_keys]
+
+
+class ObjectRemover:
+    """Removes objects; for a thread of its own."""
+
+    def __init__(self, objects: Objects, node: Node, clock: Clock, close: Callable[[Collection[str]], None]) -> None:
+        """``close`` closes the files of objects that were removed."""
+        self._objects = objects
+        self._node = node
+        self._clock = clock
+        self._close = close
+
+    def remove(self, keys: list[str]) -> None:
+        """Remove these, unless another node has taken over and may need them."""
+        self._node.check()
+        self._delete(keys)
+
+    def _delete(self, keys: list[str]) -> None:
+        """Remove objects whose files may be open."""
+        self._objects.delete(keys)
+        self._close(frozenset(keys))
+
+    def remove_stream(self, deleted_stream: DeletedStream) -> list[str]:
+        """Remove everything of a deleted stream; a last manifest says that it is deleted until all else is gone."""
+        self._node.check()
+        location = object_names.name_hash(deleted_stream.name), deleted_stream.incarnation
+        below = (f"{kind}/{'/'.join(location)}" for kind in (object_names.SEGMENTS, COMPANIONS, STATES))
+        data_keys = [info.key for prefix in below for info in self._objects.list(prefix)]
+        manifest_keys = [info.key for info in self._objects.list(f"{object_names.MANIFESTS}/{'/'.join(location)}")]
+        if manifest_keys:
+            last = self._tombstone(deleted_stream, max(object_names.generations(manifest_keys).get(location, [0])))
+            self._delete(data_keys)
+            self._objects.delete(manifest_keys)
+            self._objects.delete([last])
+        else:
+            self._delete(data_keys)
+        return [*data_keys, *manifest_keys]
+
+    def _tombstone(self, deleted_stream: DeletedStream, generation: int) -> str:
+        while True:
+            generation += 1
+            tombstone = Manifest(
+                stream=deleted_stream.name,
+                incarnation=deleted_stream.incarnation,
+                generation=generation,
+                writer=self._node.identity,
+                written_us=self._clock.now_us(),
+                state="deleted",
+                content_type="",
+                created_us=0,
+                epochs=((0, 0),),
+                published_seq=0,
+            )
+            key = object_names.manifest_key(deleted_stream.name, deleted_stream.incarnation, generation)
+            if self._objects.create(key, manifests.encode(tombstone)):
+                return key
+
+
+class ForgetObjects(Chore):
+    """Forgets objects, and perhaps a deleted stream, that were removed."""
+
+    frees = True
+
+    def __init__(self, keys: list[str], deleted_stream: DeletedStream | None, done: Callable[[Any], None]) -> None:
+        super().__init__(done, size=100)
+        self.keys, self.deleted_stream = keys, deleted_stream
+
+    def perform(self, batch: Batch) -> None:
+        """Take them off the lists."""
+        batch.published.forget(self.keys)
+        if self.deleted_stream is not None:
+            batch.published.unmark_deleted(self.deleted_stream)
+
+
+def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterator[str]:
+    """Keys that were written before a moment: of living streams that do not list them, and of streams that are gone.
+
+    A stream that we do not know is gone where it has no manifest.
+    """
+    streams = Streams(connection)
+
+    @cache
+    def is_gone(location: tuple[str, str]) -> bool:
+        return next(iter(objects.list(f"{MANIFESTS}/{'/'.join(location)}")), None) is None
+
+    kinds = (
+        (COMPANIONS, parse_companion_key, Companions(connection).is_orphan),
+        (STATES, parse_state_key, States(connection).is_orphan),
+    )
+    for prefix, parse_key, is_orphan in kinds:
+        for info in objects.list(prefix):
+            named = parse_key(info.key)
+            if named is None or info.modified_us >= before_us:
+                continue
+            (name_hash, incarnation), name = named
+            has_row = streams.of(incarnation) is not None
+            if is_orphan(incarnation, name) if has_row else is_gone((name_hash, incarnation)):
+                yield info.key

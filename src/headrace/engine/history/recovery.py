@@ -63,7 +63,7 @@ class Recovered(msgspec.Struct):
 
 
 #: Told after each manifest: how many are done, of how many, and the stream that it brought.
-Tell = Callable[[int, int, RecoveredStream | None], None]
+ReportProgress = Callable[[int, int, RecoveredStream | None], None]
 
 
 def newest(objects: Objects, problems: list[CorruptData]) -> Iterator[Manifest]:
@@ -110,7 +110,7 @@ def newest_valid(
     return None
 
 
-def entries_only_here(row: StreamRow, manifest: Manifest) -> int:
+def count_diverged_entries(row: StreamRow, manifest: Manifest) -> int:
     """How many entries of a stream are in the database alone, where a newer manifest has others in their place."""
     if row.name.startswith(RESERVED):
         return 0  # what a node says of itself gives way to what its successor says
@@ -118,12 +118,12 @@ def entries_only_here(row: StreamRow, manifest: Manifest) -> int:
         # The store knows a later life of the name. If this one was published, it was deleted since.
         is_later = incarnation_number(manifest.incarnation) > incarnation_number(row.incarnation)
         return row.next_seq - (row.fork_seq or 0) if is_later and not row.generation else 0
-    parted = _first_difference(row, manifest)
-    return 0 if manifest.generation <= row.generation or parted is None else max(0, row.next_seq - parted)
+    diverged = _first_difference(row, manifest)
+    return 0 if manifest.generation <= row.generation or diverged is None else max(0, row.next_seq - diverged)
 
 
-def parted_at(ours: Epochs, theirs: Epochs) -> int | None:
-    """The entry from which on two lists of epochs tell different histories; None where they tell one."""
+def first_difference(ours: Epochs, theirs: Epochs) -> int | None:
+    """Return the entry from which on two lists of epochs have different histories; None where they have one."""
     common = 0
     while common < min(len(ours), len(theirs)) and ours[common] == theirs[common]:
         common += 1
@@ -131,7 +131,7 @@ def parted_at(ours: Epochs, theirs: Epochs) -> int | None:
 
 
 def _first_difference(row: StreamRow, manifest: Manifest) -> int | None:
-    return parted_at(_EPOCHS.decode(row.epochs), manifest.epochs)
+    return first_difference(_EPOCHS.decode(row.epochs), manifest.epochs)
 
 
 def incarnation_number(incarnation: str) -> int:
@@ -193,13 +193,13 @@ def recover(
     batch: Batch,
     journals: Sequence[Journal[Any]],
     reserve: Callable[[Batch], None] | None = None,
-    tell: Tell | None = None,
+    on_progress: ReportProgress | None = None,
 ) -> Recovered:
     """Bring a database up to what was published, in one commit; ``reserve`` provides more epochs where they run out.
 
     Raises Fenced where that would drop entries that are nowhere else.
     """
-    return _Recovery(objects, batch, journals, reserve, tell).run()
+    return _Recovery(objects, batch, journals, reserve, on_progress).run()
 
 
 class _Recovery:
@@ -209,13 +209,13 @@ class _Recovery:
         batch: Batch,
         journals: Sequence[Journal[Any]],
         reserve: Callable[[Batch], None] | None,
-        tell: Tell | None,
+        on_progress: ReportProgress | None,
     ) -> None:
         self._objects = objects
         self._batch = batch
         self._journals = journals
         self._reserve = reserve
-        self._tell = tell or (lambda done, total, brought: None)
+        self._on_progress = on_progress or (lambda done, total, brought: None)
         self._recovered = Recovered(problems=[])
 
     def run(self) -> Recovered:
@@ -234,11 +234,11 @@ class _Recovery:
                 forks.append((len(manifest.lineage), key))  # they come after those they were forked from
                 continue
             done += 1
-            self._tell(done, len(generations_by_location), None if manifest is None else self._take(manifest))
+            self._on_progress(done, len(generations_by_location), None if manifest is None else self._take(manifest))
         for reason in problems:
             self._complain(reason.message)
         for number, (_, key) in enumerate(sorted(forks), done + 1):
-            self._tell(number, len(generations_by_location), self._take_fork(key))
+            self._on_progress(number, len(generations_by_location), self._take_fork(key))
         self._release_ancestors()
         for journal in self._journals:
             journal.recover(self._objects, self._batch, self._new_epoch, self._complain)
@@ -419,7 +419,7 @@ class _Recovery:
 
 def _check(row: StreamRow, manifest: Manifest) -> None:
     """Raises Fenced where entries would be dropped that are nowhere else."""
-    if entries := entries_only_here(row, manifest):
+    if entries := count_diverged_entries(row, manifest):
         raise _only_here(row, entries)
 
 

@@ -11,26 +11,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.config import StorageConfig
 from headrace.engine.history.journal import Journal, NotePublished
-from headrace.engine.history.object_removal import Forget, ObjectRemover
 from headrace.engine.history.publication import (
     TRIM_ROWS,
-    Abandon,
-    Attempt,
-    Discard,
+    AbandonPublication,
+    DiscardObjects,
     MakeRewriter,
+    MarkAttempted,
     Publication,
     Publish,
     SpareEpochs,
     TrimPublished,
 )
-from headrace.engine.history.publisher import Publisher
-from headrace.engine.history.seal_pace import SealPace
-from headrace.engine.history.seal_watch import SealWatch
+from headrace.engine.history.publisher import ForgetObjects, ObjectRemover, Publisher
+from headrace.engine.history.seal_watch import SealPace, SealWatch
 from headrace.engine.log.lifecycle import run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.background import BackgroundThread, RepeatedWarning
+from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread, RepeatedWarning
 from headrace.errors import Fenced, Unavailable
 from headrace.storage import database
 from headrace.storage.database import Connection
@@ -146,7 +144,9 @@ class Sealer:
         self._clock = clock
         self._config = config
         self._thread = BackgroundThread("sealer")
-        self._task: asyncio.Task[None] | None = None
+        self._loop = BackgroundLoop(
+            "headrace.sealing", self._publish_due, failed="nothing was published", retry_s=TICK_S
+        )
         self._failures = 0
         #: Streams that could not be published: how often, and when they are tried again.
         self._put_off: dict[int, tuple[int, int]] = {}
@@ -167,40 +167,38 @@ class Sealer:
         self.bytes = 0
 
     def start(self) -> None:
-        """Begin to look after the streams."""
-        self._task = asyncio.create_task(self._watch_and_publish())
+        """Publish what is due from now on, until another node has taken over."""
+        self.watch.start()
+        self._loop.start(after_s=TICK_S)
 
     async def stop(self) -> None:
-        """Finish what is being published, and look after nothing more."""
+        """Let the thread finish what it publishes, and publish nothing more."""
         self.pace.stop()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._loop.stop(timeout_s=0)
         await self.watch.stop()
         await self._in_thread(self._context.close)
         await self._thread.stop()
 
-    async def _watch_and_publish(self) -> None:
-        await asyncio.gather(self.watch.run(), self._publish_forever())
-
-    async def _publish_forever(self) -> None:
-        while not self._writer.fenced:
-            await asyncio.sleep(min(TICK_S * 2**self._failures, _LONGEST_PAUSE_S))
-            try:
-                await self.work()
-                self._failures, self.trouble = 0, None
-            except Fenced as reason:
-                self.watch.fence(reason)
-            except Unavailable as reason:
-                self._failures += 1
-                self.failed_seals += 1
-                self.trouble = reason.message
-                self._warning.warn(reason)
-            except Exception as reason:
-                self._failures += 1
-                self.failed_seals += 1
-                self._writer.damage.note(reason)
-                logger.exception("publishing failed; it is tried again")
+    async def _publish_due(self) -> float | None:
+        """Publish what is due; returns how long to pause, which is longer after each failure."""
+        if self._writer.fenced:
+            return None
+        try:
+            await self.work()
+            self._failures, self.trouble = 0, None
+        except Fenced as reason:
+            self.watch.fence(reason)
+        except Unavailable as reason:
+            self._failures += 1
+            self.failed_seals += 1
+            self.trouble = reason.message
+            self._warning.warn(reason)
+        except Exception as reason:
+            self._failures += 1
+            self.failed_seals += 1
+            self._writer.damage.note(reason)
+            logger.exception("publishing failed; it is tried again")
+        return min(TICK_S * 2.0**self._failures, _LONGEST_PAUSE_S)
 
     async def work(self) -> None:
         """Publish every stream that is due, and clear away what nothing refers to."""
@@ -282,7 +280,7 @@ class Sealer:
         async with self._publishing:
             keys = await self._in_thread(lambda: self._context.publisher.unlisted_keys(stream))
             await self._in_thread(lambda: self._context.cleaner.remove(keys))
-            await run_change(self._writer, Forget, keys, None)
+            await run_change(self._writer, ForgetObjects, keys, None)
             return keys
 
     def _behind(self, stream: int) -> list[int]:
@@ -299,11 +297,11 @@ class Sealer:
     async def _publish(self, stream: int) -> Publication | None:
         row = self._streams.by_id(stream)
         if row is not None and not row.attempted:
-            await run_change(self._writer, Attempt, stream)
+            await run_change(self._writer, MarkAttempted, stream)
         publication = await self._in_thread(lambda: self._context.publisher.publish(stream, self.pace))
         loaded = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
         if publication is None or loaded is None or loaded.id != stream:
-            await run_change(self._writer, Abandon, stream, publication)
+            await run_change(self._writer, AbandonPublication, stream, publication)
             return None
         await self._commit(loaded, publication)
         return publication
@@ -325,15 +323,15 @@ class Sealer:
                 if is_disk_full(reason):
                     self._writer.reserve.release()
                 raise
-            await run_change(self._writer, Forget, keys, deleted_stream)
+            await run_change(self._writer, ForgetObjects, keys, deleted_stream)
         now_us = self._clock.now_us()
         while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
             await self._in_thread(partial(self._context.cleaner.remove, keys))
-            await run_change(self._writer, Forget, keys, None)
+            await run_change(self._writer, ForgetObjects, keys, None)
         if now_us >= self._orphans_us:
             self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
             keys = await self._in_thread(lambda: self._context.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
-            await run_change(self._writer, Discard, keys)
+            await run_change(self._writer, DiscardObjects, keys)
 
     async def _in_thread(self, work: Callable[[], Returned]) -> Returned:
         return await self._thread.run(work)

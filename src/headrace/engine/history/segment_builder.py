@@ -13,9 +13,8 @@ from typing import BinaryIO
 import msgspec
 
 from headrace.config import StorageConfig
-from headrace.engine.history.publication import Built
-from headrace.engine.history.seal_pace import SealPace
-from headrace.engine.history.snapshot import Snapshot
+from headrace.engine.history.publication import Built, Snapshot
+from headrace.engine.history.seal_watch import SealPace
 from headrace.engine.log.expiry import lifetime_steps
 from headrace.errors import CorruptData
 from headrace.format.body_compression import LEAST_BYTES
@@ -34,7 +33,7 @@ from headrace.types import JSON, media_type
 log = logging.getLogger("headrace.sealing")
 
 #: So many rows, or about so many bytes, are looked at together.
-_STRETCH_ROWS, _STRETCH_BYTES = 256, 256 * 1024
+_BATCH_ROWS, _BATCH_BYTES = 256, 256 * 1024
 #: Of what a retention rule keeps, a segment is written again only while it is less than one such part.
 _RETAINED_PARTS = 8
 
@@ -120,7 +119,7 @@ class SegmentBuilder:
                     file.add_bundle(bundle)
                     position = bundle.end_seq
                     continue
-                rows = self._stretch(row.id, position, end)
+                rows = self._next_rows(row.id, position, end)
                 if not rows:
                     break
                 start = 0
@@ -141,7 +140,7 @@ class SegmentBuilder:
                 built.append(file.finish())
         return built, small
 
-    def _stretch(self, stream: int, position: int, end: int) -> list[Entries]:
+    def _next_rows(self, stream: int, position: int, end: int) -> list[Entries]:
         """The next rows that follow one another."""
         some: list[Entries] = []
         size = due = 0
@@ -149,7 +148,7 @@ class SegmentBuilder:
             for row in rows:
                 if row.seq + row.count <= position:
                     continue  # the one before a gap
-                if some and (row.seq != due or size >= _STRETCH_BYTES or len(some) >= _STRETCH_ROWS):
+                if some and (row.seq != due or size >= _BATCH_BYTES or len(some) >= _BATCH_ROWS):
                     break
                 some.append(row)
                 size += len(row.body)
@@ -160,7 +159,7 @@ class SegmentBuilder:
         """The next rows at a small price, where they are short, follow those in the file and leave room in it."""
         if not file.is_json or file.writer.next_seq != position:
             return None
-        bundle = self._wal.bundle(snapshot.row.id, position, min(position + _STRETCH_ROWS, end))
+        bundle = self._wal.bundle(snapshot.row.id, position, min(position + _BATCH_ROWS, end))
         fills = bundle is not None and self._is_enough(file, bundle.total_bytes, bundle.end_seq)
         return None if fills else bundle
 
@@ -169,10 +168,10 @@ class SegmentBuilder:
         last, row = snapshot.segments[-1] if snapshot.segments else None, snapshot.row
         if last is None or last.segment.end_seq != row.published_seq:
             return None
-        most_bytes, most_rows = self._config.seal_bytes // 2, self._config.seal_rows // 2
-        is_small = last.segment.payload_bytes < most_bytes and last.segment.count < most_rows
+        max_bytes, max_rows = self._config.seal_bytes // 2, self._config.seal_rows // 2
+        is_small = last.segment.payload_bytes < max_bytes and last.segment.count < max_rows
         more_bytes, more_rows = row.bytes - last.segment.total_bytes, row.next_seq - row.published_seq
-        are_few = more_bytes < max(most_bytes // 2, GROUP_BYTES) and more_rows < max(most_rows // 2, GROUP_ROWS)
+        are_few = more_bytes < max(max_bytes // 2, GROUP_BYTES) and more_rows < max(max_rows // 2, GROUP_ROWS)
         if not is_small or not are_few or _is_retained_part(last.segment, snapshot):
             return None
         changes = _lifetime_changes(snapshot, last.segment.first_seq)

@@ -16,8 +16,8 @@ import msgspec
 from headrace.engine.log.read import OwnedEntries, owned_entries
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import ObjectMissing
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.segment import layout
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.row_group import AppendRun, RowGroupBuilder
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection

@@ -15,7 +15,15 @@ from typing import Any
 
 from headrace.config import ConfigError, StorageConfig
 from headrace.engine.history.journal import Journal
-from headrace.engine.history.recovery import LEASE, Deletions, Recovered, Tell, entries_only_here, newest, recover
+from headrace.engine.history.recovery import (
+    LEASE,
+    Deletions,
+    Recovered,
+    ReportProgress,
+    count_diverged_entries,
+    newest,
+    recover,
+)
 from headrace.engine.log.batch import Batch, commit_alone
 from headrace.errors import Fenced, StoreUnavailable
 from headrace.format import object_names
@@ -43,7 +51,7 @@ def take_over(
     commit: Commit,
     *,
     journals: Sequence[Journal[Any]],
-    tell: Tell | None = None,
+    on_progress: ReportProgress | None = None,
 ) -> Recovered | None:
     """Become the writer of the store, with everything that was published there; None where nothing was missed.
 
@@ -58,7 +66,7 @@ def take_over(
             if missed and streams.every(0, 1):
                 _refuse_to_drop(objects, streams)
             if (number := node.claim(last)) is not None:
-                return _catch_up(objects, node, number, missed, commit, journals, tell)
+                return _catch_up(objects, node, number, missed, commit, journals, on_progress)
         except StoreUnavailable as reason:
             if missed:
                 raise _is_behind(reason) from reason
@@ -73,7 +81,7 @@ def _catch_up(
     missed: bool,
     commit: Commit,
     journals: Sequence[Journal[Any]],
-    tell: Tell | None,
+    on_progress: ReportProgress | None,
 ) -> Recovered | None:
     """Note the lease under which the database writes from now on, once it has everything that it missed."""
     recoveries: list[Recovered] = []
@@ -85,7 +93,7 @@ def _catch_up(
             batch.streams.set_meta("spare_epoch", -1)
         reserve_epochs(node, batch)
         if missed:
-            recoveries.append(recover(objects, batch, journals, lambda again: reserve_epochs(node, again), tell))
+            recoveries.append(recover(objects, batch, journals, lambda again: reserve_epochs(node, again), on_progress))
         batch.streams.set_meta(LEASE, number)
         batch.streams.set_meta(_NODE, _fingerprint(node.identity))
         batch.streams.set_meta(RESTORED, 0)
@@ -95,7 +103,7 @@ def _catch_up(
 
 
 def recover_directory(
-    storage: StorageConfig, clock: Clock, *, journals: Sequence[Journal[Any]], tell: Tell | None = None
+    storage: StorageConfig, clock: Clock, *, journals: Sequence[Journal[Any]], on_progress: ReportProgress | None = None
 ) -> Recovered:
     """Make the log of a data directory that has none, from an object store; leaves nothing behind where that fails."""
     directory = Path(storage.data_dir)
@@ -109,7 +117,7 @@ def recover_directory(
             database.migrate(connection)
             commit = partial(commit_alone, connection, clock)
             recovered = take_over(
-                objects, Node(objects, clock), Streams(connection), commit, journals=journals, tell=tell
+                objects, Node(objects, clock), Streams(connection), commit, journals=journals, on_progress=on_progress
             )
         except BaseException:
             for left in directory.glob("headrace.db*"):
@@ -160,7 +168,7 @@ def _refuse_to_drop(objects: Objects, streams: Streams) -> None:
     lost = {fork.name: fork.next_seq - fork.first_seq for fork in Deletions(objects).stranded_forks(streams)}
     for manifest in newest(objects, []):
         row = streams.by_name(manifest.stream)
-        if row is not None and row.state != DELETED and (entries := entries_only_here(row, manifest)):
+        if row is not None and row.state != DELETED and (entries := count_diverged_entries(row, manifest)):
             lost[row.name] = entries
     if lost:
         named = ", ".join(f"{name!r} ({entries})" for name, entries in sorted(lost.items())[:_NAMED])

@@ -22,6 +22,7 @@ from headrace.engine.history.recovery import StreamLocation, newest_valid
 from headrace.errors import CorruptData
 from headrace.format import object_names
 from headrace.format.companion.layout import PartFile
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import Manifest, Segment
 from headrace.format.object_names import (
     COMPANIONS,
@@ -31,7 +32,6 @@ from headrace.format.object_names import (
     parse_state_key,
     state_key,
 )
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.types import JSON, media_type
@@ -40,7 +40,7 @@ _TRIES = 3
 _KINDS = (object_names.SEGMENTS, COMPANIONS, STATES)
 
 #: Told how many bytes of segments are done, of how many that are known of.
-Tell = Callable[[int, int], None]
+ReportProgress = Callable[[int, int], None]
 
 
 class Damage(NamedTuple):
@@ -72,23 +72,29 @@ class VerifyReport(msgspec.Struct):
 
 
 def verify(
-    objects: Objects, journals: Sequence[Journal[Any]], *, stream: str | None = None, tell: Tell | None = None
+    objects: Objects,
+    journals: Sequence[Journal[Any]],
+    *,
+    stream: str | None = None,
+    on_progress: ReportProgress | None = None,
 ) -> Iterator[VerifyReport]:
     """Verify one stream, or all of them and the journals; raises where the store does not answer."""
-    return _Verification(objects, journals, stream, tell or (lambda done, total: None)).run()
+    return _Verification(objects, journals, stream, on_progress or (lambda done, total: None)).run()
 
 
 class _Verification:
-    def __init__(self, objects: Objects, journals: Sequence[Journal[Any]], stream: str | None, tell: Tell) -> None:
+    def __init__(
+        self, objects: Objects, journals: Sequence[Journal[Any]], stream: str | None, on_progress: ReportProgress
+    ) -> None:
         self._objects = objects
         self._journals = journals
         self._under = "" if stream is None else f"/{object_names.name_hash(stream)}"
-        self._tell = tell
+        self._on_progress = on_progress
         self._done = self._total = 0
-        self._lives: dict[str, StreamLocation] = {}
+        self._locations: dict[str, StreamLocation] = {}
 
     def run(self) -> Iterator[VerifyReport]:
-        generations_by_location = self._places(object_names.MANIFESTS + self._under)
+        generations_by_location = self._list_generations(object_names.MANIFESTS + self._under)
         for location, generations in sorted(generations_by_location.items()):
             yield self._verify_newest(location, generations)
         yield from self._strays(generations_by_location)
@@ -110,7 +116,7 @@ class _Verification:
             damage=[_damage(reason) for reason in contents.damage],
         )
 
-    def _places(self, prefix: str) -> dict[StreamLocation, list[int]]:
+    def _list_generations(self, prefix: str) -> dict[StreamLocation, list[int]]:
         return object_names.generations(info.key for info in self._objects.list(prefix))
 
     def _verify_newest(self, location: StreamLocation, generations: list[int]) -> VerifyReport:
@@ -118,7 +124,7 @@ class _Verification:
             report = self._verify(location, generations)
             if not report.damage:
                 break
-            now = self._places(f"{object_names.MANIFESTS}/{'/'.join(location)}").get(location, [])
+            now = self._list_generations(f"{object_names.MANIFESTS}/{'/'.join(location)}").get(location, [])
             if now == generations:
                 break
             generations = now  # what is missing was replaced, or deleted, while we looked
@@ -157,7 +163,7 @@ class _Verification:
             except CorruptData as reason:
                 report.damage.append(_damage(reason))
             self._done += listed.bytes
-            self._tell(self._done, self._total)
+            self._on_progress(self._done, self._total)
 
     def _verify_object(self, manifest: Manifest, key: str, listed: Segment | PartFile, size: int | None) -> None:
         if size is None:
@@ -212,25 +218,25 @@ class _Verification:
             start = max(start, end)
 
     def _newest_of(self, incarnation: str) -> Manifest | None:
-        if incarnation not in self._lives:
-            self._lives |= {location[1]: location for location in self._places(object_names.MANIFESTS)}
-        location = self._lives.get(incarnation)
+        if incarnation not in self._locations:
+            self._locations |= {location[1]: location for location in self._list_generations(object_names.MANIFESTS)}
+        location = self._locations.get(incarnation)
         if location is None:
             return None
-        generations = self._places(f"{object_names.MANIFESTS}/{'/'.join(location)}").get(location, [])
+        generations = self._list_generations(f"{object_names.MANIFESTS}/{'/'.join(location)}").get(location, [])
         return newest_valid(self._objects, location, generations, [])
 
-    def _strays(self, places: dict[StreamLocation, list[int]]) -> Iterator[VerifyReport]:
+    def _strays(self, generations_by_location: dict[StreamLocation, list[int]]) -> Iterator[VerifyReport]:
         """Segments, companions and states of streams that have no manifest."""
         strays: dict[StreamLocation, list[str]] = {}
         for info in (info for kind in _KINDS for info in self._objects.list(kind + self._under)):
             located = (
                 object_names.parse_segment_key(info.key) or parse_companion_key(info.key) or parse_state_key(info.key)
             )
-            if located is not None and located[0] not in places:
+            if located is not None and located[0] not in generations_by_location:
                 strays.setdefault(located[0], []).append(info.key)
         for location, keys in sorted(strays.items()):
-            if not self._places(f"{object_names.MANIFESTS}/{'/'.join(location)}"):
+            if not self._list_generations(f"{object_names.MANIFESTS}/{'/'.join(location)}"):
                 yield VerifyReport(None, location[1], orphans=sorted(keys))
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from headrace.engine.log.batch import Batch, Operation
-from headrace.engine.log.deduplication import assign_seqs
 from headrace.engine.log.stream import Head, Producer, Stream, deleted
 from headrace.engine.log.stream_registry import StreamRegistry, stored_keys
 from headrace.errors import (
@@ -20,9 +19,15 @@ from headrace.errors import (
     StreamClosed,
 )
 from headrace.schema.entries import entries_of
+from headrace.storage.dedupe import Dedupe, FirstEvent
 from headrace.storage.streams import LIVE
 from headrace.storage.wal import Stored, pack_body
 from headrace.types import MAX_AHEAD_US
+
+if TYPE_CHECKING:
+    from headrace.engine.log.batch import Batch
+    from headrace.engine.log.stream import Head, Stream
+    from headrace.profiles.hook import AppendHook
 
 
 class Terms(NamedTuple):
@@ -51,7 +56,7 @@ class Append(Operation):
     key: str | None = None
     #: The registry the entries were admitted under, the version it gave them, and their keys where they differ.
     registry: StreamRegistry | None = None
-    seen_by: StreamRegistry | None = None
+    validated_by: StreamRegistry | None = None
     #: The registry that refused what may be a repetition; the commit decides.
     refused_by: StreamRegistry | None = None
     version = 0
@@ -61,7 +66,7 @@ class Append(Operation):
     position = 0
     producer_last = 0
     #: Keys of entries that are to be stored once; then the sequence number of each, and how many were there before.
-    unique: list[str | None] | None = None
+    dedupe_keys: list[str | None] | None = None
     seqs: list[int] | None = None
     original: bytes | None = None
     deduplicated = 0
@@ -89,7 +94,7 @@ class Append(Operation):
     @property
     def only(self) -> Stream | None:  # type: ignore[override]
         """The stream, unless there are keys to be looked up and noted too."""
-        return self.stream if self.unique is None else None
+        return self.stream if self.dedupe_keys is None else None
 
     @property
     def appends_to(self) -> Stream | None:  # type: ignore[override]
@@ -107,8 +112,8 @@ class Append(Operation):
         if self.terms is PLAIN:
             if head.registry is not self.registry:
                 self._admit_again(head)
-            if self.unique is not None:
-                self._check(batch, head, self.unique)
+            if self.dedupe_keys is not None:
+                self._check(batch, head, self.dedupe_keys)
             self.write(batch, head, batch.now_us)
         else:
             self._perform_on(self.terms, batch, head)
@@ -122,8 +127,8 @@ class Append(Operation):
             self._admit_again(head)
         self._check_preconditions(terms, head)
         check_ahead(terms.timestamp_us, batch.now_us)
-        if self.unique is not None:
-            self._check(batch, head, self.unique)
+        if self.dedupe_keys is not None:
+            self._check(batch, head, self.dedupe_keys)
         if terms.producer is not None:
             batch.producers[self.stream, terms.producer[0]] = terms.producer[1:]
         if terms.stream_seq is not None:
@@ -145,12 +150,12 @@ class Append(Operation):
             self.stored = None
             head.registry.admit(self)
 
-    def _check(self, batch: Batch, head: Head, unique: list[str | None]) -> None:
+    def _check(self, batch: Batch, head: Head, dedupe_keys: list[str | None]) -> None:
         """Let the hook of the stream refuse what the commit would make of entries that are stored once."""
         if head.registry is not None and head.registry.hook is not None:
             hook = head.registry.hook
-            if hook.follows:
-                hook.check(batch, self.stream, self.body, unique)
+            if hook.extends_commit:
+                hook.check_commit(batch, self.stream, self.body, dedupe_keys)
 
     def _check_preconditions(self, terms: Terms, head: Head) -> None:
         if terms.if_match is not None and terms.if_match != head.next_seq:
@@ -174,13 +179,13 @@ class Append(Operation):
     def write(self, batch: Batch, head: Head, at_us: int) -> None:
         """Put the entries after the last ones, at a time that never goes back."""
         at_us = at_us if at_us > head.last_us else head.last_us
-        if self.unique is not None:
-            self._leave_out_repeated(batch, head, at_us, self.unique)
+        if self.dedupe_keys is not None:
+            self._leave_out_repeated(batch, head, at_us, self.dedupe_keys)
             if not self.count:
                 return
             assert head.registry is not None and head.registry.hook is not None
-            if head.registry.hook.follows:
-                head.registry.hook.note(batch, self.stream, head.next_seq, self.body, at_us)
+            if head.registry.hook.extends_commit:
+                head.registry.hook.extend_commit(batch, self.stream, head.next_seq, self.body, at_us)
         seq, count, body = head.next_seq, self.count, self.body
         head.next_seq = self.position = seq + count
         head.last_us = at_us
@@ -207,8 +212,8 @@ class Append(Operation):
                 due += 1
         self.deduplicated = self.count - len(kept)
         if self.keys is not None and kept:
-            routed = zip(msgspec.json.decode(self.keys, type=list[str | None]), self.seqs, strict=True)
-            first = {seq: key for key, seq in reversed(list(routed)) if seq >= head.next_seq}
+            keyed = zip(msgspec.json.decode(self.keys, type=list[str | None]), self.seqs, strict=True)
+            first = {seq: key for key, seq in reversed(list(keyed)) if seq >= head.next_seq}
             self.key, self.keys = stored_keys([first[seq] for seq in sorted(first)])
         self.body, self.count, self.stored = b",".join(kept), len(kept), None
 
@@ -257,3 +262,37 @@ def check_ahead(timestamp_us: int | None, now_us: int) -> None:
     """Refuse a time that would drag all later ones into the future."""
     if timestamp_us is not None and timestamp_us > now_us + MAX_AHEAD_US:
         raise BadRequest("Stream-Timestamp lies more than 60 s ahead", field="Stream-Timestamp")
+
+
+def assign_seqs(batch: Batch, stream: Stream, head: Head, keys: list[str | None], at_us: int) -> list[int]:
+    """The sequence number of each entry: the next ones in order, and for a key that is known that of its first."""
+    assert head.registry is not None and head.registry.hook is not None
+    seq_by_key = find_remembered(batch, stream.id, head, head.registry.hook, keys, at_us)
+    seqs: list[int] = []
+    due = head.next_seq
+    for key in keys:
+        first = due if key is None else seq_by_key.setdefault(key, due)
+        if first == due:
+            due += 1
+            if key is not None:
+                batch.firsts[stream.id, key] = FirstEvent(first, at_us)
+        seqs.append(first)
+    return seqs
+
+
+def find_remembered(
+    batch: Batch, stream: int, head: Head, hook: AppendHook, keys: list[str | None], at_us: int
+) -> dict[str, int]:
+    """The keys that are remembered at a moment, and the events that had them first."""
+    distinct_keys = [key for key in dict.fromkeys(keys) if key is not None]
+    firsts = {key: batch.firsts[stream, key] for key in distinct_keys if (stream, key) in batch.firsts}
+    missing_keys = [key for key in distinct_keys if key not in firsts]
+    if missing_keys:
+        firsts |= Dedupe(batch.connection).find(stream, missing_keys)
+    since, since_us = dedupe_horizon(hook, head.next_seq, at_us)
+    return {key: first.seq for key, first in firsts.items() if first.seq >= since and first.at_us > since_us}
+
+
+def dedupe_horizon(hook: AppendHook, next_seq: int, now_us: int) -> tuple[int, int]:
+    """From which event, and after which moment, keys are remembered."""
+    return max(hook.dedupe_since, next_seq - hook.max_dedupe_keys), now_us - hook.dedupe_window_us

@@ -1,8 +1,8 @@
-"""One commit in the making, and the operations that it is made of."""
+"""One commit in the making, the operations that it is made of, and the names of streams that it gives entries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,9 +20,50 @@ from headrace.types import Clock, rfc3339
 
 if TYPE_CHECKING:
     from headrace.engine.log.stream import Head, Stream
-    from headrace.engine.log.wal_names import WalNameFilter
 
 _CACHED_PRODUCERS = 4096
+# A byte for each slot, as threads that set bits of one byte would undo each other's.
+_SLOTS = 1 << 22
+
+
+class WalNameFilter:
+    """Names every stream that has entries in the log, and few others; in the beginning it names all.
+
+    Other streams are looked up without the log. The writer adds names, and whoever counts the backlog makes the filter
+    anew from time to time, as entries leave the log.
+    """
+
+    def __init__(self) -> None:
+        self._slots = bytearray(b"\1") * _SLOTS
+        self._anew: bytearray | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return self._slots[hash(name) % _SLOTS] != 0
+
+    def add(self, name: str) -> None:
+        """A stream has got entries: called when they are on disk, and before anybody is told."""
+        slot = hash(name) % _SLOTS
+        anew = self._anew
+        # First the ones that are to come: they may become the others in between.
+        if anew is not None:
+            anew[slot] = 1
+        self._slots[slot] = 1
+
+    def begin(self) -> None:
+        """Someone begins to count, and will find everything that is on disk by now."""
+        self._anew = bytearray(_SLOTS)
+
+    def add_counted(self, names: Iterable[str]) -> None:
+        """Some streams were counted."""
+        assert self._anew is not None
+        for name in names:
+            self._anew[hash(name) % _SLOTS] = 1
+
+    def end(self) -> None:
+        """All were counted: nothing else has entries but what was added since it began."""
+        assert self._anew is not None
+        self._slots = self._anew
+        self._anew = None
 
 
 class Operation:
@@ -156,7 +197,7 @@ class Batch:
         self._next_epoch += 1
         return self._next_epoch - 1
 
-    def far_epoch(self) -> int:
+    def new_system_epoch(self) -> int:
         """The same for a stream of the server itself, from the far end: those of clients follow each other."""
         end = self.streams.meta("epoch_end")
         if end - 1 <= (self.streams.meta("next_epoch") if self._next_epoch is None else self._next_epoch):
@@ -196,12 +237,12 @@ class Batch:
         else:
             self._wal.insert(self.rows)
 
-    def publish(self, logged: WalNameFilter) -> None:
+    def publish(self, wal_names: WalNameFilter) -> None:
         """Make the drafts visible to readers; called once they are on disk."""
         for announce in self.afterwards:  # first: who sees the events after a change must see the change
             announce()
         for name in self._written:
-            logged.add(name)
+            wal_names.add(name)
         for stream, head in self.heads.items():
             stream.head = head
         for (stream, producer), state in self.producers.items():

@@ -1,30 +1,87 @@
-"""Finding streams by name: a bounded cache of heads over the rows of the database.
+"""The catalog of streams: a bounded cache over the rows of the database, and the table of append hooks.
 
-Only the event loop uses it. A stream that the writer or a watcher still holds is pinned and never evicted, so
+Event sources, entity types and profiles have hooks on the appends to their streams. A plain stream has none, and pays
+nothing for those that do. The hook of a stream is looked up once, when the stream is loaded.
+
+Only the event loop uses the catalog. A stream that the writer or a watcher still holds is pinned and never evicted, so
 there is one object per living stream, and memory does not grow with their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import copy
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
-from headrace.engine.log.append_hook import AppendHooks
+from headrace import decoding
+from headrace.engine.log.batch import WalNameFilter
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.log.wal_names import WalNameFilter
 from headrace.errors import CorruptData, HeadraceError
+from headrace.profiles import table as profiles
+from headrace.profiles.hook import AppendHook
 from headrace.schema.registry import Registry
 from headrace.storage.database import SQLiteError
 from headrace.storage.registries import Registries
 from headrace.storage.streams import DELETED, LIVE, StreamRow, Streams
-from headrace.types import Clock
+from headrace.types import RESERVED, Clock
 
 _EVICT_STEP = 64
 # What one request looks up must not push out what it looked up before.
 _LEAST = 2 * _EVICT_STEP
+
+
+class StreamManager(NamedTuple):
+    """How the streams of one registry are loaded and retained."""
+
+    #: Makes the hook of a stream out of its row.
+    load_hook: Callable[[StreamRow], AppendHook]
+    #: Whether retention rules apply to its streams.
+    is_retained: bool = True
+
+
+class _Managed(msgspec.Struct):
+    """What the stored rules of every managed stream begin with: the registry that it belongs to."""
+
+    kind: str
+
+
+_MANAGED = decoding.make_decoder(_Managed)
+
+
+class AppendHooks:
+    """The table of append hooks, by the registry that manages a stream or by its profile."""
+
+    def __init__(self, managers: Mapping[str, StreamManager]) -> None:
+        """``managers`` are named as in the stored rules of their streams."""
+        self._managers = managers
+
+    def load(self, row: StreamRow) -> AppendHook | None:
+        """The hook of a stream; None for a plain one."""
+        if row.managed:
+            return self._manager(row).load_hook(row)
+        hook = profiles.load(row.profile).hook
+        if hook is not None and hook.suggests_keys and row.name.startswith(RESERVED):
+            # Streams of the server have the routing keys that their registries name, and no others.
+            hook = copy(hook)
+            hook.suggests_keys = False
+        return hook
+
+    def is_retained(self, row: StreamRow) -> bool:
+        """Whether retention rules apply to a stream."""
+        return not row.managed or self._manager(row).is_retained
+
+    def _manager(self, row: StreamRow) -> StreamManager:
+        kind = _MANAGED.decode(row.managed).kind
+        manager = self._managers.get(kind)
+        if manager is None:
+            raise CorruptData(
+                f"the stream {row.name!r} belongs to a registry of unknown kind {kind!r}", stream=row.name
+            )
+        return manager
 
 
 class Catalog:
@@ -36,12 +93,12 @@ class Catalog:
         registries: Registries,
         hooks: AppendHooks,
         clock: Clock,
-        logged: WalNameFilter,
+        wal_names: WalNameFilter,
         *,
         capacity: int,
     ) -> None:
         self._streams = streams
-        self._logged = logged
+        self._wal_names = wal_names
         self._registries = registries
         self._clock = clock
         self._capacity = max(capacity, _LEAST)
@@ -62,7 +119,7 @@ class Catalog:
         if stream is not None and stream.head.state != DELETED:
             stream.used = stream.used is not None  # the first who asks is the one it was brought into memory for
             return stream
-        row = self._streams.by_name(name, logged=name in self._logged)
+        row = self._streams.by_name(name, logged=name in self._wal_names)
         stream = None if row is None else self._keep(row)
         if stream is not None:
             stream.used = False
@@ -73,7 +130,7 @@ class Catalog:
         logged: list[str] = []
         unlogged: list[str] = []
         for name in names:
-            (logged if name in self._logged else unlogged).append(name)
+            (logged if name in self._wal_names else unlogged).append(name)
         for wanted in (logged, unlogged):
             if wanted:
                 try:

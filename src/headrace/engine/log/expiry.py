@@ -7,24 +7,13 @@ so the expired events of a stream are always its first ones.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from headrace import decoding
 from headrace.engine.log import read as reading
-from headrace.engine.log.stream import Head, Stream
+from headrace.engine.log.stream import Head, ReadableStart, Stream
 from headrace.engine.log.tiers import Tiers
 from headrace.types import Steps
-
-
-class Floor(NamedTuple):
-    """The first event of a stream that has not expired, as long as its rule and the time do not change that."""
-
-    seq: int
-    #: It holds up to and including this moment; None is for ever.
-    until_us: int | None
-    lifetimes: Steps
 
 
 class _ManagedRules(msgspec.Struct):
@@ -60,34 +49,34 @@ def readable_head(tiers: Tiers, stream: Stream, head: Head, now_us: int) -> Head
 def _lifetimes(stream: Stream, head: Head) -> Steps | None:
     """How long events live, in microseconds, by the first event for which it holds; None where none expires."""
     hook = None if head.registry is None else head.registry.hook
-    if hook is None or hook.kept is None:
+    if hook is None or hook.lifetimes_ms is None:
         age_us = stream.retention_age_us
         return None if age_us is None else ((0, age_us),)
-    if all(kept_ms is None for _, kept_ms in hook.kept):
+    if all(kept_ms is None for _, kept_ms in hook.lifetimes_ms):
         return None
-    return tuple((since, None if kept_ms is None else kept_ms * 1000) for since, kept_ms in hook.kept)
+    return tuple((since, None if kept_ms is None else kept_ms * 1000) for since, kept_ms in hook.lifetimes_ms)
 
 
 def _first_unexpired(tiers: Tiers, stream: Stream, head: Head, lifetimes: Steps, now_us: int) -> int:
     longest_us = lifetimes[-1][1]
     if longest_us is not None and head.last_us < now_us - longest_us:
         return head.next_seq
-    floor = stream.floor
-    if floor is None or floor.lifetimes != lifetimes or (floor.until_us is not None and now_us > floor.until_us):
-        floor = stream.floor = _find_floor(tiers, stream, head, lifetimes, now_us)
-    return floor.seq
+    start = stream.readable_start
+    if start is None or start.lifetimes != lifetimes or (start.until_us is not None and now_us > start.until_us):
+        start = stream.readable_start = _find_start(tiers, stream, head, lifetimes, now_us)
+    return start.seq
 
 
-def _find_floor(tiers: Tiers, stream: Stream, head: Head, lifetimes: Steps, now_us: int) -> Floor:
+def _find_start(tiers: Tiers, stream: Stream, head: Head, lifetimes: Steps, now_us: int) -> ReadableStart:
     ends = [*(since for since, _ in lifetimes[1:]), head.next_seq]
     for (since, lifetime_us), end in zip(lifetimes, ends, strict=True):
         if end <= head.first_seq:
             continue
         if lifetime_us is None:
-            return Floor(max(since, head.first_seq), None, lifetimes)
+            return ReadableStart(max(since, head.first_seq), None, lifetimes)
         first = reading.first_since(tiers, stream, head, now_us - lifetime_us)
         if first is not None and first.seq < end:
             # Where it lies before the step it has expired under a shorter lifetime, and the step's own first event
             # was appended no earlier.
-            return Floor(max(first.seq, since), first.append_us + lifetime_us, lifetimes)
-    return Floor(head.next_seq, now_us, lifetimes)
+            return ReadableStart(max(first.seq, since), first.append_us + lifetime_us, lifetimes)
+    return ReadableStart(head.next_seq, now_us, lifetimes)

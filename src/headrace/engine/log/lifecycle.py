@@ -17,10 +17,10 @@ from headrace.engine.log.writer import Writer
 from headrace.errors import Conflict, OffsetGone
 from headrace.profiles import table
 from headrace.schema.registry import Registry
+from headrace.storage.background_requests import Verifications
 from headrace.storage.derived import Companions, States
 from headrace.storage.registries import RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow
-from headrace.storage.verifications import Verifications
 from headrace.storage.wal import pack_body
 from headrace.storage.work import Work
 from headrace.types import JSON
@@ -116,10 +116,10 @@ class Create(StreamChange):
     """A new stream, with its first entries and its closing mark, or nothing at all."""
 
     registry: StreamRegistry | None = None
-    seen_by: StreamRegistry | None = None
+    validated_by: StreamRegistry | None = None
     version = 0
     keys: str | None = None
-    unique: list[str | None] | None = None
+    dedupe_keys: list[str | None] | None = None
     original: bytes | None = None
 
     def __init__(
@@ -262,6 +262,14 @@ def store_registry(batch: Batch, stream: int, registry: Registry, revision: int)
     Verifications(batch.connection).outdate(stream, registry.current_version, batch.now_us)
 
 
+def require_free_name(batch: Batch, name: str) -> StreamRow | None:
+    """The deleted stream of this name, if there is one; refuses a name that another stream has."""
+    existing = batch.streams.by_name(name)
+    if existing is not None and existing.state != DELETED:
+        raise Conflict(f"the stream {name} exists already and is somebody else's: delete or rename it", stream=name)
+    return existing
+
+
 def create_managed(
     batch: Batch,
     registry: Registry,
@@ -272,9 +280,7 @@ def create_managed(
 ) -> int:
     """The stream of something that manages it, or of the server itself; refuses a name that is taken."""
     name = registry.schema
-    existing = batch.streams.by_name(name)
-    if existing is not None and existing.state != DELETED:
-        raise Conflict(f"the stream {name} exists already and is somebody else's: delete or rename it", stream=name)
+    existing = require_free_name(batch, name)
     if existing is not None:
         batch.streams.remove(existing.id)
     row = StreamRow(

@@ -16,7 +16,6 @@ from headrace.engine.log.stream import Head, Stream, deleted
 from headrace.engine.log.tail import Tail
 from headrace.engine.log.tiers import NeedsFetch, Tiers
 from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.counters import Counters
 from headrace.errors import HeadraceError, NotFound
 from headrace.format.body_compression import LEAST_BYTES
 from headrace.storage.streams import LIVE, StreamRow, Streams
@@ -52,7 +51,7 @@ class Log:
         self.on_append: list[Callable[[Stream, int], None]] = []
         #: Streams that the commit which is being answered has moved, each with its first new entry.
         self._moved: dict[Stream, int] = {}
-        writer.on_settled = self._tell
+        writer.on_settled = self._announce_moved
         self.on_delete: list[Callable[[Stream], None]] = []
 
     def find(self, name: str) -> Stream:
@@ -124,7 +123,7 @@ class Log:
         elif append.stream.watchers:
             self.tail.wake(append.stream)
 
-    def _tell(self) -> None:
+    def _announce_moved(self) -> None:
         """Tell who waits for the streams that a commit has moved, once for each."""
         moved, self._moved = self._moved, {}
         for stream, first in moved.items():
@@ -257,3 +256,20 @@ class Log:
         stream = self.catalog.find(create.row.name)
         if stream is not None:
             self.announce(stream, create.row.next_seq - create.count)
+
+
+class Counters:
+    """What happened since the server started."""
+
+    def __init__(self) -> None:
+        self.appends = 0
+        self.appended_events = 0
+        self.appended_bytes = 0
+        self.deduplicated_events = 0
+        self.reads = 0
+        self.read_bytes = 0
+        self.created = 0
+        self.deleted = 0
+        self.expired = 0
+        self.responses: dict[int, int] = {}
+        self.slow_requests = 0

@@ -85,15 +85,15 @@ def _read_some(
     room: int,
     key: str | None,
     view: StreamSchema | None,
-    goes_on: bool,
+    has_parts: bool,
 ) -> ReadSlice:
     """Entries from where one owner keeps them in one tier."""
     if part.published is None or part.start < part.published:
         entries = _read_segments(tiers, stream, part, room, key, view)
         if entries is not None:
-            return ReadSlice([], part.start) if goes_on and sum(map(len, entries.parts)) > room else entries
-    rows = _read_rows(tiers.wal, stream, part, room, key, view, goes_on)
-    if rows.position > part.start or goes_on:
+            return ReadSlice([], part.start) if has_parts and sum(map(len, entries.parts)) > room else entries
+    rows = _read_rows(tiers.wal, stream, part, room, key, view, has_parts)
+    if rows.position > part.start or has_parts:
         return rows
     # Rows go once they are in segments, and the reader may not have heard of that.
     entries = _read_segments(tiers, stream, part, room, key, view)
@@ -144,12 +144,18 @@ def _turn_parts(parts: list[SlicePart], view: StreamSchema) -> tuple[list[Piece]
 
 
 def _read_rows(
-    wal: Wal, stream: Stream, part: OwnedEntries, budget: int, key: str | None, view: StreamSchema | None, goes_on: bool
+    wal: Wal,
+    stream: Stream,
+    part: OwnedEntries,
+    budget: int,
+    key: str | None,
+    view: StreamSchema | None,
+    has_parts: bool,
 ) -> ReadSlice:
     scan = wal.scan if key is None else partial(wal.scan_key, key=key)
     # A scan that a refusal leaves open would hold its snapshot until the traceback is collected.
     with closing(scan(stream=part.owner, position=part.start, end=part.end)) as rows:
-        return _collect_rows(rows, stream, part, budget, key, view, goes_on)
+        return _collect_rows(rows, stream, part, budget, key, view, has_parts)
 
 
 def _collect_rows(
@@ -159,7 +165,7 @@ def _collect_rows(
     budget: int,
     key: str | None,
     view: StreamSchema | None,
-    goes_on: bool,
+    has_parts: bool,
 ) -> ReadSlice:
     """What rows hold of a part; without a key only up to the first entry that none of them holds."""
     parts: list[Piece] = []
@@ -181,7 +187,7 @@ def _collect_rows(
                 continue
         elif skip or stop < row.count or len(body) > budget:
             body, stop = _cut_row(stream, row, skip, stop, budget)
-        if (parts or goes_on) and len(body) > room:
+        if (parts or has_parts) and len(body) > room:
             return ReadSlice(parts, row.seq + skip)
         if view is not None and row.version != view.version:
             try:
@@ -294,10 +300,10 @@ def bytes_before(tiers: Tiers, stream: Stream, head: Head, position: int) -> int
     if placed is not None:
         return tiers.bytes_before(placed, position)
     row = tiers.wal.holding(part.owner, position)
-    return head.first_bytes if row is None else bytes_within(row, position)
+    return head.first_bytes if row is None else bytes_before_entry(row, position)
 
 
-def bytes_within(row: Entries, position: int) -> int:
+def bytes_before_entry(row: Entries, position: int) -> int:
     """Payload bytes of the stream before an entry of this row."""
     before = row.total_bytes - len(row.body)
     return before if position == row.seq else before + len(slice_json(row.body, 0, position - row.seq))

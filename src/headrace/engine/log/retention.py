@@ -7,30 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from headrace.engine.log import read as reading
-from headrace.engine.log.append_hook import AppendHooks
+from headrace.engine.log.append import dedupe_horizon
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.deduplication import dedupe_horizon
+from headrace.engine.log.catalog import AppendHooks
 from headrace.engine.log.forks import read_by_forks
 from headrace.engine.log.lifecycle import Chore, Delete, StreamChange, make_done_callback, run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
+from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError
+from headrace.storage.background_requests import KEPT, KEPT_US, Verifications
 from headrace.storage.dedupe import Dedupe, Idempotency
 from headrace.storage.published import Placed, Published
 from headrace.storage.streams import DELETED, LIVE, Streams
-from headrace.storage.verifications import KEPT, KEPT_US, Verifications
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Steps
-
-log = logging.getLogger("headrace.engine")
 
 SWEEP_S = 10.0
 _STREAMS = 500
@@ -152,8 +150,8 @@ def first_retained(wal: Wal, published: Published, stream: Stream, head: Head, n
     """Where the retention rule lets a stream begin: whole append requests go, of published ones whole segments."""
     start = RetainedStart(head.first_seq, head.first_bytes)
     hook = None if head.registry is None else head.registry.hook
-    if hook is not None and hook.kept is not None:
-        start = max(start, _first_kept(wal, published, stream, head, hook.kept, now_us))
+    if hook is not None and hook.lifetimes_ms is not None:
+        start = max(start, _first_kept(wal, published, stream, head, hook.lifetimes_ms, now_us))
     elif stream.retention_age_us is not None:
         start = max(start, _first_since(wal, published, stream, head, now_us - stream.retention_age_us))
     if stream.retention_bytes is not None and head.bytes - head.first_bytes > stream.retention_bytes:
@@ -217,7 +215,7 @@ def _first(
         seq = reading.seek_rows(wal, owner, low, end, reached)
         row = wal.holding(owner, seq) if seq < end else None
         if row is not None:
-            return RetainedStart(seq, reading.bytes_within(row, seq))
+            return RetainedStart(seq, reading.bytes_before_entry(row, seq))
     return RetainedStart(head.next_seq, head.bytes)
 
 
@@ -233,9 +231,9 @@ class Sweeper:
         wal: Wal,
         published: Published,
         hooks: AppendHooks,
-        held_from: Callable[[Stream], int | None],
+        retain_from: Callable[[Stream], int | None],
     ) -> None:
-        """``held_from`` says from which event on a managed stream must be kept, whatever its retention rule says."""
+        """``retain_from`` says from which event on a managed stream must be kept, whatever its retention rule says."""
         self._writer = writer
         self._log = log
         self._catalog = log.catalog
@@ -243,19 +241,16 @@ class Sweeper:
         self._wal = wal
         self._published = published
         self._hooks = hooks
-        self.held_from = held_from
-        self._task: asyncio.Task[None] | None = None
+        self.retain_from = retain_from
+        self._loop = BackgroundLoop("headrace.engine", self._sweep_again, failed="a sweep failed", retry_s=SWEEP_S)
 
     def start(self) -> None:
         """Sweep every few seconds from now on."""
-        self._task = asyncio.create_task(self._sweep_forever())
+        self._loop.start(after_s=SWEEP_S)
 
     async def stop(self) -> None:
         """Sweep no more by itself."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._loop.stop(timeout_s=0)
 
     async def sweep(self) -> None:
         """Expire, retain, persist accesses and purge, once."""
@@ -265,13 +260,9 @@ class Sweeper:
                 await step()
         await asyncio.to_thread(self._writer.reserve.restock)
 
-    async def _sweep_forever(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            try:
-                await self.sweep()
-            except Exception:
-                log.exception("a sweep failed; the next one tries again")
+    async def _sweep_again(self) -> float:
+        await self.sweep()
+        return SWEEP_S
 
     async def _purge(self) -> None:
         await self._run_out(Purge)
@@ -321,14 +312,14 @@ class Sweeper:
                     await self._retain_one(stream)
 
     async def _retain_one(self, stream: Stream) -> None:
-        held_from = self.held_from(stream) if stream.managed else None
+        retain_from = self.retain_from(stream) if stream.managed else None
         first = first_retained(self._wal, self._published, stream, stream.head, self._log.clock.now_us())
-        if first.seq > stream.head.first_seq and (held_from is None or first.seq <= held_from):
+        if first.seq > stream.head.first_seq and (retain_from is None or first.seq <= retain_from):
             await self._run(Retain, stream)
         if self._wal.starts_before(stream.id, stream.head.first_seq):
             await self._run_out(Trim, stream)
         hook = None if stream.head.registry is None else stream.head.registry.hook
-        if hook is not None and hook.dedupes:
+        if hook is not None and hook.deduplicates:
             await self._run_out(ForgetKeys, stream)
 
     async def _run_out(self, make_change: Callable[..., StreamChange], *arguments: Any) -> None:

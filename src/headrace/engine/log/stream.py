@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from sys import intern
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -13,12 +13,10 @@ from headrace.errors import Gone, HeadraceError, NotFound, OffsetFenced, OffsetG
 from headrace.format import offset as offsets
 from headrace.format.offset import Offset
 from headrace.storage.streams import LIVE, SOFT_DELETED, StreamRow
-from headrace.types import JSON, NEVER_US, RESERVED, media_type
+from headrace.types import JSON, NEVER_US, RESERVED, Steps, media_type
 
 if TYPE_CHECKING:
-    from headrace.engine.log.expiry import Floor
     from headrace.engine.log.stream_registry import StreamRegistry
-    from headrace.engine.log.tail import TailWatcher
 
 Producer = tuple[str, int, int]
 _EPOCHS = msgspec.json.Decoder(tuple[tuple[int, int], ...])
@@ -62,14 +60,33 @@ class Head:
         return draft
 
 
+class TailWatcher(Protocol):
+    """Someone at the tail of a stream; ``wake`` is called on the loop after each commit that moved it."""
+
+    def wake(self) -> None:
+        """The stream has a new head, or is gone."""
+
+    def end(self) -> None:
+        """The server stops: answer and leave."""
+
+
+class ReadableStart(NamedTuple):
+    """The first event of a stream that has not expired, as long as its rule and the time do not change that."""
+
+    seq: int
+    #: It holds up to and including this moment; None is for ever.
+    until_us: int | None
+    lifetimes: Steps
+
+
 class Stream:
     """One stream. The loop owns it; the writer touches only ``head`` and ``producers`` of pinned streams."""
 
     __slots__ = (
-        "content_type", "created_us", "deadline_us", "epochs", "expires_us", "floor", "fork_origin", "head", "id",
-        "incarnation", "is_json", "is_reserved",
-        "is_text", "lineage", "managed", "media_type", "name", "parent", "pins", "producers", "profile",
-        "retention_age_us", "retention_bytes", "ttl_s", "used", "watchers",
+        "content_type", "created_us", "deadline_us", "epochs", "expires_us", "fork_origin", "head", "id",
+        "incarnation", "is_json", "is_reserved", "is_text", "lineage", "managed", "media_type", "name", "parent",
+        "pins", "producers", "profile", "readable_start", "retention_age_us", "retention_bytes", "ttl_s", "used",
+        "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -91,8 +108,8 @@ class Stream:
         self.deadline_us = row.deadline_us
         self.retention_age_us = row.retention_age_us
         self.retention_bytes = row.retention_bytes
-        #: The first event that has not expired, once somebody has asked.
-        self.floor: Floor | None = None
+        #: The first event that has not expired, once it was looked up.
+        self.readable_start: ReadableStart | None = None
         self.epochs: tuple[tuple[int, int], ...] = _EPOCHS.decode(row.epochs)
         self.parent = row.parent
         self.fork_origin = row.fork_origin

@@ -22,7 +22,7 @@ from headrace.schema.routing_key import RoutingKey
 
 if TYPE_CHECKING:
     from headrace.engine.log.append import Terms
-    from headrace.engine.log.append_hook import AppendHook
+    from headrace.profiles.hook import AppendHook
 
 _COMPILED = 1024
 
@@ -41,9 +41,9 @@ class PendingEntries(Protocol):
     version: int
     registry: StreamRegistry | None
     #: The registry that saw them to fit as they came in.
-    seen_by: StreamRegistry | None
+    validated_by: StreamRegistry | None
     #: The keys of those that are to be stored once, where their hook has any.
-    unique: list[str | None] | None
+    dedupe_keys: list[str | None] | None
     #: The entries as they came, where their hook has made something else of them.
     original: bytes | None
 
@@ -81,8 +81,8 @@ class StreamRegistry:
     """One revision of a registry. It is never changed: a new revision is a new object."""
 
     __slots__ = (
-        "_chain", "_emptied", "_routing", "_validator", "hook", "readable_from", "registry", "revision", "version",
-        "vouched",
+        "_chain", "_emptied", "_routing", "_validator", "hook", "readable_from", "registry", "revision",
+        "skips_validation", "version",
     )  # fmt: skip
 
     def __init__(self, registry: Registry, revision: int, hook: AppendHook | None = None) -> None:
@@ -99,12 +99,13 @@ class StreamRegistry:
         key = registry.routing_key
         self._routing = None if key is None else RoutingKey(pointers.parse(key.pointer) or (), key.required)
         #: Whether what the hook has made of entries fits for certain.
-        self.vouched = hook is not None and hook.normalises and hook.vouches(registry.current_schema)
+        self.skips_validation = hook is not None and hook.normalises and hook.guarantees(registry.current_schema)
 
     @property
     def has_routing_key(self) -> bool:
         """Whether events carry their own routing keys."""
-        return self._routing is not None or (self.hook is not None and (self.hook.routes or self.hook.suggests))
+        hook = self.hook
+        return self._routing is not None or (hook is not None and (hook.assigns_keys or hook.suggests_keys))
 
     @property
     def emptied_fields(self) -> list[EmptiedField]:
@@ -133,18 +134,18 @@ class StreamRegistry:
     def admit(self, entries: PendingEntries) -> None:
         """Check entries, and give them their keys and their version."""
         hook = self.hook
-        if entries.seen_by is not self:
+        if entries.validated_by is not self:
             if entries.original is not None:
                 entries.body = entries.original  # another hook has made something of them
             if hook is not None and hook.normalises:
                 entries.original = entries.body
-                entries.body = hook.normalised(entries.original, entries.terms)
-            if not self.vouched and (failures := self.failures(entries.body)):
+                entries.body = hook.normalise(entries.original, entries.terms)
+            if not self.skips_validation and (failures := self.failures(entries.body)):
                 raise _refusal(failures) if hook is None else hook.refusal(entries.body, failures)
         if hook is not None:
-            entries.unique = hook.unique(entries.body) if hook.dedupes else None
-        if hook is not None and hook.routes:
-            entries.key, entries.keys = stored_keys(hook.routed(entries.body))
+            entries.dedupe_keys = hook.dedupe_keys(entries.body) if hook.deduplicates else None
+        if hook is not None and hook.assigns_keys:
+            entries.key, entries.keys = stored_keys(hook.routing_keys(entries.body))
         elif self._routing is not None:
             if entries.terms.key is not None:
                 raise BadRequest("events of this stream carry their own keys: leave Stream-Key out", field="Stream-Key")
@@ -152,8 +153,8 @@ class StreamRegistry:
             if failures:
                 raise _refusal(failures)
             entries.key, entries.keys = stored_keys(keys)
-        elif hook is not None and hook.suggests and entries.terms.key is None:
-            entries.key, entries.keys = stored_keys(hook.routed(entries.body))
+        elif hook is not None and hook.suggests_keys and entries.terms.key is None:
+            entries.key, entries.keys = stored_keys(hook.routing_keys(entries.body))
         else:
             entries.key, entries.keys = entries.terms.key, None
         entries.version, entries.registry = self.version, self
@@ -162,7 +163,7 @@ class StreamRegistry:
         """The same revision, with another hook of entries."""
         made = copy(self)
         made.hook = hook
-        made.vouched = hook.normalises and hook.vouches(made.registry.current_schema)
+        made.skips_validation = hook.normalises and hook.guarantees(made.registry.current_schema)
         return made
 
     def view(self, version: int | None = None) -> StreamSchema:

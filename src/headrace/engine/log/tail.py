@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
 
-from headrace.engine.log.stream import Stream
-from headrace.engine.runtime.slices import FEW, Slices
+from headrace.engine.log.stream import Stream, TailWatcher
+from headrace.engine.runtime.event_loop import FEW, Slices
 from headrace.errors import Overloaded
-
-
-class TailWatcher(Protocol):
-    """Someone at the tail of a stream; ``wake`` is called on the loop after each commit that moved it."""
-
-    def wake(self) -> None:
-        """The stream has a new head, or is gone."""
-
-    def end(self) -> None:
-        """The server stops: answer and leave."""
 
 
 class Tail:
@@ -73,7 +62,7 @@ class Tail:
             return
         due = [watcher for watcher in watchers if watcher not in self._waking]
         self._waking.update(due)
-        self._slices.do([partial(self._wake, stream, watcher) for watcher in due])
+        self._slices.run_all([partial(self._wake, stream, watcher) for watcher in due])
 
     def _wake(self, stream: Stream, watcher: TailWatcher) -> None:
         self._waking.discard(watcher)

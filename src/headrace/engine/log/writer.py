@@ -23,9 +23,8 @@ from time import monotonic
 from uuid import uuid4
 
 from headrace.config import Config
-from headrace.engine.log.batch import Batch, Operation, commit_alone
+from headrace.engine.log.batch import Batch, Operation, WalNameFilter, commit_alone
 from headrace.engine.log.stream import Stream
-from headrace.engine.log.wal_names import WalNameFilter
 from headrace.errors import CorruptData, Fenced, HeadraceError, Overloaded, Unavailable
 from headrace.storage import database
 from headrace.storage.database import Connection, DiskFull, SQLiteError
@@ -78,7 +77,7 @@ class Writer:
         self.on_noted: Callable[[], None] | None = None
         self._noted = False
         self.damage = Damage(path)
-        self.logged = WalNameFilter()
+        self.wal_names = WalNameFilter()
         self.commits = 0
         self.failed_commits = 0
         self._limits = config.limits
@@ -195,8 +194,8 @@ class Writer:
             waited = now - operation.submitted
             if waited < timeouts.append_timeout_s:
                 break
-            patience = timeouts.append_timeout_s if operation.appends else timeouts.resolver_timeout_s
-            if waited >= patience and not operation.expired:
+            timeout_s = timeouts.append_timeout_s if operation.appends else timeouts.resolver_timeout_s
+            if waited >= timeout_s and not operation.expired:
                 late.append(operation)
         for operation in late:
             operation.expired = True
@@ -217,11 +216,11 @@ class Writer:
         while self._held or not is_last:
             operations, is_last = ([], True) if is_last else self._take()
             if operations := self._overtaking(operations):
-                self._commit_and_tell(operations)
+                self._commit_in_thread(operations)
             if self._held:
-                self._commit_and_tell(self._next_held())
+                self._commit_in_thread(self._next_held())
 
-    def _commit_and_tell(self, operations: list[Operation]) -> None:
+    def _commit_in_thread(self, operations: list[Operation]) -> None:
         self._commit(operations)
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._take_back, operations)
@@ -229,10 +228,10 @@ class Writer:
     def _take(self) -> tuple[list[Operation], bool]:
         """What is queued, up to the size of a batch, and whether it was the last; waits where nothing else is to do."""
         operations: list[Operation] = []
-        most, most_bytes, size = self._limits.batch_requests, self._limits.batch_bytes, 0
+        max_operations, max_bytes, size = self._limits.batch_requests, self._limits.batch_bytes, 0
         get = self._queue.get_nowait if self._held else self._queue.get
         try:
-            while len(operations) < most and size < most_bytes:
+            while len(operations) < max_operations and size < max_bytes:
                 more = get()
                 if more is None:
                     return operations, True
@@ -263,12 +262,12 @@ class Writer:
 
     def _next_held(self) -> list[Operation]:
         """The next of what was held back: a long operation by itself, or a batch of short ones before the next."""
-        held, most, most_bytes = self._held, self._limits.batch_requests, self._limits.batch_bytes
+        held, max_operations, max_bytes = self._held, self._limits.batch_requests, self._limits.batch_bytes
         operations = [held.popleft()]
         size = operations[0].size
         if size > _LONG_BYTES:
             return operations
-        while held and held[0].size <= _LONG_BYTES and len(operations) < most and size < most_bytes:
+        while held and held[0].size <= _LONG_BYTES and len(operations) < max_operations and size < max_bytes:
             size += held[0].size
             operations.append(held.popleft())
         return operations
@@ -358,7 +357,7 @@ class Writer:
             batch.commit()
             if self._wrote:  # one that writes nothing says nothing of the disk
                 self._quick = self._quick + 1 if monotonic() - began_s < _QUICK_S else 0
-            batch.publish(self.logged)
+            batch.publish(self.wal_names)
             self.commits += 1
             self._noted = self._noted or batch.noted
         except Exception as reason:
@@ -402,6 +401,3 @@ def _refuse(operations: list[Operation], reason: Exception, failure_id: str = ""
         else:
             message = "the server failed while committing; nothing was written, and its log has the details"
             operation.error = HeadraceError(message, request_id=failure_id)
-
-
-log = logging.getLogger("headrace.writer")

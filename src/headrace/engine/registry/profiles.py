@@ -1,24 +1,22 @@
-"""Changing the profile of a stream: a plan first, then one commit that installs the profile or nothing.
+"""Changes of the profile of a stream.
 
 A profile brings a schema, a routing key and a search configuration to a stream that has no schema yet. What a stream
-has is never replaced: there the profile changes only what becomes of new entries.
+has is never replaced: there the profile changes only how new entries are taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import SERVER, run_change, save_registry
-from headrace.engine.log.lifecycle import StreamChange as Step
+from headrace.engine.log.lifecycle import SERVER, save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.log.writer import Writer
-from headrace.engine.registry.schemas import Schemas, refused
-from headrace.errors import Conflict, NotFound
+from headrace.engine.registry.registry_change import CommitChange, RegistryChanges, RegistrySnapshot, Stage, StageNote
+from headrace.engine.registry.schemas import PlannedSchemaChange, Schemas, refused
 from headrace.profiles import table
 from headrace.profiles.definition import Defaults, Profile
 from headrace.schema.canonical import same
@@ -27,64 +25,77 @@ from headrace.schema.diff import diff
 from headrace.schema.plan import Plan, Refusal
 from headrace.schema.registry import Registry
 from headrace.schema.update import UNSET, SchemaUpdate
-from headrace.storage.streams import LIVE
 
-_TRIES = 20
-#: Places that a refusal names.
-_NAMED = 5
+#: How many pointers a refusal names.
+_MAX_NAMED = 5
 
 
-class SetProfile(Step):
-    """Another profile for a stream, with the registry it leads to, unless the stream has moved on meanwhile."""
+class SaveProfile(Stage, frozen=True):
+    """Another profile, with the registry that it brings, from the next entry on."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        base: StreamRegistry | None,
-        profile: Profile,
-        planned: Plan[Registry],
-        done: Callable[[SetProfile], None],
-        who: str = SERVER,
-    ) -> None:
-        super().__init__(done, pinned=(stream,), size=1000)
-        self.stream, self.base, self.profile, self.planned = stream, base, profile, planned
-        self.who = who
-        self.outdated = False
+    stream: Stream
+    profile: Profile
+    registry: Registry
+    base: StreamRegistry | None
 
-    def perform(self, batch: Batch) -> None:
-        """Let the profile hold from the next entry on."""
-        stream, planned, head = self.stream, self.planned, batch.draft(self.stream)
-        if head.state != LIVE:
-            raise NotFound("the stream was deleted", stream=stream.name)
-        is_first = planned.to_version != planned.from_version
-        if head.registry is not self.base or (is_first and head.next_seq):
-            self.outdated = True
-            return
+    def describe(self) -> StageNote:
+        """The profile, and the version of the schema that holds with it."""
+        facts = {"profile": self.profile.document, "version": self.registry.current_version}
+        return StageNote("profile_changed", {"stream": self.stream.name, **facts})
+
+    def perform(self, batch: Batch, commit: CommitChange) -> None:
+        """Store the profile, and the registry where it changes."""
+        stream, head, hook = self.stream, batch.draft(self.stream), self.profile.hook
         before = Registry.empty(stream.name) if self.base is None else self.base.registry
-        revision = 0 if self.base is None else self.base.revision
-        hook, changed = self.profile.hook, planned.registry is not before and planned.registry != before
-        if changed or revision or hook is not None:
-            head.registry = StreamRegistry(planned.registry, revision + changed, hook)
-        else:
-            head.registry = None
-        if changed and head.registry is not None:
+        revision, is_changed = 0 if self.base is None else self.base.revision, self.registry != before
+        head.registry = None
+        if is_changed or revision or hook is not None:
+            head.registry = StreamRegistry(self.registry, revision + is_changed, hook)
+        if is_changed and head.registry is not None:
             save_registry(batch, stream.id, head.registry)
         batch.streams.update(stream.id, profile=self.profile.text)
         batch.published.mark(stream.id, batch.now_us)
-        facts = {"profile": self.profile.document, "version": planned.to_version}
-        batch.note("profile_changed", self.who, stream=stream.name, **facts)
-        batch.afterwards.append(lambda: setattr(stream, "profile", self.profile.text))
+
+
+class PlannedProfileChange(PlannedSchemaChange):
+    """A plan for the profile of a stream, and for the registry that it brings."""
+
+    def __init__(self, stream: Stream, base: StreamRegistry | None, plan: Plan[Registry], profile: Profile) -> None:
+        super().__init__(stream, base, plan)
+        self.profile = profile
+
+    def make_stages(self, snapshot: RegistrySnapshot) -> Sequence[Stage]:
+        """The profile and its registry, together."""
+        return (SaveProfile(self.stream, self.profile, self.plan.registry, self.base),) if self.has_effect else ()
+
+    def publish(self, stages: Sequence[Stage]) -> None:
+        """Let the stream have its profile."""
+        self.stream.profile = self.profile.text
 
 
 class Profiles:
     """The verbs of ``_profile``; all run on the event loop."""
 
-    def __init__(self, writer: Writer, schemas: Schemas) -> None:
-        self._writer = writer
-        self._schemas = schemas
+    def __init__(self, registry_changes: RegistryChanges, schemas: Schemas) -> None:
+        self._changes, self._schemas = registry_changes, schemas
 
     async def plan(self, stream: Stream, profile: Profile) -> Plan[Registry]:
-        """What installing a profile would do; nothing is changed."""
+        """The plan of installing a profile; nothing is changed."""
+        change = await self._changes.run(partial(self.prepare, stream, profile), SERVER, dry_run=True)
+        return change.planned.plan
+
+    async def apply(self, stream: Stream, profile: Profile, who: str = SERVER) -> Plan[Registry]:
+        """Install a profile, whole, or raise the reasons why not."""
+        with stream.held():
+            change = await self._changes.run(partial(self.prepare, stream, profile), who, stream=stream.name)
+        plan = change.planned.plan
+        if plan.refusals:
+            raise refused(plan.refusals)
+        return plan
+
+    async def prepare(self, stream: Stream, profile: Profile) -> PlannedProfileChange:
+        """A profile, planned from what the stream has now."""
+        base = stream.head.registry
         registry, current = Schemas.registry(stream), table.load(stream.profile)
         refusals = list(_refusals(stream, registry, current, profile))
         update = None if refusals else _update(stream, registry, profile)
@@ -94,26 +105,16 @@ class Profiles:
             to_version=registry.current_version,
             registry=registry,
         )
+        reasons = _reasons(stream, registry, profile)
         if update is not None:
-            plan = await self._schemas.plan(stream, update)
-        changes = (*_changes(current, profile), *plan.changes)
-        reasons = (*plan.reasons, *_reasons(stream, registry, profile))
-        return msgspec.structs.replace(plan, changes=changes, reasons=reasons, refusals=(*refusals, *plan.refusals))
-
-    async def apply(self, stream: Stream, profile: Profile, who: str = SERVER) -> Plan[Registry]:
-        """Install a profile, whole, or raise the reasons why not."""
-        with stream.held():
-            for _ in range(_TRIES):
-                base = stream.head.registry
-                planned = await self.plan(stream, profile)
-                if planned.refusals:
-                    raise refused(planned.refusals)
-                if planned.changes_nothing:
-                    return planned
-                step = await run_change(self._writer, partial(SetProfile, who=who), stream, base, profile, planned)
-                if not step.outdated:
-                    return planned
-        raise Conflict("the registry keeps changing; read it and try again", stream=stream.name)
+            plan = (await self._schemas.prepare(stream, update)).plan
+        plan = msgspec.structs.replace(
+            plan,
+            changes=(*_changes(current, profile), *plan.changes),
+            reasons=(*plan.reasons, *reasons),
+            refusals=(*refusals, *plan.refusals),
+        )
+        return PlannedProfileChange(stream, base, plan, profile)
 
 
 def _refusals(stream: Stream, registry: Registry, current: Profile, profile: Profile) -> list[Refusal]:
@@ -138,8 +139,8 @@ def _misfits(defaults: Defaults, registry: Registry, name: str) -> list[Refusal]
     pointers = list(dict.fromkeys(change.pointer or "their root" for change in breaking))
     if not pointers:
         return []
-    more = f" and {len(pointers) - _NAMED} more places" if len(pointers) > _NAMED else ""
-    named = ", ".join(pointers[:_NAMED]) + more
+    more = f" and {len(pointers) - _MAX_NAMED} more places" if len(pointers) > _MAX_NAMED else ""
+    named = ", ".join(pointers[:_MAX_NAMED]) + more
     return [
         Refusal("bad_request", "/profile/kind", f"events of profile {name} do not fit the stream's schema at {named}")
     ]

@@ -1,19 +1,25 @@
-"""Changing the schema of a stream: a plan first, then one commit that applies it or nothing."""
+"""Changes of the schema of a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import SERVER, StreamChange, run_change, save_registry
+from headrace.engine.log.lifecycle import SERVER, save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.compute import ComputeThreads
+from headrace.engine.registry.registry_change import (
+    CommitChange,
+    PlannedChange,
+    RegistryChanges,
+    RegistrySnapshot,
+    Stage,
+    StageNote,
+)
 from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, NotFound, RegistryFull
 from headrace.query import search_document
 from headrace.query.carry import carry_search
@@ -29,7 +35,6 @@ from headrace.storage.streams import LIVE
 MAX_REVISIONS = 1_000
 MAX_HISTORY_BYTES = 16 * 1024 * 1024
 
-_TRIES = 20
 _ERRORS: dict[str, type[HeadraceError]] = {
     "conflict": Conflict,
     "registry_full": RegistryFull,
@@ -37,50 +42,61 @@ _ERRORS: dict[str, type[HeadraceError]] = {
 }
 
 
-class SetRegistry(StreamChange):
-    """The next revision of a stream's registry, unless the stream has moved on from what it was planned for."""
+class SaveSchema(Stage, frozen=True):
+    """The next revision of a stream's registry; its newest version holds from the next entry on."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        base: StreamRegistry | None,
-        planned: Plan[Registry],
-        done: Callable[[SetRegistry], None],
-        who: str = SERVER,
-    ) -> None:
-        super().__init__(done, pinned=(stream,), size=1000)
-        self.who = who
-        self.stream, self.base, self.planned = stream, base, planned
-        self.registry = planned.registry
-        self.outdated = False
+    stream: Stream
+    registry: Registry
+    base: StreamRegistry | None
+    changes: tuple[str, ...]
 
-    def perform(self, batch: Batch) -> None:
-        """Let the newest version begin with the next entry."""
+    def describe(self) -> StageNote:
+        """The version that holds from now on, and what has changed."""
+        facts = {"stream": self.stream.name, "version": self.registry.current_version, "changes": self.changes}
+        return StageNote("schema_changed", facts)
+
+    def perform(self, batch: Batch, commit: CommitChange) -> None:
+        """Store the revision."""
+        revision, hook = (1, None) if self.base is None else (self.base.revision + 1, self.base.hook)
+        registry = batch.draft(self.stream).registry = StreamRegistry(self.registry, revision, hook)
+        save_registry(batch, self.stream.id, registry)
+
+
+class PlannedSchemaChange(PlannedChange):
+    """A plan for the registry of a stream."""
+
+    def __init__(self, stream: Stream, base: StreamRegistry | None, plan: Plan[Registry]) -> None:
+        self.streams = (stream,)
+        self.stream, self.base, self.plan = stream, base, plan
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether the plan is not refused, and changes something."""
+        return not self.plan.refusals and not self.plan.changes_nothing
+
+    def is_outdated(self, batch: Batch) -> bool:
+        """Whether the stream has another registry now, or entries that a first schema must not find."""
         head = batch.draft(self.stream)
         if head.state != LIVE:
             raise NotFound("the stream was deleted", stream=self.stream.name)
-        is_first = not self.planned.from_version and bool(self.planned.to_version)
-        if head.registry is not self.base or (is_first and head.next_seq):
-            self.outdated = True
-            return
-        if self.planned.to_version != self.planned.from_version:
-            self.registry = self.registry.bounded(head.next_seq)
-        revision, hook = (1, None) if self.base is None else (self.base.revision + 1, self.base.hook)
-        head.registry = StreamRegistry(self.registry, revision, hook)
-        save_registry(batch, self.stream.id, head.registry)
-        changes = [change.what for change in self.planned.changes]
-        batch.note(
-            "schema_changed", self.who, stream=self.stream.name, version=self.registry.current_version, changes=changes
-        )
+        is_first = not self.plan.from_version and bool(self.plan.to_version)
+        return head.registry is not self.base or (is_first and head.next_seq > 0)
+
+    def make_stages(self, snapshot: RegistrySnapshot) -> Sequence[Stage]:
+        """The next revision."""
+        if not self.has_effect:
+            return ()
+        plan, registry = self.plan, self.plan.registry
+        if plan.to_version != plan.from_version:
+            registry = registry.bounded(snapshot.draft(self.stream).next_seq)
+        return (SaveSchema(self.stream, registry, self.base, tuple(change.what for change in plan.changes)),)
 
 
 class Schemas:
-    """Plans and applies changes to registries, on the event loop; plans are computed in a thread."""
+    """Plans and applies changes of registries, on the event loop."""
 
-    def __init__(self, writer: Writer, registries: Registries, computing: ComputeThreads, patience_s: float) -> None:
-        self._writer = writer
-        self._registries = registries
-        self._computing, self._patience_s = computing, patience_s
+    def __init__(self, registry_changes: RegistryChanges, registries: Registries) -> None:
+        self._changes, self._registries = registry_changes, registries
 
     @staticmethod
     def registry(stream: Stream) -> Registry:
@@ -93,26 +109,28 @@ class Schemas:
         return self._registries.history(stream.id)
 
     async def plan(self, stream: Stream, update: SchemaUpdate) -> Plan[Registry]:
-        """What an update would do; nothing is changed."""
-        head = stream.head
-        registry = Registry.empty(stream.name) if head.registry is None else head.registry.registry
-        is_empty = not head.next_seq
-        planned = await self._computing.plan(
-            self._patience_s,
-            lambda: changes.apply(registry, update, next_seq=head.next_seq, is_empty=is_empty, search_rules=SEARCH),
+        """The plan of an update; nothing is changed."""
+        change = await self._changes.run(partial(self.prepare, stream, update), SERVER, dry_run=True)
+        return change.planned.plan
+
+    async def prepare(self, stream: Stream, update: SchemaUpdate) -> PlannedSchemaChange:
+        """An update, planned from the registry that the stream has now."""
+        base, registry, next_seq = stream.head.registry, self.registry(stream), stream.head.next_seq
+        plan = await self._changes.compute(
+            lambda: changes.apply(registry, update, next_seq=next_seq, is_empty=not next_seq, search_rules=SEARCH)
         )
-        if planned.refusals or planned.changes_nothing or (full := self._full(stream, planned.registry)) is None:
-            return planned
-        return msgspec.structs.replace(planned, registry=registry, refusals=(full,))
+        if not plan.refusals and not plan.changes_nothing and (full := self._full(stream, plan.registry)) is not None:
+            plan = msgspec.structs.replace(plan, registry=registry, refusals=(full,))
+        return PlannedSchemaChange(stream, base, plan)
 
     async def propose(self, stream: Stream, update: SchemaUpdate) -> tuple[Plan[Registry], Registry | None]:
-        """What an update would do, and the registry to try on events, refused or not; None where there is none."""
+        """The plan of an update, and the registry to try on events, refused or not; None where there is none."""
         registry, next_seq = self.registry(stream), stream.head.next_seq
-        planned = await self.plan(stream, update)
-        proposal = await self._computing.plan(
-            self._patience_s, lambda: changes.propose_registry(registry, update, planned, next_seq=next_seq)
+        plan = await self.plan(stream, update)
+        proposal = await self._changes.compute(
+            lambda: changes.propose_registry(registry, update, plan, next_seq=next_seq)
         )
-        return planned, proposal
+        return plan, proposal
 
     def _full(self, stream: Stream, registry: Registry) -> Refusal | None:
         """Why the history of a stream's registry cannot take another revision, if it cannot."""
@@ -125,22 +143,13 @@ class Schemas:
         return Refusal("registry_full", "", message, {"revisions": revisions, "bytes": size})
 
     async def apply(self, stream: Stream, update: SchemaUpdate, who: str = SERVER) -> tuple[Plan[Registry], Registry]:
-        """Do what an update asks for, whole, or raise the reasons why not; answers the registry it led to."""
+        """Make an update, whole, or raise the reasons why not; answers the registry that the stream has then."""
         with stream.held():
-            return await self._apply(stream, update, who)
-
-    async def _apply(self, stream: Stream, update: SchemaUpdate, who: str) -> tuple[Plan[Registry], Registry]:
-        for _ in range(_TRIES):
-            base = stream.head.registry
-            planned = await self.plan(stream, update)
-            if planned.refusals:
-                raise refused(planned.refusals)
-            if planned.changes_nothing:
-                return planned, planned.registry
-            change = await run_change(self._writer, partial(SetRegistry, who=who), stream, base, planned)
-            if not change.outdated:
-                return planned, change.registry
-        raise Conflict("the registry keeps changing; read it and try again", stream=stream.name)
+            change = await self._changes.run(partial(self.prepare, stream, update), who, stream=stream.name)
+        plan = change.planned.plan
+        if plan.refusals:
+            raise refused(plan.refusals)
+        return plan, next((stage.registry for stage in change.stages if isinstance(stage, SaveSchema)), plan.registry)
 
 
 def refused(refusals: tuple[Refusal, ...]) -> HeadraceError:

@@ -22,7 +22,7 @@ from headrace.config import MiB
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = (-3, 4 * MiB), (-1, 16 * MiB), (-8, 1)
 _MADV_DONTNEED = 4
 #: Loaded with what reads and writes segments; until then Arrow holds nothing.
-_ARROW = "headrace.format.segment.heap"
+_ARROW = "headrace.format.decoded_columns"
 #: By this Arrow chooses its allocator, when it is loaded.
 _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 

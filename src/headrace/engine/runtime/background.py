@@ -96,9 +96,11 @@ class BackgroundLoop:
         #: Set once the loop is to end; a round looks at it between its steps.
         self.stopping = asyncio.Event()
 
-    def start(self) -> None:
-        """Begin with the first round."""
-        self._task = asyncio.create_task(self._run())
+    def start(self, *, after_s: float = 0.0) -> None:
+        """Begin the first round after so long; a loop that was stopped begins again."""
+        self.stopping.clear()
+        self._awake.clear()
+        self._task = asyncio.create_task(self._run(after_s))
 
     def wake(self) -> None:
         """Begin the next round at once, or once the present one has ended."""
@@ -124,15 +126,21 @@ class BackgroundLoop:
                     await self.stopping.wait()
         return not self.stopping.is_set()
 
-    async def _run(self) -> None:
+    async def _run(self, after_s: float) -> None:
+        if after_s > 0:
+            await self._pause(after_s)
         while not self.stopping.is_set():
             self._awake.clear()
             pause_s = await self._try_round()
             if not await self.rest(self._least_pause_s()):
                 return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._awake.wait()
+            await self._pause(pause_s)
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Wait until the next round begins."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._awake.wait()
 
     async def _try_round(self) -> float | None:
         try:

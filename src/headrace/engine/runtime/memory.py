@@ -12,10 +12,11 @@ import msgspec
 
 from headrace.config import MemoryConfig, MiB
 from headrace.engine.runtime import allocators
+from headrace.engine.runtime.background import BackgroundLoop
 from headrace.engine.runtime.gates import Gates
 from headrace.types import Clock, rfc3339
 
-LOOK_S = 0.25
+CHECK_S = 0.25
 SAMPLE_S = 1.0
 # Pressure begins at this part of the limit, and ends well below it, so that it does not flutter.
 PRESSURE_AT = 0.85
@@ -25,7 +26,7 @@ REFUSED_AT, TAKEN_AT = 0.97, 0.93
 #: Pages of files that count: the system drops pages of files where memory is short, but not those of running code.
 FILE_SHARE = 4
 #: Without a setting the limit is this part of the machine's memory, within these.
-DEFAULT_SHARE, LEAST_DEFAULT, MOST_DEFAULT = 2, 256 * MiB, 2048 * MiB
+DEFAULT_SHARE, MIN_DEFAULT, MAX_DEFAULT = 2, 256 * MiB, 2048 * MiB
 #: Caches are made smaller so often while there is pressure.
 RELIEF_S = 2.0
 #: Below this part of a processor the server has nothing to do; after so long free pages are given back, once.
@@ -72,10 +73,10 @@ def limit_bytes(config: MemoryConfig, root: Path = Path("/")) -> int | None:
     """
     if config.limit_mb:
         return config.limit_mb * MiB
-    whole = min(_system_limits(root), default=None)
-    if whole is None or config.auto_tune:
-        return whole
-    return max(LEAST_DEFAULT, min(whole // DEFAULT_SHARE, MOST_DEFAULT))
+    total = min(_system_limits(root), default=None)
+    if total is None or config.auto_tune:
+        return total
+    return max(MIN_DEFAULT, min(total // DEFAULT_SHARE, MAX_DEFAULT))
 
 
 def _system_limits(root: Path) -> Iterator[int]:
@@ -176,37 +177,47 @@ class MemoryMonitor:
         self._relieved_at = self._trimmed_at = self._worked_at = time.monotonic()
         self._cpu_s = time.process_time()
         self._is_trimmed = False
+        self._checks = 0
+        self._loop = BackgroundLoop(
+            "headrace.memory", self._check_again, failed="memory was not checked", retry_s=CHECK_S
+        )
         self.sample()
         #: What the process held at first.
         self.first = self.last
 
     def sample(self) -> ProcessMemory:
-        """Look once, act on it, and tell whoever wants to know."""
-        self.look()
+        """Check memory, and call whoever wants to know."""
+        self.check()
         for hook in self.on_sample:
             hook()
         return self.last
 
-    def look(self) -> None:
-        """Look once, and act on it."""
+    def check(self) -> None:
+        """Read what the process holds, and act on it."""
         self.last = self._read()
         rss = self.last.rss_bytes
         if rss is not None:
             self.max_rss_bytes = max(rss, self.max_rss_bytes or 0, self.last.peak_rss_bytes or 0)
             self._judge(rss, self.last.rss_file_bytes or 0)
 
-    async def watch(self) -> None:
-        """Look until cancelled."""
-        looks = max(1, round(SAMPLE_S / LOOK_S))
-        while True:
-            for _ in range(looks - 1):
-                await asyncio.sleep(LOOK_S)
-                self.look()
-                await self._upkeep()
-            await asyncio.sleep(LOOK_S)
+    def start(self) -> None:
+        """Check memory from now on, several times for each sample."""
+        self._loop.start(after_s=CHECK_S)
+
+    async def stop(self) -> None:
+        """Check memory no more."""
+        await self._loop.stop(timeout_s=0)
+
+    async def _check_again(self) -> float:
+        self._checks += 1
+        if self._checks % max(1, round(SAMPLE_S / CHECK_S)):
+            self.check()
+            await self._upkeep()
+        else:
             self.sample()
             if self._caches is not None:
                 self._caches.balance()
+        return CHECK_S
 
     def _judge(self, rss: int, files: int) -> None:
         if self.limit_bytes is None:
@@ -245,7 +256,7 @@ class MemoryMonitor:
     def _is_at_rest(self, now: float) -> bool:
         """Whether the process has done next to nothing for a while."""
         cpu_s = time.process_time()
-        if cpu_s - self._cpu_s > IDLE_CPU * LOOK_S:
+        if cpu_s - self._cpu_s > IDLE_CPU * CHECK_S:
             self._worked_at, self._is_trimmed = now, False
         self._cpu_s = cpu_s
         return now - self._worked_at >= IDLE_S

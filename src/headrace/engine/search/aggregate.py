@@ -1,8 +1,8 @@
-"""An aggregate over everything a stream has: panes where they were computed ahead, columns for the rest.
+"""An aggregate over all events of a stream: panes where they were computed ahead, columns for the rest.
 
 Panes answer for whole panes of companions that are wholly retained, where no query narrows the events, or one does that
-only asks for values of dimensions. What lies at the edges of the range, what a query chooses, and what a companion
-holds of events that are gone is reduced from columns; odd rows from their documents.
+only asks for values of dimensions. Events at the edges of the range, those that other queries choose, and those of
+companions that retention has cut into are reduced from columns; odd rows from their documents.
 """
 
 from __future__ import annotations
@@ -17,19 +17,15 @@ import pyarrow.compute as pc
 from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.search.archive import Archive, IndexedRange, SearchSnapshot
-from headrace.engine.search.attempts import tried
-from headrace.engine.search.definitions import Defined
-from headrace.engine.search.documents import Documents
-from headrace.engine.search.hits import Missing
-from headrace.engine.search.walk import Walk
-from headrace.extract.match.columns import Window
+from headrace.engine.search.companion_coverage import SearchDefinition
+from headrace.engine.search.scan import Documents, Missing, Scan
 from headrace.extract.match.evaluate import Evaluator, query_fields
-from headrace.extract.match.selection import within
+from headrace.extract.match.selection import Window, within
 from headrace.extract.match.tally import Tally
 from headrace.format.companion import tables
 from headrace.format.companion.layout import PartName
 from headrace.format.companion.memory import MemoryCompanion
-from headrace.format.companion.rows import ColumnGroup, Rows
+from headrace.format.companion.reader import ColumnGroup, CompanionReader
 from headrace.query import predicate
 from headrace.query.search import SummaryParts
 from headrace.query.values import values
@@ -43,11 +39,11 @@ Spans = tuple[Span, ...]
 
 _PARTS: tuple[PartName, ...] = ("columns", "postings", "panes")
 #: Rows whose columns are reduced together.
-_TOGETHER = 65_536
+_REDUCED_ROWS = 65_536
 
 
 class Aggregated(NamedTuple):
-    """The buckets of the events from ``start`` to ``stop``, and what there was no time for."""
+    """The buckets of the events from ``start`` to ``stop``, and what was left out."""
 
     start: int
     stop: int
@@ -61,7 +57,7 @@ def aggregate(
     archive: Archive,
     stream: Stream,
     head: Head,
-    defined: Defined,
+    defined: SearchDefinition,
     request: AggregateRequest,
     deadline: Deadline,
     answer_by: Deadline | None = None,
@@ -71,62 +67,53 @@ def aggregate(
     Groups are finished until ``answer_by``, or else the same deadline; those left then are missing in the answer.
     """
     answer_by = answer_by or deadline
-    return tried(
-        archive,
-        stream,
-        head,
-        defined,
-        lambda snapshot: _Aggregate(archive, snapshot, request, deadline, answer_by).run(),
+    return archive.answer(
+        stream, head, defined, lambda snapshot: _Aggregate(snapshot, request, deadline, answer_by).run()
     )
 
 
 class _Aggregate:
-    """One aggregate on one look."""
+    """One aggregate over one snapshot."""
 
     def __init__(
-        self,
-        archive: Archive,
-        snapshot: SearchSnapshot,
-        request: AggregateRequest,
-        deadline: Deadline,
-        answer_by: Deadline,
+        self, snapshot: SearchSnapshot, request: AggregateRequest, deadline: Deadline, answer_by: Deadline
     ) -> None:
         self._snapshot, self._deadline, self._answer_by = snapshot, deadline, answer_by
-        # Of the rollup only what is asked for is computed; which events count in it, all of its dimensions say.
-        self._asked, self._where = request.aggregate.narrowed(), request.where
+        # Only the measures that are asked for are computed; which events count depends on all dimensions of the rollup.
+        self._narrowed, self._where = request.aggregate.narrowed(), request.where
         self._search = snapshot.defined.definition.search
-        self._whole, self._rollup = request.aggregate.rollup, self._asked.rollup
+        self._whole, self._rollup = request.aggregate.rollup, self._narrowed.rollup
         self._trees = include_queries(self._rollup)
         self._wanted = None if self._where is None else wanted_values(self._where, self._whole, self._search)
         self._matches = predicate.compile(self._where, self._search) if self._where is not None else lambda _: True
         self._tally = Tally()
         self._documents = Documents(snapshot, self._tally)
-        self._walk = Walk(archive, snapshot, self._tally, backward=True, is_needed=lambda *_: True, parts=_PARTS)
-        self._most_groups = archive.group_limits.groups
-        self._buckets = Buckets(self._asked, self._search, archive.group_limits, answer_by)
+        self._scan = Scan(snapshot, self._tally, backward=True, is_needed=lambda *_: True, parts=_PARTS)
+        self._group_limits = snapshot.archive.group_limits
+        self._buckets = Buckets(self._narrowed, self._search, self._group_limits, answer_by)
         self._pending: dict[Spans, list[pa.Table]] = {}
         self._used_rollups = False
-        #: Whether columns that were taken could not be counted before the answer has to be whole.
+        #: Whether there was no time to reduce all columns that were gathered.
         self._is_cut = False
 
     def run(self) -> Aggregated:
-        """Look at everything, as far as the time goes, the newest first."""
-        stretches = self._snapshot.stretches(self._fields(), [self._rollup.name])
-        self._walk.note(self._walk.visit(stretches[::-1], self._deadline, self._visit))
+        """Scan all events until the deadline, the newest first."""
+        ranges = self._snapshot.covered_ranges(self._fields(), [self._rollup.name])
+        self._scan.count(self._scan.visit(ranges[::-1], self._deadline, self._visit))
         with suppress(OutOfTime):
             for spans in self._pending:
                 self._reduce(spans)
         finished = self._buckets.finish()
         if self._is_cut or not finished.is_complete:
-            self._walk.leave_out_all()
-        snapshot, missing = self._snapshot, self._walk.missing(len(self._documents.unreadable))
+            self._scan.skip_all()
+        snapshot, missing = self._snapshot, self._scan.missing(len(self._documents.unreadable))
         return Aggregated(snapshot.start, snapshot.stop, finished.buckets, missing, self._tally, self._used_rollups)
 
     def _fields(self) -> set[str]:
-        """Every field that is asked, by a query or to be measured."""
+        """Every field that a query or a measure reads."""
         trees = [*self._trees, *([] if self._where is None else [self._where])]
-        trees_ask = {name for tree in trees for name in query_fields(tree, self._search)}
-        return self._columns() | set(self._whole.dimensions) | trees_ask
+        queried = {name for tree in trees for name in query_fields(tree, self._search)}
+        return self._columns() | set(self._whole.dimensions) | queried
 
     def _columns(self) -> set[str]:
         """The fields whose columns are reduced."""
@@ -135,27 +122,27 @@ class _Aggregate:
 
     def _visit(self, piece: IndexedRange, _: Deadline) -> None:
         companion = piece.companion
-        spans: Spans = ((self._asked.start, self._asked.end),)
+        spans: Spans = ((self._narrowed.start, self._narrowed.end),)
         is_whole = (piece.start, piece.stop) == (companion.first_seq, companion.end_seq)
         if is_whole and (self._where is None or self._wanted is not None):
-            ahead = companion.panes(self._whole.name, self._asked.interval)
+            ahead = companion.panes(self._whole.name, self._narrowed.interval)
             if ahead is not None:
                 self._add_history(ahead)
                 self._used_rollups |= not isinstance(companion, MemoryCompanion)
-                spans = tuple(self._asked.edges)
+                spans = tuple(self._narrowed.edges)
         self._gather(piece, spans)
         first = companion.first_seq
         for row in within(companion.odd_rows(), piece.start - first, piece.stop - first).tolist():
             self._deadline.check()
-            event = self._documents.promoted(piece.start + row)
+            event = self._documents.get(piece.start + row)
             if event is not None and self._counts(document := event.document()):
                 self._buckets.add_document(document)
 
     def _add_history(self, tables: Iterator[pa.Table]) -> None:
-        """Add the panes of a companion that may lie inside what is asked for."""
+        """Add the panes of a companion that may lie inside the requested range."""
         for table in tables:
             self._deadline.check()
-            if table.num_rows and table.column("pane")[0].as_py() >= self._asked.end:
+            if table.num_rows and table.column("pane")[0].as_py() >= self._narrowed.end:
                 return  # they are sorted by time
             wanted = table if self._wanted is None else filter_panes(table, self._wanted)
             self._buckets.add_history(narrow_panes(wanted, self._whole, self._rollup.dimensions))
@@ -166,7 +153,7 @@ class _Aggregate:
         return self._matches(document) and all(len(values(field, document)) <= 1 for field in dimensions)
 
     def _gather(self, piece: IndexedRange, spans: Spans) -> None:
-        """Take the columns of events whose time may be in the spans; many companions are reduced together."""
+        """Gather the columns of events whose time may be in the spans; many companions are reduced together."""
         evaluator = Evaluator(piece.companion, self._search, self._tally)
         first, pending = piece.companion.first_seq, self._pending.setdefault(spans, [])
         groups = evaluator.columns.touching(f"f.{self._rollup.timestamp}", piece.start - first, piece.stop - first)
@@ -176,35 +163,35 @@ class _Aggregate:
                 window = Window(max(group.start, piece.start - first), min(group.stop, piece.stop - first))
                 table = self._table(evaluator, number, group, window)
                 pending += [table] if table.num_rows else []
-            if sum(table.num_rows for table in pending) >= _TOGETHER:
+            if sum(table.num_rows for table in pending) >= _REDUCED_ROWS:
                 self._reduce(spans)
 
     def _reduce(self, spans: Spans) -> None:
-        """Make panes of the columns that were taken."""
+        """Reduce the gathered columns to panes."""
         if not self._pending[spans]:
             return
-        columns, intervals = tables.concat(self._pending[spans]), [self._asked.interval]
+        columns, intervals = tables.concat(self._pending[spans]), [self._narrowed.interval]
         self._pending[spans].clear()
-        known = {tree: f"t.{at}" for at, tree in enumerate(self._trees)}
+        query_columns = {tree: f"t.{at}" for at, tree in enumerate(self._trees)}
         try:
             self._answer_by.check()
-            made = panes(
+            reduced = panes(
                 columns,
                 self._rollup,
                 self._search,
                 intervals=intervals,
                 spans=spans,
-                query_columns=known,
-                most_groups=self._most_groups,
+                query_columns=query_columns,
+                most_groups=self._group_limits.groups,
                 deadline=self._answer_by,
             )
-            self._buckets.add(made)
+            self._buckets.add(reduced)
         except OutOfTime:
             self._is_cut = True
             raise
 
     def _table(self, evaluator: Evaluator, number: int, group: ColumnGroup, window: Window) -> pa.Table:
-        """The columns that are reduced, of the rows that a query chooses in one row group."""
+        """The columns that are reduced, of the rows of one row group that match the query."""
         names = [*(f"f.{name}" for name in sorted(self._columns())), *self._parts()]
         others = self._many(evaluator.companion)
         start = window.start - group.start
@@ -221,13 +208,13 @@ class _Aggregate:
             table = table.filter(pc.fill_null(pc.less_equal(pc.list_value_length(table[name]), 1), True))
         return table.select([*names, *(f"t.{at}" for at, _ in enumerate(self._trees))])
 
-    def _many(self, companion: Rows) -> list[str]:
-        """The columns of dimensions that are not asked for, and may have several values."""
+    def _many(self, companion: CompanionReader) -> list[str]:
+        """The columns of the rollup's other dimensions that may have several values."""
         left = [name for name in self._whole.dimensions if name not in self._rollup.dimensions]
         return [f"f.{name}" for name in left if companion.fields[name].many]
 
     def _parts(self) -> list[str]:
-        """The columns of what measures read that is no field."""
+        """The columns that measures read and that are no fields."""
         return [
             parts.column(self._rollup.name, name, part)
             for name, measure in self._rollup.measures.items()

@@ -1,39 +1,45 @@
-"""What answers are computed from: the companions of a stream in files, in memory those of the rest, stored events.
+"""What searches read: the companions of a stream in files, those of the rest in memory, and stored events.
 
-Everything here is for threads. A thread borrows a connection of its own for one answer.
+Everything here is for threads. A thread borrows a connection for one answer, and computes it from a snapshot of the
+stream. Where events move or vanish meanwhile, the answer is computed again.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.config import Config
 from headrace.deadline import Deadline
-from headrace.engine.history.stored_events import Events, EventsMoved
+from headrace.engine.history.stored_events import Events, EventsMoved, MissingObjects
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.auto_tune import beside_companions
-from headrace.engine.search.blocks import Blocks, Room
-from headrace.engine.search.companion_cover import may_answer, span, widest
-from headrace.engine.search.companion_coverage import CompanionCoverage
-from headrace.engine.search.definitions import Defined, Definitions
-from headrace.errors import BadRequest, CorruptData
+from headrace.engine.runtime.connection_pool import ConnectionPool
+from headrace.engine.search.blocks import BlockCache, BlockLimits
+from headrace.engine.search.companion_coverage import (
+    CompanionCoverage,
+    SearchDefinition,
+    SearchDefinitions,
+    span,
+    widest,
+)
+from headrace.errors import BadRequest, CorruptData, NotFound, Unavailable
 from headrace.format.companion.layout import Companion, PartName
-from headrace.format.companion.rows import Rows
+from headrace.format.companion.reader import CompanionReader
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range, without
-from headrace.format.segment.decoded import DecodedCache
 from headrace.reduce import duck
 from headrace.reduce.groups import GroupLimits
 from headrace.storage import database
 from headrace.storage.companion_files import CompanionFiles
-from headrace.storage.objects import Objects
+from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.streams import LIVE, Streams
 
 if TYPE_CHECKING:
@@ -41,9 +47,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.search")
 
+Answer = TypeVar("Answer")
+
 _CACHE_BYTES = 2 * 1024 * 1024
-#: Connections that wait for the next answer.
-_MOST_IDLE = 8
+_MAX_IDLE_CONNECTIONS = 8
+#: How often an answer is computed before the request is refused because events keep moving.
+_MAX_ATTEMPTS = 5
 
 
 class CoveredRange(NamedTuple):
@@ -55,38 +64,44 @@ class CoveredRange(NamedTuple):
 
 
 class IndexedRange(NamedTuple):
-    """Events ``start`` to ``stop``, and a companion that describes them, and perhaps others."""
+    """Events ``start`` to ``stop``, and an open companion that describes them, and perhaps others."""
 
-    companion: Rows
+    companion: CompanionReader
     start: int
     stop: int
     #: The least and the greatest primary time in ms that it holds.
     times: tuple[int, int] | None
 
 
+class CompanionDamaged(EventsMoved):
+    """A companion that cannot be read; from now on its events are read from segments."""
+
+
 class SearchSnapshot:
     """A stream as of one head, for one answer."""
 
-    def __init__(self, archive: Archive, link: _Link, stream: Stream, head: Head, defined: Defined) -> None:
-        self._archive = archive
-        self._coverage = link.coverage
+    def __init__(
+        self, archive: Archive, coverage: CompanionCoverage, stream: Stream, head: Head, defined: SearchDefinition
+    ) -> None:
+        self.archive, self._coverage = archive, coverage
         self.stream, self.head, self.defined = stream, head, defined
-        # What it finds goes to where it was found: events may be erased meanwhile.
+        # Blocks that it makes go to where it looked for them: events may be erased meanwhile.
         self._blocks = archive.blocks
-        self.events = Events(link.connection, archive.segments, archive.recent, stream, head)
-        row = Streams(link.connection).by_id(stream.id)
+        self.events = Events(coverage.connection, archive.segments, archive.recent, stream, head)
+        row = Streams(coverage.connection).by_id(stream.id)
         if row is None or row.state != LIVE:
             raise EventsMoved(f"{stream.name} is gone")
-        #: Answers speak of retained events in versions from which lenses lead on.
+        #: The first event that is retained and that lenses carry to the newest version.
         self.start = min(max(row.first_seq, head.first_seq, defined.registry.readable_from), head.next_seq)
         self.stop = head.next_seq
 
-    def stretches(self, fields: Collection[str], rollups: Collection[str] = ()) -> list[CoveredRange]:
+    def covered_ranges(self, fields: Collection[str], rollups: Collection[str] = ()) -> list[CoveredRange]:
         """All events in order, by the companions that hold these fields and rollups as they are defined now."""
-        listed = [
-            companion for companion in self._coverage.listed(self.stream) if not self._archive.is_damaged(companion)
+        usable = [
+            companion
+            for companion in self._coverage.listed(self.stream)
+            if not self.archive.is_damaged(companion) and self.defined.may_answer(companion, fields, rollups)
         ]
-        usable = [companion for companion in listed if may_answer(companion, self.defined, fields, rollups)]
         whole = Range(self.start, self.stop)
         chosen = [companion for companion in widest(usable) if span(companion).overlaps(whole)]
         covered = [
@@ -94,10 +109,10 @@ class SearchSnapshot:
             for companion in chosen
         ]
         gaps = [CoveredRange(*gap, None) for gap in without([whole], map(span, chosen))]
-        return sorted([*covered, *gaps], key=lambda each: each.start)
+        return sorted([*covered, *gaps], key=attrgetter("start"))
 
     @contextmanager
-    def described(
+    def open_range(
         self,
         covered: CoveredRange,
         parts: Collection[PartName],
@@ -105,54 +120,46 @@ class SearchSnapshot:
         newest_first: bool = True,
         deadline: Deadline | None = None,
     ) -> Iterator[Iterator[IndexedRange]]:
-        """The companions of a stretch, one after the other."""
-        if covered.companion is not None:
-            stream = self.stream
-            with self._archive.files.open(stream.name, stream.incarnation, covered.companion, parts) as opened:
-                yield iter([IndexedRange(opened, covered.start, covered.stop, self.times(covered.companion))])
+        """The companions of a range, one after the other; what has none in files gets one in memory."""
+        if covered.companion is None:
+            pieces = self._blocks.pieces(
+                self.stream.incarnation,
+                self.defined,
+                self.events,
+                covered.start,
+                covered.stop,
+                newest_first=newest_first,
+                deadline=deadline,
+            )
+            yield (IndexedRange(*piece, piece.companion.info.times) for piece in pieces)
             return
-        pieces = self._blocks.pieces(
-            self.stream.incarnation,
-            self.defined,
-            self.events,
-            covered.start,
-            covered.stop,
-            newest_first=newest_first,
-            deadline=deadline,
-        )
-        yield (IndexedRange(*piece, piece.companion.info.times) for piece in pieces)
+        stream = self.stream
+        with self.archive.files.open(stream.name, stream.incarnation, covered.companion, parts) as companion:
+            yield iter([IndexedRange(companion, covered.start, covered.stop, self.times(covered.companion))])
 
     def extract(self, start: int, stop: int) -> None:
         """Extract the columns of a range of events, where no companion holds everything that is defined."""
         for first, end in self.uncovered():
-            wanted = max(first, start), min(end, stop)
-            self._blocks.extract(self.stream.incarnation, self.defined, self.events, *wanted)
+            self._blocks.extract(self.stream.incarnation, self.defined, self.events, max(first, start), min(end, stop))
 
     def release(self) -> None:
-        """Let go of columns of events that companions describe by now, or that are not retained."""
+        """Drop blocks of events that companions in files describe by now, or that are not retained."""
         self._blocks.keep_only(self.stream.incarnation, self.uncovered())
 
     def uncovered(self) -> list[Range]:
-        """The events that no companion describes in everything that is defined."""
+        """The events that no companion in files describes in everything that is defined."""
         search = self.defined.definition.search
-        stretches = self.stretches(search.fields, search.rollups)
-        return [Range(start, stop) for start, stop, companion in stretches if companion is None]
+        ranges = self.covered_ranges(search.fields, search.rollups)
+        return [Range(start, stop) for start, stop, companion in ranges if companion is None]
 
     def times(self, companion: Companion) -> tuple[int, int] | None:
         """The primary times that a companion holds; None where it holds none as they are defined now."""
         primary = self.defined.definition.search.primary_timestamp
-        return companion.times if may_answer(companion, self.defined, [primary]) else None
-
-
-class _Link(NamedTuple):
-    """A connection, and what is known through it."""
-
-    connection: Any
-    coverage: CompanionCoverage
+        return companion.times if self.defined.may_answer(companion, [primary]) else None
 
 
 class Archive:
-    """Shared by all answers of a node."""
+    """What all answers of a node share."""
 
     def __init__(
         self, config: Config, objects: Objects, segments: Callable[[], Segments], vfs: str | None = None
@@ -162,12 +169,12 @@ class Archive:
         self.segments = segments
         duck.limit_memory(config.limits.duckdb_bytes)
         beside_bytes = beside_companions(config)
-        #: Stored events that were given out last.
+        #: Stored events that were read last.
         self.recent = DecodedCache(beside_bytes)
-        self._room = Room(
+        self._block_limits = BlockLimits(
             config.limits.tail_columns_bytes, config.storage.tail_cache_bytes, data_dir / "cache" / "tail"
         )
-        self.blocks = Blocks(self._room)
+        self.blocks = BlockCache(self._block_limits)
         self.files = CompanionFiles(
             objects,
             data_dir / "cache" / "companions",
@@ -176,78 +183,90 @@ class Archive:
             footer_bytes=beside_bytes,
         )
         self.group_limits = GroupLimits(config.limits.aggregate_groups, config.limits.aggregate_bytes)
-        self._definitions = Definitions()
-        self._lock = threading.Lock()
-        self._idle: list[_Link] = []
-        self._closed = False
+        self._definitions = SearchDefinitions()
+        self._connections = ConnectionPool(self._connect, max_idle=_MAX_IDLE_CONNECTIONS)
         self._damaged: set[str] = set()
         # Arrow looks for pandas when it first sees an array of numpy, and loads it for a second.
         pa.array(np.empty(0))
 
     def close(self) -> None:
-        """Let go of the connections; those in use go when they are given back."""
-        with self._lock:
-            self._closed = True
-            for link in self._idle:
-                link.connection.close()
-            self._idle.clear()
+        """Close the connections; those in use are closed when they are given back."""
+        self._connections.close()
 
     def shrink(self) -> None:
         """Keep half of what is decoded, no connection that nobody uses, and no mapped page."""
         self.files.shrink()
         self.recent.shrink(self.recent.bytes // 2)
         self.blocks.drop_pages()
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for link in idle:
-            link.connection.close()
+        self._connections.close_idle()
 
-    def forget(self) -> None:
-        """Answer from nothing that was kept of events: some were erased."""
-        blocks = Blocks(self._room)
+    def clear_events(self) -> None:
+        """Drop the events and columns that are kept in memory: some were erased."""
+        blocks = BlockCache(self._block_limits)
         blocks.extracted = self.blocks.extracted
         self.recent, self.blocks = DecodedCache(self.recent.limit_bytes), blocks
 
-    def defined(self, stream: Stream, head: Head) -> Defined:
-        """What is declared for search; refused where nothing is."""
+    def defined(self, stream: Stream, head: Head) -> SearchDefinition:
+        """The search definition of a stream; raises BadRequest where it has none."""
         if not stream.is_json:
             raise BadRequest(f"search needs a JSON stream; this one holds {stream.content_type}", field="stream")
         registry = head.registry
-        found = (
-            None if registry is None else self._definitions.of(stream.id, registry.revision, lambda: registry.registry)
+        defined = (
+            None if registry is None else self._definitions.get(stream.id, registry.revision, lambda: registry.registry)
         )
-        if found is None:
+        if defined is None:
             raise BadRequest("search is not configured for this stream; see _schema", field="search")
-        return found
+        return defined
 
     def is_damaged(self, companion: Companion) -> bool:
         """Whether the files of a companion were found damaged or missing."""
         return companion.name in self._damaged
 
-    def distrust(self, companion: Companion, reason: CorruptData) -> None:
-        """Use the files of a companion no more: what they describe is still in the segments."""
-        log.error("a companion is left out from now on: %s", reason.message)
-        self._damaged.add(companion.name)
+    @contextmanager
+    def guard(self, companion: Companion | None) -> Iterator[None]:
+        """Raise CompanionDamaged where the block cannot read a companion, which is left out from now on."""
+        try:
+            yield
+        except CorruptData as reason:
+            if companion is None:
+                raise
+            log.error("a companion is left out from now on: %s", reason.message)
+            self._damaged.add(companion.name)
+            raise CompanionDamaged("a companion cannot be read") from reason
 
     @contextmanager
-    def snapshot(self, stream: Stream, head: Head, defined: Defined) -> Iterator[SearchSnapshot]:
-        """A look at a stream, as it is at one head."""
-        link = self._borrowed()
-        try:
-            yield SearchSnapshot(self, link, stream, head, defined)
-        finally:
-            self._give_back(link)
+    def snapshot(self, stream: Stream, head: Head, defined: SearchDefinition) -> Iterator[SearchSnapshot]:
+        """A stream as it is at one head."""
+        with self._connections.borrow() as coverage:
+            yield SearchSnapshot(self, coverage, stream, head, defined)
 
-    def _borrowed(self) -> _Link:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
+    def answer(
+        self, stream: Stream, head: Head, defined: SearchDefinition, compute: Callable[[SearchSnapshot], Answer]
+    ) -> Answer:
+        """What is computed from a snapshot; computed again from a new one where events have moved meanwhile."""
+
+        def attempt() -> Answer:
+            with self.snapshot(stream, head, defined) as snapshot:
+                return compute(snapshot)
+
+        return self.retry_moved(stream, attempt)
+
+    def retry_moved(self, stream: Stream, attempt: Callable[[], Answer]) -> Answer:
+        """Attempt an answer again while events move or vanish, or companions turn out damaged."""
+        missing, attempts = MissingObjects(), 0
+        while attempts < _MAX_ATTEMPTS:
+            try:
+                return attempt()
+            except CompanionDamaged:
+                continue  # each companion is left out after that, so that this ends
+            except (EventsMoved, ObjectMissing) as reason:
+                if stream.head.state != LIVE:
+                    raise NotFound("the stream was deleted", stream=stream.name) from reason
+                if isinstance(reason, ObjectMissing):
+                    missing.note(reason)
+                attempts += 1
+        raise Unavailable("the events of the stream keep moving; try again", retry_after=1, reason="moving")
+
+    def _connect(self) -> CompanionCoverage:
         connection = database.connect(self._path, cache_bytes=_CACHE_BYTES, readonly=True, vfs=self._vfs)
-        return _Link(connection, CompanionCoverage(connection, self._definitions))
-
-    def _give_back(self, link: _Link) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle) < _MOST_IDLE:
-                self._idle.append(link)
-                return
-        link.connection.close()
+        return CompanionCoverage(connection, self._definitions)

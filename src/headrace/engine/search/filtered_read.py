@@ -1,8 +1,8 @@
 """A filtered read: the events from a position on that match, up to a budget, in the order of the stream.
 
 Companions say which events match; only those are read. Where there is no companion, events are extracted first, and
-count as scanned. A read ends when it has scanned enough or its time is over, and says so. It gets on by a window at
-least, however little time there is.
+count as scanned. A read ends when it has scanned enough or its time is over, and says so. It reads a window at least,
+however little time there is.
 """
 
 from __future__ import annotations
@@ -15,17 +15,14 @@ from headrace.engine.log.read import not_representable
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamSchema
 from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot
-from headrace.engine.search.attempts import tried, trusting
-from headrace.engine.search.definitions import Defined
-from headrace.engine.search.documents import Documents
+from headrace.engine.search.companion_coverage import SearchDefinition
+from headrace.engine.search.scan import Documents
 from headrace.errors import NotRepresentable
-from headrace.extract.match import columns
-from headrace.extract.match.columns import Window
 from headrace.extract.match.evaluate import Evaluator, query_fields
-from headrace.extract.match.selection import Selection, within
+from headrace.extract.match.selection import Selection, Window, growing_windows, within
 from headrace.extract.match.tally import Tally
 from headrace.format.companion.layout import KEYS, PartName
-from headrace.format.companion.rows import Rows
+from headrace.format.companion.reader import CompanionReader
 from headrace.query import predicate
 from headrace.query.filter import Filter, Filtered, Limits
 from headrace.types import Piece
@@ -37,7 +34,7 @@ def filtered(
     archive: Archive,
     stream: Stream,
     head: Head,
-    defined: Defined,
+    defined: SearchDefinition,
     position: int,
     condition: Filter,
     key: str | None,
@@ -45,18 +42,17 @@ def filtered(
     limits: Limits,
     deadline: Deadline,
 ) -> Filtered:
-    """The matching events from a position on; at least one where there is one within what may be scanned."""
-    return tried(
-        archive,
+    """The matching events from a position on; at least one where the limit of scanned bytes allows it."""
+    return archive.answer(
         stream,
         head,
         defined,
-        lambda snapshot: _Read(archive, snapshot, condition, key, view, limits, deadline).run(position),
+        lambda snapshot: _Read(snapshot, condition, key, view, limits, deadline).run(position),
     )
 
 
 class CandidateRows(NamedTuple):
-    """The events of a window that match, in order, and odd ones among them, of which their documents have to tell."""
+    """The events of a window that match, in order; those in ``odd`` have to be matched by their documents."""
 
     seqs: list[int]
     odd: set[int]
@@ -64,11 +60,10 @@ class CandidateRows(NamedTuple):
 
 
 class _Read:
-    """One filtered read on one look."""
+    """One filtered read of one snapshot."""
 
     def __init__(
         self,
-        archive: Archive,
         snapshot: SearchSnapshot,
         condition: Filter,
         key: str | None,
@@ -76,7 +71,7 @@ class _Read:
         limits: Limits,
         deadline: Deadline,
     ) -> None:
-        self._archive, self._snapshot, self._view, self._limits = archive, snapshot, view, limits
+        self._snapshot, self._view, self._limits = snapshot, view, limits
         self._deadline = deadline
         self._tree, self._key = condition.tree, key
         self._search = snapshot.defined.definition.search
@@ -87,13 +82,13 @@ class _Read:
         self._size = self._scanned = 0
 
     def run(self, position: int) -> Filtered:
-        """Go on until something is full, the time is over, or the stream ends."""
+        """Read until a limit is reached, the time is over, or the stream ends."""
         self._deadline.require()
         position = max(position, self._snapshot.start)
         try:
             for seqs, odd, stop in self._windows(position):
                 for seq in seqs:
-                    is_match = seq not in odd or self._holds(seq)
+                    is_match = seq not in odd or self._is_match(seq)
                     if is_match and (self._size >= self._limits.budget or not self._take(seq)):
                         return Filtered(self._parts, seq, self._scanned)
                     position = seq + 1
@@ -105,9 +100,9 @@ class _Read:
         return Filtered(self._parts, position, self._scanned, limit_reached=position < self._snapshot.stop)
 
     def _windows(self, position: int) -> Iterator[CandidateRows]:
-        """What matches from a position on, window by window, up to the end or as far as may be scanned."""
+        """The candidates from a position on, window by window, up to the end or the limit of scanned bytes."""
         events = self._snapshot.events
-        for start, stop, companion in self._snapshot.stretches(query_fields(self._tree, self._search)):
+        for start, stop, companion in self._snapshot.covered_ranges(query_fields(self._tree, self._search)):
             if stop <= position:
                 continue
             wanted = CoveredRange(max(start, position), stop, companion)
@@ -117,8 +112,8 @@ class _Read:
                     return
                 wanted = wanted._replace(stop=events.reach(wanted.start, stop, left))
             with (
-                trusting(self._archive, wanted),
-                self._snapshot.described(wanted, _PARTS, newest_first=False) as pieces,
+                self._snapshot.archive.guard(companion),
+                self._snapshot.open_range(wanted, _PARTS, newest_first=False) as pieces,
             ):
                 for piece in pieces:
                     if companion is None:
@@ -132,7 +127,7 @@ class _Read:
         first = companion.first_seq
         evaluator = Evaluator(companion, self._search, self._tally)
         groups = evaluator.columns.groups("odd")
-        for window in columns.growing_windows(groups, piece.start - first, piece.stop - first, backward=False):
+        for window in growing_windows(groups, piece.start - first, piece.stop - first, backward=False):
             start = first + window.start
             odd = set(within(evaluator.odd, window.start, window.stop).tolist())
             rows = evaluator.select(self._tree, window).rows().tolist()
@@ -140,19 +135,19 @@ class _Read:
             seqs = [start + row for row in (sorted({*rows, *odd}) if odd else rows) if keyed is None or keyed[row]]
             yield CandidateRows(seqs, {start + row for row in odd}, first + window.stop)
 
-    def _keyed(self, companion: Rows, window: Window) -> list[bool] | None:
+    def _keyed(self, companion: CompanionReader, window: Window) -> list[bool] | None:
         if self._key is None:
             return None
         rows = within(companion.rows(KEYS, self._key), window.start, window.stop)
         marks: list[bool] = Selection(window.count, rows=rows).mask().tolist()
         return marks
 
-    def _holds(self, seq: int) -> bool:
-        event = self._documents.promoted(seq)
+    def _is_match(self, seq: int) -> bool:
+        event = self._documents.get(seq)
         return event is not None and self._matches(event.document())
 
     def _take(self, seq: int) -> bool:
-        """Add an event; False where it has no form in the version asked for, and others come before it."""
+        """Add an event; False where it cannot be read in the requested version, and others come before it."""
         event = self._snapshot.events.get([seq])[seq]
         try:
             payload = self._view.turn(event.payload, event.version)

@@ -1,6 +1,6 @@
 """The job that indexes events into companions, and merges companions.
 
-A fixed number of neighbours of one level are merged into one of the next (see ``engine.derive.levels``).
+A fixed number of neighbours of one level are merged into one of the next (see ``engine.derive.unit_cutter``).
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ from typing import NamedTuple
 
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner, NothingDerivable, StreamPlan
-from headrace.engine.derive.levels import counted_levels
-from headrace.engine.derive.readable import OwnedRange, owned_ranges
-from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
+from headrace.engine.derive.unit_cutter import OwnedRange, PlannedUnit, UnitCutter, counted_levels, owned_ranges
 from headrace.engine.log.batch import Batch
-from headrace.engine.search.companion_cover import is_current, replaced, span, widest
-from headrace.engine.search.definitions import Defined, Definitions
+from headrace.engine.search.companion_coverage import SearchDefinition, SearchDefinitions, replaced, span, widest
 from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.object_names import COMPANIONS, companion_key, parse_companion_key
@@ -29,9 +26,9 @@ from headrace.storage.registries import Registries
 from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.work import DueRow, UnitRow, Work
 
-#: What is merged into one companion at most: entries, and bytes of its objects.
-MOST_ROWS = 1 << 26
-MOST_BYTES = 1 << 32
+#: The largest companion that is merged: its entries, and the bytes of its objects.
+MAX_ROWS = 1 << 26
+MAX_BYTES = 1 << 32
 
 _CHANGED = "what is derived from the stream has changed"
 
@@ -43,20 +40,20 @@ class IndexJob(Job[Companion]):
     output = "companion"
     scans_streams = True
 
-    def __init__(self, config: PipelineConfig, definitions: Definitions) -> None:
+    def __init__(self, config: PipelineConfig, definitions: SearchDefinitions) -> None:
         self._config = config
         self._definitions = definitions
 
     def planner(self, connection: Connection) -> _IndexPlanner:
-        """What finds entries to index and companions to merge."""
+        """The planner of entries to index and companions to merge."""
         return _IndexPlanner(connection, self._config, self._definitions)
 
     def committer(self, batch: Batch) -> _CompanionCommitter:
-        """What lists companions."""
+        """The committer of companions."""
         return _CompanionCommitter(batch, self._definitions)
 
     def refusal(self, unit: Unit, output: Companion) -> str | None:
-        """Why a companion is not of the entries of a unit."""
+        """Why a companion does not belong to a unit; None where it does."""
         wanted, made = (unit.first_seq, unit.count, unit.level), (output.first_seq, output.count, output.level)
         key = companion_key(unit.stream, unit.incarnation, output.name, "columns")
         is_named_so = output.name.startswith(unit.name_begins) and parse_companion_key(key) is not None
@@ -70,7 +67,7 @@ class IndexJob(Job[Companion]):
         return {keys[name]: part.bytes for name, part in output.parts.items()}
 
     def retire(self, batch: Batch, stream: int, names: Sequence[str]) -> None:
-        """Companions that others have taken the place of."""
+        """Retire companions that others have replaced."""
         Companions(batch.connection).retire(stream, names)
 
 
@@ -78,7 +75,7 @@ class _StreamIndex(NamedTuple):
     """The companions of a living stream with a search configuration; entries before ``start`` are of no interest."""
 
     row: StreamRow
-    defined: Defined
+    defined: SearchDefinition
     owned: list[OwnedRange]
     start: int
     listed: list[Companion]
@@ -90,7 +87,7 @@ class _StreamIndex(NamedTuple):
 
 
 class _IndexPlanner(JobPlanner):
-    def __init__(self, connection: Connection, config: PipelineConfig, definitions: Definitions) -> None:
+    def __init__(self, connection: Connection, config: PipelineConfig, definitions: SearchDefinitions) -> None:
         self._streams, self._registries = Streams(connection), Registries(connection)
         self._companions, self._published, self._work = (
             Companions(connection),
@@ -131,7 +128,7 @@ class _IndexPlanner(JobPlanner):
         return total - size(index.uncovered) - size(index.stale), total
 
     def _index(self, stream: int) -> _StreamIndex | None:
-        """What a stream has and what it lacks; None where nothing is to be derived."""
+        """The companions of a stream and what they lack; None where nothing is to be derived."""
         row = self._streams.by_id(stream)
         if row is None or row.state != LIVE:
             return None
@@ -142,21 +139,21 @@ class _IndexPlanner(JobPlanner):
         owned = owned_ranges(self._streams, row, start)
         whole = [Range(start, owned[-1].end)] if owned else []
         listed = self._companions.listed(stream)
-        current = [companion for companion in listed if is_current(companion, defined)]
+        current = [companion for companion in listed if defined.is_current(companion)]
         uncovered = without(whole, map(span, listed))
         stale = without(without(whole, map(span, widest(current))), uncovered)
         return _StreamIndex(row, defined, owned, start, listed, current, uncovered, stale)
 
 
 def _fill(index: _StreamIndex, cutter: UnitCutter, busy: list[Range]) -> Iterator[PlannedUnit]:
-    """Ranges without any companion, then those whose companions are out of date."""
+    """Units for ranges without any companion, then for those whose companions are out of date."""
     taken = [*busy, *cutter.resting("index")]
     wanted = (*without(index.uncovered, taken), *without(index.stale, taken))
     return cutter.units("index", wanted, level=0, registry=index.defined.registry.dump())
 
 
 def _compact(index: _StreamIndex, cutter: UnitCutter, busy: list[Range], fan_out: int) -> Iterator[PlannedUnit]:
-    """Companions that follow each other and can be merged."""
+    """Units that merge companions that follow each other."""
     taken, registry = [*busy, *cutter.resting("compact")], None
     for inputs, level in windows(widest(index.current), taken, fan_out):
         through = max(companion.through_version for companion in inputs)
@@ -175,7 +172,7 @@ def _compact(index: _StreamIndex, cutter: UnitCutter, busy: list[Range], fan_out
 
 
 def windows(companions: list[Companion], taken: list[Range], fan_out: int) -> Iterator[tuple[list[Companion], int]]:
-    """Neighbours to merge, and the level of what comes of them; they are given in order, and do not overlap."""
+    """Neighbours to merge, and the level of the merged companion; they come in order, and do not overlap."""
     fan_out = max(fan_out, 2)
     for neighbours in _free_neighbours(companions, taken):
         levels = counted_levels(neighbours)
@@ -190,7 +187,7 @@ def windows(companions: list[Companion], taken: list[Range], fan_out: int) -> It
 
 
 def _free_neighbours(companions: list[Companion], taken: list[Range]) -> Iterator[list[Companion]]:
-    """Companions that follow each other without gaps, and that nobody works on."""
+    """Runs of companions without gaps that no unit works on."""
     neighbours: list[Companion] = []
     for companion in companions:
         is_free = not any(span(companion).overlaps(other) for other in taken)
@@ -204,20 +201,20 @@ def _free_neighbours(companions: list[Companion], taken: list[Range]) -> Iterato
 
 def _fits(window: list[Companion]) -> bool:
     size = sum(part.bytes for companion in window for part in companion.parts.values())
-    return sum(companion.count for companion in window) <= MOST_ROWS and size <= MOST_BYTES
+    return sum(companion.count for companion in window) <= MAX_ROWS and size <= MAX_BYTES
 
 
 class _Target:
     """A living stream that companions are listed for."""
 
-    def __init__(self, row: StreamRow, defined: Defined, listed: list[Companion]) -> None:
+    def __init__(self, row: StreamRow, defined: SearchDefinition, listed: list[Companion]) -> None:
         self.row, self.defined, self.listed = row, defined, listed
         self.names = {companion.name for companion in listed}
         self.start = max(row.first_seq, defined.registry.readable_from)
 
     def refuses(self, unit: Unit, companion: Companion) -> str | None:
-        """Why a companion is of no use."""
-        if not is_current(companion, self.defined):
+        """Why a companion is refused; None where it is accepted."""
+        if not self.defined.is_current(companion):
             return _CHANGED
         if companion.end_seq <= self.start:
             return "its entries are not retained any more"
@@ -227,9 +224,9 @@ class _Target:
 
 
 class _CompanionCommitter(JobCommitter[Companion]):
-    """Lists companions, and retires those that they take the place of."""
+    """Lists companions, and retires those that they replace."""
 
-    def __init__(self, batch: Batch, definitions: Definitions) -> None:
+    def __init__(self, batch: Batch, definitions: SearchDefinitions) -> None:
         super().__init__(batch)
         self._definitions = definitions
         self._companions = Companions(batch.connection)
@@ -258,14 +255,14 @@ class _CompanionCommitter(JobCommitter[Companion]):
         return not {companion.name for companion in unit.inputs} <= listed
 
     def finish(self) -> None:
-        """Let those count no more that others have taken the place of."""
+        """Retire companions that others have replaced."""
         for target in self._targets.values():
             if isinstance(target, _Target):
                 listed = sorted(target.listed, key=lambda companion: companion.first_seq)
                 self._companions.retire(target.row.id, replaced(listed, target.defined, target.start))
 
     def _load_target(self, stream: int) -> _Target | str:
-        """A stream that takes companions, or why it does not."""
+        """A stream that takes companions, or why it takes none."""
         row = self._batch.streams.by_id(stream)
         if row is None or row.state != LIVE:
             return "the stream was deleted"

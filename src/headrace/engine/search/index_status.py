@@ -1,26 +1,25 @@
 """How far the indexes of a stream are: which of its segments companions cover, and how many bytes each index takes.
 
-Everything is answered from rows of the database alone.
+Only rows of the database are read.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from headrace.engine.derive.readable import OwnedRange, owned_ranges
+from headrace.engine.derive.unit_cutter import OwnedRange, owned_ranges
 from headrace.engine.log.stream import Stream
-from headrace.engine.search.companion_cover import is_current, may_answer, span
-from headrace.engine.search.companion_coverage import CompanionCoverage
-from headrace.engine.search.definitions import Defined
+from headrace.engine.search.companion_coverage import CompanionCoverage, SearchDefinition, span
 from headrace.errors import NotFound
 from headrace.format.companion.layout import KEYS, Companion, PartName
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range, merge_ranges
 from headrace.query.search import Kind, Search
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp
-from headrace.storage.published import SegmentCounts, SegmentSpan
+from headrace.storage.published import Published, SegmentSpan
 from headrace.storage.streams import StreamRow, Streams
 
 
@@ -33,33 +32,33 @@ class CoveredSegments(NamedTuple):
 
 
 class PublishedSegments:
-    """What a stream reads from segments, those of its ancestors included; a segment counts from its first such entry.
+    """The segments that a stream reads, those of its ancestors included.
 
     A fork may read a part of a segment, and retention may cut into one: such a segment is covered if that part is.
     """
 
-    def __init__(self, counts: SegmentCounts, parts: Sequence[OwnedRange]) -> None:
+    def __init__(self, counts: Published, parts: Sequence[OwnedRange]) -> None:
         self._counts = counts
-        self._stretches = [(part, counts.touched(*part)) for part in parts]
-        self.segments = sum(touched.segments for _, touched in self._stretches)
+        self._parts = [(part, counts.touched(*part)) for part in parts]
+        self.segments = sum(touched.segments for _, touched in self._parts)
 
     def covered(self, ranges: Iterable[Range]) -> CoveredSegments:
-        """How much of it some ranges cover."""
+        """The segments that some ranges cover."""
         joined_ranges = merge_ranges(ranges)
-        if not joined_ranges or not self._stretches:
+        if not joined_ranges or not self._parts:
             return CoveredSegments()
-        start = self._stretches[0][0].first
+        start = self._parts[0][0].first
         first = next(
             (covered_range for covered_range in joined_ranges if covered_range.first <= start < covered_range.end), None
         )
-        contiguous = CoveredSegments() if first is None else self._within(first)
+        contiguous = CoveredSegments() if first is None else self._covered_by(first)
         return contiguous._replace(
-            segments=sum(self._within(covered_range).segments for covered_range in joined_ranges)
+            segments=sum(self._covered_by(covered_range).segments for covered_range in joined_ranges)
         )
 
-    def _within(self, wanted: Range) -> CoveredSegments:
+    def _covered_by(self, wanted: Range) -> CoveredSegments:
         segments, last_us = 0, None
-        for part, touched in self._stretches:
+        for part, touched in self._parts:
             if wanted.overlaps(Range(part.first, part.end)):
                 counted = self._counts.within(part.owner, *_edges(wanted, part, touched))
                 segments += counted.segments
@@ -75,11 +74,11 @@ def _edges(wanted: Range, part: OwnedRange, touched: SegmentSpan) -> tuple[int, 
     )
 
 
-Family = Literal["exact", "col", "fts", "agg"]
-FAMILIES: tuple[Family, ...] = ("exact", "col", "fts", "agg")
+IndexFamily = Literal["exact", "col", "fts", "agg"]
+FAMILIES: tuple[IndexFamily, ...] = ("exact", "col", "fts", "agg")
 
 
-class Shares:
+class IndexBytes:
     """The bytes of companions, by family and by the field whose postings they are; the lexicon is no family."""
 
     def __init__(self, search: Search | None) -> None:
@@ -93,27 +92,27 @@ class Shares:
         """The bytes of routing keys."""
         return self.postings[KEYS]
 
-    def add(self, alike: Sequence[Companion]) -> None:
-        """Count more companions, all of which hold the same."""
+    def add(self, companions: Sequence[Companion]) -> None:
+        """Count more companions, all of which hold the same fields."""
         sizes = Counter[str]()
-        for companion in alike:
+        for companion in companions:
             sizes.update({name: part.bytes for name, part in companion.parts.items()})
         self.total += sizes.total()
         self.families["col"] += sizes["columns"]
         self.families["agg"] += sizes["panes"]
-        texts = alike[0].words
-        for name, size in split(sizes["postings"], self._postings(alike)).items():
+        texts = companions[0].words
+        for name, size in split(sizes["postings"], self._postings(companions)).items():
             self.postings[name] += size
             if name != KEYS:
                 self.families["fts" if name in texts or self._is_prefix(name) else "exact"] += size
 
-    def _postings(self, alike: Sequence[Companion]) -> dict[str, int]:
+    def _postings(self, companions: Sequence[Companion]) -> dict[str, int]:
         """About how many numbers the postings of every field have."""
-        first, events = alike[0], sum(companion.count for companion in alike)
+        first, events = companions[0], sum(companion.count for companion in companions)
         weights = {KEYS: events} if first.keys else {}
         for name in first.fields:
             if name in first.words:
-                weights[name] = 2 * sum(companion.words[name][1] for companion in alike)
+                weights[name] = 2 * sum(companion.words[name][1] for companion in companions)
             elif self._has_postings(name):
                 weights[name] = events
         return weights
@@ -129,18 +128,18 @@ class Shares:
 
 
 def split(total: int, weights: Mapping[str, int]) -> dict[str, int]:
-    """Parts of a whole by weight, which together are the whole; nobody has any where all weigh nothing."""
-    whole = sum(weights.values())
+    """Split a total by weights, so that the parts add up to it; all are 0 where all weights are."""
+    total_weight = sum(weights.values())
     parts, so_far, before = dict[str, int](), 0, 0
     for name, weight in weights.items():
         so_far += weight
-        upto = total * so_far // whole if whole else 0
+        upto = total * so_far // total_weight if total_weight else 0
         parts[name], before = upto - before, upto
     return parts
 
 
-_KEPT = 1_000
-_PART: dict[Family, PartName] = {"exact": "postings", "col": "columns", "fts": "postings", "agg": "panes"}
+_MAX_CACHED = 1_000
+_PART: dict[IndexFamily, PartName] = {"exact": "postings", "col": "columns", "fts": "postings", "agg": "panes"}
 
 
 class Index(NamedTuple):
@@ -163,7 +162,7 @@ class Index(NamedTuple):
     retired: int
 
 
-class Status(NamedTuple):
+class IndexStatus(NamedTuple):
     """All indexes of a stream; a generation of 0 says that none is wanted.
 
     ``segments`` are those that hold entries which the stream retains, in ancestors of a fork too.
@@ -177,47 +176,46 @@ class Status(NamedTuple):
     families: tuple[Index, ...]
     objects: int
     is_complete: bool
-    shares: Shares
+    sizes: IndexBytes
 
 
-class Indexes:
-    """Looks streams up through one connection, and remembers what it found until it changes."""
+class IndexStatusReader:
+    """Reads the status of indexes through one connection; a status is cached until it changes."""
 
     def __init__(self, connection: Connection, streams: Streams, coverage: CompanionCoverage) -> None:
         self._streams = streams
         self._coverage = coverage
-        self._counts, self._companions = SegmentCounts(connection), Companions(connection)
-        self._known: OrderedDict[int, tuple[Hashable, Status]] = OrderedDict()
+        self._counts, self._companions = Published(connection), Companions(connection)
+        self._cache = DecodedCache(_MAX_CACHED)
 
     def newest(self) -> int:
-        """What changes whenever a companion comes, of any stream."""
+        """A number that changes whenever a companion of any stream is added."""
         return self._counts.newest_companion()
 
     def stamp(self, stream: Stream) -> Stamp:
-        """What changes whenever the companions of a stream do."""
+        """A value that changes whenever the companions of a stream do."""
         return self._companions.stamp(stream.id)
 
-    def status(self, stream: Stream) -> Status:
-        """How the indexes of a stream stand."""
+    def status(self, stream: Stream) -> IndexStatus:
+        """The status of the indexes of a stream."""
         row = self._streams.by_id(stream.id)
         if row is None:
             raise NotFound("the stream was deleted", stream=stream.name)
         registry = stream.head.registry
         revision = 0 if registry is None else registry.revision
-        mark = self.stamp(stream), revision, row.generation, tuple(owned_ranges(self._streams, row, row.first_seq))
-        cached = self._known.pop(stream.id, None)
-        if cached is None or cached[0] != mark:
-            cached = mark, self._survey(stream, row)
-        self._known[stream.id] = cached
-        if len(self._known) > _KEPT:
-            self._known.popitem(last=False)
+        ranges = tuple(owned_ranges(self._streams, row, row.first_seq))
+        state = self.stamp(stream), revision, row.generation, ranges
+        cached: tuple[Hashable, IndexStatus] | None = self._cache.get(stream.id)
+        if cached is None or cached[0] != state:
+            cached = state, self._compute(stream, row)
+            self._cache.keep(stream.id, cached, 1)
         return cached[1]
 
     def companions(self, stream: Stream) -> list[Companion]:
         """All companions of a stream that count; do not change the list."""
         return self._coverage.listed(stream)
 
-    def _survey(self, stream: Stream, row: StreamRow) -> Status:
+    def _compute(self, stream: Stream, row: StreamRow) -> IndexStatus:
         defined = self._coverage.defined(stream)
         start = row.first_seq if defined is None else max(row.first_seq, defined.registry.readable_from)
         retained, wanted = (
@@ -225,15 +223,15 @@ class Indexes:
             for first_seq in (row.first_seq, start)
         )
         listed, retired = self._coverage.listed(stream), self._companions.retired(stream.id)
-        shares = Shares(None if defined is None else defined.definition.search)
-        for companions in _sorted_out(listed):
-            shares.add(companions)
+        sizes = IndexBytes(None if defined is None else defined.definition.search)
+        for companions in _group_alike(listed):
+            sizes.add(companions)
         survey = _Survey(
-            wanted, defined, [companion for companion in listed if companion.end_seq > start], retired, shares
+            wanted, defined, [companion for companion in listed if companion.end_seq > start], retired, sizes
         )
         families = survey.families()
         revision = 0 if stream.head.registry is None else stream.head.registry.revision
-        return Status(
+        return IndexStatus(
             generation=revision if families else 0,
             segments=retained.segments,
             everything=retained.covered([Range(row.first_seq, row.next_seq)]),
@@ -242,42 +240,42 @@ class Indexes:
             families=families,
             objects=sum(len(companion.parts) for companion in listed),
             is_complete=survey.is_complete(),
-            shares=shares,
+            sizes=sizes,
         )
 
 
-class _Alike(NamedTuple):
-    """Companions that hold the same: one of them, how many, which entries they describe, and objects by part."""
+class _CompanionGroup(NamedTuple):
+    """Companions that hold the same fields: the first, how many, which entries they describe, and objects by part."""
 
-    one: Companion
+    first: Companion
     companions: int
     ranges: list[Range]
     objects: Counter[PartName]
 
 
 class _Survey:
-    """Looks at the companions of one stream."""
+    """The indexes that the companions of one stream make up."""
 
     def __init__(
         self,
         segments: PublishedSegments,
-        defined: Defined | None,
+        defined: SearchDefinition | None,
         listed: Sequence[Companion],
         retired: Sequence[Companion],
-        shares: Shares,
+        sizes: IndexBytes,
     ) -> None:
-        self._segments, self._defined, self._shares = segments, defined, shares
+        self._segments, self._defined, self._sizes = segments, defined, sizes
         self._search: Search | None = None if defined is None else defined.definition.search
         self._retired = retired
-        self._alike = [_alike(companions) for companions in _sorted_out(listed)]
+        self._groups = [_group(companions) for companions in _group_alike(listed)]
         self._covered: dict[tuple[int, ...], CoveredSegments] = {}
 
     def lexicon(self) -> Index:
         """The index of routing keys."""
-        return self._index("", "", (), lambda one: one.keys, "postings", self._shares.lexicon)
+        return self._index("", "", (), lambda companion: companion.keys, "postings", self._sizes.lexicon)
 
     def exact(self) -> tuple[Index, ...]:
-        """The index of every field that is asked for whole values, by name."""
+        """The index of every field that is queried by whole values, by name."""
         names = () if self._search is None else _fields(self._search, "exact")
         return tuple(self._exact(name) for name in sorted(names))
 
@@ -293,21 +291,21 @@ class _Survey:
         defined = self._defined
         if defined is None:
             return True
-        return self._cover(lambda one: is_current(one, defined)).segments == self._segments.segments
+        return self._cover(defined.is_current).segments == self._segments.segments
 
     def _exact(self, name: str) -> Index:
         assert self._search is not None
         kind = str(self._search.fields[name].kind)
-        return self._index(name, kind, (name,), self._holding((name,)), "postings", self._shares.postings[name])
+        return self._index(name, kind, (name,), self._holding((name,)), "postings", self._sizes.postings[name])
 
-    def _family(self, family: Family, names: tuple[str, ...]) -> Index:
+    def _family(self, family: IndexFamily, names: tuple[str, ...]) -> Index:
         holds = self._holding((), names) if family == "agg" else self._holding(names)
-        return self._index(family, family, names, holds, _PART[family], self._shares.families[family])
+        return self._index(family, family, names, holds, _PART[family], self._sizes.families[family])
 
     def _holding(self, fields: Collection[str], rollups: Collection[str] = ()) -> Callable[[Companion], bool]:
         defined = self._defined
         assert defined is not None
-        return lambda one: may_answer(one, defined, fields, rollups)
+        return lambda companion: defined.may_answer(companion, fields, rollups)
 
     def _index(
         self,
@@ -319,8 +317,8 @@ class _Survey:
         size: int,
     ) -> Index:
         covered, described = self._cover(holds), self._cover(lambda _: True)
-        active = [alike for alike in self._alike if holds(alike.one)]
-        others = [alike.one for alike in self._alike if not holds(alike.one)]
+        active = [group for group in self._groups if holds(group.first)]
+        others = [group.first for group in self._groups if not holds(group.first)]
         return Index(
             name=name,
             kind=kind,
@@ -332,42 +330,42 @@ class _Survey:
                 field in companion.fields or field in companion.rollups for companion in others for field in fields
             ),
             bytes=size,
-            objects=sum(alike.objects[part] for alike in active),
-            active=sum(alike.companions for alike in active),
+            objects=sum(group.objects[part] for group in active),
+            active=sum(group.companions for group in active),
             retired=sum(holds(companion) for companion in self._retired),
         )
 
     def _cover(self, holds: Callable[[Companion], bool]) -> CoveredSegments:
-        """What those cover together that hold something."""
-        chosen = tuple(at for at, alike in enumerate(self._alike) if holds(alike.one))
+        """The segments that companions cover together that hold something."""
+        chosen = tuple(at for at, group in enumerate(self._groups) if holds(group.first))
         covered = self._covered.get(chosen)
         if covered is None:
-            ranges = [covered_range for at in chosen for covered_range in self._alike[at].ranges]
+            ranges = [covered_range for at in chosen for covered_range in self._groups[at].ranges]
             covered = self._covered[chosen] = self._segments.covered(ranges)
         return covered
 
 
-def _alike(companions: list[Companion]) -> _Alike:
+def _group(companions: list[Companion]) -> _CompanionGroup:
     objects = Counter(part for companion in companions for part in companion.parts)
-    return _Alike(companions[0], len(companions), merge_ranges(map(span, companions)), objects)
+    return _CompanionGroup(companions[0], len(companions), merge_ranges(map(span, companions)), objects)
 
 
-def _sorted_out(listed: Sequence[Companion]) -> list[list[Companion]]:
+def _group_alike(listed: Sequence[Companion]) -> list[list[Companion]]:
     """Companions by what they hold: there are many of them, and few differ."""
-    alike: dict[Hashable, list[Companion]] = {}
+    groups: dict[Hashable, list[Companion]] = {}
     for companion in listed:
-        mark = (
+        held = (
             companion.through_version,
             companion.keys,
             tuple(companion.fields.items()),
             tuple(companion.rollups.items()),
             tuple(companion.words),
         )
-        alike.setdefault(mark, []).append(companion)
-    return list(alike.values())
+        groups.setdefault(held, []).append(companion)
+    return list(groups.values())
 
 
-def _fields(search: Search, family: Family) -> tuple[str, ...]:
+def _fields(search: Search, family: IndexFamily) -> tuple[str, ...]:
     """The fields of a family, or its rollups."""
     fields = search.fields.values()
     match family:

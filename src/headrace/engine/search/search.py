@@ -1,4 +1,4 @@
-"""A search: hits out of everything a stream has, in files, in memory and in the log.
+"""A search over all events of a stream, in files, in memory and in the log.
 
 Companions are visited in the direction of the order. Rows that its first key rules out are not even evaluated; so a
 search for the newest events ends as soon as the page is full.
@@ -7,7 +7,7 @@ search for the newest events ends as soon as the page is full.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,52 +15,70 @@ import pyarrow as pa
 from headrace.deadline import Deadline
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot
-from headrace.engine.search.attempts import tried
-from headrace.engine.search.definitions import Defined
-from headrace.engine.search.documents import Documents
-from headrace.engine.search.hits import Hit, SearchHits
-from headrace.engine.search.walk import Walk
+from headrace.engine.search.companion_coverage import SearchDefinition
+from headrace.engine.search.scan import Documents, Missing, PromotedEvent, Scan
 from headrace.errors import BadRequest, OffsetGone
-from headrace.extract.match import columns
-from headrace.extract.match.columns import Window
 from headrace.extract.match.evaluate import Evaluator, families, query_fields
-from headrace.extract.match.scores import count, scores
-from headrace.extract.match.selection import Int32s, Selection, within
+from headrace.extract.match.selection import Selection, Window, by_group, growing_windows, within
 from headrace.extract.match.tally import Tally
-from headrace.extract.match.top_hits import Bounds, HeldHit, TopHits, sequence
+from headrace.extract.match.top_hits import Bounds, HeldHit, TopHits, count_rows, score_rows, sequence
 from headrace.format import offset as offsets
+from headrace.format.companion.postings import Int32s
 from headrace.query import predicate
 from headrace.query.request import SearchRequest
 from headrace.query.score import Statistics, scoring_clauses
 from headrace.query.sort import Order, SortKey, SortPosition
 from headrace.query.values import values
 
-#: Companions with so many rows together are kept between counting words and computing scores.
-_KEPT_ROWS = 4_000_000
-#: The part of the time in which words are counted at most.
-_COUNTING = 0.6
+#: Evaluators of companions with so many rows together are kept between counting words and computing scores.
+_MAX_KEPT_ROWS = 4_000_000
+#: The largest share of the time in which words are counted.
+_COUNTING_SHARE = 0.6
+
+
+class Hit(NamedTuple):
+    """An event that matches, with its sort values as on the wire; without a score where the order asks for none."""
+
+    seq: int
+    score: float | None
+    sort: list[Any]
+    event: PromotedEvent
+
+
+class SearchHits(NamedTuple):
+    """The answer to a search in the events from ``start`` to ``stop``; those from ``visible`` on were left out.
+
+    ``total`` is the number of all matches, None where they were not counted. ``last`` are the sort values of the last
+    hit of a full page, as on the wire.
+    """
+
+    start: int
+    stop: int
+    hits: list[Hit]
+    last: list[Any] | None
+    total: int | None
+    timed_out: bool
+    visible: int
+    missing: Missing
+    tally: Tally
+    peak_hits_held: int = 0
+    fetched_bytes: int = 0
+    families: tuple[str, ...] = ()
 
 
 def search(
-    archive: Archive, stream: Stream, head: Head, defined: Defined, request: SearchRequest, deadline: Deadline
+    archive: Archive, stream: Stream, head: Head, defined: SearchDefinition, request: SearchRequest, deadline: Deadline
 ) -> SearchHits:
-    """Find what a request asks for, as of a head; begins again where events vanish meanwhile."""
-    after = None if request.after is None else _place(stream, request.order, request.after)
-    return tried(
-        archive, stream, head, defined, lambda snapshot: _Search(archive, snapshot, request, after, deadline).run()
-    )
+    """Find what a request asks for, as of a head."""
+    after = None if request.after is None else _sort_position(stream, request.order, request.after)
+    return archive.answer(stream, head, defined, lambda snapshot: _Search(snapshot, request, after, deadline).run())
 
 
 class _Search:
-    """One search on one look."""
+    """One search in one snapshot."""
 
     def __init__(
-        self,
-        archive: Archive,
-        snapshot: SearchSnapshot,
-        request: SearchRequest,
-        after: SortPosition | None,
-        deadline: Deadline,
+        self, snapshot: SearchSnapshot, request: SearchRequest, after: SortPosition | None, deadline: Deadline
     ) -> None:
         self._snapshot, self._request, self._deadline = snapshot, request, deadline
         self._search = snapshot.defined.definition.search
@@ -73,30 +91,30 @@ class _Search:
         self._best = TopHits(self._order, after, request.size)
         self._tally = Tally()
         self._documents = Documents(snapshot, self._tally)
-        self._walk = Walk(archive, snapshot, self._tally, backward=self._backward, is_needed=self._is_needed)
+        self._scan = Scan(snapshot, self._tally, backward=self._backward, is_needed=self._is_needed)
         self._total = 0
         self._kept: dict[tuple[int, int], Evaluator] = {}
 
     def run(self) -> SearchHits:
-        """Look at everything that matters, as far as the time goes."""
+        """Scan all events that can change the answer, until the deadline."""
         try:
             return self._run()
         finally:
-            # The walk refers to this search: what both hold would wait for the garbage collector.
-            del self._walk
+            # The scan refers to this search: what both hold would wait for the garbage collector.
+            del self._scan
 
     def _run(self) -> SearchHits:
-        stretches = self._snapshot.stretches(self._fields())
-        stretches = stretches[::-1] if self._backward else stretches
-        for covered in stretches:
+        ranges = self._snapshot.covered_ranges(self._fields())
+        ranges = ranges[::-1] if self._backward else ranges
+        for covered in ranges:
             if covered.companion is not None:
                 self._tally.seen_until(self._snapshot.times(covered.companion))
         timed_out = self._deadline.passed
         if self._statistics.scoring:
             # What is left of the time is for the events whose words were counted.
-            stretches = self._walk.visit(stretches, self._deadline.part(_COUNTING), self._count)
-        visited = self._walk.visit(stretches, self._deadline, self._visit)
-        return self._found(visited, timed_out or self._walk.out_of_time)
+            ranges = self._scan.visit(ranges, self._deadline.part(_COUNTING_SHARE), self._count)
+        visited = self._scan.visit(ranges, self._deadline, self._visit)
+        return self._hits(visited, timed_out or self._scan.out_of_time)
 
     def _fields(self) -> set[str]:
         return query_fields(self._request.tree, self._search) | {key.name for key in self._order if key.field}
@@ -106,18 +124,18 @@ class _Search:
             return True
         return self._best.may_take(Bounds(start, stop - 1, False))
 
-    # -- what happens on the way
+    # -- visiting companions
 
     def _count(self, piece: IndexedRange, deadline: Deadline) -> None:
-        """Count what scores are computed from."""
+        """Count the words that scores are computed from."""
         first = piece.companion.first_seq
         evaluator = self._evaluator(piece)
-        count(self._statistics, evaluator, piece.start - first, piece.stop - first)
+        count_rows(self._statistics, evaluator, piece.start - first, piece.stop - first)
         for document in self._odd(piece, evaluator, deadline).values():
             self._statistics.count(document)
 
     def _visit(self, piece: IndexedRange, deadline: Deadline) -> None:
-        """Take what comes in."""
+        """Offer the matches of a companion to the top hits."""
         evaluator = self._evaluator(piece)
         first = piece.companion.first_seq
         start, stop = piece.start - first, piece.stop - first
@@ -149,14 +167,14 @@ class _Search:
         if key.is_offset:
             return sequence(evaluator.companion.first_seq, rows)
         if key.is_score:
-            return pa.array(scores(self._statistics, evaluator, rows))
+            return pa.array(score_rows(self._statistics, evaluator, rows))
         return evaluator.columns.first_values(f"f.{key.name}", rows)
 
     def _windows(self, evaluator: Evaluator, start: int, stop: int) -> Iterator[Window]:
         key = self._order[0]
         if key.field is None:
-            return columns.growing_windows(evaluator.columns.groups("odd"), start, stop, backward=self._backward)
-        return columns.by_group(evaluator.columns.groups(f"f.{key.name}"), start, stop, backward=self._backward)
+            return growing_windows(evaluator.columns.groups("odd"), start, stop, backward=self._backward)
+        return by_group(evaluator.columns.groups(f"f.{key.name}"), start, stop, backward=self._backward)
 
     def _bounds(self, evaluator: Evaluator, window: Window) -> Bounds | None:
         """What the first key can be in a window."""
@@ -175,7 +193,7 @@ class _Search:
         events: dict[int, Any] = {}
         for row in rows.tolist():
             deadline.check()
-            event = self._documents.promoted(piece.start + row)
+            event = self._documents.get(piece.start + row)
             if event is not None:
                 events[piece.start + row] = event.document()
         return events
@@ -186,22 +204,22 @@ class _Search:
         return self._statistics.score(document) if key.field is None else next(iter(values(key.field, document)), None)
 
     def _evaluator(self, piece: IndexedRange) -> Evaluator:
-        """An evaluator keeps what it looked up; as many as are small enough are kept for the second look."""
-        mark = piece.companion.first_seq, piece.companion.end_seq
-        evaluator = self._kept.get(mark)
+        """The evaluator of a companion: those of small companions are kept for the second visit."""
+        key = piece.companion.first_seq, piece.companion.end_seq
+        evaluator = self._kept.get(key)
         if evaluator is not None and evaluator.companion is piece.companion:
             return evaluator
-        made = Evaluator(piece.companion, self._search, self._tally)
-        if self._statistics.scoring and sum(end - first for first, end in [*self._kept, mark]) <= _KEPT_ROWS:
-            self._kept[mark] = made
-        return made
+        evaluator = Evaluator(piece.companion, self._search, self._tally)
+        if self._statistics.scoring and sum(end - first for first, end in [*self._kept, key]) <= _MAX_KEPT_ROWS:
+            self._kept[key] = evaluator
+        return evaluator
 
     # -- the answer
 
-    def _found(self, visited: list[CoveredRange], timed_out: bool) -> SearchHits:
+    def _hits(self, visited: list[CoveredRange], timed_out: bool) -> SearchHits:
         hits = [hit for held in self._best.held if (hit := self._hit(held)) is not None]
         is_full = self._request.size > 0 and len(self._best.held) == self._request.size
-        self._walk.note(visited)
+        self._scan.count(visited)
         indexed = any(covered.companion is not None for covered in visited)
         return SearchHits(
             start=self._snapshot.start,
@@ -210,8 +228,8 @@ class _Search:
             last=self._wire(self._best.held[-1].position) if is_full else None,
             total=self._total if self._request.track_total_hits and not timed_out else None,
             timed_out=timed_out,
-            visible=self._walk.visible(),
-            missing=self._walk.missing(len(self._documents.unreadable)),
+            visible=self._scan.visible(),
+            missing=self._scan.missing(len(self._documents.unreadable)),
             tally=self._tally,
             peak_hits_held=self._best.peak,
             fetched_bytes=self._snapshot.events.fetched_bytes,
@@ -219,7 +237,7 @@ class _Search:
         )
 
     def _hit(self, held: HeldHit) -> Hit | None:
-        event = self._documents.promoted(held.seq)
+        event = self._documents.get(held.seq)
         if event is None:
             return None
         scored = [value for key, value in zip(self._order, held.position, strict=True) if key.is_score]
@@ -234,8 +252,8 @@ class _Search:
         ]
 
 
-def _place(stream: Stream, order: Order, position: SortPosition) -> SortPosition:
-    """A place as it is compared: offsets as sequence numbers."""
+def _sort_position(stream: Stream, order: Order, position: SortPosition) -> SortPosition:
+    """Sort values as they are compared: offsets as sequence numbers."""
     return tuple(_seq(stream, value) if key.is_offset else value for key, value in zip(order, position, strict=True))
 
 

@@ -1,4 +1,7 @@
-"""The schedule of subscriptions: begins wakes, announces them, tries again, and ends leases."""
+"""Delivers the wakes of subscriptions: begins and announces them, retries, and ends leases.
+
+A wake is announced by a signed POST to a receiver, or by an event in the wake stream.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,98 @@ import secrets
 from collections.abc import Hashable, Mapping
 from functools import partial
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from headrace.engine.subscriptions.announcer import Announcer
-from headrace.engine.subscriptions.ledger import Ledger
-from headrace.engine.subscriptions.snapshot import first_pending, stream_of
-from headrace.engine.subscriptions.subscription import Subscription
+import msgspec
+
+from headrace.engine.log.append import Append
+from headrace.engine.log.log import Log
+from headrace.engine.subscriptions.keyring import Keyring
+from headrace.engine.subscriptions.store import SubscriptionStore
+from headrace.engine.subscriptions.subscription import Subscription, first_pending, stream_of, stream_views
 from headrace.engine.subscriptions.wakes import Wakes
-from headrace.engine.subscriptions.webhook import DeliveryFailed
+from headrace.engine.subscriptions.webhook import DeliveryFailed, Webhooks
 from headrace.errors import HeadraceError
 from headrace.types import Clock
+
+
+class Announcer:
+    """Announces the wake in flight of a subscription."""
+
+    def __init__(self, *, log: Log, clock: Clock, keyring: Keyring, webhooks: Webhooks, timeout_s: float) -> None:
+        """``timeout_s`` is how long a receiver may take to answer."""
+        self._log, self._clock, self._timeout_s = log, clock, timeout_s
+        self._keyring = keyring
+        self._webhooks = webhooks
+        self.catalog = log.catalog
+
+    async def announce(self, subscription: Subscription) -> Mapping[str, str] | None:
+        """Announce the wake; answers the new cursors if the receiver is done, else None. May raise DeliveryFailed."""
+        try:
+            if subscription.is_webhook:
+                return await self._post(subscription)
+            await self._append_event(subscription)
+        except HeadraceError as reason:
+            raise DeliveryFailed(reason.message) from reason
+        return None
+
+    async def _post(self, subscription: Subscription) -> Mapping[str, str] | None:
+        definition, wakes = subscription.definition, subscription.wakes
+        assert definition.webhook_url is not None
+        streams = stream_views(subscription, self.catalog)
+        body = msgspec.json.encode(
+            {
+                "subscription_id": subscription.id,
+                "wake_id": wakes.wake_id,
+                "generation": wakes.generation,
+                "streams": streams,
+                "callback_url": subscription.callback_url,
+                "callback_token": self._keyring.token(subscription, wakes.generation),
+            }
+        )
+        signature = self._keyring.sign(body, self._clock.now_us())
+        headers = {"content-type": "application/json", "webhook-signature": signature}
+        # A receiver that answers after its lease is over has answered too late.
+        timeout_s = min(self._timeout_s, definition.lease_ttl_ms / 1000)
+        done = await self._webhooks.post(definition.webhook_url, body, headers, timeout_s=timeout_s)
+        return {view.path: view.tail_offset for view in streams if view.has_pending} if done else None
+
+    async def _append_event(self, subscription: Subscription) -> None:
+        """Append a wake event; fails until the application has created the wake stream."""
+        assert subscription.definition.wake_stream is not None
+        stream = self._log.find(subscription.definition.wake_stream)
+        trigger = first_pending(subscription, self.catalog)
+        event = msgspec.json.encode(
+            {
+                "type": "wake",
+                "subscription_id": subscription.id,
+                "stream": "" if trigger is None else trigger.path,
+                "generation": subscription.wakes.generation,
+                "ts": self._clock.now_us() // 1000,
+            }
+        )
+        settled: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
+
+        def done(append: Append) -> None:
+            if append.settled:
+                self._log.settled(append)
+                if not settled.done():
+                    settled.set_result(append)
+
+        # A stream that is not JSON gets one event per line.
+        body = event if stream.is_json else event + b"\n"
+        self._log.append(Append(stream, body, 1, done))
+        self.catalog.note_access(stream)
+        append: Any = await settled
+        if append.error is not None:
+            raise append.error
+
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Schedule(Generic[Key]):
-    """Keys in the order of their moments. A moment that moves later costs nothing until the earlier one comes."""
+    """Keys in the order in which they are due. One that is put off costs nothing until the earlier moment comes."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Key]] = []
@@ -35,7 +114,7 @@ class Schedule(Generic[Key]):
         self._queued: dict[Key, int] = {}
 
     def set(self, key: Key, due_us: int | None) -> None:
-        """Give a key its moment, or none."""
+        """Set when a key is due; None for never."""
         if due_us is None:
             self._due.pop(key, None)
             return
@@ -44,7 +123,7 @@ class Schedule(Generic[Key]):
             self._push(key, due_us)
 
     def pop(self, now_us: int) -> list[Key]:
-        """Take the keys whose moment has come."""
+        """Remove and return the keys that are due."""
         due: list[Key] = []
         while self._heap and self._heap[0][0] <= now_us:
             moment, _, key = heapq.heappop(self._heap)
@@ -60,7 +139,7 @@ class Schedule(Generic[Key]):
         return due
 
     def next_us(self) -> int | None:
-        """A moment before which nothing is due; None where nothing is scheduled."""
+        """A moment before which no key is due; None where none is scheduled."""
         return self._heap[0][0] if self._heap else None
 
     def _push(self, key: Key, due_us: int) -> None:
@@ -75,45 +154,45 @@ _PAUSE_US = 1_000_000
 
 
 def new_wake_id() -> str:
-    """A name that no other wake has."""
+    """A unique id of a wake."""
     return "w_" + secrets.token_hex(12)
 
 
 class Delivery:
-    """Does for each subscription what its state asks for, one thing at a time and never late by more than a commit.
+    """Carries out what is due for each subscription, one step at a time.
 
-    A subscription is due when entries wait and no wake is in flight, when a wake is to be announced, when a lease is
-    over, and when links wait to be written.
+    A subscription is due when entries wait and no wake is in flight, when a wake is to be announced, when a lease has
+    ended, and when links wait to be written.
     """
 
-    def __init__(self, ledger: Ledger, announcer: Announcer, clock: Clock, *, concurrent: int) -> None:
-        self._ledger = ledger
+    def __init__(self, store: SubscriptionStore, announcer: Announcer, clock: Clock, *, max_concurrent: int) -> None:
+        self._store = store
         self._announcer = announcer
         self._clock = clock
-        self._gate = asyncio.Semaphore(concurrent)
+        self._gate = asyncio.Semaphore(max_concurrent)
         self._schedule: Schedule[Subscription] = Schedule()
-        self._bell = asyncio.Event()
-        self._works: set[asyncio.Task[None]] = set()
+        self._awake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Run by the clock."""
+        """Start the timer."""
         self._timer = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Stop, and leave what is not finished to the next start."""
-        works = [*self._works, *([self._timer] if self._timer else [])]
-        for task in works:
+        """Stop, and leave the rest to the next start."""
+        tasks = [*self._tasks, *([self._timer] if self._timer else [])]
+        for task in tasks:
             task.cancel()
-        for task in works:
+        for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
     def changed(self, subscription: Subscription) -> None:
-        """See again when a subscription is due."""
+        """Schedule a subscription that has changed."""
         if not subscription.working:
             self._schedule.set(subscription, self._due_us(subscription))
-            self._bell.set()
+            self._awake.set()
 
     def tick(self) -> None:
         """Start everything that is due."""
@@ -121,25 +200,25 @@ class Delivery:
             if not subscription.working:
                 subscription.working = True
                 work = asyncio.create_task(self._work(subscription))
-                self._works.add(work)
-                work.add_done_callback(self._works.discard)
+                self._tasks.add(work)
+                work.add_done_callback(self._tasks.discard)
 
     async def idle(self) -> None:
         """Wait until nothing is under way or due."""
         self.tick()
-        while self._works:
-            await asyncio.wait(self._works)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
             self.tick()
 
     async def _run(self) -> None:
         while True:
             self.tick()
-            self._bell.clear()
+            self._awake.clear()
             next_us = self._schedule.next_us()
             sleep_s = _LONGEST_SLEEP_S if next_us is None else (next_us - self._clock.now_us()) / 1_000_000
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(max(sleep_s, 0.001), _LONGEST_SLEEP_S)):
-                    await self._bell.wait()
+                    await self._awake.wait()
 
     def _due_us(self, subscription: Subscription) -> int | None:
         wakes = subscription.wakes
@@ -183,14 +262,14 @@ class Delivery:
         await self._conclude(subscription, wake_id, moves, failure)
 
     async def _prepare(self, subscription: Subscription) -> bool:
-        """Bring the state up to now and write it; answers whether a wake is to be announced."""
+        """Write the state as of now; answers whether a wake is to be announced."""
         async with subscription.lock:
             if not subscription.ready or subscription.suspended:
                 return False
             lost = subscription.event_lost
             wakes, due = self._next(subscription, lost)
             if wakes != subscription.wakes or subscription.unsaved or subscription.unlinked:
-                await self._ledger.save(subscription, wakes)
+                await self._store.save(subscription, wakes)
             if lost:
                 subscription.event_lost = False
             return due and not subscription.suspended
@@ -214,18 +293,18 @@ class Delivery:
     async def _conclude(
         self, subscription: Subscription, wake_id: str | None, moves: Mapping[str, str] | None, failure: str | None
     ) -> None:
-        """Note how an announcement went, unless the wake is over or was heard of in another way."""
+        """Write how an announcement went, unless the wake is over or was acked meanwhile."""
         async with subscription.lock:
             wakes = subscription.wakes
             if not subscription.ready or wakes.wake_id != wake_id:
                 return
             if moves is not None:
                 forward = subscription.forward(moves, partial(stream_of, self._announcer.catalog))
-                await self._ledger.save(subscription, wakes.finish(), forward)
+                await self._store.save(subscription, wakes.finish(), forward)
             elif wakes.deliver_at_us is not None and failure is not None:
                 if not wakes.attempts:
                     log.warning("a wake of subscription %s was not delivered: %s", subscription.id, failure)
                 wakes = wakes.failed(self._clock.now_us(), random.uniform(-1, 1), failure)
-                await self._ledger.save(subscription, wakes)
+                await self._store.save(subscription, wakes)
             elif wakes.deliver_at_us is not None:
-                await self._ledger.save(subscription, wakes.delivered())
+                await self._store.save(subscription, wakes.delivered())

@@ -7,12 +7,12 @@ from itertools import takewhile
 
 from headrace.types import RESERVED
 
-#: Where the streams of entities are.
-APART = "entities"
+#: The first segment of the streams of entities.
+ENTITIES = "entities"
 
 
 class Star(Enum):
-    """The parts of a pattern that stand for others."""
+    """The wildcards of a pattern."""
 
     ONE = "*"
     ANY = "**"
@@ -35,17 +35,17 @@ class Glob:
 
     @property
     def takes_all_below(self) -> bool:
-        """Whether it takes the stream of its prefix, if there is one, and everything below it."""
+        """Whether it matches the stream of its prefix, and every stream below it."""
         return self._parts[-1] is Star.ANY and bool(self.prefix) and not self.prefix.endswith("/")
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name fits; takes at most the length of the name times that of the pattern.
+        """Whether the whole name matches, in time of at most the length of the name times that of the pattern.
 
-        Streams of entities and those of the server are matched only where a pattern names them: not everybody may
-        see that there are any.
+        Streams of entities and system streams match only where the pattern names their first segment: not every key
+        may see that they exist.
         """
         segments, parts = name.split("/"), self._parts
-        if (segments[0] == APART or name.startswith(RESERVED)) and parts[0] != segments[0]:
+        if (segments[0] == ENTITIES or name.startswith(RESERVED)) and parts[0] != segments[0]:
             return False
         at = i = 0
         star, resume = -1, 0

@@ -1,4 +1,4 @@
-"""What proves where a webhook came from (Ed25519), and who was given a wake (a keyed hash)."""
+"""Signatures of webhooks (Ed25519), and tokens of wakes (a keyed hash)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SECRET_BYTES = 32
 
 
 def token_invalid() -> TokenInvalid:
-    """The same for every token that does not fit, and where there is nothing that it could fit."""
+    """The same error for every wrong token, and for subscriptions that do not exist."""
     return TokenInvalid("the token is not one of this subscription")
 
 
 def fresh_secret() -> bytes:
-    """A secret for either purpose."""
+    """A new random secret."""
     return secrets.token_bytes(SECRET_BYTES)
 
 
@@ -46,7 +46,7 @@ class Keyring:
         return f"t={seconds},kid={self.kid},ed25519={_text(signature)}"
 
     def token(self, subscription: Subscription, generation: int) -> str:
-        """What the worker of one generation proves itself with."""
+        """The token for the worker of one generation."""
         scope = msgspec.json.encode([subscription.id, subscription.created_us, generation])
         return f"{generation}.{_text(hmac.digest(self._tokens, scope, 'sha256'))}"
 

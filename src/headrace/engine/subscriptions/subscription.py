@@ -1,19 +1,22 @@
-"""A subscription in memory: what it asks for, the streams it is linked to, and their cursors."""
+"""A subscription in memory: its definition, its streams with their cursors, and what workers see of them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
+from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.stream import Stream
 from headrace.engine.subscriptions.glob import Glob
 from headrace.engine.subscriptions.wakes import Wakes
 from headrace.errors import BadRequest, Conflict, NotFound, Unauthorized
 from headrace.format import offset as offsets
+from headrace.storage.streams import LIVE
 
 DEFAULT_LEASE_MS = 30_000
 SHORTEST_LEASE_MS, LONGEST_LEASE_MS = 1_000, 600_000
@@ -26,7 +29,7 @@ class InvalidRequest(BadRequest):
 
 
 class InvalidOffset(Conflict):
-    """An ack names a place where the cursor cannot go."""
+    """An acked offset to which the cursor cannot move."""
 
     code = "INVALID_OFFSET"
 
@@ -68,7 +71,7 @@ class TokenInvalid(Unauthorized):
 
 
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was asked for. Two requests with equal definitions ask for the same."""
+    """The definition of a subscription. Requests with equal definitions ask for the same."""
 
     type: Literal["webhook", "pull-wake"]
     pattern: str | None = None
@@ -80,7 +83,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The key that a subscription was last asked for with, and what that opens; no key opens everything."""
+    """The key that last asked for a subscription, and the prefix that it opens; no key opens all streams."""
 
     key_id: str = ""
     prefix: str = ""
@@ -114,19 +117,19 @@ class Link:
 
     @property
     def kind(self) -> str:
-        """How listings call it; being named beats being matched."""
+        """The kind of a link in listings: explicit where it was named, even if the pattern matches too."""
         return "explicit" if self.explicit else "glob"
 
 
 class Subscription:
-    """A subscription and what is not on disk of it yet. ``wakes`` and cursors change under ``lock``, once written."""
+    """A subscription, and its links that are not written yet. ``wakes`` and cursors change under ``lock``."""
 
     def __init__(
         self, id: str, definition: Definition, base_url: str, created_us: int, wakes: Wakes, owner: Owner = NO_KEY
     ) -> None:
         self.id = id
         self.owner = owner
-        #: The key does not hold any more, so nothing is sent.
+        #: Nothing is sent, since the key was revoked.
         self.suspended = False
         self.definition = definition
         self.base_url = base_url
@@ -151,21 +154,21 @@ class Subscription:
 
     @property
     def lease_us(self) -> int:
-        """How long a wake lives without being heard of."""
+        """How long a lease lasts."""
         return self.definition.lease_ttl_ms * 1000
 
     @property
     def callback_url(self) -> str:
-        """Where a receiver reports to, at the address by which the subscriber knows this server."""
+        """The address of callbacks, at the base URL that the subscriber used."""
         return f"{self.base_url}/subscriptions/{quote(self.id, safe='')}/callback"
 
     def wants(self, name: str) -> bool:
-        """Whether the pattern takes a stream that the key opens; never the stream that its own wakes go to."""
+        """Whether the pattern matches a stream that the key opens; never the wake stream of the subscription."""
         is_open = name.startswith(self.owner.prefix) and name != self.definition.wake_stream
         return is_open and self.glob is not None and self.glob.matches(name)
 
     def link(self, path: str, *, stream: int | None, explicit: bool, acked: str, tail: int) -> Link:
-        """Add a stream, or name one that was only matched; a cursor that is there stays where it is."""
+        """Link a stream, or make a matched one explicit; an existing cursor does not move."""
         link = self.links.get(path)
         if link is None:
             link = Link(self, path, stream=stream, explicit=explicit, acked=acked, tail=tail)
@@ -177,29 +180,29 @@ class Subscription:
         return link
 
     def unlink(self, path: str) -> None:
-        """Let go of a stream."""
+        """Remove the link to a stream."""
         if self.links.pop(path, None) is not None:
             self.pending.pop(path, None)
             self.unsaved.pop(path, None)
             self.unlinked.add(path)
             self.full = False
 
-    def lose(self, path: str) -> None:
-        """The stream is gone; one that was named is waited for again."""
+    def stream_deleted(self, path: str) -> None:
+        """Unlink a deleted stream; an explicit link waits for the next stream of the name."""
         link = self.links.get(path)
         if link is not None:
             self.unlink(path)
             if link.explicit:
                 self.link(path, stream=None, explicit=True, acked=offsets.START, tail=0)
 
-    def meet(self, link: Link, stream: Stream) -> None:
-        """A stream that was waited for is there: it is followed from its first own entry on."""
+    def attach(self, link: Link, stream: Stream) -> None:
+        """Attach a new stream to an explicit link, from its first own entry on."""
         link.stream = stream.id
         self.move(link, stream.offset_at(stream.own_from))
         self.unsaved[link.path] = link
 
-    def unname(self, path: str) -> None:
-        """Undo the naming of a stream; it stays if the pattern takes it too."""
+    def unlink_named(self, path: str) -> None:
+        """Remove an explicit link; it stays as a matched one if the pattern takes the stream too."""
         link = self.links.get(path)
         if link is None or not link.explicit:
             return
@@ -216,7 +219,7 @@ class Subscription:
             self.pending[link.path] = link
 
     def moves(self, acks: Iterable[Ack], find: Callable[[Link], Stream | None]) -> dict[str, str]:
-        """Where the cursors go by these acks, all of them or none; a cursor never goes back."""
+        """The new cursors after acks, by stream; raises InvalidOffset if one of them goes back or does not fit."""
         moves: dict[str, str] = {}
         for path, text in acks:
             link = self.links.get(path)
@@ -227,7 +230,7 @@ class Subscription:
         return moves
 
     def forward(self, moves: Mapping[str, str], find: Callable[[Link], Stream | None]) -> dict[str, str]:
-        """Those of the moves that take a cursor forward within its stream."""
+        """The new cursors that lie ahead of the present ones, within their streams."""
         offsets_by_path: dict[str, str] = {}
         for path, text in moves.items():
             link, position = self.links.get(path), offsets.decode(text).position
@@ -244,7 +247,7 @@ class Subscription:
 
 
 def _checked(link: Link, text: str, floor: int, stream: Stream | None) -> str:
-    """The canonical text of an acked offset, if it lies between the cursor and the stream's tail."""
+    """The canonical text of an acked offset; raises InvalidOffset unless it lies between the cursor and the tail."""
     try:
         decoded = offsets.decode(text)
     except ValueError as reason:
@@ -258,3 +261,58 @@ def _checked(link: Link, text: str, floor: int, stream: Stream | None) -> str:
     if offsets.decode(canonical) != decoded:
         raise InvalidOffset("the offset is not one of this stream", stream=link.path)
     return canonical
+
+
+MAX_STREAMS = 1_000
+
+
+class StreamView(msgspec.Struct, frozen=True):
+    """One stream as workers see it."""
+
+    path: str
+    link_type: str
+    acked_offset: str
+    tail_offset: str
+    has_pending: bool
+
+
+def living(catalog: Catalog, name: str) -> Stream | None:
+    """The stream of this name that can be read."""
+    stream = catalog.find(name)
+    return None if stream is None or stream.head.state != LIVE or catalog.expired(stream) else stream
+
+
+def stream_of(catalog: Catalog, link: Link) -> Stream | None:
+    """The stream of a link, and not a later one of the same name."""
+    stream = catalog.find(link.path)
+    if stream is None or stream.head.state != LIVE or link.stream not in (None, stream.id):
+        return None
+    return stream
+
+
+def first_pending(subscription: Subscription, catalog: Catalog) -> Link | None:
+    """A link with pending entries; links to streams that are gone are removed on the way."""
+    for link in tuple(islice(subscription.pending.values(), MAX_STREAMS)):
+        if stream_of(catalog, link) is not None:
+            return link
+        subscription.stream_deleted(link.path)
+    return None
+
+
+def stream_views(subscription: Subscription, catalog: Catalog) -> list[StreamView]:
+    """The streams of a subscription, those with pending entries first, at most :data:`MAX_STREAMS`."""
+    pending = (_pending_view(link, catalog) for link in islice(subscription.pending.values(), MAX_STREAMS))
+    views = [view for view in pending if view is not None]
+    idle = (link for link in subscription.links.values() if link.path not in subscription.pending)
+    views += (
+        StreamView(link.path, link.kind, link.acked, link.acked, has_pending=False)
+        for link in islice(idle, MAX_STREAMS - len(views))
+    )
+    return views
+
+
+def _pending_view(link: Link, catalog: Catalog) -> StreamView | None:
+    stream = stream_of(catalog, link)
+    if stream is None:
+        return None
+    return StreamView(link.path, link.kind, link.acked, stream.tail_offset(), has_pending=True)

@@ -6,18 +6,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
 from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.log import Log
-from headrace.engine.subscriptions.announcer import Announcer
-from headrace.engine.subscriptions.delivery import Delivery, new_wake_id
+from headrace.engine.subscriptions.delivery import Announcer, Delivery, new_wake_id
 from headrace.engine.subscriptions.keyring import Keyring, token_invalid
-from headrace.engine.subscriptions.ledger import Apply, Ledger, Note
-from headrace.engine.subscriptions.snapshot import StreamView, first_pending, snapshot, stream_of
+from headrace.engine.subscriptions.store import Apply, AuditEntry, SubscriptionStore
 from headrace.engine.subscriptions.subscription import (
     NO_KEY,
     Ack,
@@ -25,23 +23,28 @@ from headrace.engine.subscriptions.subscription import (
     InvalidRequest,
     NoPendingWork,
     Owner,
+    StreamView,
     Subscription,
     SubscriptionExists,
     SubscriptionNotFound,
+    first_pending,
+    stream_of,
+    stream_views,
 )
-from headrace.engine.subscriptions.subscription_index import Bounds, SubscriptionIndex
+from headrace.engine.subscriptions.subscription_index import SubscriptionIndex, SubscriptionLimits
 from headrace.engine.subscriptions.wakes import Fenced, Wakes
 from headrace.engine.subscriptions.webhook import Webhooks
 from headrace.types import Clock
 
 log = logging.getLogger("headrace.subscriptions")
 
-T = TypeVar("T")
+Params = ParamSpec("Params")
+Returned = TypeVar("Returned")
 _CHANGED = "subscription_changed"
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a worker holds: the wake, the proof of holding it, and where there is work."""
+    """A claimed wake: the proof of holding it, and the streams with work."""
 
     wake_id: str
     generation: int
@@ -51,19 +54,34 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """How a worker shows that it speaks of the wake it was given."""
+    """What a worker proves with that it holds a wake."""
 
     token: str
     wake_id: str
     generation: int
 
 
+Method = Callable[Concatenate["Subscriptions", Params], Coroutine[Any, Any, Returned]]
+
+
+def run_to_end(method: Method[Params, Returned]) -> Method[Params, Returned]:
+    """Run a method to its end even if its caller is cancelled: memory must follow what was written."""
+
+    @wraps(method)
+    async def run(self: Subscriptions, /, *args: Params.args, **kwargs: Params.kwargs) -> Returned:
+        task = asyncio.create_task(method(self, *args, **kwargs))
+        self.keep_task(task)
+        return await asyncio.shield(task)
+
+    return run
+
+
 class Subscriptions:
     """Every subscription of this node.
 
-    Promises: every entry appended to a linked stream is covered by a wake, again and again until it is acked, across
-    restarts; at most one worker holds a subscription at a time; whoever lost the lease can change nothing; a cursor
-    never moves back. What an answer says is on disk.
+    Promises: every entry appended to a linked stream is covered by a wake, repeated until it is acked, across restarts;
+    at most one worker holds a subscription at a time; a worker that lost the lease can change nothing; a cursor never
+    moves back. What an answer says is on disk.
     """
 
     def __init__(
@@ -71,25 +89,24 @@ class Subscriptions:
         *,
         log: Log,
         clock: Clock,
-        ledger: Ledger,
+        store: SubscriptionStore,
         keyring: Keyring,
-        bounds: Bounds,
+        limits: SubscriptionLimits,
         webhooks: Webhooks,
         webhook_timeout_s: float,
         keys: Collection[str] | None,
     ) -> None:
         self._keys = keys
         self._log, self._clock = log, clock
-        self._bounds = bounds
         self._webhooks = webhooks
-        self._ledger = ledger
+        self._store = store
         self.keyring = keyring
         announcer = Announcer(log=log, clock=clock, keyring=keyring, webhooks=webhooks, timeout_s=webhook_timeout_s)
-        self.delivery = Delivery(self._ledger, announcer, clock, concurrent=bounds.deliveries)
+        self.delivery = Delivery(store, announcer, clock, max_concurrent=limits.deliveries)
         self._catalog = log.catalog
-        self._roster = SubscriptionIndex(self._catalog, self._ledger, bounds, self.delivery.changed)
+        self._index = SubscriptionIndex(self._catalog, store, limits, self.delivery.changed)
         self._lock = asyncio.Lock()
-        self._verbs: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @classmethod
     async def open(
@@ -99,29 +116,29 @@ class Subscriptions:
         clock: Clock,
         apply: Apply,
         webhook_timeout_s: float,
-        bounds: Bounds | None = None,
+        limits: SubscriptionLimits | None = None,
         webhooks: Webhooks | None = None,
         keys: Collection[str] | None = None,
     ) -> Subscriptions:
-        """Load every subscription, and go on with its leases, wakes and retries.
+        """Load every subscription, and continue its leases, wakes and retries.
 
-        ``keys`` are the ids of those that hold; without them every key does.
+        ``keys`` are the ids of the valid keys; without them every key is valid.
         """
-        ledger = Ledger(apply)
+        store = SubscriptionStore(apply)
         subscriptions = cls(
             log=log,
             clock=clock,
-            ledger=ledger,
-            keyring=await ledger.keyring(),
-            bounds=bounds or Bounds(),
+            store=store,
+            keyring=await store.keyring(),
+            limits=limits or SubscriptionLimits(),
             webhooks=webhooks or Webhooks(),
             webhook_timeout_s=webhook_timeout_s,
             keys=keys,
         )
-        log.on_append.append(subscriptions._roster.appended)
-        log.on_delete.append(subscriptions._roster.deleted)
-        for stored in await ledger.load():
-            await subscriptions._roster.restore(stored)
+        log.on_append.append(subscriptions._index.appended)
+        log.on_delete.append(subscriptions._index.deleted)
+        for stored in await store.load():
+            await subscriptions._index.restore(stored)
             stored.subscription.ready = True
             subscriptions._suspend_without_key(stored.subscription)
             subscriptions.delivery.changed(stored.subscription)
@@ -129,20 +146,20 @@ class Subscriptions:
         return subscriptions
 
     async def close(self) -> None:
-        """Finish what was asked for, and leave the rest to the next start."""
-        self._log.on_append.remove(self._roster.appended)
-        self._log.on_delete.remove(self._roster.deleted)
-        if self._verbs:
-            await asyncio.wait(self._verbs)
+        """Finish the requests in progress, and leave the rest to the next start."""
+        self._log.on_append.remove(self._index.appended)
+        self._log.on_delete.remove(self._index.deleted)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self.delivery.stop()
         await self._webhooks.close()
 
     def __len__(self) -> int:
-        return len(self._roster.by_id)
+        return len(self._index.by_id)
 
     def find(self, id: str) -> Subscription | None:
         """The subscription of this name, if there is one."""
-        subscription = self._roster.by_id.get(id)
+        subscription = self._index.by_id.get(id)
         return subscription if subscription is not None and subscription.ready else None
 
     def get(self, id: str) -> Subscription:
@@ -152,17 +169,17 @@ class Subscriptions:
             raise SubscriptionNotFound("there is no such subscription", subscription=id)
         return subscription
 
-    def keep_keys(self, keys: Collection[str]) -> None:
-        """Suspend the webhooks whose keys are not among these, which hold; those of the others go on."""
+    def set_valid_keys(self, keys: Collection[str]) -> None:
+        """Suspend the webhooks whose keys are not among these valid ones, and resume the others."""
         self._keys = keys
-        for subscription in self._roster.by_id.values():
+        for subscription in self._index.by_id.values():
             self._suspend_without_key(subscription)
             self.delivery.changed(subscription)
 
-    def end_key(self, key_id: str) -> None:
-        """A key does not hold any more."""
+    def revoke_key(self, key_id: str) -> None:
+        """Suspend the webhooks of a key that was revoked."""
         if self._keys is not None:
-            self.keep_keys(frozenset(self._keys) - {key_id})
+            self.set_valid_keys(frozenset(self._keys) - {key_id})
 
     def _suspend_without_key(self, subscription: Subscription) -> None:
         key_id, before = subscription.owner.key_id, subscription.suspended
@@ -171,6 +188,7 @@ class Subscriptions:
         if subscription.suspended and not before:
             log.warning("the webhook %s is suspended: the key %s does not hold any more", subscription.id, key_id)
 
+    @run_to_end
     async def put(
         self,
         id: str,
@@ -182,45 +200,10 @@ class Subscriptions:
     ) -> tuple[Subscription, bool]:
         """Create a subscription, or confirm one that asks for the same; answers whether it is new.
 
-        A confirmed one belongs to this key from now on, if it opens the same streams or the other holds no more.
+        A confirmed one belongs to this key from now on, if the key opens the same streams or the other is revoked.
         """
-        return await self._whole(self._put(id, definition, base_url, who, owner, may_see))
-
-    async def delete(self, id: str, who: str = SERVER) -> None:
-        """Forget a subscription; workers that hold it are refused from now on."""
-        await self._whole(self._delete(id, who))
-
-    async def add_streams(self, id: str, paths: Iterable[str], who: str = SERVER) -> None:
-        """Link streams by name."""
-        await self._whole(self._add_streams(id, tuple(paths), who))
-
-    async def remove_stream(self, id: str, path: str, who: str = SERVER) -> None:
-        """Undo the naming of a stream."""
-        await self._whole(self._remove_stream(id, path, who))
-
-    async def claim(self, id: str, worker: str) -> Claim:
-        """Give the wake to a worker, if there is work and nobody else has it."""
-        return await self._whole(self._claim(id, worker))
-
-    async def ack(self, id: str, kind: str, proof: Proof, acks: Iterable[Ack], *, done: bool) -> bool:
-        """Move cursors and extend the lease, or end it if ``done``; answers whether another wake follows."""
-        return await self._whole(self._ack(id, kind, proof, tuple(acks), done))
-
-    async def release(self, id: str, proof: Proof) -> None:
-        """Give a wake back unfinished."""
-        await self._whole(self._release(id, proof))
-
-    async def _put(
-        self,
-        id: str,
-        definition: Definition,
-        base_url: str,
-        who: str,
-        owner: Owner,
-        may_see: Callable[[Subscription], bool],
-    ) -> tuple[Subscription, bool]:
         async with self._lock:
-            existing = self._roster.by_id.get(id)
+            existing = self._index.by_id.get(id)
             if existing is not None:
                 if existing.definition != definition or not may_see(existing):
                     message = "the name is taken by a subscription that asks for something else: choose another"
@@ -229,81 +212,108 @@ class Subscriptions:
                 return existing, False
             if definition.webhook_url is not None:
                 self._webhooks.check(definition.webhook_url)
-            self._roster.refuse_one_more(owner)
+            self._index.check_limits(owner)
             return await self._create(id, definition, base_url, who, owner), True
+
+    @run_to_end
+    async def delete(self, id: str, who: str = SERVER) -> None:
+        """Delete a subscription; workers that hold it are refused from now on."""
+        async with self._lock:
+            subscription = self._index.by_id.get(id)
+            if subscription is None:
+                return
+            async with self._locked(subscription):
+                await self._store.remove(subscription, AuditEntry("subscription_deleted", who, id))
+                subscription.ready = False
+                self._index.drop(subscription)
+
+    @run_to_end
+    async def add_streams(self, id: str, paths: Iterable[str], who: str = SERVER) -> None:
+        """Link streams by name."""
+        subscription, paths = self.get(id), tuple(paths)
+        async with self._locked(subscription):
+            self._index.link_named(subscription, paths)
+            entry = AuditEntry(_CHANGED, who, id, {"linked": paths})
+            await self._store.save(subscription, subscription.wakes, entry=entry)
+
+    @run_to_end
+    async def remove_stream(self, id: str, path: str, who: str = SERVER) -> None:
+        """Unlink a stream that was linked by name."""
+        subscription = self.get(id)
+        async with self._locked(subscription):
+            self._index.unlink_named(subscription, path)
+            entry = AuditEntry(_CHANGED, who, id, {"unlinked": [path]})
+            await self._store.save(subscription, subscription.wakes, entry=entry)
+
+    @run_to_end
+    async def claim(self, id: str, worker: str) -> Claim:
+        """Give the wake to a worker, if there is work and no other worker holds it."""
+        subscription = self.get(id)
+        self._check_type(subscription, "pull-wake")
+        async with self._locked(subscription):
+            now_us = self._clock.now_us()
+            wakes = subscription.wakes.expire(now_us)
+            if wakes.holder is None and first_pending(subscription, self._catalog) is None:
+                await self._refuse_claim(subscription, wakes)
+            if wakes.wake_id is None:
+                wakes = wakes.begin(new_wake_id(), now_us)
+            wakes = wakes.claim(worker, now_us + subscription.lease_us)
+            await self._store.save(subscription, wakes)
+            return self._claimed(subscription)
+
+    @run_to_end
+    async def ack(self, id: str, kind: str, proof: Proof, acks: Iterable[Ack], *, done: bool) -> bool:
+        """Move cursors and extend the lease, or end it if ``done``; answers whether another wake follows."""
+        async with self._proven(id, proof) as subscription:
+            self._check_type(subscription, kind)
+            moves = subscription.moves(acks, partial(stream_of, self._catalog))
+            wakes = subscription.wakes
+            wakes = wakes.finish() if done else wakes.delivered().lease(self._clock.now_us() + subscription.lease_us)
+            await self._store.save(subscription, wakes, moves)
+            return done and bool(subscription.pending)
+
+    @run_to_end
+    async def release(self, id: str, proof: Proof) -> None:
+        """Give a wake back unfinished."""
+        async with self._proven(id, proof) as subscription:
+            self._check_type(subscription, "pull-wake")
+            await self._store.save(subscription, subscription.wakes.finish())
 
     async def _confirm(self, subscription: Subscription, base_url: str, owner: Owner) -> None:
         takes_over = owner.key_id != subscription.owner.key_id and (
             owner.prefix == subscription.owner.prefix or subscription.suspended
         )
         if takes_over:
-            self._roster.refuse_one_more_of(owner.key_id)
+            self._index.check_key_limit(owner.key_id)
         else:
             owner = subscription.owner
         if subscription.base_url != base_url or takes_over:
-            async with self._turn(subscription):
-                await self._ledger.save(subscription, subscription.wakes, base_url=base_url, owner=owner)
+            async with self._locked(subscription):
+                await self._store.save(subscription, subscription.wakes, base_url=base_url, owner=owner)
                 if takes_over:
                     subscription.suspended = False
-                    self._roster.add(subscription)
+                    self._index.add(subscription)
 
     async def _create(self, id: str, definition: Definition, base_url: str, who: str, owner: Owner) -> Subscription:
         subscription = Subscription(id, definition, base_url, self._clock.now_us(), Wakes(), owner)
-        # Appends are noted from here on, so that none falls between the look at what exists and the commit.
-        self._roster.add(subscription)
+        # Appends are noted from here on, so that none is missed between the search for streams and the commit.
+        self._index.add(subscription)
         try:
-            self._roster.name(subscription, definition.streams)
-            await self._roster.link_matches(subscription)
-            note = Note("subscription_created", who, id, {"type": definition.type})
-            await self._ledger.save(subscription, subscription.wakes, note=note)
+            self._index.link_named(subscription, definition.streams)
+            await self._index.link_matches(subscription)
+            entry = AuditEntry("subscription_created", who, id, {"type": definition.type})
+            await self._store.save(subscription, subscription.wakes, entry=entry)
         except BaseException:
-            self._roster.drop(subscription)
+            self._index.drop(subscription)
             raise
         subscription.ready = True
         self.delivery.changed(subscription)
         return subscription
 
-    async def _delete(self, id: str, who: str) -> None:
-        async with self._lock:
-            subscription = self._roster.by_id.get(id)
-            if subscription is None:
-                return
-            async with self._turn(subscription):
-                await self._ledger.remove(subscription, Note("subscription_deleted", who, id))
-                subscription.ready = False
-                self._roster.drop(subscription)
-
-    async def _add_streams(self, id: str, paths: tuple[str, ...], who: str) -> None:
-        subscription = self.get(id)
-        async with self._turn(subscription):
-            self._roster.name(subscription, paths)
-            await self._ledger.save(subscription, subscription.wakes, note=Note(_CHANGED, who, id, {"linked": paths}))
-
-    async def _remove_stream(self, id: str, path: str, who: str) -> None:
-        subscription = self.get(id)
-        async with self._turn(subscription):
-            self._roster.unname(subscription, path)
-            await self._ledger.save(
-                subscription, subscription.wakes, note=Note(_CHANGED, who, id, {"unlinked": [path]})
-            )
-
-    async def _claim(self, id: str, worker: str) -> Claim:
-        subscription = self._with_hook(id, "pull-wake")
-        async with self._turn(subscription):
-            now_us = self._clock.now_us()
-            wakes = subscription.wakes.expire(now_us)
-            if wakes.holder is None and first_pending(subscription, self._catalog) is None:
-                await self._nothing_to_claim(subscription, wakes)
-            if wakes.wake_id is None:
-                wakes = wakes.begin(new_wake_id(), now_us)
-            wakes = wakes.claim(worker, now_us + subscription.lease_us)
-            await self._ledger.save(subscription, wakes)
-            return self._claimed(subscription)
-
-    async def _nothing_to_claim(self, subscription: Subscription, wakes: Wakes) -> None:
-        """Refuse a claim, and end a wake that nobody needs: the next entry must begin a new one."""
+    async def _refuse_claim(self, subscription: Subscription, wakes: Wakes) -> None:
+        """Refuse a claim without work, and end the wake in flight: the next entry must begin a new one."""
         if subscription.wakes.wake_id is not None:
-            await self._ledger.save(subscription, wakes.finish())
+            await self._store.save(subscription, wakes.finish())
         raise NoPendingWork("nothing waits in the streams of this subscription", generation=wakes.generation)
 
     def _claimed(self, subscription: Subscription) -> Claim:
@@ -313,61 +323,39 @@ class Subscriptions:
             wake_id=wakes.wake_id,
             generation=wakes.generation,
             token=self.keyring.token(subscription, wakes.generation),
-            streams=snapshot(subscription, self._catalog),
+            streams=stream_views(subscription, self._catalog),
             lease_ttl_ms=subscription.definition.lease_ttl_ms,
         )
 
-    async def _ack(self, id: str, kind: str, proof: Proof, acks: tuple[Ack, ...], done: bool) -> bool:
-        async with self._proven(id, proof) as subscription:
-            self._refuse_other_kind(subscription, kind)
-            moves = subscription.moves(acks, partial(stream_of, self._catalog))
-            wakes = (
-                subscription.wakes.finish()
-                if done
-                else subscription.wakes.delivered().lease(self._lease_end(subscription))
-            )
-            await self._ledger.save(subscription, wakes, moves)
-            return done and bool(subscription.pending)
-
-    async def _release(self, id: str, proof: Proof) -> None:
-        async with self._proven(id, proof) as subscription:
-            self._refuse_other_kind(subscription, "pull-wake")
-            await self._ledger.save(subscription, subscription.wakes.finish())
-
     @asynccontextmanager
     async def _proven(self, id: str, proof: Proof) -> AsyncIterator[Subscription]:
-        """The subscription of a wake, for whoever holds its token; to others it is as if there were none."""
+        """The subscription of a wake, for the holder of its token; to others it is as if there were none."""
         subscription = self.find(id)
         if subscription is None or subscription.suspended:
             raise token_invalid()
-        # Before its turn: who has no token learns nothing from the wait.
+        # Before the lock: without a token, nothing is learned from the wait.
         self.keyring.generation(subscription, proof.token)
         try:
-            async with self._turn(subscription):
+            async with self._locked(subscription):
                 self._prove(subscription, proof)
                 yield subscription
         except SubscriptionNotFound as reason:
             raise token_invalid() from reason
 
     def _prove(self, subscription: Subscription, proof: Proof) -> None:
-        """Refuse whoever does not hold the wake in flight: token, generation and wake id must all be its own."""
+        """Refuse a proof that is not of the wake in flight: token, generation and wake id must all match."""
         generation = self.keyring.generation(subscription, proof.token)
         subscription.wakes.check(proof.wake_id, proof.generation, self._clock.now_us())
         if generation != proof.generation:
             raise Fenced("the token is of another wake", generation=subscription.wakes.generation)
 
-    def _with_hook(self, id: str, kind: str) -> Subscription:
-        subscription = self.get(id)
-        self._refuse_other_kind(subscription, kind)
-        return subscription
-
-    def _refuse_other_kind(self, subscription: Subscription, kind: str) -> None:
+    def _check_type(self, subscription: Subscription, kind: str) -> None:
         if subscription.definition.type != kind:
             raise InvalidRequest(f"this is not a {kind} subscription", subscription=subscription.id)
 
     @asynccontextmanager
-    async def _turn(self, subscription: Subscription) -> AsyncIterator[None]:
-        """Be the only one to change a subscription, if it is still there when the turn comes."""
+    async def _locked(self, subscription: Subscription) -> AsyncIterator[None]:
+        """Hold the lock of a subscription; raises SubscriptionNotFound where it was deleted meanwhile."""
         async with subscription.lock:
             if not subscription.ready:
                 raise SubscriptionNotFound("there is no such subscription", subscription=subscription.id)
@@ -376,17 +364,12 @@ class Subscriptions:
             finally:
                 self.delivery.changed(subscription)
 
-    def _lease_end(self, subscription: Subscription) -> int:
-        return self._clock.now_us() + subscription.lease_us
+    def keep_task(self, task: asyncio.Task[Any]) -> None:
+        """Wait for a task when subscriptions are closed."""
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
 
-    async def _whole(self, verb: Coroutine[Any, Any, T]) -> T:
-        """Run a verb to its end even if its caller goes away: memory must follow what was written."""
-        task = asyncio.create_task(verb)
-        self._verbs.add(task)
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._verbs.discard(task)
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waited has been told; whoever went away need not be
+            task.exception()  # the caller has got it, unless it was cancelled

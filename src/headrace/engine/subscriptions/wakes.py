@@ -1,7 +1,7 @@
-"""The life of a subscription's wakes, as a value: begun, leased to one worker, finished, released or expired.
+"""The wakes of a subscription as an immutable state: begun, leased to one worker, finished, released or expired.
 
-Nothing here knows of clocks, disks or networks. Every step answers the next state, so a state that could not be
-written is simply not taken.
+Nothing here uses clocks, disks or networks. Every step returns the next state, so a state that could not be written
+is simply not used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_REASON = 200
 
 
 class Fenced(Conflict):
-    """The wake that the request speaks of is over."""
+    """The wake of the request is over."""
 
     code = "FENCED"
 
@@ -29,10 +29,10 @@ class AlreadyClaimed(Conflict):
 
 
 class Wakes(msgspec.Struct, frozen=True):
-    """Where a subscription stands: at most one wake is in flight, and at most one worker holds it.
+    """The state of a subscription: at most one wake is in flight, and at most one worker holds it.
 
     ``deliver_at_us`` says when the wake is to be announced (again). Without a wake it says before when no new one
-    begins, so that a receiver that fails is given its pause even if the lease ends in it.
+    begins, so that the pause after a failure holds even if the lease ends during it.
     """
 
     generation: int = 0
@@ -44,7 +44,7 @@ class Wakes(msgspec.Struct, frozen=True):
     last_error: str | None = None
 
     def begin(self, wake_id: str, now_us: int) -> Wakes:
-        """A new generation, to be announced at once."""
+        """Begin a new generation, to be announced at once."""
         assert self.wake_id is None
         return msgspec.structs.replace(
             self,
@@ -56,12 +56,12 @@ class Wakes(msgspec.Struct, frozen=True):
         )
 
     def lease(self, until_us: int) -> Wakes:
-        """The wake lives until then, unless it is heard of before."""
+        """Lease the wake until a moment."""
         assert self.wake_id is not None
         return msgspec.structs.replace(self, lease_until_us=until_us)
 
     def claim(self, worker: str, until_us: int) -> Wakes:
-        """The wake in flight belongs to this worker; there is nothing left to announce."""
+        """Give the wake in flight to a worker; it is not announced any more."""
         if self.holder is not None:
             raise AlreadyClaimed(
                 f"{self.holder} holds the lease", current_holder=self.holder, generation=self.generation
@@ -70,7 +70,7 @@ class Wakes(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.delivered(), holder=worker, lease_until_us=until_us)
 
     def check(self, wake_id: str, generation: int, now_us: int) -> None:
-        """Refuse whoever speaks of a wake that is not the one in flight, or whose lease is over."""
+        """Refuse requests for a wake that is not the one in flight, or whose lease is over."""
         if wake_id != self.wake_id or generation != self.generation or self.overdue(now_us):
             raise Fenced("the wake is over", generation=self.generation)
 
@@ -79,15 +79,15 @@ class Wakes(msgspec.Struct, frozen=True):
         return self.lease_until_us is not None and now_us >= self.lease_until_us
 
     def delivered(self) -> Wakes:
-        """Whoever had to hear of the wake has heard of it."""
+        """The wake was announced."""
         return msgspec.structs.replace(self, deliver_at_us=None, attempts=0, last_error=None)
 
     def announce_again(self, now_us: int) -> Wakes:
-        """The wake is to be announced once more."""
+        """Announce the wake once more."""
         return msgspec.structs.replace(self, deliver_at_us=now_us)
 
     def failed(self, now_us: int, spread: float, reason: str) -> Wakes:
-        """The announcement is tried again after a pause that doubles; ``spread`` in [-1, 1] picks the jitter."""
+        """Announce the wake again after a pause that doubles; ``spread`` in [-1, 1] is the jitter."""
         pause = min(FIRST_RETRY_US << min(self.attempts, 10), LAST_RETRY_US)
         return msgspec.structs.replace(
             self,
@@ -97,11 +97,11 @@ class Wakes(msgspec.Struct, frozen=True):
         )
 
     def finish(self) -> Wakes:
-        """The wake is over and nobody holds it."""
+        """End the wake; nobody holds it."""
         return Wakes(generation=self.generation)
 
     def expire(self, now_us: int) -> Wakes:
-        """Without its wake and holder if the lease is over; a pause that was begun goes on."""
+        """End the wake and its lease if the lease is over; a pause after a failure goes on."""
         if not self.overdue(now_us):
             return self
         return msgspec.structs.replace(self, wake_id=None, holder=None, lease_until_us=None)

@@ -12,8 +12,8 @@ import msgspec
 from headrace import decoding
 from headrace.engine.log.stream import Stream
 from headrace.profiles.state_protocol import keys
-from headrace.profiles.state_protocol.settings import Templates
-from headrace.profiles.state_protocol.templates import Field, InvalidTemplate, Template
+from headrace.profiles.state_protocol.keys import Field, InvalidTemplate, Template
+from headrace.profiles.state_protocol.profile import Templates
 from headrace.storage.touch import TemplateRow
 from headrace.types import rfc3339
 
@@ -21,7 +21,7 @@ RATE_LIMITED: Literal["rate_limited"] = "rate_limited"
 INVALID: Literal["invalid"] = "invalid"
 _FIELDS = decoding.make_decoder(tuple[Field, ...])
 _MINUTE_MS = 60_000.0
-_NOWHERE = 2**62
+_NEVER = 2**62
 
 
 class ActiveTemplate:
@@ -41,17 +41,17 @@ class ActiveTemplate:
         template = self.template
         fields = msgspec.json.encode(template.fields).decode()
         times = int(self.seen_ms * 1000), int(self.ttl_ms)
-        return TemplateRow(keys.text(template.id), template.entity, fields, self.active_from, *times)
+        return TemplateRow(keys.format_key(template.id), template.entity, fields, self.active_from, *times)
 
 
-class Verdict(NamedTuple):
-    """The outcome of declaring templates."""
+class Activation(NamedTuple):
+    """Which declared templates were activated."""
 
-    #: Those that are active now, new or not; and of these the new ones.
+    #: Those that are active now, and those of them that are new.
     accepted: list[ActiveTemplate]
     added: list[ActiveTemplate]
     evicted: list[ActiveTemplate]
-    #: (id, reason) of those that are not.
+    #: (id, reason) of those that are not active.
     denied: list[tuple[int, str]]
 
 
@@ -90,45 +90,45 @@ class ActiveTemplates:
                 active.seen_ms = now_ms
                 self._active[template] = active
 
-    def declare(self, declared: Sequence[Template | InvalidTemplate], ttl_ms: float, now_ms: float) -> Verdict:
-        """Take in what may come in. New ones see nothing before they are told from where on."""
-        verdict = Verdict([], [], [], [])
+    def declare(self, declared: Sequence[Template | InvalidTemplate], ttl_ms: float, now_ms: float) -> Activation:
+        """Activate templates as far as the limits allow; new ones see no changes until ``active_from`` is set."""
+        activation = Activation([], [], [], [])
         for template in declared:
             if isinstance(template, InvalidTemplate):
-                verdict.denied.append((0, INVALID))
+                activation.denied.append((0, INVALID))
                 continue
             existing = self._active.get(template.id)
             if existing is not None and existing.template.fields != template.fields:
-                verdict.denied.append((template.id, INVALID))
+                activation.denied.append((template.id, INVALID))
             elif existing is not None:
                 existing.ttl_ms = ttl_ms
                 self.see([template.id], now_ms)
-                verdict.accepted.append(existing)
-            elif not (self._may_enter(now_ms) and self._has_room(template, verdict)):
-                verdict.denied.append((template.id, RATE_LIMITED))
+                activation.accepted.append(existing)
+            elif not (self._take_token(now_ms) and self._make_room(template, activation)):
+                activation.denied.append((template.id, RATE_LIMITED))
             else:
-                active = ActiveTemplate(template, _NOWHERE, now_ms, ttl_ms)
+                active = ActiveTemplate(template, _NEVER, now_ms, ttl_ms)
                 self._add(active)
-                verdict.accepted.append(active)
-                verdict.added.append(active)
-        return verdict
+                activation.accepted.append(active)
+                activation.added.append(active)
+        return activation
 
     def remove(self, actives: Iterable[ActiveTemplate]) -> None:
-        """Let templates go."""
+        """Remove templates."""
         for active in actives:
             template = active.template
             if self._active.pop(template.id, None) is not None:
-                here = self._by_entity[template.entity]
-                del here[template.id]
-                if not here:
+                of_entity = self._by_entity[template.entity]
+                del of_entity[template.id]
+                if not of_entity:
                     del self._by_entity[template.entity]
 
     def expired(self, now_ms: float) -> list[ActiveTemplate]:
-        """Those that nobody has used for too long."""
+        """The templates that were not used for longer than their TTL."""
         return [active for active in self._active.values() if active.seen_ms + active.ttl_ms < now_ms]
 
     def unstored(self, now_ms: float) -> list[ActiveTemplate]:
-        """Those whose last use is to be stored."""
+        """The templates whose last use is due to be stored."""
         old_ms = now_ms - self.settings.last_seen_persist_interval_ms
         return [
             active
@@ -141,23 +141,23 @@ class ActiveTemplates:
         self._active[template.id] = active
         self._by_entity.setdefault(template.entity, {})[template.id] = active
 
-    def _has_room(self, template: Template, verdict: Verdict) -> bool:
-        """Make room for one more where the limits are reached; those of the same request stay."""
-        settings, stay = self.settings, {active.template.id for active in verdict.accepted}
-        for here, most in (
+    def _make_room(self, template: Template, activation: Activation) -> bool:
+        """Evict templates where the limits are reached, but none of this request; False where that is not enough."""
+        settings, kept = self.settings, {active.template.id for active in activation.accepted}
+        for actives, limit in (
             (self._by_entity.get(template.entity, {}), settings.max_active_templates_per_entity),
             (self._active, settings.max_active_templates_per_stream),
         ):
-            while len(here) >= most:
-                movable = (active for active in here.values() if active.template.id not in stay)
-                oldest = min(movable, key=lambda active: active.seen_ms, default=None)
+            while len(actives) >= limit:
+                evictable = (active for active in actives.values() if active.template.id not in kept)
+                oldest = min(evictable, key=lambda active: active.seen_ms, default=None)
                 if oldest is None:
                     return False
                 self.remove([oldest])
-                verdict.evicted.append(oldest)
+                activation.evicted.append(oldest)
         return True
 
-    def _may_enter(self, now_ms: float) -> bool:
+    def _take_token(self, now_ms: float) -> bool:
         limit = self.settings.activation_rate_limit_per_minute
         grown = (now_ms - self._filled_ms) * limit / _MINUTE_MS
         self._tokens, self._filled_ms = min(limit, self._tokens + max(0.0, grown)), now_ms
@@ -167,14 +167,14 @@ class ActiveTemplates:
         return True
 
 
-_MOST = 10_000
+_MAX_RECORDS = 10_000
 
 
 class TemplateLog:
     """Records of activated, evicted and retired templates, at most 10,000; `take` empties it."""
 
     def __init__(self) -> None:
-        self._records: deque[dict[str, Any]] = deque(maxlen=_MOST)
+        self._records: deque[dict[str, Any]] = deque(maxlen=_MAX_RECORDS)
 
     def activated(self, stream: Stream, actives: list[ActiveTemplate]) -> None:
         """Record that templates were activated."""
@@ -185,7 +185,7 @@ class TemplateLog:
         self._note("live.template_evicted", stream, actives, "cap_exceeded")
 
     def retired(self, stream: Stream, actives: list[ActiveTemplate]) -> None:
-        """Record that templates were retired, since nobody used them."""
+        """Record that unused templates were retired."""
         self._note("live.template_retired", stream, actives, "inactivity")
 
     def take(self) -> list[dict[str, Any]]:
@@ -201,7 +201,7 @@ class TemplateLog:
                 "type": kind,
                 "ts": rfc3339(int(time() * 1_000_000)),
                 "stream": stream.name,
-                "templateId": keys.text(template.id),
+                "templateId": keys.format_key(template.id),
                 "entity": template.entity,
                 "fields": [field.name for field in template.fields],
                 "encodings": [field.encoding for field in template.fields],

@@ -1,8 +1,8 @@
 """The journal of one stream: which keys were touched last at which position.
 
-A position counts the entries before it, so a cursor is an epoch and a position: whoever holds it knows every change up
-to there. The journal lives in memory and is made anew from the end of the log, from its ``floor`` on. What it cannot
-tell it says: cursors before the floor, and stretches whose keys were left out, are for whoever asks to be told of.
+A position is the number of entries before it, and a cursor is an epoch and a position: its holder knows every change
+before it. The journal lives in memory, and is read from the end of the log, from its ``floor`` on. It says where it
+does not know: for cursors before the floor, and for ranges whose keys were left out.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ import mmap
 from itertools import islice
 
 from headrace.profiles.state_protocol.keys import Key, id_of
-from headrace.profiles.state_protocol.settings import Memory
+from headrace.profiles.state_protocol.profile import Memory
 
 _SPREAD = 0x9E3779B97F4A7C15
 #: The cells of a key lie in one line of memory, so that each key costs one page at most.
 _LINE = 16
-MOST_POSITION = 2**32 - 1
+MAX_POSITION = 2**32 - 1
 
 
 class PositionFilter:
-    """The last position of any number of keys. Keys may share cells: an answer can be too late, never too early."""
+    """The last positions of any number of keys. Keys may share cells, so an answer can be too late, never too early."""
 
     def __init__(self, pow2: int, k: int) -> None:
-        """``2 ** pow2`` cells, ``k`` for each key; the system gives memory as it is written to."""
+        """``2 ** pow2`` cells, ``k`` for each key; memory is allocated as it is written to."""
         self._lines = (1 << pow2) // _LINE - 1
         self._cells = memoryview(mmap.mmap(-1, 4 << pow2)).cast("I")
         self._shifts = tuple(range(0, 4 * k, 4))
 
     def put(self, key_id: int, position: int) -> None:
-        """A key was touched at a position."""
+        """Record that a key was touched at a position."""
         cells = self._cells
         for cell in self._cells_of(key_id):
             cells[cell] = max(cells[cell], position)
 
     def last(self, key_id: int) -> int:
-        """The last position at which a key may have been touched; 0: it never was."""
+        """The last position at which a key may have been touched; 0 for never."""
         cells = self._cells
         return min(cells[cell] for cell in self._cells_of(key_id))
 
@@ -46,10 +46,10 @@ class PositionFilter:
         return [line + (spread >> shift & _LINE - 1) for shift in self._shifts]
 
 
-#: Keys that are remembered exactly; older ones are in the filter.
+#: So many keys are remembered exactly; older ones are in the filter.
 RECENT = 65_536
-#: This part of them is let go of at once.
-_LET_GO = 16
+#: One part in so many of them moves to the filter at once.
+_MOVED_PART = 16
 _KEY_BITS = 64
 _KEY = 2**_KEY_BITS - 1
 
@@ -59,18 +59,18 @@ class TouchJournal:
 
     def __init__(self, epoch: str, floor: int, memory: Memory, recent: int = RECENT) -> None:
         self.epoch = epoch
-        #: Nothing is known of changes before it.
+        #: Changes before it are unknown.
         self.floor = floor
         #: Changes before it are in the journal.
         self.through = floor
         #: Keys that were touched since are remembered exactly.
         self.exact_since = floor
-        #: Keys of rows that were touched before it were left out: some of them; all; those of some templates.
+        #: Keys of rows that were touched before these were left out: some of them, all, or those of some templates.
         self.thinned = 0
         self.coarse = 0
         self.cold = 0
         self._memory = memory
-        self._most = recent
+        self._max_recent = recent
         #: Id of a key → the position of its last touch, and in the low bits the key.
         self._recent: dict[int, int] = {}
         self._filter: PositionFilter | None = None
@@ -78,7 +78,7 @@ class TouchJournal:
 
     @property
     def cursor(self) -> str:
-        """Where whoever is told of everything so far goes on."""
+        """The cursor of a reader that knows all changes so far."""
         return self.at(self.through)
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class TouchJournal:
 
     @property
     def filter_bytes(self) -> int:
-        """The room of keys that are remembered less exactly."""
+        """The size of the filter of older keys."""
         return 0 if self._filter is None else 4 << self._memory.filter_pow2
 
     def at(self, position: int) -> str:
@@ -95,11 +95,11 @@ class TouchJournal:
         return f"{self.epoch}:{position}"
 
     def record(self, key: Key, position: int) -> None:
-        """A change just before a position touched a key; positions never go back."""
+        """Record that the change before a position touched a key; positions never go back."""
         recent, key_id = self._recent, id_of(key)
         recent.pop(key_id, None)
         recent[key_id] = position << _KEY_BITS | key
-        if len(recent) > self._most:
+        if len(recent) > self._max_recent:
             self._shrink_recent()
 
     def last(self, key_id: int) -> int:
@@ -111,7 +111,7 @@ class TouchJournal:
         return self._base + stored if stored else 0
 
     def touched(self, key: Key, since: int) -> bool | None:
-        """Whether this very key was touched after a position; None where that cannot be told any more."""
+        """Whether this very key was touched after a position; None where that is not known any more."""
         packed = self._recent.get(id_of(key))
         if packed is not None and packed >> _KEY_BITS > since:
             return True if packed & _KEY == key else None
@@ -120,25 +120,25 @@ class TouchJournal:
         return None if self.last(id_of(key)) > since else False
 
     def resize(self, memory: Memory) -> None:
-        """Remember older touches in other room from now on; what was in a filter of another size is forgotten."""
+        """Change the size of the filter; touches in a filter of another size are forgotten."""
         if (memory.filter_pow2, memory.k) != (self._memory.filter_pow2, self._memory.k) and self._filter is not None:
             self._filter, self._base, self.floor = None, self.exact_since - 1, self.exact_since
         self._memory = memory
 
     def forget(self) -> None:
-        """Nothing is known of what was before any more."""
+        """Forget all touches so far."""
         self._recent.clear()
         self._filter = None
         self._base = self.floor = self.exact_since = self.through
 
     def _shrink_recent(self) -> None:
-        """Keep the keys that were touched longest ago less exactly."""
-        for key_id in list(islice(self._recent, max(1, self._most // _LET_GO))):
+        """Move the keys that were touched longest ago to the filter."""
+        for key_id in list(islice(self._recent, max(1, self._max_recent // _MOVED_PART))):
             self._move_to_filter(key_id, self._recent.pop(key_id) >> _KEY_BITS)
 
     def _move_to_filter(self, key_id: int, position: int) -> None:
-        if position - self._base > MOST_POSITION:
-            # The filter has no room for larger positions: it begins anew, and what it held is forgotten.
+        if position - self._base > MAX_POSITION:
+            # Larger positions do not fit into the filter: a new one begins, and the old one is forgotten.
             self._filter, self._base, self.floor = None, position - 1, self.exact_since
         if self._filter is None:
             self._filter = PositionFilter(self._memory.filter_pow2, self._memory.k)

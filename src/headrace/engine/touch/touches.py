@@ -10,16 +10,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.touch.active_templates import ActiveTemplates, TemplateLog, Verdict
-from headrace.engine.touch.counts import Counts
+from headrace.engine.touch.active_templates import Activation, ActiveTemplates, TemplateLog
 from headrace.engine.touch.journal import TouchJournal
-from headrace.engine.touch.pace import Pace
+from headrace.engine.touch.processor import TouchCounts
 from headrace.engine.touch.stream_touches import StreamTouches
+from headrace.engine.touch.timer import TouchTimer
 from headrace.engine.touch.waiters import Deadlines, Waiter
 from headrace.errors import NotFound, Overloaded
-from headrace.profiles.state_protocol.profile import StateProtocol
-from headrace.profiles.state_protocol.settings import Touch
-from headrace.profiles.state_protocol.templates import InvalidTemplate, Template
+from headrace.profiles.state_protocol.keys import InvalidTemplate, Template
+from headrace.profiles.state_protocol.profile import StateProtocol, Touch
 from headrace.profiles.table import load
 from headrace.storage.streams import LIVE
 from headrace.storage.touch import TouchRows
@@ -29,22 +28,22 @@ if TYPE_CHECKING:
     from headrace.engine.log.log import Log
     from headrace.engine.log.stream import Stream
     from headrace.engine.log.tiers import Tiers
-    from headrace.engine.runtime.slices import Slices
+    from headrace.engine.runtime.event_loop import Slices
     from headrace.storage.database import Connection
 
 log = logging.getLogger("headrace.touch")
 
 #: So many entries at the end of a stream are read again when its journal is opened.
 REPLAY = 10_000
-_MOST_OPEN = 1_000
+_MAX_OPEN_STREAMS = 1_000
 _IDLE_S = 900.0
-_HOUSE_S = 1.0
+_MAINTENANCE_S = 1.0
 
 Apply = Callable[["Callable[[Batch], Any]"], Awaitable[Any]]
 
 
 def settings_of(stream: Stream) -> Touch | None:
-    """The settings of a stream whose touches are told; None for any other stream."""
+    """The touch settings of a stream; None where its profile has none."""
     hook = load(stream.profile).hook if stream.profile else None
     return hook.touch if isinstance(hook, StateProtocol) else None
 
@@ -58,50 +57,50 @@ class Touches:
         self._tiers = tiers
         self._apply = apply
         self._rows = TouchRows(reader)
-        self._open: dict[int, Pace] = {}
-        self._opening: dict[int, asyncio.Task[Pace]] = {}
-        self._placed: dict[Waiter, StreamTouches] = {}
-        self._deadlines = Deadlines(self._give_up)
-        self._house: asyncio.Task[None] | None = None
+        self._open: dict[int, TouchTimer] = {}
+        self._opening: dict[int, asyncio.Task[TouchTimer]] = {}
+        self._touches_by_waiter: dict[Waiter, StreamTouches] = {}
+        self._deadlines = Deadlines(self.time_out)
+        self._maintenance: asyncio.Task[None] | None = None
         self.template_log = TemplateLog()
-        #: What happened on streams that are not followed any more.
-        self.past = Counts()
+        #: The totals of streams that are not followed any more.
+        self.past = TouchCounts()
         log.on_append.append(self._appended)
         log.on_delete.append(self._deleted)
 
     def start(self) -> None:
         """Start the task that tidies templates and closes idle streams."""
-        self._house = asyncio.get_running_loop().create_task(self._keep_house())
+        self._maintenance = asyncio.get_running_loop().create_task(self._maintain())
 
     async def stop(self) -> None:
         """Stop the task and close all streams."""
-        if self._house is not None:
-            self._house.cancel()
+        if self._maintenance is not None:
+            self._maintenance.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._house
+                await self._maintenance
         for stream in tuple(self._open):
             self._close(stream)
         self._deadlines.close()
 
-    def find(self, stream: Stream) -> Pace | None:
-        """A stream that is followed, if it is; settings that were changed hold from now on."""
-        pace = self._open.get(stream.id)
-        if pace is not None:
+    def find(self, stream: Stream) -> TouchTimer | None:
+        """The timer of a stream if it is followed; changed settings hold from now on."""
+        timer = self._open.get(stream.id)
+        if timer is not None:
             settings = self._settings(stream)
-            if settings != pace.touching.settings:
-                pace.touching.change(settings)
-                pace.poke()
-        return pace
+            if settings != timer.stream_touches.settings:
+                timer.stream_touches.change(settings)
+                timer.schedule()
+        return timer
 
     def followed(self) -> list[StreamTouches]:
         """Every stream that is followed."""
-        return [pace.touching for pace in self._open.values()]
+        return [timer.stream_touches for timer in self._open.values()]
 
-    async def open(self, stream: Stream) -> Pace:
-        """Follow a stream from now on; its journal is made anew from the end of the log."""
-        pace = self.find(stream)
-        if pace is not None:
-            return pace
+    async def open(self, stream: Stream) -> TouchTimer:
+        """Follow a stream from now on; its journal is read from the end of the log."""
+        timer = self.find(stream)
+        if timer is not None:
+            return timer
         opening = self._opening.get(stream.id)
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._follow(stream, self._settings(stream)))
@@ -109,7 +108,7 @@ class Touches:
             opening.add_done_callback(lambda _: self._opening.pop(stream.id, None))
         return await asyncio.shield(opening)
 
-    async def _follow(self, stream: Stream, settings: Touch) -> Pace:
+    async def _follow(self, stream: Stream, settings: Touch) -> TouchTimer:
         self._make_room()
         stream.pins += 1
         try:
@@ -122,77 +121,76 @@ class Touches:
                 raise NotFound("the stream was deleted", stream=stream.name)
             readable = 0 if head.registry is None else head.registry.readable_from
             floor = min(head.next_seq, max(head.first_seq, readable, head.next_seq - REPLAY))
-            roster = ActiveTemplates(settings.templates, self._rows.templates(stream.id), time() * 1000)
+            templates = ActiveTemplates(settings.templates, self._rows.templates(stream.id), time() * 1000)
             journal = TouchJournal(epoch, floor, settings.memory)
-            pace = Pace(StreamTouches(stream, settings, journal, roster, self._tiers, time() * 1000, self._slices))
+            timer = TouchTimer(
+                StreamTouches(stream, settings, journal, templates, self._tiers, time() * 1000, self._slices)
+            )
         except BaseException:
             stream.pins -= 1
             raise
-        self._open[stream.id] = pace
-        pace.poke(at_once=True)
-        return pace
+        self._open[stream.id] = timer
+        timer.schedule(at_once=True)
+        return timer
 
     async def activate(
-        self, touching: StreamTouches, declared: Sequence[Template | InvalidTemplate], ttl_ms: float | None
-    ) -> Verdict:
-        """Take templates in; those that are accepted see every change from now on, and outlive a restart."""
-        roster, stream = touching.roster, touching.stream
-        default_ms = touching.settings.templates.default_inactivity_ttl_ms
-        async with touching.entering:
-            verdict = roster.declare(declared, default_ms if ttl_ms is None else ttl_ms, time() * 1000)
-            rows = [active.row()._replace(active_from=stream.head.next_seq) for active in verdict.added]
-            evicted = [active.row().template for active in verdict.evicted]
+        self, stream_touches: StreamTouches, declared: Sequence[Template | InvalidTemplate], ttl_ms: float | None
+    ) -> Activation:
+        """Activate templates; those that are accepted see every change from now on, and survive a restart."""
+        templates, stream = stream_touches.templates, stream_touches.stream
+        default_ms = stream_touches.settings.templates.default_inactivity_ttl_ms
+        async with stream_touches.activation_lock:
+            activation = templates.declare(declared, default_ms if ttl_ms is None else ttl_ms, time() * 1000)
+            rows = [active.row()._replace(active_from=stream.head.next_seq) for active in activation.added]
+            evicted = [active.row().template for active in activation.evicted]
             try:
                 if rows or evicted:
                     await self._apply(lambda batch: _store(TouchRows(batch.connection), stream.id, rows, evicted))
             except BaseException:
-                roster.remove(verdict.added)
+                templates.remove(activation.added)
                 raise
-            for active in verdict.added:
+            for active in activation.added:
                 active.active_from = stream.head.next_seq
-        touching.retire(verdict.evicted)
-        self.template_log.activated(stream, verdict.added)
-        self.template_log.evicted(stream, verdict.evicted)
-        counts = touching.counts
-        counts.activated += len(verdict.added)
-        counts.evicted += len(verdict.evicted)
-        counts.denied += len(verdict.denied)
-        return verdict
+        stream_touches.retire(activation.evicted)
+        self.template_log.activated(stream, activation.added)
+        self.template_log.evicted(stream, activation.evicted)
+        counts = stream_touches.counts
+        counts.activated += len(activation.added)
+        counts.evicted += len(activation.evicted)
+        counts.denied += len(activation.denied)
+        return activation
 
     # -- waiters
 
-    def park(self, touching: StreamTouches, waiter: Waiter, wait_s: float) -> None:
-        """Wake this one when one of its keys is touched, or when its time is up; who was answered leaves."""
-        touching.parking.add(waiter, touching.journal.through)
-        self._placed[waiter] = touching
+    def park(self, stream_touches: StreamTouches, waiter: Waiter, wait_s: float) -> None:
+        """Wake a waiter when one of its keys is touched, or after a time; its owner removes it once it is answered."""
+        stream_touches.waiters.add(waiter, stream_touches.journal.through)
+        self._touches_by_waiter[waiter] = stream_touches
         self._deadlines.add(waiter, wait_s)
 
     def leave(self, waiter: Waiter) -> None:
         """Remove a waiter that was answered or has gone."""
-        touching = self._placed.pop(waiter, None)
-        if touching is not None:
-            touching.parking.remove(waiter)
-            touching.asked_s = monotonic()
+        stream_touches = self._touches_by_waiter.pop(waiter, None)
+        if stream_touches is not None:
+            stream_touches.waiters.remove(waiter)
+            stream_touches.used_s = monotonic()
             self._deadlines.remove(waiter)
 
-    def end(self, waiter: Waiter) -> None:
-        """Answer a waiter now, as if its time were up."""
-        self._give_up(waiter)
-
-    def _give_up(self, waiter: Waiter) -> None:
-        touching = self._placed.get(waiter)
-        if touching is not None:
+    def time_out(self, waiter: Waiter) -> None:
+        """Answer a waiter now, as its time is up."""
+        stream_touches = self._touches_by_waiter.get(waiter)
+        if stream_touches is not None:
             began_s = monotonic()
-            touching.give_up(waiter)
-            touching.counts.timeouts += 1
-            touching.counts.timeout_ms += (monotonic() - began_s) * 1000
+            stream_touches.time_out(waiter)
+            stream_touches.counts.timeouts += 1
+            stream_touches.counts.timeout_ms += (monotonic() - began_s) * 1000
 
     # -- changes of streams
 
     def _appended(self, stream: Stream, _first: int) -> None:
-        pace = self._open.get(stream.id)
-        if pace is not None:
-            pace.poke()
+        timer = self._open.get(stream.id)
+        if timer is not None:
+            timer.schedule()
 
     def _deleted(self, stream: Stream) -> None:
         self._close(stream.id)
@@ -204,63 +202,63 @@ class Touches:
         return settings
 
     def _close(self, stream_id: int) -> None:
-        pace = self._open.pop(stream_id, None)
-        if pace is None:
+        timer = self._open.pop(stream_id, None)
+        if timer is None:
             return
-        pace.close()
-        self.past.add(pace.touching.counts)
-        for waiter in tuple(pace.touching.parking.waiters):
-            pace.touching.parking.remove(waiter)
+        timer.close()
+        self.past.add(timer.stream_touches.counts)
+        for waiter in tuple(timer.stream_touches.waiters.parked):
+            timer.stream_touches.waiters.remove(waiter)
             waiter.answer("")
-        pace.touching.stream.pins -= 1
+        timer.stream_touches.stream.pins -= 1
 
     def _make_room(self) -> None:
-        if len(self._open) < _MOST_OPEN:
+        if len(self._open) < _MAX_OPEN_STREAMS:
             return
-        idle = [pace for pace in self._open.values() if not pace.touching.parking.waiters]
+        idle = [timer for timer in self._open.values() if not timer.stream_touches.waiters.parked]
         if not idle:
             raise Overloaded("touches of too many streams are waited for", retry_after=1)
-        self._close(min(idle, key=lambda pace: pace.touching.asked_s).touching.stream.id)
+        self._close(min(idle, key=lambda timer: timer.stream_touches.used_s).stream_touches.stream.id)
 
-    async def _keep_house(self) -> None:
+    async def _maintain(self) -> None:
         due: dict[int, float] = {}
         while True:
-            await asyncio.sleep(_HOUSE_S)
-            for stream_id, pace in tuple(self._open.items()):
-                every_s = pace.touching.settings.templates.gc_interval_ms / 1000
+            await asyncio.sleep(_MAINTENANCE_S)
+            for stream_id, timer in tuple(self._open.items()):
+                every_s = timer.stream_touches.settings.templates.gc_interval_ms / 1000
                 try:
-                    if settings_of(pace.touching.stream) is None:
-                        await self._end(pace.touching.stream)
+                    if settings_of(timer.stream_touches.stream) is None:
+                        await self._end(timer.stream_touches.stream)
                     elif monotonic() >= due.setdefault(stream_id, monotonic() + every_s):
                         due[stream_id] = monotonic() + every_s
-                        await self._tidy(pace.touching)
+                        await self._tidy(timer.stream_touches)
                 except Exception:
-                    log.exception("templates of %s could not be tidied", pace.touching.stream.name)
+                    log.exception("templates of %s could not be tidied", timer.stream_touches.stream.name)
             due = {stream_id: at_s for stream_id, at_s in due.items() if stream_id in self._open}
 
     async def _end(self, stream: Stream) -> None:
-        """Touches of a stream are not told any more: what was asked of it is forgotten."""
+        """Stop following a stream without touches, and forget its templates."""
         self._close(stream.id)
         await self._apply(lambda batch: TouchRows(batch.connection).end(stream.id))
 
-    async def _tidy(self, touching: StreamTouches) -> None:
-        """Retire templates that nobody uses, store when the others were used, and close what is idle."""
-        now_ms, roster, stream = time() * 1000, touching.roster, touching.stream
-        if not touching.parking.waiters and monotonic() - touching.asked_s > _IDLE_S:
+    async def _tidy(self, stream_touches: StreamTouches) -> None:
+        """Retire unused templates, store when the others were used, and close an idle stream."""
+        now_ms, templates, stream = time() * 1000, stream_touches.templates, stream_touches.stream
+        if not stream_touches.waiters.parked and monotonic() - stream_touches.used_s > _IDLE_S:
             self._close(stream.id)
             return
-        used = {template.id for waiter in touching.parking.waiters for template in waiter.templates}
-        roster.see(used, now_ms)
-        expired, seen = roster.expired(now_ms), roster.unstored(now_ms)
+        used = {template.id for waiter in stream_touches.waiters.parked for template in waiter.templates}
+        templates.see(used, now_ms)
+        expired, seen = templates.expired(now_ms), templates.unstored(now_ms)
         if expired or seen:
             dropped = [active.row().template for active in expired]
             rows = [active.row() for active in seen if active not in expired]
             await self._apply(lambda batch: _store(TouchRows(batch.connection), stream.id, rows, dropped))
         for active in seen:
             active.stored_ms = now_ms
-        touching.retire(expired)
+        stream_touches.retire(expired)
         self.template_log.retired(stream, expired)
-        touching.counts.retired += len(expired)
+        stream_touches.counts.retired += len(expired)
 
 
 def _store(rows: TouchRows, stream: int, saved: list[Any], dropped: list[str]) -> None:

@@ -11,9 +11,8 @@ from itertools import takewhile
 from time import monotonic
 
 from headrace.errors import Overloaded
-from headrace.profiles.state_protocol.keys import Key, id_of
-from headrace.profiles.state_protocol.settings import Memory
-from headrace.profiles.state_protocol.templates import Template
+from headrace.profiles.state_protocol.keys import Key, Template, id_of
+from headrace.profiles.state_protocol.profile import Memory
 
 #: Waits end at ticks of this length, so that many share one timer.
 TICK_S = 0.05
@@ -23,7 +22,19 @@ FINE_KEY, TEMPLATE_KEY, TABLE_KEY = "fineKey", "templateKey", "tableKey"
 class Waiter:
     """A client that waits until one of its keys is touched after a position."""
 
-    __slots__ = ("answer", "exact", "fallbacks", "fine", "ids", "keys", "kind", "parked", "since", "templates", "tick")
+    __slots__ = (
+        "answer",
+        "exact",
+        "fallbacks",
+        "fine",
+        "ids",
+        "keys",
+        "kind",
+        "parked_at",
+        "since",
+        "templates",
+        "tick",
+    )
 
     def __init__(
         self,
@@ -39,7 +50,7 @@ class Waiter:
     ) -> None:
         self.since = since
         self.kind = kind
-        #: The keys waited for; ids where no more is known of them; and keys that stand for those that cannot be told.
+        #: The keys waited for; ids where only these are known; keys that are touched in place of others under load.
         self.keys = frozenset(keys)
         self.ids = frozenset(ids)
         self.fallbacks = frozenset(fallbacks)
@@ -47,10 +58,10 @@ class Waiter:
         self.fine = fine
         self.templates = templates
         self.exact = exact
-        #: Told the outcome: whether something was touched, or why that cannot be said.
+        #: Called with the outcome: whether something was touched, or why that is not known.
         self.answer: Callable[[bool | str], None] = _ignore_outcome
-        #: How far changes were processed when it was parked.
-        self.parked = 0
+        #: Changes before this position were processed when it was parked.
+        self.parked_at = 0
         self.tick = 0
 
     def wants(self, key: Key) -> bool:
@@ -81,60 +92,60 @@ def _expired_keys(until_s: dict[int, float], now_s: float) -> list[int]:
 class Waiters:
     """The waiters of one stream.
 
-    A key is hot while someone waits for it, and for a while after: whoever was woken comes back. So is a template, as
-    far as it is named by those who wait.
+    A key is hot while a waiter waits for it, and for some time after, since a client that was woken waits again. So is
+    a template that waiters name.
     """
 
     def __init__(self, memory: Memory) -> None:
-        self.waiters: dict[Waiter, None] = {}
-        #: Those who wait for so many keys that they are not found by them.
+        self.parked: dict[Waiter, None] = {}
+        #: Waiters with too many keys to be in the index.
         self.broad: dict[Waiter, None] = {}
         self.index: dict[int, dict[Waiter, None]] = {}
-        #: Ids of keys that nobody waits for just now, and until when they are hot.
+        #: Ids of keys without waiters that are still hot, and until when.
         self.warm: dict[int, float] = {}
-        #: How many wait for rows of each template; templates of those who have gone, and until when they are hot.
+        #: How many wait for rows of each template; templates without waiters that are still hot, and until when.
         self.templates: Counter[int] = Counter()
         self.warm_templates: dict[int, float] = {}
         self.memory = memory
         self._hot_from: dict[int, int] = {}
         self._keys = 0
-        #: How many wait for rows and do not say of which templates.
-        self._nameless = 0
+        #: How many wait for rows without naming templates.
+        self._unnamed = 0
 
     def add(self, waiter: Waiter, through: int) -> None:
-        """Park someone, when changes before a position are processed; refused where there are too many keys."""
+        """Park a waiter, when changes before a position are processed; refused where there are too many keys."""
         if self._keys + waiter.size > self.memory.hot_max_keys:
             raise Overloaded("too many keys are waited for on this stream", retry_after=1)
         self._keys += waiter.size
-        self.waiters[waiter] = None
-        waiter.parked = through
-        self._name(waiter)
+        self.parked[waiter] = None
+        waiter.parked_at = through
+        self._count_templates(waiter)
         if waiter.size > self.memory.key_index_max_keys:
             self.broad[waiter] = None
             return
         for key_id in waiter.every_id():
-            here = self.index.get(key_id)
-            if here is None:
-                here = self.index[key_id] = {}
+            waiters = self.index.get(key_id)
+            if waiters is None:
+                waiters = self.index[key_id] = {}
                 if self.warm.pop(key_id, None) is None:
                     self._hot_from[key_id] = through
-            here[waiter] = None
+            waiters[waiter] = None
 
     def remove(self, waiter: Waiter) -> bool:
-        """Let someone go; False where they have gone already."""
-        if waiter not in self.waiters:
+        """Remove a waiter; False where it was removed before."""
+        if waiter not in self.parked:
             return False
-        del self.waiters[waiter]
+        del self.parked[waiter]
         self._keys -= waiter.size
-        self._unname(waiter)
+        self._uncount_templates(waiter)
         if waiter in self.broad:
             del self.broad[waiter]
             return True
         for key_id in waiter.every_id():
-            here = self.index.get(key_id)
-            if here is not None:
-                here.pop(waiter, None)
-                if not here:
+            waiters = self.index.get(key_id)
+            if waiters is not None:
+                waiters.pop(waiter, None)
+                if not waiters:
                     self._cool(key_id)
         return True
 
@@ -145,14 +156,14 @@ class Waiters:
         else:
             del self._hot_from[key_id]
 
-    def _name(self, waiter: Waiter) -> None:
-        self._nameless += waiter.fine and not waiter.templates
+    def _count_templates(self, waiter: Waiter) -> None:
+        self._unnamed += waiter.fine and not waiter.templates
         for template in waiter.templates:
             self.templates[template.id] += 1
             self.warm_templates.pop(template.id, None)
 
-    def _unname(self, waiter: Waiter) -> None:
-        self._nameless -= waiter.fine and not waiter.templates
+    def _uncount_templates(self, waiter: Waiter) -> None:
+        self._unnamed -= waiter.fine and not waiter.templates
         for template in waiter.templates:
             self.templates[template.id] -= 1
             if not self.templates[template.id]:
@@ -169,32 +180,32 @@ class Waiters:
             del self.warm_templates[template]
 
     @property
-    def tells_templates_apart(self) -> bool:
-        """Whether templates that are not hot concern nobody who waits."""
-        return not self._nameless and len(self.templates) <= self.memory.hot_max_templates
+    def distinguishes_templates(self) -> bool:
+        """Whether no waiter is concerned by templates that are not hot."""
+        return not self._unnamed and len(self.templates) <= self.memory.hot_max_templates
 
     def is_cold(self, template: Template, active_from: int) -> bool:
-        """Whether nobody waits for rows of a template, nor did a moment ago; who was here first could not name it."""
+        """Whether a template is not hot; it counts as hot for waiters that were parked before it became active."""
         if template.id in self.templates or template.id in self.warm_templates:
             return False
-        first = next(iter(self.waiters), None)
-        return self.tells_templates_apart and (first is None or active_from <= first.parked)
+        first = next(iter(self.parked), None)
+        return self.distinguishes_templates and (first is None or active_from <= first.parked_at)
 
     def is_hot(self, key: Key) -> bool:
-        """Whether someone waits for a key, or did a moment ago."""
+        """Whether a waiter waits for a key, or did a moment ago."""
         key_id = id_of(key)
         return key_id in self.index or key_id in self.warm
 
     def hot_since(self, waiter: Waiter, position: int) -> bool:
-        """Whether all keys of a waiter are hot, and were when changes from a position on were processed."""
+        """Whether all keys of a waiter have been hot since changes from a position on were processed."""
         return all(self._hot_from.get(key_id, position + 1) <= position for key_id in waiter.every_id())
 
-    def hears(self, key: Key) -> bool:
-        """Whether someone may wait for a key."""
+    def has_waiter(self, key: Key) -> bool:
+        """Whether a waiter may wait for a key."""
         return id_of(key) in self.index or bool(self.broad)
 
     def waiting_for(self, touched: dict[Key, int]) -> list[Waiter]:
-        """Those for whom one of these keys was touched after their cursors; keys come with their positions."""
+        """The waiters for which one of these keys was touched after their cursors; keys come with their positions."""
         index, waiters = self.index, dict[Waiter, None]()
         for key, position in touched.items():
             for waiter in index.get(id_of(key), ()):
@@ -207,7 +218,7 @@ class Waiters:
 
 
 class Deadlines:
-    """When waiters give up; one timer for all of them."""
+    """When waiters time out; one timer for all of them."""
 
     def __init__(self, on_time: Callable[[Waiter], None]) -> None:
         self._on_time = on_time
@@ -216,7 +227,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, waiter: Waiter, wait_s: float) -> None:
-        """This waiter gives up after so many seconds."""
+        """Time out a waiter after so many seconds."""
         loop = asyncio.get_running_loop()
         tick = waiter.tick = math.ceil((loop.time() + wait_s) / TICK_S)
         if tick not in self._ticks:
@@ -227,11 +238,11 @@ class Deadlines:
         self._ticks[tick][waiter] = None
 
     def remove(self, waiter: Waiter) -> None:
-        """This waiter has gone."""
+        """Forget a waiter that was answered or has gone."""
         self._ticks.get(waiter.tick, {}).pop(waiter, None)
 
     def close(self) -> None:
-        """Forget them all."""
+        """Forget all waiters."""
         self._ticks.clear()
         self._order.clear()
         if self._timer is not None:

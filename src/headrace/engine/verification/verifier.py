@@ -33,15 +33,15 @@ from headrace.engine.verification.verify_job import (
     fail_verification,
 )
 from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range
-from headrace.format.segment.body_runs import body_runs
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.segment.columns import body_runs
 from headrace.schema.registry import Registry
 from headrace.schema.trial import Findings, Trial
+from headrace.storage.background_requests import RUNNING, VerificationRow, Verifications
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
 from headrace.storage.streams import LIVE, StreamRow, Streams
-from headrace.storage.verifications import RUNNING, VerificationRow, Verifications
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.verifications")
 
 #: Verifications that may run at the same time.
-MOST_RUNNING = 16
+MAX_RUNNING = 16
 #: What is published is left to workers for as long, since one was last seen to look at it.
 WORKERS_FIRST_S = 2.0
 #: Events that are looked at between two commits, and payload between two rests.
@@ -76,8 +76,8 @@ class BeginVerification(StreamChange):
             raise NotFound("the stream was deleted", stream=self.stream.name)
         if version != (0 if head.registry is None else head.registry.version):
             raise Conflict("the registry has changed meanwhile; plan the change again", stream=self.stream.name)
-        if Verifications(batch.connection).count() >= MOST_RUNNING:
-            raise Overloaded(f"{MOST_RUNNING} verifications are running already", retry_after=5)
+        if Verifications(batch.connection).count() >= MAX_RUNNING:
+            raise Overloaded(f"{MAX_RUNNING} verifications are running already", retry_after=5)
         batch.flush()
         row = VerificationRow(
             id=self.id, stream=self.stream.id, state=RUNNING, from_version=version, begun_us=batch.now_us,
@@ -167,7 +167,7 @@ class Verifier:
         stream = None if stored is None else self._log.catalog.find(stored.name)
         if stored is None or stream is None or stream.id != row.stream or stream.head.state != LIVE:
             return False
-        async with self._work.without_grants():
+        async with self._work.pause_grants():
             # In this order: what a worker commits meanwhile is seen as being looked at, or as looked at.
             working = self._planner.working_on(row)
             newest = self._rows.get(row.id)

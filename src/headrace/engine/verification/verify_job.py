@@ -14,17 +14,16 @@ import msgspec
 from headrace import decoding
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
-from headrace.engine.derive.readable import owned_ranges
-from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter
+from headrace.engine.derive.unit_cutter import PlannedUnit, UnitCutter, owned_ranges
 from headrace.engine.log.batch import Batch
 from headrace.format.object_names import COMPANIONS
 from headrace.format.ranges import Range, merge_ranges, without
 from headrace.reduce.work_units import Unit
 from headrace.schema.trial import MOST_NAMED, Findings
+from headrace.storage.background_requests import DONE, FAILED, RUNNING, VerificationRow, Verifications
 from headrace.storage.database import Connection
 from headrace.storage.published import Published
 from headrace.storage.streams import LIVE, StreamRow, Streams
-from headrace.storage.verifications import DONE, FAILED, RUNNING, VerificationRow, Verifications
 from headrace.storage.work import UnitRow, Work
 
 ENDED = "the verification has ended"
@@ -49,8 +48,8 @@ class Progress:
     def left(self, stream: StreamRow, taken: list[Range] | None = None) -> list[Range]:
         """What is retained, not looked at, and not taken by anyone."""
         start = max(self.row.start, stream.first_seq)
-        whole = [Range(start, self.row.target)] if start < self.row.target else []
-        return without(whole, [*self.looked, *(taken or ())])
+        pending = [Range(start, self.row.target)] if start < self.row.target else []
+        return without(pending, [*self.looked, *(taken or ())])
 
 
 class VerifyJob(Job[Findings]):

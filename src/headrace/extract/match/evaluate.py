@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.extract.match.columns import Columns, Window
-from headrace.extract.match.selection import DENSE, Int32s, Int64s, Numbers, Selection, among, between, within
+from headrace.extract.match.selection import DENSE, Columns, Int64s, Numbers, Selection, Window, among, between, within
 from headrace.extract.match.tally import Tally
 from headrace.extract.postings import term
-from headrace.format.companion.rows import Mask, Rows
+from headrace.format.companion.postings import Int32s, Mask
+from headrace.format.companion.reader import CompanionReader
 from headrace.query.search import STRINGS, Field, Kind, Search
 from headrace.query.sort import Order
 from headrace.query.tree import And, Clause, Compare, Contains, Has, Node, Not, Or, Phrase, Term, clauses
@@ -49,7 +49,7 @@ class RowCounts(NamedTuple):
 class WordLookup:
     """Looks words up in a companion, each once."""
 
-    def __init__(self, companion: Rows) -> None:
+    def __init__(self, companion: CompanionReader) -> None:
         self._companion = companion
         self._occurrences: dict[tuple[str, str, bool], tuple[Int32s, Int32s]] = {}
         self._counted: dict[tuple[str, tuple[str, ...], bool], RowCounts] = {}
@@ -143,7 +143,7 @@ def _count_rows(rows: Int32s) -> RowCounts:
 class Evaluator:
     """Answers queries of one stream on one companion; odd rows are not among its answers, unless by negation."""
 
-    def __init__(self, companion: Rows, search: Search, tally: Tally | None = None) -> None:
+    def __init__(self, companion: CompanionReader, search: Search, tally: Tally | None = None) -> None:
         self.companion = companion
         self._tally = tally or Tally()
         self.texts = WordLookup(companion)

@@ -1,16 +1,25 @@
-"""Which rows of a window answer: their numbers, or a mark for every row, whichever came first."""
+"""Which rows of a companion answer: selections of the rows of a window, and comparisons of columns that make them.
+
+A selection has the numbers of its rows or a mark for every row, whichever came first. A comparison leaves out the row
+groups whose bounds already answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-Int32s = NDArray[np.int32]
+from headrace.format.companion.postings import Int32s, Mask, is_unicode
+from headrace.format.companion.reader import ColumnGroup, CompanionReader
+from headrace.query.tree import Operator
+
 Int64s = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 Numbers = TypeVar("Numbers", Int32s, Int64s)
 
 #: Numbers of which one in so many is there are looked up in an array of marks.
@@ -124,3 +133,179 @@ def among(wanted: Numbers, held: Numbers) -> Mask:
     places[places == len(held)] = len(held) - 1
     is_member: Mask = held[places] == wanted
     return is_member
+
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    "=": pc.equal,
+}
+INT64 = range(-(2**63), 2**63)
+
+
+class Window:
+    """Rows ``start`` to ``stop`` of a companion, and those of them that are still in question; None is all."""
+
+    __slots__ = ("candidates", "start", "stop")
+
+    def __init__(self, start: int, stop: int, candidates: Selection | None = None) -> None:
+        self.start = start
+        self.stop = stop
+        self.candidates = candidates
+
+    @property
+    def count(self) -> int:
+        """How many rows it has."""
+        return self.stop - self.start
+
+    def among(self, candidates: Selection | None) -> Window:
+        """The same rows, fewer in question."""
+        return Window(self.start, self.stop, candidates)
+
+
+class Columns:
+    """The stored columns of one companion."""
+
+    def __init__(self, companion: CompanionReader) -> None:
+        self._companion = companion
+        self._groups: dict[str, Sequence[ColumnGroup]] = {}
+
+    def groups(self, name: str) -> Sequence[ColumnGroup]:
+        """The row groups of a column."""
+        groups = self._groups.get(name)
+        if groups is None:
+            groups = self._groups[name] = self._companion.groups(name)
+        return groups
+
+    def touching(self, name: str, start: int, stop: int) -> Iterator[tuple[int, ColumnGroup]]:
+        """The numbers of the row groups that have rows from ``start`` to ``stop``, and the groups."""
+        groups = self.groups(name)
+        number = bisect_right(groups, start, key=_start) - 1
+        while number < len(groups) and groups[number].start < stop:
+            yield number, groups[number]
+            number += 1
+
+    def comparing(self, name: str, sign: Operator | str, bound: Any, window: Window) -> Selection:
+        """The rows of a window that have a value on that side of a bound, or equal to it."""
+        mask = np.zeros(window.count, np.bool_)
+        if isinstance(bound, int) and not isinstance(bound, bool) and bound not in INT64:
+            if sign == "=" or (bound > 0) == (sign in (">", ">=")):
+                return Selection(window.count, mask=mask)
+            # Every value that a column can hold lies on the asked side.
+            sign, bound = ("<=", INT64[-1]) if bound > 0 else (">=", INT64[0])
+        if isinstance(bound, str) and not is_unicode(bound):
+            return Selection(window.count, mask=mask)
+        for number, group in self._groups_in_question(name, window):
+            matches: Mask | bool | None = _judge_group(group, sign, bound)
+            if matches is None:
+                column = self._companion.column(name, number)
+                matches = _matching(column, lambda values: _COMPARE[sign](values, bound))
+            _put(mask, window, group, matches)
+        return Selection(window.count, mask=mask)
+
+    def containing(self, name: str, part: str, window: Window) -> Selection:
+        """The rows of a window that have a text with this part."""
+        mask = np.zeros(window.count, np.bool_)
+        for number, group in self._groups_in_question(name, window) if is_unicode(part) else ():
+            column = self._companion.column(name, number)
+            _put(mask, window, group, _matching(column, lambda values: pc.match_substring(values, part)))
+        return Selection(window.count, mask=mask)
+
+    def first_values(self, name: str, rows: Int32s) -> Any:
+        """The first value of a column in each of some ascending rows, as an Arrow array."""
+        start, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        parts = [_scalars(self._companion.column(name, 0).slice(0, 0))]
+        for number, group in self.touching(name, start, stop):
+            low, high = between(rows, group.start, group.stop)
+            if low < high:
+                column = self._companion.column(name, number)
+                whole = high - low == len(column)
+                parts.append(_scalars(column if whole else column.take(pa.array(rows[low:high] - group.start))))
+        return parts[1] if len(parts) == 2 else pa.concat_arrays(parts)
+
+    def _groups_in_question(self, name: str, window: Window) -> Iterator[tuple[int, ColumnGroup]]:
+        """The row groups of a column that have rows in question."""
+        rows = None if window.candidates is None else window.candidates.rows()
+        for number, group in self.touching(name, window.start, window.stop):
+            if rows is not None:
+                low, high = between(rows, group.start - window.start, group.stop - window.start)
+                if low == high:
+                    continue
+            yield number, group
+
+
+def _start(group: ColumnGroup) -> int:
+    return group.start
+
+
+def _scalars(column: Any) -> Any:
+    """Of lists the first element."""
+    if not pa.types.is_list(column.type):
+        return column
+    valid = column.is_valid()
+    firsts = pc.list_element(column.filter(valid), 0)
+    return firsts if not column.null_count else pc.replace_with_mask(pa.nulls(len(column), firsts.type), valid, firsts)
+
+
+def _judge_group(group: ColumnGroup, sign: str, bound: Any) -> bool | None:
+    """Whether all rows of a group are on the asked side, or none is; None where one has to look."""
+    if group.least is None or group.greatest is None:
+        return False if group.nulls == group.stop - group.start else None
+    outside = {
+        "<": group.least >= bound,
+        "<=": group.least > bound,
+        ">": group.greatest <= bound,
+        ">=": group.greatest < bound,
+        "=": not group.least <= bound <= group.greatest,
+    }
+    if outside[sign]:
+        return False
+    inside = {
+        "<": group.greatest < bound,
+        "<=": group.greatest <= bound,
+        ">": group.least > bound,
+        ">=": group.least >= bound,
+        "=": group.least == bound == group.greatest,
+    }
+    return True if inside[sign] and not group.nulls else None
+
+
+def _matching(column: Any, test: Callable[[Any], Any]) -> Mask:
+    """For every row of a column of scalars or lists whether any value passes."""
+    if pa.types.is_list(column.type):
+        mask = np.zeros(len(column), np.bool_)
+        mask[pc.list_parent_indices(column).filter(test(column.flatten())).to_numpy()] = True
+        return mask
+    matches: Mask = test(column).fill_null(False).to_numpy(zero_copy_only=False)
+    return matches
+
+
+def _put(mask: Mask, window: Window, group: ColumnGroup, matches: Mask | bool) -> None:
+    """Write what was found in a group into the mask of a window."""
+    low, high = max(group.start, window.start), min(group.stop, window.stop)
+    part = matches if isinstance(matches, bool) else matches[low - group.start : high - group.start]
+    mask[low - window.start : high - window.start] = part
+
+
+#: So many row groups are looked at together at most.
+_MOST = 16
+
+
+def by_group(groups: Sequence[ColumnGroup], start: int, stop: int, *, backward: bool) -> Iterator[Window]:
+    """Row group by row group: for orders whose bounds rule many of them out."""
+    for group in reversed(groups) if backward else groups:
+        low, high = max(group.start, start), min(group.stop, stop)
+        if low < high:
+            yield Window(low, high)
+
+
+def growing_windows(groups: Sequence[ColumnGroup], start: int, stop: int, *, backward: bool) -> Iterator[Window]:
+    """One row group, then two, then four: for orders in which the first rows may be enough."""
+    pending = list(by_group(groups, start, stop, backward=backward))
+    at, size = 0, 1
+    while at < len(pending):
+        together = pending[at : at + size]
+        yield Window(min(window.start for window in together), max(window.stop for window in together))
+        at, size = at + size, min(2 * size, _MOST)

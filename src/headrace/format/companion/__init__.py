@@ -31,6 +31,6 @@ column         type                    holds
 
 Pages are zstd with checksums. A row group of postings holds whole terms of one field, or a part of one term; one of
 panes holds one interval of one rollup; sizes are in `layout.Limits`. Between row groups of postings lie Bloom filters
-of their terms, see `filters`. The metadata of every file holds the same JSON document under ``headrace``,
-`layout.Info`, and under ``headrace.index`` where things lie, see `index`.
+of their terms, see `format.bloom`. The metadata of every file holds the same JSON document under ``headrace``,
+`layout.CompanionInfo`, and under ``headrace.index`` the index of its row groups, see `layout`.
 """

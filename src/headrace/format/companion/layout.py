@@ -1,12 +1,22 @@
-"""The identity of a companion and its entry in metadata; imports no Arrow, so that it loads fast."""
+"""The identity of a companion, its entry in metadata, and the index in each of its files.
+
+The index is our own, beside Parquet's, which cuts long texts. It is JSON, compressed, in letters that every reader of
+Parquet takes for text. This module imports no Arrow, so that it loads fast.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import base64
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from headrace.format import identity
+from headrace import decoding
+from headrace.format.identity import decode_identity
 
 VERSION = 1
 METADATA, INDEX = b"headrace", b"headrace.index"
@@ -135,4 +145,80 @@ def companion_entry(info: CompanionInfo, name: str, parts: dict[PartName, PartFi
 
 def decode_info(document: bytes | None, name: str) -> CompanionInfo:
     """Read what a companion says about itself; refuses what is damaged and what a newer Headrace wrote."""
-    return identity.decode(document, CompanionInfo, name=name, kind="companion", newest=VERSION)
+    return decode_identity(document, CompanionInfo, name=name, kind="companion", newest=VERSION)
+
+
+FIRST_LETTERS = 64
+
+Index = TypeVar("Index", bound=msgspec.Struct)
+
+
+class ByteRange(NamedTuple):
+    """Where bytes lie in a file, how many, and their CRC-32."""
+
+    offset: int
+    size: int
+    checksum: int
+
+
+class Zone(NamedTuple):
+    """Bounds of the values in a piece of a column, and how many rows have none."""
+
+    least: Any
+    greatest: Any
+    nulls: int
+
+
+class ColumnsIndex(msgspec.Struct):
+    """How many rows each row group has, and for every column the bounds in each."""
+
+    rows: list[int]
+    zones: dict[str, list[Zone]]
+
+
+class PostingsIndex(msgspec.Struct):
+    """For every field, in order, how each of its row groups begins: the first letters of its first term.
+
+    A row group holds whole terms of one field, or a part of one term. For each, ``filters`` says where its Bloom filter
+    lies, None where it has none; there are no filters at all in files that were written before there were any.
+    """
+
+    fields: list[tuple[str, list[str]]]
+    filters: list[ByteRange | None] = []
+
+
+class PanesIndex(msgspec.Struct):
+    """The rollup and the interval of each row group."""
+
+    groups: list[tuple[str, int]]
+
+
+def encode_index(index: msgspec.Struct) -> bytes:
+    """An index as the footer holds it."""
+    return base64.b85encode(zlib.compress(msgspec.json.encode(index)))
+
+
+def decode_index(document: bytes, kind: type[Index]) -> Index:
+    """An index as it was written; raises ValueError where it is damaged."""
+    try:
+        return decoding.decode(zlib.decompress(base64.b85decode(document)), kind)
+    except zlib.error as reason:
+        raise ValueError(f"its index is damaged: {reason}") from reason
+
+
+def first_letters(term: str) -> str:
+    """What the index keeps of a term."""
+    return term[:FIRST_LETTERS]
+
+
+def groups_holding(firsts: list[str], low: str, beyond: Callable[[str], bool]) -> range:
+    """The row groups that may hold terms from ``low`` on, up to those that begin beyond.
+
+    ``firsts`` are cut, and so may be less than the terms with which the groups begin, but never greater.
+    """
+    cut = first_letters(low)
+    start = bisect_left(firsts, cut)
+    begins_there = start < len(firsts) and firsts[start] == cut and len(cut) < FIRST_LETTERS
+    start = start if begins_there else max(0, start - 1)
+    stop = start + sum(1 for _ in takewhile(lambda group: not beyond(firsts[group]), range(start, len(firsts))))
+    return range(start, stop)

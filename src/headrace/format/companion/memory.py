@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headrace.format.companion.answers import Answers
 from headrace.format.companion.layout import KEYS, LIMITS, CompanionInfo
 from headrace.format.companion.postings import PostingRun, TableRun, one_array
-from headrace.format.companion.rows import ColumnGroup
+from headrace.format.companion.reader import ColumnGroup, CompanionReader
 from headrace.format.companion.tables import zone
 
 _ROWS = LIMITS.rows
@@ -28,7 +27,7 @@ class Tables(NamedTuple):
         return sum(int(table.nbytes) for table in (self.columns, *self.postings.values(), *self.panes.values()))
 
 
-class MemoryCompanion(Answers):
+class MemoryCompanion(CompanionReader):
     """Stored columns in a table; the postings of a field and the panes of a rollup are made when first asked for.
 
     It may be used from several threads.

@@ -10,30 +10,33 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.format.companion import tables
+from headrace.format.companion.file_reader import FileCompanion
 from headrace.format.companion.layout import (
     KEYS,
     LIMITS,
     Companion,
     CompanionInfo,
+    FieldShape,
     Limits,
     PartFile,
     PartName,
     companion_entry,
 )
-from headrace.format.companion.merged import merge_infos
-from headrace.format.companion.posting_file import Block, Piece, PostingsWriter, concatenate_pieces
-from headrace.format.companion.postings import text_of
-from headrace.format.companion.reader import FileCompanion
-from headrace.format.companion.writer import ColumnsWriter, write_panes
+from headrace.format.companion.postings import Block, Piece, concatenate_pieces, text_of
+from headrace.format.companion.writer import ColumnsWriter, PostingsWriter, write_panes
 from headrace.format.object_names import file_name, range_name
+
+_MOST_ROWS = 2**31 - 1
 
 
 def merge(
@@ -50,7 +53,7 @@ def merge(
     """Write the companion of adjacent ones into a directory, and tell how metadata lists it.
 
     It holds the fields and rollups with the hashes given: those of a definition for which all inputs are valid. Without
-    ``panes`` the caller writes them (`writer.write_panes` with what `merged` says) and adds them to what this returns.
+    ``panes`` the caller writes them, by `writer.write_panes` with `merge_infos`, and adds them to what this returns.
     """
     info = merge_infos([companion.info for companion in inputs], level=level, fields=fields, rollups=rollups)
     name = range_name(info.first_seq, info.count, unique)
@@ -163,3 +166,54 @@ def _interleave(parts: list[Block]) -> Block:
         rows[places],
         None if positions is None else positions[places],
     )
+
+
+def merge_infos(
+    infos: Sequence[CompanionInfo], *, level: int, fields: Mapping[str, str], rollups: Mapping[str, str]
+) -> CompanionInfo:
+    """The identity of the whole, with the hashes that a definition has for it; ValueError where there is no whole."""
+    first, count = infos[0], sum(info.count for info in infos)
+    for before, after in pairwise(infos):
+        if (before.stream, before.incarnation, before.end_seq) != (after.stream, after.incarnation, after.first_seq):
+            raise ValueError(f"event {after.first_seq} cannot come where {before.end_seq} is due")
+    if count > _MOST_ROWS:
+        raise ValueError(f"a companion cannot have {count} rows")
+    _must_be_valid(infos, fields, rollups)
+    shapes = {name: _shape([info.fields[name] for info in infos], hash) for name, hash in fields.items()}
+    times = [info.times for info in infos if info.times is not None]
+    return CompanionInfo(
+        stream=first.stream,
+        incarnation=first.incarnation,
+        first_seq=first.first_seq,
+        count=count,
+        level=level,
+        segments=sum(info.segments for info in infos),
+        through_version=max(info.through_version for info in infos),
+        fields=shapes,
+        rollups=dict(rollups),
+        keys=all(info.keys for info in infos),
+        times=(min(least for least, _ in times), max(greatest for _, greatest in times)) if times else None,
+        words={name: _words(infos, name) for name, shape in shapes.items() if shape.kind == "text"},
+        odd=sum(info.odd for info in infos),
+    )
+
+
+def _must_be_valid(infos: Sequence[CompanionInfo], fields: Mapping[str, str], rollups: Mapping[str, str]) -> None:
+    """All hold what is wanted; hashes can be compared where the greatest schema version is that of the whole."""
+    newest = max(info.through_version for info in infos)
+    for info in infos:
+        held = {name: shape.hash for name, shape in info.fields.items()}
+        for wanted, held_hashes in ((fields, held), (rollups, info.rollups)):
+            for name, hash in wanted.items():
+                if name not in held_hashes or (info.through_version == newest and held_hashes[name] != hash):
+                    raise ValueError(f"the companion of {info.first_seq} does not hold {name} as it is defined")
+
+
+def _shape(shapes: Sequence[FieldShape], hash: str) -> FieldShape:
+    if len({(shape.kind, shape.indexed) for shape in shapes}) > 1:
+        raise ValueError("a field cannot be of two kinds")
+    return msgspec.structs.replace(shapes[0], many=any(shape.many for shape in shapes), hash=hash)
+
+
+def _words(infos: Sequence[CompanionInfo], name: str) -> tuple[int, int]:
+    return sum(info.words[name][0] for info in infos), sum(info.words[name][1] for info in infos)

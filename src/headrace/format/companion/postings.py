@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.format.companion.rows import Int32s, Mask
+Int32s = NDArray[np.int32]
+Mask = NDArray[np.bool_]
 
 LIST = pa.list_(pa.field("element", pa.int32(), nullable=False))
 #: The postings table, sorted by field and term.
@@ -88,6 +89,62 @@ class TableRun(PostingRun):
     def positions(self) -> Int32s:
         """The position beside every row."""
         return self._positions
+
+
+#: Rows, and the positions beside them if there are any.
+Piece = tuple[Int32s, Int32s | None]
+
+
+class Block(NamedTuple):
+    """Consecutive terms of one field; the list of term t is ``rows[ends[t]:ends[t + 1]]``, positions likewise."""
+
+    terms: Any
+    ends: NDArray[np.int32]
+    rows: Int32s
+    positions: Int32s | None
+
+    @classmethod
+    def of(cls, table: Any) -> Block:
+        """A piece of the postings table that is of one field."""
+        ends, rows = flat(one_array(table.column("rows")))
+        positions = one_array(table.column("positions"))
+        return cls(one_array(table.column("term")), ends, rows, None if positions.null_count else flat(positions).rows)
+
+    def part(self, start: int, stop: int) -> Block:
+        """The terms from ``start`` to before ``stop``."""
+        return Block(self.terms.slice(start, stop - start), self.ends[start : stop + 1], self.rows, self.positions)
+
+    def lists(self) -> Piece:
+        """The lists of all its terms, one after another."""
+        part = slice(self.ends[0], self.ends[-1])
+        return self.rows[part], None if self.positions is None else self.positions[part]
+
+    @property
+    def postings(self) -> int:
+        """How many postings it has."""
+        return int(self.ends[-1] - self.ends[0])
+
+    @property
+    def term_bytes(self) -> int:
+        """How many bytes the text of its terms has."""
+        ends = offsets(self.terms)
+        return int(ends[-1] - ends[0])
+
+
+def blocks(table: Any) -> Iterator[tuple[str, Block]]:
+    """A postings table field by field."""
+    fields = one_array(table.column("field"))
+    runs = pc.run_end_encode(fields)
+    start = 0
+    for stop, field in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
+        yield field, Block.of(table.slice(start, stop - start))
+        start = stop
+
+
+def concatenate_pieces(pieces: list[Piece]) -> Piece:
+    """Lists one after another; either all have positions or none has."""
+    positions = [part_positions for _, part_positions in pieces if part_positions is not None]
+    return np.concatenate([rows for rows, _ in pieces]), np.concatenate(positions) if positions else None
 
 
 def exact_span(terms: Any, term: str) -> Span:
@@ -172,3 +229,12 @@ def text_of(term: Any) -> str:
     """An Arrow text as Python's."""
     text: str = term.as_py()
     return text
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text could be stored: one with half a surrogate pair is in no value."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,226 +1,190 @@
-"""Reading a companion from local files: one look at the footers, then the row groups that a question touches."""
+"""What a companion answers, wherever its bytes lie: look-ups in postings and scans of stored columns.
+
+Row r is event ``first_seq + r``. Terms and parts are asked for in canonical form (``extract.postings.term``, words and
+lower-cased parts as ``query.values`` makes them). Every array of rows is ascending; a position is a pattern of 32 bits,
+value ordinal << 20 | word index, to be compared as unsigned (``positions.view(np.uint32)``).
+"""
 
 from __future__ import annotations
 
-import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
-from itertools import accumulate, pairwise
-from pathlib import Path
-from typing import Any, Generic
+from itertools import groupby
+from typing import Any, NamedTuple
 
-from headrace.errors import CorruptData
-from headrace.format.companion import filters
-from headrace.format.companion import index as indexes
-from headrace.format.companion.answers import Answers
-from headrace.format.companion.index import ByteRange, ColumnsIndex, Index, PanesIndex, PostingsIndex, groups_holding
-from headrace.format.companion.layout import INDEX, METADATA, Companion, PartFile, PartName, decode_info
-from headrace.format.companion.posting_file import Block
-from headrace.format.companion.postings import Lists, PostingRun, flat, one_array
-from headrace.format.companion.rows import ColumnGroup, Int32s
-from headrace.format.object_names import file_name
-from headrace.format.parquet_file import Opened, ParquetSource, intact
-from headrace.format.segment.decoded import DecodedCache
+import numpy as np
+import pyarrow as pa
 
-# What an open footer takes for each column of each row group, measured.
-_CHUNK_FOOTPRINT = 1024
+from headrace.format.companion import postings
+from headrace.format.companion.layout import KEYS, CompanionInfo, FieldShape
+from headrace.format.companion.postings import NO_ROWS, Int32s, Mask, PostingRun
 
 
-class File(Generic[Index]):
-    """One file, with an index of one kind; for any thread."""
+class ColumnGroup(NamedTuple):
+    """Rows [start, stop) of a stored column: bounds of their values, and how many rows have none.
 
-    def __init__(self, source: ParquetSource, kind: type[Index]) -> None:
-        self.name = source.name
-        self._source = source
-        with intact(self.name):
-            footer = source.metadata
-            metadata = footer.metadata or {}
-            self.info = decode_info(metadata.get(METADATA), self.name)
-            self.index = indexes.decode(metadata[INDEX], kind)
-        self.groups: int = footer.num_row_groups
-        self.rows: int = footer.num_rows
-        self.schema = source.schema
-        #: About how much memory the open file takes.
-        self.footprint = _CHUNK_FOOTPRINT * (1 + self.groups) * footer.num_columns
-
-    def column(self, group: int, name: str) -> Any:
-        """A column of a row group, as one Arrow array."""
-        return one_array(self.table(group, [name]).column(name))
-
-    def table(self, group: int, names: list[str] | None = None) -> Any:
-        """Some columns of a row group, or all."""
-        return self._source.table(group, names)
-
-    def bytes_at(self, byte_range: ByteRange) -> bytes:
-        """Bytes that belong to no row group."""
-        return self._source.ask(lambda opened: _bytes_at(opened, byte_range))
-
-    def must(self, holds: bool, what: str) -> None:
-        """Raise CorruptData unless something holds."""
-        if not holds:
-            raise CorruptData(f"{self.name} is damaged: {what}", object=self.name, check="identity")
-
-
-def _bytes_at(opened: Opened, byte_range: ByteRange) -> bytes:
-    content: bytes = opened.source.read_at(byte_range.size, byte_range.offset)
-    if zlib.crc32(content) != byte_range.checksum:
-        raise ValueError("bytes between its row groups are not what was written")
-    return content
-
-
-class FileCompanion(Answers):
-    """A companion in files; several threads may ask it, and what was decoded is kept with that of all others.
-
-    ``name`` must never name other bytes. The postings and the panes are opened when they are first asked for.
+    A bound is None where there is no value, or none that can be said in few bytes: long texts have no bounds.
     """
 
-    def __init__(
-        self, sources: Mapping[PartName, Callable[[], ParquetSource]], *, name: str, decoded: DecodedCache
-    ) -> None:
-        """``sources`` open the file of each part."""
-        self.name = name
-        self._decoded = decoded
-        self._sources = sources
-        self._columns = File(sources["columns"](), ColumnsIndex)
-        super().__init__(self._columns.info)
-        rows = self._columns.index.rows
-        self._columns.must(len(rows) == self._columns.groups, "its index is of other row groups")
-        self._columns.must(sum(rows) == self._columns.rows == self.info.count, "it has another number of rows")
-        self._edges = [*pairwise(accumulate(rows, initial=0))]
-        self.schema = self._columns.schema
+    start: int
+    stop: int
+    least: Any
+    greatest: Any
+    nulls: int
 
-    @classmethod
-    def opened(cls, directory: Path, companion: Companion, decoded: DecodedCache) -> FileCompanion:
-        """The companion whose files lie in a directory under their own names."""
-        paths = {part: directory / file_name(companion.name, part) for part in companion.parts}
-        return cls(sources_of(companion.name, paths), name=companion.name, decoded=decoded)
 
-    @property
-    def footprint(self) -> int:
-        """About how much memory its open files take."""
-        opened = [file for name in ("_postings", "_panes") if (file := self.__dict__.get(name)) is not None]
-        footprint: int = sum(file.footprint for file in [self._columns, *opened])
-        return footprint
+class CompanionReader(ABC):
+    """Look-ups in a companion; KeyError for a field that it does not hold, or not in the form asked for."""
 
-    @property
-    def most_files(self) -> int:
-        """How many files it has open at most: those of its parts."""
-        return len(self._sources)
+    def __init__(self, info: CompanionInfo) -> None:
+        self.info = info
+        self.first_seq, self.end_seq = info.first_seq, info.end_seq
+        self.through_version = info.through_version
+        self.fields: Mapping[str, FieldShape] = info.fields
 
-    def column(self, name: str, group: int) -> Any:
-        """A stored column of one row group."""
-        if name not in self._columns.index.zones:
-            raise KeyError(name)
-        return self._kept(("column", name, group), lambda: self._columns.column(group, name))
-
-    def groups(self, name: str) -> Sequence[ColumnGroup]:
-        """The row groups of a stored column."""
-        return [
-            ColumnGroup(*edges, *zone) for edges, zone in zip(self._edges, self._columns.index.zones[name], strict=True)
-        ]
-
-    def panes(self, rollup: str, interval: int) -> Iterator[Any] | None:
-        """The panes of a rollup with this interval, row group by row group, or None where they are not held."""
-        if rollup not in self.info.rollups:
-            return None
-        file = self._panes
-        numbers = (number for number, pane_group in enumerate(file.index.groups) if pane_group == (rollup, interval))
-        return (self._kept(("panes", number), partial(file.table, number)) for number in numbers)
-
-    def column_tables(self) -> Iterator[Any]:
-        """All stored columns, row group by row group, kept nowhere."""
-        return map(self._columns.table, range(self._columns.groups))
-
-    def posting_groups(self, field: str) -> range:
-        """The row groups that hold the postings of a field."""
-        first, firsts = self._posted.get(field, (0, []))
-        return range(first, first + len(firsts))
-
-    def block(self, group: int) -> Block:
-        """All of one row group of postings, kept nowhere."""
-        return Block.of(self._postings.table(group))
-
+    @abstractmethod
     def _runs(
         self, field: str, low: str, beyond: Callable[[str], bool], *, exact: bool = False
     ) -> Iterator[PostingRun]:
-        first, firsts = self._posted.get(field, (0, []))
-        for number in groups_holding(firsts, low, beyond):
-            if not exact or self._may_hold(first + number, low):
-                yield _GroupRun(self._postings, first + number, self._kept)
+        """The runs of a field in order that may hold terms from ``low`` on, up to one that begins beyond.
 
-    def _may_hold(self, group: int, term: str) -> bool:
-        """Whether a row group of postings may have a term."""
-        places = self._postings.index.filters
-        filter_range = places[group] if places else None
-        if filter_range is None:
-            return True
-        with intact(self._postings.name):
-            return filters.may_hold(self._postings.bytes_at(filter_range), term)
+        Where ``low`` exactly is wanted, those are left out that are known not to hold it.
+        """
 
-    @cached_property
-    def _posted(self) -> dict[str, tuple[int, list[str]]]:
-        """For every field its first row group, and how each of its row groups begins."""
-        fields = self._postings.index.fields
-        starts = accumulate((len(firsts) for _, firsts in fields), initial=0)
-        return {field: (start, firsts) for (field, firsts), start in zip(fields, starts, strict=False)}
+    @abstractmethod
+    def column(self, name: str, group: int) -> Any:
+        """A stored column (``f.status``, ``n.message``) of one row group, as an Arrow array."""
 
-    @cached_property
-    def _postings(self) -> File[PostingsIndex]:
-        file = self._open("postings", PostingsIndex)
-        listed = sum(len(firsts) for _, firsts in file.index.fields)
-        file.must(listed == file.groups, "its index is of other row groups")
-        file.must(len(file.index.filters) in (0, file.groups), "its filters are of other row groups")
-        return file
+    @abstractmethod
+    def groups(self, name: str) -> Sequence[ColumnGroup]:
+        """The row groups of a stored column, with bounds."""
 
-    @cached_property
-    def _panes(self) -> File[PanesIndex]:
-        file = self._open("panes", PanesIndex)
-        file.must(len(file.index.groups) == file.groups, "its index is of other row groups")
-        return file
+    @abstractmethod
+    def panes(self, rollup: str, interval: int) -> Iterator[Any] | None:
+        """The panes of a rollup with this interval in ms, Arrow table by Arrow table, or None where they are not held.
 
-    def _open(self, part: PartName, kind: type[Index]) -> File[Index]:
-        source = self._sources.get(part)
-        if source is None:
-            message = f"{self.name} must have {part} and has none"
-            raise CorruptData(message, object=file_name(self.name, part), check="identity")
-        file = File(source(), kind)
-        file.must(file.info == self.info, "it belongs to another companion")
-        return file
+        They are sorted by the start of the pane, across tables too.
+        """
 
-    def _kept(self, name: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """What is kept under this name, or is made now; two threads that are first together may both make it."""
-        name = (self.info.incarnation, self.name, *name)
-        array = self._decoded.get(name)
-        if array is None:
-            array = make()
-            self._decoded.keep(name, array, array.nbytes)
-        return array
+    def rows(self, field: str, term: str) -> Int32s:
+        """The distinct rows that have a value, or a word of a text."""
+        rows = postings.concatenate(self._term_rows(field, term))
+        return postings.drop_repeats(rows) if self._is_text(field) else rows
+
+    def rows_with_prefix(self, field: str, prefix: str) -> Int32s:
+        """The distinct rows that have a value, or a word of a text, that begins so."""
+        self._must_be_indexed(field)
+        runs = self._runs(field, prefix, _beyond(prefix))
+        return postings.distinct((run.rows(postings.prefix_span(run.terms, prefix)) for run in runs), self.info.count)
+
+    def rows_containing(self, field: str, part: str) -> Int32s:
+        """The distinct rows that have a value with this part; the whole text for a text field."""
+        if not postings.is_unicode(part):
+            return NO_ROWS
+        if not self._is_text(field) or part.isalnum():
+            return self._with_terms_containing(field, part)
+        return self._scan_texts(f"f.{field}", part, self._may_contain(field, part))
+
+    def occurrences(self, field: str, word: str, *, prefix: bool) -> tuple[Int32s, Int32s]:
+        """Where a word stands in a text field, or words that begin so: rows and positions, sorted by both."""
+        occurrences = [run.occurrences(span) for run, span in self._of_word(field, word, prefix)]
+        rows, positions = (postings.concatenate(part) for part in zip((NO_ROWS, NO_ROWS), *occurrences, strict=True))
+        return postings.sort_occurrences(rows, positions) if prefix else (rows, positions)
+
+    def occurrence_rows(self, field: str, word: str, *, prefix: bool) -> Int32s:
+        """The rows of these occurrences, ascending, a row as often as the word stands in it."""
+        rows = postings.concatenate(run.rows(span) for run, span in self._of_word(field, word, prefix))
+        return np.sort(rows) if prefix else rows
+
+    def present(self, field: str) -> Mask:
+        """For every row whether it has a value."""
+        name = f"{'n' if self._is_text(field) else 'f'}.{field}"
+        mask = np.zeros(self.info.count, np.bool_)
+        for number, group in enumerate(self.groups(name)):
+            if group.nulls == 0:
+                mask[group.start : group.stop] = True
+            elif group.nulls < group.stop - group.start:
+                mask[group.start : group.stop] = self.column(name, number).is_valid().to_numpy(zero_copy_only=False)
+        return mask
+
+    def odd_rows(self) -> Int32s:
+        """The rows that the columns cannot describe."""
+        if not self.info.odd:
+            return NO_ROWS
+        mask = np.zeros(self.info.count, np.bool_)
+        for number, group in enumerate(self.groups("odd")):
+            if group.greatest:
+                mask[group.start : group.stop] = self.column("odd", number).to_numpy(zero_copy_only=False)
+        return postings.as_rows(mask)
+
+    def words(self, field: str) -> tuple[int, int]:
+        """How many events have a value of a text field, and how many words these have, retained or not."""
+        return self.info.words[field]
+
+    def keys(self, after: str | None, limit: int) -> list[str]:
+        """The routing keys after this one, ascending, at most so many."""
+        self._must_be_indexed(KEYS)
+        keys: dict[str, None] = {}
+        for run in self._runs(KEYS, after or "", lambda _: False):
+            start = 0 if after is None else postings.exact_span(run.terms, after)[1]
+            while start < len(run.terms) and len(keys) < limit:
+                keys.update(dict.fromkeys(run.terms.slice(start, limit - len(keys)).to_pylist()))
+                start += limit
+            if len(keys) >= limit:
+                break
+        return list(keys)[:limit]
+
+    def _of_word(self, field: str, word: str, prefix: bool) -> Iterator[tuple[PostingRun, postings.Span]]:
+        """The runs that may hold a word of a text field, or words that begin so, and where in each they stand."""
+        if not self._is_text(field):
+            raise KeyError(f"{field} is no text field: its values have no positions")
+        beyond, span = (_beyond(word), postings.prefix_span) if prefix else (word.__lt__, postings.exact_span)
+        for run in self._runs(field, word, beyond, exact=not prefix):
+            yield run, span(run.terms, word)
+
+    def _term_rows(self, field: str, term: str) -> Iterator[Int32s]:
+        """The lists of a term; they follow each other."""
+        self._must_be_indexed(field)
+        for run in self._runs(field, term, term.__lt__, exact=True):
+            span = postings.exact_span(run.terms, term)
+            if span[0] < span[1]:
+                yield run.rows(span)
+
+    def _with_terms_containing(self, field: str, part: str) -> Int32s:
+        self._must_be_indexed(field)
+        runs = self._runs(field, "", lambda _: False)
+        return postings.distinct((run.containing(part) for run in runs), self.info.count)
+
+    def _may_contain(self, field: str, part: str) -> Int32s:
+        """The rows of a text field that have words with every run of letters and digits in the part.
+
+        Words are such runs, so no other row can contain it; and one that is such a run itself is in some word.
+        """
+        mask = np.ones(self.info.count, np.bool_)
+        for piece in {"".join(run) for is_word, run in groupby(part, str.isalnum) if is_word}:
+            having = np.zeros(self.info.count, np.bool_)
+            having[self._with_terms_containing(field, piece)] = True
+            mask &= having
+        return postings.as_rows(mask)
+
+    def _scan_texts(self, name: str, part: str, rows: Int32s) -> Int32s:
+        """Those of some rows of a column of texts, or lists of texts, that have this part."""
+        matches = []
+        for number, group in enumerate(self.groups(name)):
+            inside = rows[np.searchsorted(rows, group.start) : np.searchsorted(rows, group.stop)]
+            if len(inside):
+                texts = self.column(name, number).take(pa.array(inside - group.start))
+                matches.append(inside[postings.containing(texts, part)])
+        return postings.concatenate(matches)
+
+    def _is_text(self, field: str) -> bool:
+        return field != KEYS and self.fields[field].kind == "text"
+
+    def _must_be_indexed(self, field: str) -> None:
+        if not (self.info.keys if field == KEYS else self.fields[field].indexed):
+            raise KeyError(f"there are no postings of {field or 'routing keys'}")
 
 
-def sources_of(
-    name: str, paths: Mapping[PartName, Path], parts: Mapping[PartName, PartFile] | None = None
-) -> dict[PartName, Callable[[], ParquetSource]]:
-    """How the files of a companion are opened; where its parts are given, each is verified by its checksum."""
-    return {
-        part: partial(ParquetSource, path, file_name(name, part), sha256=parts[part].sha256 if parts else None)
-        for part, path in paths.items()
-    }
-
-
-class _GroupRun(PostingRun):
-    """A row group of postings: its terms, its rows and its positions are decoded when they are asked for."""
-
-    def __init__(self, file: File[PostingsIndex], group: int, kept: Callable[..., Any]) -> None:
-        self._file, self._group, self._kept = file, group, kept
-        self.terms = kept(("term", group), lambda: file.column(group, "term"))
-
-    def lists(self) -> Lists:
-        """The rows of all terms."""
-        return flat(self._column("rows"))
-
-    def positions(self) -> Int32s:
-        """The position beside every row."""
-        return flat(self._column("positions")).rows
-
-    def _column(self, name: str) -> Any:
-        return self._kept((name, self._group), lambda: self._file.column(self._group, name))
+def _beyond(prefix: str) -> Callable[[str], bool]:
+    """Whether a term comes after all that begin so."""
+    return lambda term: term[: len(prefix)] > prefix

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.format.companion.layout import Zone
+
 _BOUND_LETTERS = 64
-
-
-class Zone(NamedTuple):
-    """Bounds of the values in a piece of a column, and how many rows have none."""
-
-    least: Any
-    greatest: Any
-    nulls: int
 
 
 def concat(tables: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ column         type                   holds
 Pages are zstd with checksums. Row groups hold about a mebibyte of payload, so that a read, a seek and a key cost
 little, and so that neither writing nor reading needs memory in proportion to the file. ``seq``, ``append_time``,
 ``key`` and ``version`` have statistics; ``key`` has a Bloom filter per row group, as Parquet defines it, if the first
-row group has keys. The file's metadata holds one JSON document under ``headrace``: `layout.Info`.
+row group has keys. The file's metadata holds one JSON document under ``headrace``: `layout.SegmentInfo`.
 
 A segment begins and ends where append requests do.
 """

@@ -1,4 +1,4 @@
-"""Arrow columns made from plain memory.
+"""The columns of segments as Arrow arrays: made from plain memory, cut into payloads and bodies, and masked.
 
 pyarrow's own conversions of Python objects first load pandas, where that is installed, to find out whether they were
 given something of its: a quarter of a second and a lot of memory for nothing.
@@ -7,12 +7,14 @@ given something of its: a quarter of a second and a lot of memory for nothing.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from headrace.format.segment import layout
 
 
 def column(kind: Any, count: int, *buffers: Any) -> Any:
@@ -114,3 +116,91 @@ class Payloads:
         """Where a payload begins, after its comma; no JSON text begins with one."""
         at = self._offsets[start]
         return at + 1 if self._is_json and self._data[at] == _COMMA else at
+
+
+class BodyRun(NamedTuple):
+    """Consecutive entries of one schema version: JSON joined by commas, bytes end to end."""
+
+    first_seq: int
+    version: int
+    entries: int
+    body: bytes
+
+
+def body_runs(batch: Any, most_bytes: int) -> Iterator[BodyRun]:
+    """All entries of a batch in the columns of a segment, in order, few enough at a time; an entry is never cut."""
+    if not batch.num_rows:
+        return
+    payloads, first_seq = Payloads.of(batch.column(layout.PAYLOAD)), batch.column(layout.SEQ)[0].as_py()
+    start = 0
+    runs = pc.run_end_encode(batch.column(layout.VERSION_COLUMN))
+    for end, version in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
+        while start < end:
+            stop = max(start + 1, payloads.fitting(start, end, most_bytes))
+            yield BodyRun(first_seq + start, version, stop - start, bytes(payloads.piece(start, stop)))
+            start = stop
+
+
+class Mask(Protocol):
+    """Which rows of a stream's segments are hidden, and what is read in their place."""
+
+    #: Tells masks apart in caches; no two masks of a process have the same number.
+    number: int
+    #: Rows with other keys, or from this sequence number on, are not hidden.
+    keys: tuple[str, ...]
+    before_seq: int
+
+    def rows(self, batch: Any) -> list[int]:
+        """The hidden rows of a record batch, in order; ``batch`` has all columns of a segment."""
+
+    def tombstone(self, size: int) -> bytes:
+        """An entry of so many bytes that is read in the place of a hidden one."""
+
+
+def without_keys(column: Any, rows: list[int]) -> Any:
+    """A column of keys that has none in these rows."""
+    return pc.if_else(_marks(column, rows), pa.scalar(None, pa.string()), column)
+
+
+def with_tombstones(column: Any, rows: list[int], mask: Mask) -> Any:
+    """A column of payloads with tombstones of the same lengths in these rows."""
+    sizes = pc.binary_length(column.take(pa.array(rows, pa.int64()))).to_pylist()
+    bodies = pa.array([mask.tombstone(size).decode() for size in sizes], column.type)
+    return pc.replace_with_mask(column, _marks(column, rows), bodies)
+
+
+def _marks(column: Any, rows: list[int]) -> Any:
+    marks = np.zeros(len(column), np.bool_)
+    marks[rows] = True
+    return pa.array(marks)
+
+
+class KeyIndex:
+    """The rows of every key, by hashes that hold for this process, and when they were appended."""
+
+    __slots__ = ("_hashes", "_rows", "_run_times", "_runs", "bytes")
+
+    def __init__(self, columns: Iterable[Sequence[Any]]) -> None:
+        """``columns`` are the times and the keys of each row group, in order."""
+        hashes, times = [], []
+        for moments, keys in columns:
+            hashes.append(np.fromiter(map(hash, keys.to_pylist()), np.int64, len(keys)))
+            times.append(np.asarray(moments.cast("int64")))
+        every, at_us = np.concatenate(hashes), np.concatenate(times)
+        order = np.argsort(every, kind="stable")
+        self._hashes, self._rows = every[order], order.astype(np.uint32)
+        #: Entries of one request have one time, so that there are few.
+        self._runs = np.flatnonzero(np.diff(at_us, prepend=at_us[0] - 1)).astype(np.uint32)
+        self._run_times = at_us[self._runs]
+        self.bytes = sum(array.nbytes for array in (self._hashes, self._rows, self._runs, self._run_times))
+
+    def of(self, key: str) -> list[int]:
+        """The rows of a key, in order, and those of keys with the same hash."""
+        wanted = np.int64(hash(key))
+        first, end = np.searchsorted(self._hashes, wanted, "left"), np.searchsorted(self._hashes, wanted, "right")
+        rows: list[int] = self._rows[first:end].tolist()
+        return rows
+
+    def time(self, row: int) -> int:
+        """When a row was appended."""
+        return int(self._run_times[np.searchsorted(self._runs, row, "right") - 1])

@@ -21,12 +21,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import CorruptData
+from headrace.format import bloom
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.parquet_file import Opened, ParquetSource, intact
-from headrace.format.segment import bloom, layout, pages
-from headrace.format.segment.columns import Payloads, int32s, pieces, text
-from headrace.format.segment.decoded import DecodedCache
-from headrace.format.segment.footer import KeyIndex, RowGroup, groups_of
-from headrace.format.segment.mask import Mask, with_tombstones, without_keys
+from headrace.format.segment import layout, pages
+from headrace.format.segment.columns import (
+    KeyIndex,
+    Mask,
+    Payloads,
+    int32s,
+    pieces,
+    text,
+    with_tombstones,
+    without_keys,
+)
+from headrace.format.segment.layout import RowGroup, groups_of
 from headrace.types import Piece
 
 _COLUMNS = ["seq", "append_time", "key", "version", "first", "payload"]

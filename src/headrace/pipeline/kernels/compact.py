@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import decoding
+from headrace.format.companion.file_reader import FileCompanion, sources_of
 from headrace.format.companion.layout import Companion, PartFile
-from headrace.format.companion.merge import merge
-from headrace.format.companion.merged import merge_infos
-from headrace.format.companion.reader import FileCompanion, sources_of
+from headrace.format.companion.merge import merge, merge_infos
 from headrace.format.companion.writer import write_panes
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import companion_key, file_name
-from headrace.format.segment.decoded import DecodedCache
 from headrace.pipeline.kernels.units import Kernel, Workspace, attempt, defined, failure, open_workspace
 from headrace.reduce.state import PANES
 from headrace.reduce.work_units import Unit

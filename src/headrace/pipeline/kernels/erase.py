@@ -6,11 +6,10 @@ import secrets
 from typing import Any
 
 from headrace import decoding
-from headrace.extract.erasure import rewrite
-from headrace.extract.erasure_mask import Targets
+from headrace.extract.erasure import Targets, rewrite
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import segment_entry
 from headrace.format.object_names import segment_key
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
 from headrace.pipeline.kernels.units import Workspace
 from headrace.reduce.work_units import Unit

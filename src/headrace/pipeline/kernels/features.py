@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.format.object_names import state_key
-from headrace.format.state.writer import Packed
+from headrace.format.state_file import Packed
 from headrace.pipeline.kernels.units import Workspace
 from headrace.pipeline.kernels.units import batches as events
 from headrace.reduce import build_states

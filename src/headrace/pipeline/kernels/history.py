@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace import decoding
 from headrace.format.object_names import state_key
-from headrace.format.state.reader import StateReader
+from headrace.format.state_file import StateReader
 from headrace.pipeline.kernels.units import Kernel, failure, open_workspace
 from headrace.pipeline.kernels.units import batches as events
 from headrace.reduce.features.events import EventShapes

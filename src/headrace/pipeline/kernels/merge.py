@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from headrace import decoding
 from headrace.format.object_names import state_key
-from headrace.format.state.reader import StateReader
-from headrace.format.state.writer import Packed
+from headrace.format.state_file import Packed, StateReader
 from headrace.pipeline.kernels.features import uploaded
 from headrace.pipeline.kernels.units import Kernel, Workspace, failure, open_workspace
 from headrace.reduce import build_states

@@ -19,8 +19,8 @@ from headrace.config import ConfigError
 from headrace.errors import CorruptData, StoreUnavailable
 from headrace.extract.columns import Extractor
 from headrace.format.companion.layout import Companion, PartName
+from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import companion_key, file_name
-from headrace.format.segment.decoded import DecodedCache
 from headrace.format.segment.reader import SegmentReader
 from headrace.query.definition import Definition
 from headrace.reduce.work_units import Unit

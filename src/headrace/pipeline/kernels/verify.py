@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import CorruptData
-from headrace.format.segment.body_runs import body_runs
+from headrace.format.segment.columns import body_runs
 from headrace.pipeline.kernels.units import Workspace, batches
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry

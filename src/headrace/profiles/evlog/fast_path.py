@@ -22,8 +22,8 @@ from headrace.schema.entries import BLANKS
 from headrace.schema.fast_validator import NotExpressible
 
 #: Types of more names, or of deeper ones, are unsayable: they take long to make.
-MOST_NAMES = 300
-MOST_DEPTH = 12
+MAX_NAMES = 300
+MAX_DEPTH = 12
 
 _SCALAR = str | int | float | bool | None
 
@@ -39,10 +39,10 @@ class Shape:
 
     def learn(self, value: Any, depth: int = 0) -> None:
         """Admit a value too."""
-        if depth > MOST_DEPTH:
+        if depth > MAX_DEPTH:
             raise NotExpressible
         if type(value) is dict:
-            if len(value.keys() | (self.members or {})) > MOST_NAMES:
+            if len(value.keys() | (self.members or {})) > MAX_NAMES:
                 raise NotExpressible
             self.members = _merge_members(self.members or {}, value)
             for name, member in value.items():
@@ -100,9 +100,9 @@ def _merge_members(shapes: dict[str, Shape], value: dict[str, Any]) -> dict[str,
 
 
 #: How many bodies are let pass, at most, after some in a row were not seen.
-MOST_WAITING = 63
+MAX_WAITING = 63
 #: How many events of a body are learnt from.
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 
 _SPELL = msgspec.json.Encoder().encode
 _FIELDS = dict(zip(KEYS, Envelope.__struct_fields__, strict=True))
@@ -142,7 +142,7 @@ class FastPath:
             self._pause = 0
             return plan.envelopes(events, now)
         self._misses += 1
-        self._waiting = self._pause = min(2 * self._pause + 1, MOST_WAITING)
+        self._waiting = self._pause = min(2 * self._pause + 1, MAX_WAITING)
         self.curious = self._normaliser.is_plain and self._misses.bit_count() == 1
         return None
 
@@ -150,7 +150,7 @@ class FastPath:
         """Expect events like those that were missed."""
         self.curious = False
         try:
-            for event in events[:MOST_SHOWN]:
+            for event in events[:MAX_SHOWN]:
                 self._shape.learn(event)
             self._plan = _Plan(self._shape, self._normaliser)
             self._waiting = 0
@@ -162,7 +162,7 @@ class _Plan:
     """What becomes of the members of events of one shape."""
 
     def __init__(self, shape: Shape, normaliser: EventNormaliser) -> None:
-        if sum(1 for _ in shape.names()) > MOST_NAMES:
+        if sum(1 for _ in shape.names()) > MAX_NAMES:
             raise NotExpressible
         seen = shape.members or {}
         members = {**seen, **{name: Shape() for name in KEYS if name not in seen}}

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.profiles.evlog.envelope import LEVELS, Envelope, Redaction
 from headrace.profiles.redaction import REDACTED, Listed, Redactor
-from headrace.schema.entries import exactly
+from headrace.schema.entries import exact_number
 from headrace.types import rfc3339
 
 #: The way to a value in the context: names from the outside in.
@@ -278,7 +278,7 @@ def _read_duration(duration: Any, mistyped: dict[str, Any]) -> Any:
         if not text:
             return None
         if _NUMBER.fullmatch(text):
-            return exactly(text)
+            return exact_number(text)
     mistyped["duration"] = duration
     return None
 

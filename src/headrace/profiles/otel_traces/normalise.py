@@ -1,143 +1,134 @@
-"""Makes canonical spans: members are normalised, and redacted, cut or dropped as the rules of the stream say."""
+"""Make canonical spans: members are normalised, and redacted, cut or dropped as the rules of the stream say."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from headrace.profiles.hook import Misfit
-from headrace.profiles.otel_traces import span_members
-from headrace.profiles.otel_traces.rules import REDACTED_KEYS, Rules
+from headrace.profiles.otel_traces.rules import Cleaner, Rules
 from headrace.profiles.otel_traces.span import (
-    ADDRESSES,
     CODES,
     DROPPED,
     GROUPS,
     KINDS,
-    QUERIES,
     RESOURCE,
-    STATEMENTS,
     WHOLE,
 )
-from headrace.profiles.redaction import REDACTED, Listed, Redactor
+from headrace.profiles.redaction import REDACTED, Listed
+from headrace.types import rfc3339
 
-_USER = re.compile("^([A-Za-z][A-Za-z0-9+.-]*://)[^/]*@")
-_END = re.compile("[?#]")
-
-
-class Cleaner:
-    """Redacts and cuts the attributes of spans by the rules of one stream."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._keys = frozenset((*REDACTED_KEYS, *rules.redact_keys))
-        self._redactor = Redactor(self.listed)
-        self._limits = rules.attribute_limits
-        self._keeps_statements = rules.db_statement_mode == "raw"
-        self._keeps_queries = rules.url_mode == "raw"
-
-    def listed(self, name: str) -> bool:
-        """Whether a key is listed, as a whole or by its last part."""
-        lowered = name.lower()
-        return lowered in self._keys or lowered.rpartition(".")[2] in self._keys
-
-    def clean(self, span: dict[str, Any], paths: list[str], dropped: dict[str, int]) -> None:
-        """Redact, and cut long texts, in every set of attributes; ``paths`` and ``dropped`` say what was done."""
-        redacted_paths: list[str] = []
-        for base, attributes in _sets(span):
-            if not self._redactor.is_clean(attributes):
-                self._redactor.redact(attributes, redacted_paths, base)
-            redacted_paths += (f"{base}{name}" for name in self._hidden(attributes))
-            dropped["values"] += self._cut_texts(attributes)
-        earlier_paths = set(paths)
-        paths += [path for path in dict.fromkeys(redacted_paths) if path not in earlier_paths]
-
-    def derived(self, group: str, name: str, value: Any) -> Any:
-        """A member that was derived from attributes, or given beside them, under the same rules."""
-        if not isinstance(value, str):
-            return value
-        if (group, name) == ("db", "statement"):
-            if not self._keeps_statements:
-                return None
-            return _shorten(value, self._limits.max_statement_bytes)
-        if group == "http" and name in {"path", "url"} and not self._keeps_queries:
-            value = _plain(value)
-        return _shorten(value, self._limits.max_attribute_value_bytes)
-
-    def limit(
-        self,
-        attributes: dict[str, Any],
-        events: list[dict[str, Any]],
-        links: list[dict[str, Any]],
-        dropped: dict[str, int],
-    ) -> None:
-        """Leave out what is more than may be kept, and count it."""
-        limits = self._limits
-        for name in list(attributes)[limits.max_attributes_per_span :]:
-            del attributes[name]
-            dropped["attributes"] += 1
-        for kept, name, most in (
-            (events, "events", limits.max_events_per_span),
-            (links, "links", limits.max_links_per_span),
-        ):
-            dropped[name] += max(0, len(kept) - most)
-            del kept[most:]
-
-    def _hidden(self, attributes: dict[str, Any]) -> Iterator[str]:
-        """Take out statements and queries, where they are not to be kept."""
-        if not self._keeps_statements:
-            for name in STATEMENTS:
-                if attributes.get(name) is not None:
-                    attributes[name] = REDACTED
-                    yield name
-        if not self._keeps_queries:
-            for name in QUERIES:
-                if attributes.get(name) is not None:
-                    attributes[name] = REDACTED
-                    yield name
-            for name in ADDRESSES:
-                address = attributes.get(name)
-                if isinstance(address, str) and (plain := _plain(address)) != address:
-                    attributes[name] = plain
-                    yield name
-
-    def _cut_texts(self, value: Any) -> int:
-        """Cut texts that are too long, at any depth; answers how many there were."""
-        most, cuts, waiting = self._limits.max_attribute_value_bytes, 0, [value]
-        while waiting:
-            holder = waiting.pop()
-            for name, member in holder.items() if isinstance(holder, dict) else enumerate(holder):
-                if isinstance(member, str):
-                    if len(member) * 4 > most and (short := _shorten(member, most)) != member:
-                        holder[name] = short
-                        cuts += 1
-                elif isinstance(member, dict | list):
-                    waiting.append(member)
-        return cuts
+_HEX = re.compile(r"[0-9a-f]+", re.ASCII)
+_DIGITS = re.compile(r"[0-9]{1,20}", re.ASCII)
+_MAX_NANOS = 2**64 - 1
 
 
-def _sets(span: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every set of attributes of a span, and the path to it."""
-    yield "attributes.", span["attributes"]
-    yield "resource.attributes.", span["resource"]["attributes"]
-    yield "instrumentationScope.attributes.", span["instrumentationScope"]["attributes"]
-    for name in ("events", "links"):
-        for number, member in enumerate(span[name]):
-            yield f"{name}.{number}.attributes.", member["attributes"]
+def identifier(raw: Any, letters: int) -> str | None:
+    """An identifier of so many hexadecimal digits, not all of them zero; None for anything else."""
+    if not isinstance(raw, str):
+        return None
+    digits = raw.strip().lower()
+    if len(digits) != letters or not _HEX.fullmatch(digits) or digits == "0" * letters:
+        return None
+    return digits
 
 
-def _plain(address: str) -> str:
-    """An address without a query, a fragment, and whoever was named before its host."""
-    return _USER.sub(r"\1", _END.split(address, maxsplit=1)[0])
+def take_identifier(raw_span: dict[str, Any], name: str, letters: int) -> str:
+    """An identifier that a span must have."""
+    digits = identifier(raw_span.pop(name, None), letters)
+    if digits is None:
+        raise Misfit(f"/{name}", f"{name} must have {letters} hexadecimal digits, not all of them zero")
+    return digits
 
 
-def _shorten(text: str, most: int) -> str:
-    spelled = text.encode()
-    return text if len(spelled) <= most else spelled[:most].decode(errors="ignore")
+def parse_nanos(raw: Any) -> int | None:
+    """A moment in nanoseconds since 1970, as a number or as digits."""
+    if isinstance(raw, bool):
+        return None
+    if isinstance(raw, int):
+        return raw if 0 <= raw <= _MAX_NANOS else None
+    if isinstance(raw, str) and _DIGITS.fullmatch(text := raw.strip()):
+        number = int(text)
+        return number if number <= _MAX_NANOS else None
+    return None
+
+
+def moment(nanoseconds: int) -> str:
+    """The text of a moment."""
+    return rfc3339(nanoseconds // 1000)
+
+
+def choose_word(raw: Any, names: tuple[str, ...]) -> str | None:
+    """One of several words, which OTLP also numbers or spells with a prefix in capitals."""
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return names[raw] if 0 <= raw < len(names) else None
+    if isinstance(raw, str):
+        word = raw.strip().lower().removeprefix("span_kind_").removeprefix("status_code_")
+        return word if word in names else None
+    return None
+
+
+def take_text(members: dict[str, Any], name: str, mistyped: dict[str, Any]) -> str | None:
+    """A text, or null; what else stands there goes to the odd ones."""
+    value = members.pop(name, None)
+    if value is None or isinstance(value, str):
+        return value
+    mistyped[name] = value
+    return None
+
+
+def take_container(members: dict[str, Any], name: str, mistyped: dict[str, Any], kind: type) -> Any:
+    """An object or an array, an empty one where there is none; what else stands there goes to the odd ones."""
+    value = members.pop(name, None)
+    if isinstance(value, kind):
+        return value
+    if value is not None:
+        mistyped[name] = value
+    return kind()
+
+
+def take_count(members: dict[str, Any], name: str) -> int:
+    """How many of something were left out by whoever sent it."""
+    value = members.pop(name, None)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def add(attributes: dict[str, Any], more: dict[str, Any], listed: Listed) -> None:
+    """Keep what has no place of its own among the attributes, under names that are free.
+
+    Where a listed name is taken, both are redacted as one.
+    """
+    for name, value in more.items():
+        free = name
+        while free in attributes:
+            free += "_"
+        if free is name or not listed(name):
+            attributes[free] = value
+
+
+def first_value(attributes: dict[str, Any], names: Iterable[str], *, whole: bool = False) -> Any:
+    """What the first of these attributes says, as a text or as a whole number."""
+    for name in names:
+        value = attributes.get(name)
+        if isinstance(value, list) and value:
+            value = value[0]
+        if value is None or value == REDACTED:
+            continue
+        if whole:
+            if isinstance(value, str) and _DIGITS.fullmatch(value):
+                value = int(value)
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+        elif isinstance(value, str) and value.strip():
+            return value.strip()
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+    return None
 
 
 _EXCEPTION = "exception"
-_LONGEST_MS = 10**13
+_MAX_DURATION_MS = 10**13
 #: The members of groups, and their types.
 _MEMBERS: dict[str, dict[str, type]] = {
     **{group: {name: int if name in WHOLE else str for name in members} for group, members in GROUPS.items()},
@@ -164,19 +155,18 @@ class SpanNormaliser:
             _read_resource(raw_span, mistyped, dropped, listed),
             _read_scope(raw_span, mistyped, dropped, listed),
         )
-        attributes = span_members.take_container(raw_span, "attributes", mistyped, dict)
-        events = [_read_event(each, listed) for each in span_members.take_container(raw_span, "events", mistyped, list)]
-        links = [_read_link(each, listed) for each in span_members.take_container(raw_span, "links", mistyped, list)]
+        attributes = take_container(raw_span, "attributes", mistyped, dict)
+        events = [_read_event(each, listed) for each in take_container(raw_span, "events", mistyped, list)]
+        links = [_read_link(each, listed) for each in take_container(raw_span, "links", mistyped, list)]
         names = _read_names(raw_span.pop("eventNames", None), mistyped)
-        own = {name: span_members.take_text(raw_span, name, mistyped) for name in (*RESOURCE, "requestId")}
+        own = {name: take_text(raw_span, name, mistyped) for name in (*RESOURCE, "requestId")}
         groups = {
-            name: _read_members(name, span_members.take_container(raw_span, name, mistyped, dict), mistyped)
-            for name in _MEMBERS
+            name: _read_members(name, take_container(raw_span, name, mistyped, dict), mistyped) for name in _MEMBERS
         }
         paths = _read_paths(raw_span.pop("redaction", None), mistyped)
         if raw_span.pop("identity", None) not in (None, {"spanKey": f"{made['traceId']}:{made['spanId']}"}):
             raise Misfit("/identity", "follows from the ids, and says something else")
-        span_members.add(attributes, {**raw_span, **mistyped}, listed)
+        add(attributes, {**raw_span, **mistyped}, listed)
         whole = {"attributes": attributes, "resource": resource, "instrumentationScope": scope}
         self._cleaner.clean({**whole, "events": events, "links": links}, paths, dropped)
         made |= self._own_members(own, resource["attributes"], attributes)
@@ -201,9 +191,9 @@ class SpanNormaliser:
         }
 
     def _own_members(self, own: dict[str, Any], resource: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
-        own_values = {name: own[name] or span_members.first_value(resource, keys) for name, keys in RESOURCE.items()}
+        own_values = {name: own[name] or first_value(resource, keys) for name, keys in RESOURCE.items()}
         ids = self._rules.request_id_attributes
-        return {**own_values, "requestId": own["requestId"] or span_members.first_value(attributes, ids)}
+        return {**own_values, "requestId": own["requestId"] or first_value(attributes, ids)}
 
     def _group(
         self, group: str, members: dict[str, Any], attributes: dict[str, Any], paths: list[str]
@@ -217,7 +207,7 @@ class SpanNormaliser:
                 if group_values[name] != value and f"{group}.{name}" not in paths:
                     paths.append(f"{group}.{name}")
             else:
-                value = span_members.first_value(attributes, keys, whole=name in WHOLE)
+                value = first_value(attributes, keys, whole=name in WHOLE)
                 group_values[name] = self._cleaner.derived(group, name, value)
         return group_values
 
@@ -243,18 +233,18 @@ def _read_ids(raw_span: dict[str, Any]) -> dict[str, Any]:
         if raw_span.pop(name, value) != value:
             raise Misfit(f"/{name}", f"must be {value}")
     trace, span = (
-        span_members.take_identifier(raw_span, "traceId", 32),
-        span_members.take_identifier(raw_span, "spanId", 16),
+        take_identifier(raw_span, "traceId", 32),
+        take_identifier(raw_span, "spanId", 16),
     )
     parent = raw_span.pop("parentSpanId", None)
-    parent_id = span_members.identifier(parent, 16)
+    parent_id = identifier(parent, 16)
     if parent_id is None and parent not in (None, "", "0" * 16):
         raise Misfit("/parentSpanId", "parentSpanId must have 16 hexadecimal digits")
     return {"traceId": trace, "spanId": span, "parentSpanId": parent_id}
 
 
 def _read_description(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, Any]:
-    state = span_members.take_text(raw_span, "traceState", mistyped) or None
+    state = take_text(raw_span, "traceState", mistyped) or None
     flags = raw_span.pop("traceFlags", None)
     if flags is not None and not _fits(flags, True):
         mistyped["traceFlags"], flags = flags, None
@@ -262,18 +252,18 @@ def _read_description(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dic
     if not isinstance(name, str):
         raise Misfit("/name", "name must be a text")
     kind = raw_span.pop("kind", None)
-    known_kind = span_members.choose_word(kind, KINDS)
+    known_kind = choose_word(kind, KINDS)
     if known_kind is None and kind is not None:
         mistyped["kind"] = kind
     return {"traceState": state, "traceFlags": flags, "name": name.strip(), "kind": known_kind or KINDS[0]}
 
 
 def _read_times(raw_span: dict[str, Any]) -> dict[str, Any]:
-    start = span_members.parse_nanos(_take_either(raw_span, "startUnixNano", "startTimeUnixNano"))
+    start = parse_nanos(_take_either(raw_span, "startUnixNano", "startTimeUnixNano"))
     if start is None:
         raise Misfit("/startUnixNano", "startUnixNano must be a number of nanoseconds")
     said = _take_either(raw_span, "endUnixNano", "endTimeUnixNano")
-    end = span_members.parse_nanos(said)
+    end = parse_nanos(said)
     if end is None and said is not None:
         raise Misfit("/endUnixNano", "endUnixNano must be a number of nanoseconds")
     for derived in ("timestamp", "endTimestamp"):
@@ -283,8 +273,8 @@ def _read_times(raw_span: dict[str, Any]) -> dict[str, Any]:
         end = start + round(lasted * 1e6) if _is_duration(lasted) else start
     millis = max(0, end - start) / 1e6
     return {
-        "timestamp": span_members.moment(start),
-        "endTimestamp": span_members.moment(end),
+        "timestamp": moment(start),
+        "endTimestamp": moment(end),
         "startUnixNano": str(start),
         "endUnixNano": str(end),
         "duration": int(millis) if millis.is_integer() else millis,
@@ -292,7 +282,7 @@ def _read_times(raw_span: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_duration(duration: Any) -> bool:
-    return isinstance(duration, int | float) and not isinstance(duration, bool) and 0 <= duration <= _LONGEST_MS
+    return isinstance(duration, int | float) and not isinstance(duration, bool) and 0 <= duration <= _MAX_DURATION_MS
 
 
 def _take_either(raw_span: dict[str, Any], name: str, other: str) -> Any:
@@ -301,10 +291,10 @@ def _take_either(raw_span: dict[str, Any], name: str, other: str) -> Any:
 
 
 def _read_status(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, Any]:
-    status = span_members.take_container(raw_span, "status", mistyped, dict)
+    status = take_container(raw_span, "status", mistyped, dict)
     said = status.pop("code", None)
-    code = span_members.choose_word(said, CODES)
-    message = span_members.take_text(status, "message", mistyped) or None
+    code = choose_word(said, CODES)
+    message = take_text(status, "message", mistyped) or None
     if code is None and said is not None:
         mistyped["status.code"] = said
     for name, value in status.items():
@@ -313,10 +303,10 @@ def _read_status(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dict[str
 
 
 def _read_dropped(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, int]:
-    before = span_members.take_container(raw_span, "dropped", mistyped, dict)
-    dropped = {name: span_members.take_count(before, name) for name in DROPPED}
+    before = take_container(raw_span, "dropped", mistyped, dict)
+    dropped = {name: take_count(before, name) for name in DROPPED}
     for name in ("attributes", "events", "links"):
-        dropped[name] += span_members.take_count(raw_span, f"dropped{name.capitalize()}Count")
+        dropped[name] += take_count(raw_span, f"dropped{name.capitalize()}Count")
     for name, value in before.items():
         mistyped[f"dropped.{name}"] = value
     return dropped
@@ -326,22 +316,22 @@ def _read_resource(
     raw_span: dict[str, Any], mistyped: dict[str, Any], dropped: dict[str, int], listed: Listed
 ) -> dict[str, Any]:
     # Spans of one export share their resource: it is copied before anything is taken out of it.
-    resource = dict(span_members.take_container(raw_span, "resource", mistyped, dict))
-    dropped["resourceAttributes"] += span_members.take_count(resource, "droppedAttributesCount")
-    attributes = dict(span_members.take_container(resource, "attributes", mistyped, dict))
-    url = span_members.take_text(resource, "schemaUrl", mistyped)
-    span_members.add(attributes, resource, listed)
+    resource = dict(take_container(raw_span, "resource", mistyped, dict))
+    dropped["resourceAttributes"] += take_count(resource, "droppedAttributesCount")
+    attributes = dict(take_container(resource, "attributes", mistyped, dict))
+    url = take_text(resource, "schemaUrl", mistyped)
+    add(attributes, resource, listed)
     return {"attributes": attributes, "schemaUrl": url or None}
 
 
 def _read_scope(
     raw_span: dict[str, Any], mistyped: dict[str, Any], dropped: dict[str, int], listed: Listed
 ) -> dict[str, Any]:
-    scope = dict(span_members.take_container(raw_span, "instrumentationScope", mistyped, dict))
-    dropped["scopeAttributes"] += span_members.take_count(scope, "droppedAttributesCount")
-    attributes = dict(span_members.take_container(scope, "attributes", mistyped, dict))
-    words = {name: span_members.take_text(scope, name, mistyped) or None for name in ("name", "version", "schemaUrl")}
-    span_members.add(attributes, scope, listed)
+    scope = dict(take_container(raw_span, "instrumentationScope", mistyped, dict))
+    dropped["scopeAttributes"] += take_count(scope, "droppedAttributesCount")
+    attributes = dict(take_container(scope, "attributes", mistyped, dict))
+    words = {name: take_text(scope, name, mistyped) or None for name in ("name", "version", "schemaUrl")}
+    add(attributes, scope, listed)
     return {**words, "attributes": attributes}
 
 
@@ -349,19 +339,19 @@ def _read_event(raw_event: Any, listed: Listed) -> dict[str, Any]:
     if not isinstance(raw_event, dict):
         raise Misfit("/events", "an event of a span must be an object")
     mistyped: dict[str, Any] = {}
-    attributes = span_members.take_container(raw_event, "attributes", mistyped, dict)
+    attributes = take_container(raw_event, "attributes", mistyped, dict)
     said = raw_event.pop("timeUnixNano", None)
-    at = span_members.parse_nanos(said)
+    at = parse_nanos(said)
     if at is None and said is not None:
         mistyped["timeUnixNano"] = said
     name, stamp = (
-        span_members.take_text(raw_event, "name", mistyped) or "",
-        span_members.take_text(raw_event, "timestamp", mistyped),
+        take_text(raw_event, "name", mistyped) or "",
+        take_text(raw_event, "timestamp", mistyped),
     )
-    span_members.add(attributes, {**raw_event, **mistyped}, listed)
+    add(attributes, {**raw_event, **mistyped}, listed)
     return {
         "timeUnixNano": None if at is None else str(at),
-        "timestamp": stamp if at is None else span_members.moment(at),
+        "timestamp": stamp if at is None else moment(at),
         "name": name,
         "attributes": attributes,
     }
@@ -371,15 +361,15 @@ def _read_link(raw_link: Any, listed: Listed) -> dict[str, Any]:
     if not isinstance(raw_link, dict):
         raise Misfit("/links", "a link of a span must be an object")
     mistyped: dict[str, Any] = {}
-    attributes = span_members.take_container(raw_link, "attributes", mistyped, dict)
+    attributes = take_container(raw_link, "attributes", mistyped, dict)
     ids: dict[str, Any] = {}
     for name, letters in (("traceId", 32), ("spanId", 16)):
         said = raw_link.pop(name, None)
-        ids[name] = span_members.identifier(said, letters)
+        ids[name] = identifier(said, letters)
         if ids[name] is None and said is not None:
             mistyped[name] = said
-    ids["traceState"] = span_members.take_text(raw_link, "traceState", mistyped) or None
-    span_members.add(attributes, {**raw_link, **mistyped}, listed)
+    ids["traceState"] = take_text(raw_link, "traceState", mistyped) or None
+    add(attributes, {**raw_link, **mistyped}, listed)
     return {**ids, "attributes": attributes}
 
 
@@ -409,8 +399,8 @@ def _read_error(
     raised = next((event["attributes"] for event in reversed(events) if event["name"] == _EXCEPTION), nothing)
     error: dict[str, Any] = {"isError": error_members.get("isError", status["code"] == "error")}
     for name in ("type", "message", "stacktrace"):
-        said = error_members.get(name) or span_members.first_value(raised, (f"exception.{name}",))
-        error[name] = said or span_members.first_value(attributes, (f"error.{name}",))
+        said = error_members.get(name) or first_value(raised, (f"exception.{name}",))
+        error[name] = said or first_value(attributes, (f"error.{name}",))
     if error["message"] is None and error["isError"]:
         error["message"] = status["message"]
     return error

@@ -9,8 +9,8 @@ import msgspec
 
 from headrace.errors import BadRequest
 from headrace.profiles.otel_traces import protobuf
+from headrace.profiles.otel_traces.protobuf import NESTED, Limits, finite
 from headrace.profiles.otel_traces.rules import OtlpLimits
-from headrace.profiles.otel_traces.values import NESTED, Limits, finite
 from headrace.types import json_fault
 
 _SPAN = {

@@ -1,20 +1,60 @@
-"""OTLP exports in protobuf: as much of the wire format as they need, read and written by hand."""
+"""OTLP exports in protobuf: as much of the wire format as they need, read and written by hand.
+
+No dependency of the server reads protobuf, and what is needed is small: fields, varints, and the values of attributes,
+which are bounded while they are read.
+"""
 
 from __future__ import annotations
 
 import base64
+import math
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
-from headrace.profiles.otel_traces.values import NESTED, Limits, finite
+from headrace.profiles.otel_traces.rules import OtlpLimits
+
+Element = TypeVar("Element")
+
+#: What stands for a value that is nested too deeply.
+NESTED = "[NESTED]"
+
+
+class Limits:
+    """How deep and how long values may be; counts what was cut."""
+
+    def __init__(self, limits: OtlpLimits) -> None:
+        self.depth = limits.max_any_value_depth
+        self.elements = limits.max_array_values_per_any_value
+        self.members = limits.max_kv_list_values_per_any_value
+        self.cuts = 0
+
+    def cut(self, mark: str) -> str:
+        """Take note that something is left out, and put a mark in its place."""
+        self.cuts += 1
+        return mark
+
+    def few(self, elements: list[Element], most: int) -> list[Element]:
+        """As many as are allowed."""
+        if len(elements) > most:
+            self.cuts += len(elements) - most
+            return elements[:most]
+        return elements
+
+
+def finite(number: float) -> Any:
+    """A number as JSON has it: those that it has not are words."""
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
 
 #: The value of a field: a number, or the bytes of whatever has a length.
 Value = Any
 
 _DOUBLE, _FIXED64, _FIXED32 = struct.Struct("<d"), struct.Struct("<Q"), struct.Struct("<I")
 _SIGN, _WRAP = 1 << 63, 1 << 64
-_LONGEST_VARINT = 10
+_MAX_VARINT_BYTES = 10
 
 
 class Malformed(ValueError):
@@ -50,7 +90,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return byte, at + 1
         value = shift = 0
-        for position in range(at, at + _LONGEST_VARINT):
+        for position in range(at, at + _MAX_VARINT_BYTES):
             byte = data[position]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:

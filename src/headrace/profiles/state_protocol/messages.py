@@ -11,14 +11,13 @@ from msgspec import UNSET, UnsetType
 from headrace import decoding
 from headrace.errors import BadRequest
 from headrace.format import offset as offsets
-from headrace.profiles.state_protocol.keys import Key
-from headrace.profiles.state_protocol.settings import SKIP_BEFORE
-from headrace.profiles.state_protocol.templates import Template
+from headrace.profiles.state_protocol.keys import Key, Template
 from headrace.schema.date_time import is_date_time
 from headrace.schema.entries import Failure
 from headrace.schema.entries import read as read_entries
 from headrace.schema.pointer import text as pointer_text
 
+SKIP_BEFORE = "skipBefore"
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
 _OPERATIONS = (INSERT, UPDATE, DELETE)
 _CONTROLS = ("snapshot-start", "snapshot-end", "reset")

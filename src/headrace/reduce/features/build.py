@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.errors import CorruptData
-from headrace.format.state.writer import Packed
+from headrace.format.state_file import Packed
 from headrace.reduce.features.columns import make_rows, reduce_rows
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import EventShapes

@@ -3,13 +3,12 @@
 Rows come as an Arrow table: the fields that rows have after the steps, and under names that no field can have their
 sequence numbers (``$seq``), times in ms (``$at_ms``) and, for every feature with a ``where``, whether it is true
 (``$where.`` and the feature's name). Rows are sorted by key and sequence number; then a key is a run of rows, a
-pane of a key too, and an operator whose states are made from runs at once needs nothing else. The others fold row
-by row.
+pane of a key too, and operators make the states of many runs at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,180 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.reduce import sketches
-from headrace.reduce.features import core, distinct, distributions, moments, ordinal, recency, velocity
-from headrace.reduce.features.operator import Operator, canonical
+from headrace.operators.operator import Operator, Windowed
+from headrace.operators.runs import Longs, RowRuns
 from headrace.reduce.features.table import NEVER, KeyState, TableReducer
-from headrace.reduce.features.window import Windowed
 from headrace.schema.descriptor.nodes import Type
-
-Longs = NDArray[np.int64]
-
-
-class RowRuns(NamedTuple):
-    """Rows that all count, in order, and where each run of them begins."""
-
-    starts: Longs
-    times: Longs
-    seqs: Longs
-    matched: NDArray[np.bool_]
-    rows: pa.Table
-
-    def bounds(self) -> list[tuple[int, int]]:
-        """Where each run begins and ends."""
-        return list(pairwise([*self.starts.tolist(), len(self.times)]))
-
-    def ends(self) -> Longs:
-        """Where each run ends."""
-        return np.append(self.starts[1:], len(self.times))
-
-    def counts(self) -> Longs:
-        """How many rows each run has."""
-        return self.ends() - self.starts
-
-    def numbers(self, operator: Operator) -> NDArray[Any]:
-        """The numbers of the operator's field."""
-        numbers: NDArray[Any] = self.rows.column(operator.fields[0]).to_numpy()
-        return numbers
-
-
-def states_of(operator: Operator, runs: RowRuns) -> list[Any]:
-    """The state of every run."""
-    return _MAKERS.get(type(operator), _fold_rows)(operator, runs)
-
-
-def _fold_rows(operator: Operator, runs: RowRuns) -> list[Any]:
-    rows = runs.rows.select(list(operator.fields)).to_pylist() if operator.fields else [{}] * len(runs.times)
-    events = list(zip(runs.times.tolist(), runs.seqs.tolist(), rows, runs.matched.tolist(), strict=True))
-    states = []
-    for start, end in runs.bounds():
-        state = None
-        for at_ms, seq, row, matched in events[start:end]:
-            state = operator.fold(state, at_ms, seq, row, matched)
-        states.append(state)
-    return states
-
-
-def _sums(numbers: NDArray[Any], starts: Longs) -> list[Any]:
-    if (
-        numbers.dtype != np.float64
-        and len(numbers)
-        and np.abs(numbers.astype(np.float64)).max() * len(numbers) >= 2**62
-    ):
-        numbers = numbers.astype(object)
-    return _to_list(np.add.reduceat(numbers, starts))
-
-
-def _to_list(numbers: NDArray[Any]) -> list[Any]:
-    elements: list[Any] = numbers.tolist()
-    return elements
-
-
-def _take(operator: Operator, runs: RowRuns, at: Longs) -> list[Any]:
-    values: list[Any] = runs.rows.column(operator.fields[0]).take(at).to_pylist()
-    return values
-
-
-def _count(operator: Operator, runs: RowRuns) -> list[Any]:
-    return _to_list(runs.counts())
-
-
-def _sum(operator: Operator, runs: RowRuns) -> list[Any]:
-    return _sums(runs.numbers(operator), runs.starts)
-
-
-def _mean(operator: Operator, runs: RowRuns) -> list[Any]:
-    return [list(pair) for pair in zip(_sum(operator, runs), _count(operator, runs), strict=True)]
-
-
-def _extreme(operator: Operator, runs: RowRuns) -> list[Any]:
-    assert isinstance(operator, core.Extreme)
-    best = np.minimum if operator.choose is min else np.maximum
-    return _to_list(best.reduceat(runs.numbers(operator), runs.starts))
-
-
-def _ratio(operator: Operator, runs: RowRuns) -> list[Any]:
-    matched = np.add.reduceat(runs.matched.astype(np.int64), runs.starts).tolist()
-    return [list(pair) for pair in zip(matched, runs.counts().tolist(), strict=True)]
-
-
-def _moments(operator: Operator, runs: RowRuns) -> list[Any]:
-    """In two passes: the means first, then the squared deviations from them."""
-    numbers = runs.numbers(operator).astype(np.float64)
-    counts = runs.counts()
-    means = np.add.reduceat(numbers, runs.starts) / counts
-    away = numbers - np.repeat(means, counts)
-    squares = np.add.reduceat(away * away, runs.starts)
-    return [list(three) for three in zip(counts.tolist(), means.tolist(), squares.tolist(), strict=True)]
-
-
-def _first_time(operator: Operator, runs: RowRuns) -> list[Any]:
-    return _to_list(runs.times[runs.starts])
-
-
-def _last_time(operator: Operator, runs: RowRuns) -> list[Any]:
-    return _to_list(runs.times[runs.ends() - 1])
-
-
-def _inter_arrival(operator: Operator, runs: RowRuns) -> list[Any]:
-    columns = _first_time(operator, runs), _last_time(operator, runs), _count(operator, runs)
-    return [list(three) for three in zip(*columns, strict=True)]
-
-
-def _first(operator: Operator, runs: RowRuns) -> list[Any]:
-    return _take(operator, runs, runs.starts)
-
-
-def _last(operator: Operator, runs: RowRuns) -> list[Any]:
-    return _take(operator, runs, runs.ends() - 1)
-
-
-def _quantile(operator: Operator, runs: RowRuns) -> list[Any]:
-    numbers = runs.numbers(operator)
-    return [
-        [numbers[start:end].tolist(), None]
-        if end - start <= distributions.EXACT
-        else [[], sketches.quantiles(numbers[start:end])]
-        for start, end in runs.bounds()
-    ]
-
-
-def _distinct(operator: Operator, runs: RowRuns) -> list[Any]:
-    """The states of distinct counts: each value once per run."""
-    assert isinstance(operator, distinct.NUnique)
-    encoded = runs.rows.column(operator.fields[0]).combine_chunks().dictionary_encode()
-    canonical_values = [canonical(value, operator.kind) for value in encoded.dictionary.to_pylist()]
-    run_of_row = np.repeat(np.arange(len(runs.starts)), runs.counts())
-    both = np.sort(run_of_row * len(canonical_values) + encoded.indices.to_numpy())
-    both = both[np.diff(both, prepend=-1) != 0]
-    bounds = np.searchsorted(both, np.arange(len(runs.starts) + 1) * len(canonical_values)).tolist()
-    codes = (both % len(canonical_values)).tolist()
-    return [
-        distinct.merge_states([[dict.fromkeys((canonical_values[code] for code in codes[start:end]), 0), None]])
-        for start, end in pairwise(bounds)
-    ]
-
-
-_MAKERS: dict[type[Operator], Callable[[Operator, RowRuns], list[Any]]] = {
-    core.Count: _count,
-    core.Sum: _sum,
-    core.Mean: _mean,
-    core.Extreme: _extreme,
-    core.Ratio: _ratio,
-    moments.Spread: _moments,
-    distinct.NUnique: _distinct,
-    distributions.Quantile: _quantile,
-    ordinal.First: _first,
-    ordinal.Last: _last,
-    recency.FirstSeen: _first_time,
-    recency.Age: _first_time,
-    recency.LastSeen: _last_time,
-    recency.TimeSince: _last_time,
-    recency.HasSeen: _last_time,
-    recency.SeenWithin: _last_time,
-    velocity.InterArrival: _inter_arrival,
-}
-
 
 SEQ, AT_MS, WHERE = "$seq", "$at_ms", "$where."
 
@@ -330,7 +159,7 @@ def _restart_rows(reducer: TableReducer, keyed: _KeyedRows) -> Longs:
     return last_restarts
 
 
-def _counts(operator: Operator, name: str, rows: pa.Table) -> Booleans:
+def _counts(operator: Operator | Windowed, name: str, rows: pa.Table) -> Booleans:
     """Which rows count for a feature."""
     counts = np.ones(len(rows), np.bool_) if operator.takes_all else _matching_rows(name, rows)
     for field in operator.fields:
@@ -345,12 +174,14 @@ def _matching_rows(name: str, rows: pa.Table) -> Booleans:
     return matched.copy()
 
 
-def _reduce(operator: Operator, name: str, keyed: _KeyedRows, at: Longs, states: list[dict[str, Any]]) -> None:
+def _reduce(
+    operator: Operator | Windowed, name: str, keyed: _KeyedRows, at: Longs, states: list[dict[str, Any]]
+) -> None:
     """Put the states of a feature, made of these rows, into those of the keys."""
     key_of = keyed.key_of[at]
-    inner, panes = operator, np.zeros(len(at), np.int64)
+    panes = np.zeros(len(at), np.int64)
     if isinstance(operator, Windowed):
-        inner, panes = operator.inner, keyed.times[at] // operator.width_ms
+        panes = keyed.times[at] // operator.width_ms
         newest = np.full(len(keyed.keys), np.iinfo(np.int64).min)
         np.maximum.at(newest, key_of, panes)
         kept = panes > newest[key_of] - operator.span
@@ -359,12 +190,9 @@ def _reduce(operator: Operator, name: str, keyed: _KeyedRows, at: Longs, states:
     if not len(starts):
         return
     matched = _matching_rows(name, keyed.rows)[at]
-    made = states_of(
-        inner,
-        RowRuns(
-            starts, keyed.times[at], keyed.seqs[at], matched, keyed.rows.select([*dict.fromkeys(inner.fields)]).take(at)
-        ),
-    )
+    inner = operator.inner if isinstance(operator, Windowed) else operator
+    rows = keyed.rows.select([*dict.fromkeys(inner.fields)]).take(at)
+    made = inner.fold_runs(RowRuns(starts, keyed.times[at], keyed.seqs[at], matched, rows))
     owners = key_of[starts]
     if inner is operator:
         for key, state in zip(owners.tolist(), made, strict=True):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace import decoding
 from headrace.reduce.features.table import TableReducer
-from headrace.schema.descriptor.nodes import Event, Life, Node, RowOp, Table
+from headrace.schema.descriptor.nodes import Event, FeatureVersion, Node, RowOp, Table
 from headrace.schema.descriptor.validate import resolve_table
 from headrace.schema.entries import whole_or_double
 from headrace.types import Steps
@@ -111,7 +111,7 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
     root: str
     stream: str
     nodes: dict[str, Node]
-    lives: dict[str, Life]
+    lives: dict[str, FeatureVersion]
     #: How long an entity may be idle, by the event from which on that holds.
     cold: Steps = ((0, None),)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.reduce.features.operator import canonical
+from headrace.operators.operator import canonical
 from headrace.schema.date_time import is_date_time
 from headrace.schema.descriptor.nodes import Type
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.reduce.features.parts import COLUMNS, Parts, parts_of
-from headrace.reduce.features.state_bytes import pack, unpack_all
+from headrace.operators.operator import Windowed
+from headrace.operators.parts import COLUMNS, Parts
+from headrace.operators.state_bytes import pack, unpack_all
 from headrace.reduce.features.table import TableReducer
-from headrace.reduce.features.window import Windowed
 
 #: What a frame is in the first lane.
 _FRAME = ("least", "earliest", "greatest", "latest")
@@ -72,7 +72,7 @@ def assign_lanes(reducer: TableReducer) -> list[Lane]:
     """The lanes of a table's lives; those that Catalyst does not reduce are in none."""
     lanes = [Lane(0, 0, _FRAME)]
     for name, operator in sorted(reducer.operators.items()):
-        parts = parts_of(operator)
+        parts = operator.catalyst_parts()
         if parts is None:
             continue
         width_ms, span = (operator.width_ms, operator.span) if isinstance(operator, Windowed) else (0, 0)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.format.state.layout import State
+from headrace.format.state import State
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.table import KeyState
@@ -115,7 +115,7 @@ class Replay:
             reducer = part.defined.reducer
             placed = reducer.place(event)
             if placed is not None and placed[0] in held:
-                held[placed[0]] = reducer.fold(held[placed[0]], placed[1], at_ms, seq)
+                held[placed[0]] = reducer.fold(held[placed[0]], at_ms, seq, placed[1])
 
     def _finish_before(self, before_us: int | None) -> None:
         """Finish the rows of all requested moments before this one, or of all that are left."""
@@ -215,7 +215,7 @@ class PieceFolder:
             if placed is None or moments is None or at_us > moments[-1]:
                 continue
             mark = placed[0], number, bisect_left(moments, at_us)
-            self._rows[mark] = reducer.fold(self._rows.get(mark), placed[1], at_us // 1000, seq)
+            self._rows[mark] = reducer.fold(self._rows.get(mark), at_us // 1000, seq, placed[1])
 
     def packed(self) -> Iterator[Piece]:
         """Every piece."""

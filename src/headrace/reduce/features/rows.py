@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.schema.descriptor.nodes import EventField, Feature, RowOp, Type
-from headrace.schema.descriptor.operators import inputs
-from headrace.schema.descriptor.validate import types_after
+from headrace.schema.descriptor.validate import inputs, types_after
 from headrace.schema.expression import compiled, fields, parse
 from headrace.schema.expression.tree import Cast, FieldReference
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.errors import KeyShapeMismatch
+from headrace.operators.catalogue import make_operator
+from headrace.operators.state_bytes import pack, unpack
 from headrace.reduce.features.keys import KeyEncoder
-from headrace.reduce.features.operators import operator
 from headrace.reduce.features.rows import Rows, mentioned_names
-from headrace.reduce.features.state_bytes import pack, unpack
-from headrace.schema.descriptor.nodes import Life
+from headrace.reduce.states.definition import KeyedReducer
+from headrace.schema.descriptor.nodes import FeatureVersion
 from headrace.schema.expression import compiled, parse
 
 if TYPE_CHECKING:
@@ -39,17 +40,22 @@ class KeyState(msgspec.Struct, gc=False):
     states: dict[str, Any]
 
 
-class TableReducer:
+class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
     """The features of one table as a reducer over its root event stream."""
 
     def __init__(
-        self, resolved: ResolvedTable, feature_lives: Mapping[str, Life], cold: Sequence[tuple[int, int | None]] = ()
+        self,
+        resolved: ResolvedTable,
+        feature_lives: Mapping[str, FeatureVersion],
+        cold: Sequence[tuple[int, int | None]] = (),
     ) -> None:
         table = resolved.table
         self.features = tuple(table.features)
         self.rows = Rows(resolved.root.schema, resolved.ops, mentioned_names(resolved))
         self.keys = KeyEncoder(table.key, resolved.key_types)
-        self.operators = {name: operator(feature, resolved.types) for name, feature in table.features.items()}
+        self.operators = {
+            name: make_operator(feature.op, feature.params, resolved.types) for name, feature in table.features.items()
+        }
         self.lives = {name: feature_lives[name] for name in table.features}
         self.types = resolved.types
         #: Whether a row counts for a feature; without an entry all do.
@@ -72,27 +78,27 @@ class TableReducer:
             return None
         return key, row
 
-    def fold(self, state: KeyState | None, row: dict[str, Any], at_ms: int, seq: int) -> KeyState:
-        """The state with one more row, later than all others; the state given may be changed."""
+    def fold(self, state: KeyState | None, at: int, seq: int, row: dict[str, Any], matched: bool = True) -> KeyState:
+        """The state with one more row."""
         if state is None:
-            state = KeyState(seq, at_ms, seq, at_ms, False, {})
+            state = KeyState(seq, at, seq, at, False, {})
         else:
-            if self.cold and at_ms - state.last_ms > self._cold_after(seq):
+            if self.cold and at - state.last_ms > self._cold_after(seq):
                 state.states = {}
                 state.restarted = True
             state.last_seq = seq
-            state.last_ms = at_ms
+            state.last_ms = at
         states = state.states
         for name, birth, where, fold in self._folds:
             if seq >= birth:
                 held = states.get(name)
-                folded = fold(held, at_ms, seq, row, where is None or where(row) is True)
+                folded = fold(held, at, seq, row, where is None or where(row) is True)
                 if folded is not held:
                     states[name] = folded
         return state
 
-    def merge(self, left: KeyState, right: KeyState) -> KeyState:
-        """The state of two adjacent ranges, the earlier one first; neither is changed, parts of both may be shared."""
+    def merge_both(self, left: KeyState, right: KeyState) -> KeyState:
+        """The state of two adjacent ranges, the earlier one first."""
         afresh = right.restarted or right.first_ms - left.last_ms > self._cold_after(right.first_seq)
         if afresh:
             states = dict(right.states)
@@ -106,13 +112,13 @@ class TableReducer:
         restarted = left.restarted or afresh
         return KeyState(left.first_seq, left.first_ms, right.last_seq, right.last_ms, restarted, states)
 
-    def finish(self, state: KeyState | None, now_ms: int, wanted: Sequence[str] | None = None) -> dict[str, Any]:
+    def finish(self, state: KeyState | None, now: int = 0, wanted: Sequence[str] | None = None) -> dict[str, Any]:
         """The features of a key at a moment; none at all of a key that is unseen or has gone cold."""
-        if state is None or self._is_cold(state, now_ms):
+        if state is None or self._is_cold(state, now):
             return {}
         states = state.states
         names = self.features if wanted is None else wanted
-        return {name: self.operators[name].finish(states.get(name), now_ms) for name in names}
+        return {name: self.operators[name].finish(states.get(name), now) for name in names}
 
     def blank(self, now_ms: int, wanted: Sequence[str]) -> dict[str, Any]:
         """The features of a key that no event has had since they began."""

@@ -15,8 +15,7 @@ import msgspec
 from headrace import decoding
 from headrace.reduce.fragments.candidates import confidence
 from headrace.reduce.fragments.rules import BANNED, MIXED, TOO_FEW_USERS, UNSURE, Banned, Reason, of_name
-from headrace.schema.entity.fields import TYPES
-from headrace.schema.entity.nodes import DEFAULT_POLICY, Field, Schema
+from headrace.schema.entity.nodes import DEFAULT_POLICY, TYPES, Field, Schema
 from headrace.schema.entity.update import Addition
 
 MIN_USERS = 3

@@ -10,12 +10,12 @@ import msgspec
 
 from headrace import decoding
 from headrace.errors import CorruptData
-from headrace.format.state.writer import Packed
+from headrace.format.state_file import Packed
 from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, UserFragments
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
-from headrace.schema.descriptor.nodes import Life
+from headrace.schema.descriptor.nodes import FeatureVersion
 from headrace.schema.entity.observation import Observation
 
 #: What tells the fragments of a type apart from the type itself, which is folded over the same stream.
@@ -50,9 +50,9 @@ class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
         return 0
 
     @cached_property
-    def lives(self) -> Mapping[str, Life]:
+    def lives(self) -> Mapping[str, FeatureVersion]:
         """The only life; none where the definition was restricted to other names."""
-        return {"": Life(LIFE, 0)} if self.is_alive else {}
+        return {"": FeatureVersion(LIFE, 0)} if self.is_alive else {}
 
     @property
     def reducer(self) -> FragmentReducer:
@@ -90,7 +90,7 @@ def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) ->
                 placed = _REDUCER.place(observation)
                 if placed is not None:
                     key, row = placed
-                    rows[key] = _REDUCER.fold(rows.get(key), row, at_us, seq)
+                    rows[key] = _REDUCER.fold(rows.get(key), at_us, seq, row)
             count += len(run.times_us)
             rest()
     if count != unit.count:

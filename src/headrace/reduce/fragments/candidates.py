@@ -29,8 +29,7 @@ from headrace.reduce.fragments.rules import (
 from headrace.reduce.fragments.shapes import SHAPES, accepts, converter_for, converters, fits
 from headrace.reduce.fragments.stats import Stats
 from headrace.reduce.fragments.stats import estimate_count as differing
-from headrace.schema.entity.fields import TYPES
-from headrace.schema.entity.nodes import DEFAULT_POLICY, Converter, Field, Schema, Type
+from headrace.schema.entity.nodes import DEFAULT_POLICY, TYPES, Converter, Field, Schema, Type
 from headrace.schema.entity.update import Addition, ConverterAddition, TypeUpdate
 
 _WEIGHTS = {"share": 0.5, "format": 0.25, "name": 0.15, "number": 0.1}

@@ -11,7 +11,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from headrace.reduce.fragments.stats import Stats, count, merge_stats, pack, unpack
+from headrace.reduce.fragments.stats import STATS, Stats
+from headrace.reduce.states.definition import KeyedReducer
 from headrace.schema.entity.observation import Observation
 
 #: Keys of one user that are kept.
@@ -29,38 +30,44 @@ class UserFragments(msgspec.Struct):
     truncated: bool = False
 
 
-class FragmentReducer:
-    """Observations become rows of their users."""
+class FragmentReducer(KeyedReducer[Observation, UserFragments]):
+    """Observations become rows of their users; times are in microseconds."""
+
+    order = "any"
 
     def place(self, observation: Observation) -> tuple[bytes, Observation] | None:
         """The key and the row of an observation; None where everything in it has its place."""
         return (observation.user_id.encode(), observation) if observation.fragments else None
 
-    def fold(self, state: UserFragments | None, row: Observation, at_us: int, seq: int) -> UserFragments:
-        """The state with one more observation; the state given may be changed."""
+    def fold(
+        self, state: UserFragments | None, at: int, seq: int, row: Observation, matched: bool = True
+    ) -> UserFragments:
+        """The state with one more observation."""
         user_fragments = UserFragments() if state is None else state
+        stats = user_fragments.stats
         for fragment in row.fragments:
-            stats = user_fragments.stats.get(fragment.key)
-            if stats is None:
-                stats = user_fragments.stats[fragment.key] = Stats(at_us, at_us)
-            count(stats, at_us, row, fragment)
+            stats[fragment.key] = STATS.fold(stats.get(fragment.key), at, seq, (row, fragment))
         if len(user_fragments.stats) > 2 * MOST_KEYS:
             _shorten(user_fragments)
         return user_fragments
 
-    def merge(self, left: UserFragments, right: UserFragments) -> UserFragments:
-        """What is known of both; neither is changed."""
+    def merge_both(self, left: UserFragments, right: UserFragments) -> UserFragments:
+        """The fragments of both."""
         stats = dict(left.stats)
         for key, held in right.stats.items():
-            stats[key] = merge_stats(stats[key], held) if key in stats else held
+            stats[key] = STATS.merge_both(stats[key], held) if key in stats else held
         user_fragments = UserFragments(stats, left.truncated or right.truncated)
         _shorten(user_fragments)
         return user_fragments
 
+    def finish(self, state: UserFragments | None, now: int = 0) -> UserFragments:
+        """The fragments as they are."""
+        return UserFragments() if state is None else state
+
     def pack(self, state: UserFragments) -> dict[str, bytes]:
         """The row as bytes, the same for the same fragments."""
         _shorten(state)
-        packed = {key: pack(state.stats[key]) for key in sorted(state.stats)}
+        packed = {key: STATS.pack(state.stats[key]) for key in sorted(state.stats)}
         return {"": b"", LIFE: _PACK((state.truncated, packed))}
 
     def unpack(self, packed: Mapping[str, bytes]) -> UserFragments:
@@ -68,7 +75,7 @@ class FragmentReducer:
         if LIFE not in packed:
             return UserFragments()
         truncated, packed_stats = _UNPACK(packed[LIFE])
-        return UserFragments({key: unpack(part) for key, part in packed_stats.items()}, truncated)
+        return UserFragments({key: STATS.unpack(part) for key, part in packed_stats.items()}, truncated)
 
 
 def _shorten(user_fragments: UserFragments) -> None:

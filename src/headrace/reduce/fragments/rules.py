@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.reduce.fragments.stats import Stats
-from headrace.schema.entity.fields import is_name
+from headrace.schema.entity.names import is_field_name
 from headrace.schema.entity.nodes import Schema
 
 _NAME = re.compile("(?!_)[A-Za-z0-9_]{2,50}(?<!_)")
@@ -45,7 +45,7 @@ BANNED = (Banned("_test*"), Banned("*_debug"))
 
 def is_sound(name: str) -> bool:
     """Whether a field that nobody asked for may have this name."""
-    return _NAME.fullmatch(name) is not None and is_name(name)
+    return _NAME.fullmatch(name) is not None and is_field_name(name)
 
 
 def is_telling(name: str) -> bool:

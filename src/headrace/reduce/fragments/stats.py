@@ -1,8 +1,8 @@
-"""What is known of the fragments with one key of one user: a commutative monoid, so they are counted in any order."""
+"""Statistics of the fragments with one key of one user, counted in any order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from operator import itemgetter
@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from headrace.operators.reducer import Reducer
 from headrace.reduce.fragments.shapes import NULL, shape_of
 from headrace.schema.canonical import value_text
+from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.split import Fragment
 
 MOST = 512
 
@@ -54,9 +55,6 @@ def _hash(text: str) -> int:
 MOST_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
-#: The user and the key of fragments.
-FragmentId = tuple[str, str]
-
 
 class ShapeCount(msgspec.Struct):
     """The values of one shape: how many, and the sources that they are from."""
@@ -91,37 +89,72 @@ class Stats(msgspec.Struct):
         return estimate_count(merge_texts(self.shapes[shape].sources for shape in shapes))
 
 
-def count_observations(observations: Iterable[tuple[int, int, Observation]]) -> dict[FragmentId, Stats]:
-    """The fragments of observations, which come with their sequence numbers and the times they were appended, µs."""
-    by_fragment: dict[FragmentId, Stats] = {}
-    for _, at_us, observation in observations:
-        for fragment in observation.fragments:
-            of = (observation.user_id, fragment.key)
-            stats = by_fragment.get(of)
-            if stats is None:
-                stats = by_fragment[of] = Stats(at_us, at_us)
-            count(stats, at_us, observation, fragment)
-    return by_fragment
+class StatsReducer(Reducer[tuple[Observation, Fragment], Stats, bytes]):
+    """The fragments with one key as a reducer; times are in microseconds."""
+
+    order = "any"
+
+    def fold(
+        self, state: Stats | None, at: int, seq: int, row: tuple[Observation, Fragment], matched: bool = True
+    ) -> Stats:
+        """The statistics with one more fragment of an observation."""
+        observation, fragment = row
+        stats = Stats(at, at) if state is None else state
+        stats.first_us, stats.last_us = min(stats.first_us, at), max(stats.last_us, at)
+        if fragment.reason == "converted_value_original":
+            stats.converted += 1
+            return stats
+        shape = shape_of(fragment.value)
+        if shape == NULL:
+            stats.nulls += 1
+            return stats
+        tally = stats.shapes.setdefault(shape, ShapeCount())
+        tally.count += 1
+        if observation.source_id is not None:
+            add_text(tally.sources, observation.source_id)
+        stats.kinds[observation.observation_source] = stats.kinds.get(observation.observation_source, 0) + 1
+        add_text(stats.users, observation.user_id)
+        add_text(stats.entities, observation.entity_id)
+        _add_example(stats, fragment.value)
+        return stats
+
+    def merge_both(self, left: Stats, right: Stats) -> Stats:
+        """The statistics of both."""
+        examples = dict(left.examples)
+        for digest, shown in right.examples.items():
+            examples[digest] = min(examples.get(digest, shown), shown, key=_encode)
+        return Stats(
+            min(left.first_us, right.first_us),
+            max(left.last_us, right.last_us),
+            left.converted + right.converted,
+            left.nulls + right.nulls,
+            {shape: _tally(left, right, shape) for shape in {**left.shapes, **right.shapes}},
+            {kind: left.kinds.get(kind, 0) + right.kinds.get(kind, 0) for kind in {**left.kinds, **right.kinds}},
+            merge_texts([left.users, right.users]),
+            merge_texts([left.entities, right.entities]),
+            {digest: examples[digest] for digest in sorted(examples)[:MOST_EXAMPLES]},
+        )
+
+    def finish(self, state: Stats | None, now: int = 0) -> Stats | None:
+        """The statistics as they are."""
+        return state
+
+    def pack(self, state: Stats) -> bytes:
+        """The statistics as bytes, which are the same for the same fragments."""
+        shapes = {shape: [tally.count, least(tally.sources)] for shape, tally in state.shapes.items()}
+        head = [state.first_us, state.last_us, state.converted, state.nulls, shapes, state.kinds]
+        return _encode(
+            [*head, least(state.users), least(state.entities), sorted(state.examples.items(), key=itemgetter(0))]
+        )
+
+    def unpack(self, packed: bytes) -> Stats:
+        """The statistics in these bytes."""
+        first_us, last_us, converted, nulls, shapes, kinds, users, entities, examples = msgspec.json.decode(packed)
+        tallies = {shape: ShapeCount(count, set(sources)) for shape, (count, sources) in shapes.items()}
+        return Stats(first_us, last_us, converted, nulls, tallies, kinds, set(users), set(entities), dict(examples))
 
 
-def count(stats: Stats, at_us: int, observation: Observation, fragment: Fragment) -> None:
-    """Take in one fragment of an observation."""
-    stats.first_us, stats.last_us = min(stats.first_us, at_us), max(stats.last_us, at_us)
-    if fragment.reason == "converted_value_original":
-        stats.converted += 1
-        return
-    shape = shape_of(fragment.value)
-    if shape == NULL:
-        stats.nulls += 1
-        return
-    tally = stats.shapes.setdefault(shape, ShapeCount())
-    tally.count += 1
-    if observation.source_id is not None:
-        add_text(tally.sources, observation.source_id)
-    stats.kinds[observation.observation_source] = stats.kinds.get(observation.observation_source, 0) + 1
-    add_text(stats.users, observation.user_id)
-    add_text(stats.entities, observation.entity_id)
-    _add_example(stats, fragment.value)
+STATS = StatsReducer()
 
 
 def _add_example(stats: Stats, value: Any) -> None:
@@ -137,66 +170,10 @@ def _add_example(stats: Stats, value: Any) -> None:
         del stats.examples[max(stats.examples)]
 
 
-def merge_stats(left: Stats, right: Stats) -> Stats:
-    """What is known of both; neither is changed."""
-    examples = dict(left.examples)
-    for digest, shown in right.examples.items():
-        examples[digest] = min(examples.get(digest, shown), shown, key=_encode)
-    return Stats(
-        min(left.first_us, right.first_us),
-        max(left.last_us, right.last_us),
-        left.converted + right.converted,
-        left.nulls + right.nulls,
-        {shape: _tally(left, right, shape) for shape in {**left.shapes, **right.shapes}},
-        {kind: left.kinds.get(kind, 0) + right.kinds.get(kind, 0) for kind in {**left.kinds, **right.kinds}},
-        merge_texts([left.users, right.users]),
-        merge_texts([left.entities, right.entities]),
-        {digest: examples[digest] for digest in sorted(examples)[:MOST_EXAMPLES]},
-    )
-
-
 def _tally(left: Stats, right: Stats, shape: str) -> ShapeCount:
     parts = [tally for tally in (left.shapes.get(shape), right.shapes.get(shape)) if tally is not None]
     return ShapeCount(sum(tally.count for tally in parts), merge_texts(tally.sources for tally in parts))
 
 
-def merge_counts(tallies: Iterable[Mapping[FragmentId, Stats]]) -> dict[FragmentId, Stats]:
-    """The merged statistics of several counts."""
-    merged: dict[FragmentId, Stats] = {}
-    for tally in tallies:
-        for of, stats in tally.items():
-            merged[of] = merge_stats(merged[of], stats) if of in merged else stats
-    return merged
-
-
-def of_user(tally: Mapping[FragmentId, Stats], user_id: str) -> dict[str, Stats]:
-    """The keys of one user."""
-    return {key: stats for (user, key), stats in tally.items() if user == user_id}
-
-
-def of_everyone(tally: Mapping[FragmentId, Stats]) -> dict[str, Stats]:
-    """The keys of all users together."""
-    by_key: dict[str, Stats] = {}
-    for (_, key), stats in tally.items():
-        by_key[key] = merge_stats(by_key[key], stats) if key in by_key else stats
-    return by_key
-
-
-def pack(stats: Stats) -> bytes:
-    """The statistics as bytes, which are the same for the same fragments."""
-    shapes = {shape: [tally.count, least(tally.sources)] for shape, tally in stats.shapes.items()}
-    head = [stats.first_us, stats.last_us, stats.converted, stats.nulls, shapes, stats.kinds]
-    return _encode(
-        [*head, least(stats.users), least(stats.entities), sorted(stats.examples.items(), key=itemgetter(0))]
-    )
-
-
 def _encode(value: Any) -> bytes:
     return msgspec.json.encode(value, order="sorted")
-
-
-def unpack(packed: bytes) -> Stats:
-    """The statistics in these bytes."""
-    first_us, last_us, converted, nulls, shapes, kinds, users, entities, examples = msgspec.json.decode(packed)
-    tallies = {shape: ShapeCount(count, set(sources)) for shape, (count, sources) in shapes.items()}
-    return Stats(first_us, last_us, converted, nulls, tallies, kinds, set(users), set(entities), dict(examples))

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.format.segment import layout
-from headrace.format.state.writer import Packed
+from headrace.format.state_file import Packed
 from headrace.reduce.policies.arrays import merge_elements
 from headrace.reduce.policies.definition import TypeDefinition
 from headrace.reduce.policies.fields import Policies, encode_fields
@@ -73,7 +73,7 @@ def fold_observations(
         placed = place_observation(observation)
         if placed is not None:
             key, row = placed
-            rows[key] = fold(held(key), row, at_us // 1000, seq)
+            rows[key] = fold(held(key), at_us // 1000, seq, row)
     return rows
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.reduce.policies.reducer import TypeReducer, life_of
-from headrace.schema.descriptor.nodes import Life
+from headrace.schema.descriptor.nodes import FeatureVersion
 from headrace.schema.entity.nodes import ReducerConfig
 
 _KEPT = 256
@@ -45,9 +45,11 @@ class TypeDefinition(msgspec.Struct, frozen=True, dict=True):
         return 0
 
     @cached_property
-    def lives(self) -> Mapping[str, Life]:
+    def lives(self) -> Mapping[str, FeatureVersion]:
         """The lives by name: "" is everyone's, others are those of users."""
-        return {name: Life(life_of(config, name or None, self.undone), 0) for name, config in self.configs.items()}
+        return {
+            name: FeatureVersion(life_of(config, name or None, self.undone), 0) for name, config in self.configs.items()
+        }
 
     @cached_property
     def reducer(self) -> TypeReducer:

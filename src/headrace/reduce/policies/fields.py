@@ -12,10 +12,12 @@ from typing import Any
 
 import msgspec
 
-from headrace.reduce.policies.arrays import ArrayState, add_values, merge_arrays, order_values, restore
+from headrace.operators.reducer import Reducer
+from headrace.reduce.policies.arrays import ArrayState, add_values, elements_of, merge_arrays, order_values, restore
 from headrace.reduce.policies.order import Key, Origin, comes_first, last_write_key, origin_of, policy_key, ranks
-from headrace.schema.entity.nodes import ReducerConfig
+from headrace.schema.entity.nodes import Field, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
+from headrace.schema.entity.values import UNFIT, convert_value
 
 #: The key of the best observation, what is kept of it, and its value.
 Best = tuple[Key, Origin, Any]
@@ -26,8 +28,21 @@ _ENCODE = msgspec.json.Encoder().encode
 _DECODE = msgspec.json.Decoder().decode
 
 
-class Policies:
-    """A configuration, compiled to fold fields."""
+class ShownField(msgspec.Struct, frozen=True):
+    """The value of a field, and the observations that it is from; without any it is cleared."""
+
+    value: Any
+    origins: tuple[Origin, ...]
+    truncated: bool = False
+
+
+_CLEARED = ShownField(None, ())
+
+
+class Policies(Reducer[Observation, Fields, bytes]):
+    """A configuration of merge policies as a reducer of observations to the fields of an entity."""
+
+    order = "any"
 
     def __init__(self, config: ReducerConfig) -> None:
         self.config = config
@@ -39,12 +54,13 @@ class Policies:
             name: policy_key(policy, ranked) for name, policy in policies if policy.strategy != "last_write"
         }
 
-    def fold(self, held: Fields, observation: Observation) -> None:
-        """Fold the fields of an observation into those that are held."""
-        origin = origin_of(observation)
+    def fold(self, state: Fields | None, at: int, seq: int, row: Observation, matched: bool = True) -> Fields:
+        """The fields with those of one more observation."""
+        held = {} if state is None else state
+        origin = origin_of(row)
         # Whatever the policies, corrections are ordered by time.
         usual, keys = last_write_key(origin), {} if origin.correction else self.keys
-        for name, value in observation.fields.items():
+        for name, value in row.fields.items():
             key, best = usual, held.get(name)
             if keys and name in keys:
                 if name in self.arrays:
@@ -54,21 +70,33 @@ class Policies:
                 key = keys[name](origin)
             if best is None or isinstance(best, ArrayState) or key < best[0] or _ties(key, origin, value, best):
                 held[name] = (key, origin, value)
+        return held
 
-    def merge(self, left: Fields, right: Fields) -> Fields:
-        """The fields of both; neither is changed."""
+    def merge_both(self, left: Fields, right: Fields) -> Fields:
+        """The fields of both."""
         merged = dict(left)
         for name, theirs in right.items():
             ours = merged.get(name)
             merged[name] = theirs if ours is None else _better(ours, theirs)
         return merged
 
-    def pack(self, held: Fields) -> bytes:
+    def finish(self, state: Fields | None, now: int = 0, schema: Schema | None = None) -> dict[str, ShownField]:
+        """The fields that a schema has, in its order, or all of them by name where there is none; no cleared ones."""
+        held = state or {}
+        declared = None if schema is None else schema.schema_definition.fields
+        shown_fields = {
+            name: _show_field(held[name], name in self.arrays, None if declared is None else declared[name])
+            for name in (sorted(held) if declared is None else declared)
+            if name in held
+        }
+        return {name: shown for name, shown in shown_fields.items() if shown.origins}
+
+    def pack(self, state: Fields) -> bytes:
         """The fields as JSON, which keeps numbers of any size: the observations, then fields that point to them."""
         numbers: dict[Origin, int] = {}
         rows: list[Any] = []
-        for name in sorted(held):
-            field_state = held[name]
+        for name in sorted(state):
+            field_state = state[name]
             if isinstance(field_state, tuple):
                 rows.append((name, numbers.setdefault(field_state[1], len(numbers)), field_state[2]))
             else:
@@ -115,3 +143,23 @@ def _better(ours: Held, theirs: Held) -> Held:
     if isinstance(theirs, ArrayState):
         return ours
     return theirs if theirs[0] < ours[0] or _ties(*theirs, ours) else ours
+
+
+def _show_field(held: Held, is_array: bool, field: Field | None) -> ShownField:
+    if isinstance(held, ArrayState):
+        return _show_array(held)
+    _, origin, value = held
+    if value is None:
+        return _CLEARED
+    if is_array:
+        return ShownField(elements_of(value), (origin,))
+    made = value if field is None else convert_value(field, value)
+    return ShownField(value if made is UNFIT else made, (origin,))
+
+
+def _show_array(held: ArrayState) -> ShownField:
+    """All values; where there is none, the first observation says so."""
+    elements = order_values(held)
+    origins = tuple(dict.fromkeys(origin for _, origin, _ in elements)) or (held.first,)
+    truncated = held.dropped or len(held.elements) > len(elements)
+    return ShownField([value for _, _, value in elements], origins, truncated)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 
 from headrace.reduce.policies.fields import Fields, Policies
-from headrace.reduce.policies.snapshot import Snapshot, finish_snapshot
+from headrace.reduce.policies.order import Origin
+from headrace.reduce.states.definition import KeyedReducer
 from headrace.schema.entity.nodes import SOURCE_KINDS, Policy, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
 
@@ -89,8 +91,24 @@ def encode_frame(
     return _ENCODE((first_seq, first_ms, last_seq, last_ms, count, newest, fate))
 
 
-class TypeReducer:
+class Snapshot(msgspec.Struct, frozen=True):
+    """An entity at a moment; ``origins`` are the observations of each field, from which their sources are found."""
+
+    snapshot: dict[str, Any]
+    provenance: dict[str, str]
+    origins: dict[str, tuple[Origin, ...]]
+    schema_version: str
+    computed_at_us: int
+    last_observation_at_us: int
+    observation_count: int
+    #: Fields that had more values than are kept.
+    truncated: tuple[str, ...] = ()
+
+
+class TypeReducer(KeyedReducer[Observation, EntityState]):
     """The observations of one entity type as a reducer; lives are named "" for everyone, or by the user they are of."""
+
+    order = "any"
 
     def __init__(self, configs: Mapping[str, ReducerConfig], undone: Collection[str] = ()) -> None:
         """Observations of migrations that were ``undone`` do not count."""
@@ -109,34 +127,32 @@ class TypeReducer:
             return None
         return observation.entity_id.encode(), observation
 
-    def fold(self, state: EntityState | None, row: Observation, at_ms: int, seq: int) -> EntityState:
-        """The state with one more observation, in whatever order they come; the state given may be changed."""
+    def fold(self, state: EntityState | None, at: int, seq: int, row: Observation, matched: bool = True) -> EntityState:
+        """The state with one more observation, and its time in milliseconds."""
         newest = (-row.observed_at_us, row.id, row.schema_version)
         if state is None:
-            state = EntityState(seq, at_ms, seq, at_ms, 1, newest, None, {})
+            state = EntityState(seq, at, seq, at, 1, newest, None, {})
         else:
             state.count += 1
             if seq > state.last_seq:
-                state.last_seq, state.last_ms = seq, at_ms
+                state.last_seq, state.last_ms = seq, at
             elif seq < state.first_seq:
-                state.first_seq, state.first_ms = seq, at_ms
+                state.first_seq, state.first_ms = seq, at
             state.newest = min(state.newest, newest)
         deletes = _FATES.get(row.kind)
         if deletes is not None:
             state.fate = _later(state.fate, (-row.observed_at_us, deletes, row.id))
         for name in self.lives_of(row.user_id):
-            fields = state.lives.get(name)
-            if fields is None:
-                fields = state.lives[name] = {}
+            fields = state.lives.setdefault(name, {})
             if deletes is None:
-                self.lives[name].fold(fields, row)
+                self.lives[name].fold(fields, at, seq, row)
         return state
 
-    def merge(self, left: EntityState, right: EntityState) -> EntityState:
-        """The state of two, whichever is given first; neither is changed, parts of both may be shared."""
+    def merge_both(self, left: EntityState, right: EntityState) -> EntityState:
+        """The state of two, whichever is given first."""
         fields_by_life = {**left.lives, **right.lives}
         for name in left.lives.keys() & right.lives.keys():
-            fields_by_life[name] = self.lives[name].merge(left.lives[name], right.lives[name])
+            fields_by_life[name] = self.lives[name].merge_both(left.lives[name], right.lives[name])
         return EntityState(
             *min((left.first_seq, left.first_ms), (right.first_seq, right.first_ms)),
             *max((left.last_seq, left.last_ms), (right.last_seq, right.last_ms)),
@@ -146,11 +162,27 @@ class TypeReducer:
             fields_by_life,
         )
 
-    def finish(self, state: EntityState | None, life: str, schema: Schema | None) -> Snapshot | None:
-        """The entity as a schema shows it, all of it without one; None where it was never seen or is deleted."""
+    def finish(
+        self, state: EntityState | None, now: int = 0, life: str = EVERYONE, schema: Schema | None = None
+    ) -> Snapshot | None:
+        """The entity as a schema shows it, all of it without one; None where it was never seen or is deleted.
+
+        Nothing here depends on the clock: a snapshot is as old as the latest observation in it.
+        """
         if state is None or state.is_deleted:
             return None
-        return finish_snapshot(state.lives[life], self.lives[life].arrays, state.count, state.newest, schema)
+        shown_fields = self.lives[life].finish(state.lives[life], now, schema)
+        observed_at_us = -state.newest[0]
+        return Snapshot(
+            {name: shown.value for name, shown in shown_fields.items()},
+            {name: ",".join(origin.id for origin in shown.origins) for name, shown in shown_fields.items()},
+            {name: shown.origins for name, shown in shown_fields.items()},
+            state.newest[2] if schema is None else schema.schema_version,
+            observed_at_us,
+            observed_at_us,
+            state.count,
+            tuple(name for name, shown in shown_fields.items() if shown.truncated),
+        )
 
     def pack(self, state: EntityState) -> dict[str, bytes]:
         """The frame under the empty name, and the fields of every life that the entity is in."""

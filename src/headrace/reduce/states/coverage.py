@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from headrace.format.ranges import Range, without
-from headrace.format.state.layout import State
-from headrace.reduce.states.definition import Definition, Reducer
-from headrace.schema.descriptor.nodes import Life
+from headrace.format.state import State
+from headrace.reduce.states.definition import Definition, KeyedReducer
+from headrace.schema.descriptor.nodes import FeatureVersion
 
 
 class Chain(NamedTuple):
@@ -71,7 +71,7 @@ def base(defined: Definition, states: Sequence[State], first_seq: int, published
     return Base(start, tuple(chains), frozenset(defined.lives.keys() - complete))
 
 
-def history(life: Life, states: Iterable[State], first_seq: int) -> tuple[list[State], int]:
+def history(life: FeatureVersion, states: Iterable[State], first_seq: int) -> tuple[list[State], int]:
     """The states of a life from its birth on without a gap, and where they end."""
     end, held_states = life.birth, list[State]()
     for state in sorted(holding(life, states), key=lambda state: state.first_seq):
@@ -82,7 +82,7 @@ def history(life: Life, states: Iterable[State], first_seq: int) -> tuple[list[S
     return held_states, max(end, first_seq)
 
 
-def holding(life: Life, states: Iterable[State]) -> list[State]:
+def holding(life: FeatureVersion, states: Iterable[State]) -> list[State]:
     """The states that hold a life."""
     return [state for state in states if life.id in state.lives.values()]
 
@@ -114,7 +114,10 @@ Packed = Mapping[str, bytes]
 
 
 def merge_row(
-    reducer: Reducer, life_ids: Mapping[str, str], chains: Sequence[Chain], find: Callable[[State], Packed | None]
+    reducer: KeyedReducer[Any, Any],
+    life_ids: Mapping[str, str],
+    chains: Sequence[Chain],
+    find: Callable[[State], Packed | None],
 ) -> Any:
     """The row of a key, given what each state has of it; None where none has anything. ``lives`` are by name."""
     rows = [row for chain in chains if (row := _merge_chain(reducer, life_ids, chain, find)) is not None]
@@ -128,7 +131,7 @@ def merge_row(
 
 
 def _merge_chain(
-    reducer: Reducer, life_ids: Mapping[str, str], chain: Chain, find: Callable[[State], Packed | None]
+    reducer: KeyedReducer[Any, Any], life_ids: Mapping[str, str], chain: Chain, find: Callable[[State], Packed | None]
 ) -> Any:
     """The lives of one chain, over all its states."""
     wanted = {"", *(life_ids[name] for name in chain.names)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from headrace.schema.descriptor.nodes import Life
+from headrace.operators.reducer import Reducer, Row, State
+from headrace.schema.descriptor.nodes import FeatureVersion
 
 #: One event: its sequence number, its time in the unit of whoever folds it, and what is folded.
 Folded = tuple[int, int, Any]
@@ -41,23 +43,16 @@ class Keying(Protocol):
         """The hash of a key; events that have it have the same one."""
 
 
-class Reducer(Protocol):
-    """Events become rows with a key, rows fold into one state per key, and states of adjacent ranges merge."""
+class KeyedReducer(Reducer[Row, State, Mapping[str, bytes]]):
+    """Events become rows with a key, and rows of one key become one state, which has parts by life.
 
-    def place(self, event: Any) -> tuple[bytes, Any] | None:
+    A packed state has its frame under the empty name, and what every life has. Unpacking passes over what is of no
+    life of the reducer.
+    """
+
+    @abstractmethod
+    def place(self, event: Any) -> tuple[bytes, Row] | None:
         """The key and the row of an event; None where it has none."""
-
-    def fold(self, state: Any, row: Any, at: int, seq: int) -> Any:
-        """The state with one more row, later than all others; the state given may be changed."""
-
-    def merge(self, left: Any, right: Any) -> Any:
-        """The state of two adjacent ranges, the earlier one first; neither is changed."""
-
-    def pack(self, state: Any) -> dict[str, bytes]:
-        """The frame under the empty name, and what every life has."""
-
-    def unpack(self, packed: Mapping[str, bytes]) -> Any:
-        """The state that was packed; what is of no life of ours is passed over."""
 
 
 class Definition(Protocol):
@@ -72,7 +67,7 @@ class Definition(Protocol):
         """The stream whose events are folded."""
 
     @property
-    def lives(self) -> Mapping[str, Life]:
+    def lives(self) -> Mapping[str, FeatureVersion]:
         """What is folded, by name, from which event on."""
 
     @property
@@ -81,7 +76,7 @@ class Definition(Protocol):
 
     @property
     def reducer(self) -> Any:
-        """What folds it: a `Reducer`."""
+        """What folds it: a `KeyedReducer`."""
 
     def restricted(self, names: Collection[str]) -> Any:
         """The same with some of its lives only."""

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from headrace.format.segment import layout
-from headrace.format.segment.body_runs import body_runs
-from headrace.reduce.states.definition import Definition, EventRun, Reducer
+from headrace.format.segment.columns import body_runs
+from headrace.reduce.states.definition import Definition, EventRun, KeyedReducer
 
 _PACKED = msgspec.msgpack.Decoder(dict[str, bytes])
 _PACK = msgspec.msgpack.Encoder().encode
@@ -43,7 +43,7 @@ class Fold:
 
     def __init__(self, defined: Definition, hot: int, hot_bytes: int = HOT_BYTES) -> None:
         self.defined = defined
-        self._reducer: Reducer = defined.reducer
+        self._reducer: KeyedReducer[Any, Any] = defined.reducer
         self._hot_rows = self._most_hot = hot
         #: About how much memory the rows at hand may take; it may be changed.
         self.hot_bytes = hot_bytes
@@ -83,12 +83,12 @@ class Fold:
             self._measure()
         state = hot.get(key)
         if state is None:
-            hot[key] = self._reducer.fold(self._take_packed(key), row, at, seq)
+            hot[key] = self._reducer.fold(self._take_packed(key), at, seq, row)
             if len(hot) > self._most_hot:
                 self._cool_oldest(2)
             return
         hot.move_to_end(key)
-        folded = self._reducer.fold(state, row, at, seq)
+        folded = self._reducer.fold(state, at, seq, row)
         if folded is not state:
             hot[key] = folded
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from headrace.deadline import check_deadline
 from headrace.schema.pointer import Pointer
-from headrace.schema.shape.join import empty
+from headrace.schema.shape.algebra import empty
 from headrace.schema.shape.model import ANY_NUMBER, Alternative, Boolean, Facts, Number, Shape, Text
 from headrace.schema.shape.read import GROUPS, group
 from headrace.schema.shape.source import Source

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.schema.containment.check import Check, Gap, ProofLocation, Rule, describe_alternative
-from headrace.schema.shape.join import element, member, vacant
-from headrace.schema.shape.meet import apart, narrowest
+from headrace.schema.shape.algebra import apart, element, member, narrowest, vacant
 from headrace.schema.shape.model import Alternative, Array, Boolean, Member, Number, Object, Shape, Text, narrow
 from headrace.schema.shape.read import Evaluated, elements, evaluated, require_members, shape_of
 from headrace.schema.shape.source import Source
@@ -274,11 +273,11 @@ def length_rule(
     if location.schema[-1] == "minItems":
         if alternative.low < value:
             yield location.gap(f"it may have fewer than {value} elements")
-    elif (longest := most_elements(alternative)) is None or longest > value:
+    elif (longest := max_elements(alternative)) is None or longest > value:
         yield location.gap(f"it may have more than {value} elements")
 
 
-def most_elements(array: Array) -> int | None:
+def max_elements(array: Array) -> int | None:
     """How many elements an array can have."""
     if vacant(array.rest):
         return narrowest(len(array.prefix), array.high)
@@ -291,7 +290,7 @@ def unique_rule(
     """``uniqueItems``."""
     if value is not True or not isinstance(alternative, Array) or alternative.unique:
         return
-    if (longest := most_elements(alternative)) is None or longest > 1:
+    if (longest := max_elements(alternative)) is None or longest > 1:
         yield location.gap("it may hold an element twice")
 
 
@@ -316,7 +315,7 @@ def contains_rule(
         sure += alternative.low - len(alternative.prefix)
     if sure < needed:
         yield location.gap(f"nothing shows that it holds {needed} such elements")
-    if most is not None and ((longest := most_elements(alternative)) is None or longest > most):
+    if most is not None and ((longest := max_elements(alternative)) is None or longest > most):
         yield location.gap(f"it may hold more than {most} such elements")
 
 

@@ -17,8 +17,7 @@ from headrace.schema.containment.check import (
     format_json,
     join_first,
 )
-from headrace.schema.shape.exact import alternatives_of_values, is_whole
-from headrace.schema.shape.join import element, vacant
+from headrace.schema.shape.algebra import element, vacant
 from headrace.schema.shape.model import (
     SPELLED,
     WHOLE,
@@ -31,6 +30,8 @@ from headrace.schema.shape.model import (
     Object,
     Shape,
     Text,
+    alternatives_of_values,
+    is_whole,
 )
 from headrace.schema.shape.source import Dialect, Source
 
@@ -125,7 +126,7 @@ def _is_only(shape: Shape, exact: Shape) -> bool:
 def lowest(number: Number) -> Bound | None:
     """Where the numbers begin; integers after an exclusive or broken bound begin at the next integer."""
     if number.values is not None:
-        return Bound(min(way for text in number.values for way in _compared_as(number_of(text))))
+        return Bound(min(_compared_values(number)))
     low = number.low
     if low is None or number.integer < WHOLE:
         return low
@@ -135,21 +136,25 @@ def lowest(number: Number) -> Bound | None:
 def highest(number: Number) -> Bound | None:
     """Where the numbers end, likewise."""
     if number.values is not None:
-        return Bound(max(way for text in number.values for way in _compared_as(number_of(text))))
+        return Bound(max(_compared_values(number)))
     high = number.high
     if high is None or number.integer < WHOLE:
         return high
     return Bound(math.ceil(high.value) - 1 if high.exclusive else math.floor(high.value))
 
 
-def _compared_as(number: int | Decimal) -> Iterator[int | Decimal]:
-    """What a listed number is compared as: its digits, and the nearest double where that may count."""
-    yield number
-    if _EXACT < number < _LARGEST or -_LARGEST < number < -_EXACT:
-        yield Decimal(float(number))
+def _compared_values(number: Number) -> Iterator[int | Decimal]:
+    """What a validator compares listed numbers as: their digits, and the nearest doubles where that may count.
+
+    A whole number that is spelled as one is always compared by its digits.
+    """
+    for value in map(number_of, number.values or ()):
+        yield value
+        if number.integer < SPELLED and (_EXACT < value < _LARGEST or -_LARGEST < value < -_EXACT):
+            yield Decimal(float(value))
 
 
-def least_rule(
+def minimum_rule(
     check: Check, alternative: Alternative, value: Any, source: Source, location: ProofLocation
 ) -> Iterator[Gap]:
     """``minimum`` and ``exclusiveMinimum``."""
@@ -161,7 +166,7 @@ def least_rule(
         yield location.gap(f"it may be {'at' if limit.exclusive else 'below'} the new schema's limit {limit.value}")
 
 
-def most_rule(
+def maximum_rule(
     check: Check, alternative: Alternative, value: Any, source: Source, location: ProofLocation
 ) -> Iterator[Gap]:
     """``maximum`` and ``exclusiveMaximum``."""
@@ -243,10 +248,10 @@ RULES: dict[str, Rule] = {
     "type": kind_rule,
     "enum": listed_rule,
     "const": listed_rule,
-    "minimum": least_rule,
-    "exclusiveMinimum": least_rule,
-    "maximum": most_rule,
-    "exclusiveMaximum": most_rule,
+    "minimum": minimum_rule,
+    "exclusiveMinimum": minimum_rule,
+    "maximum": maximum_rule,
+    "exclusiveMaximum": maximum_rule,
     "multipleOf": multiple_rule,
     "minLength": length_rule,
     "maxLength": length_rule,

@@ -7,15 +7,28 @@ import re
 from itertools import pairwise
 from typing import Any, get_args
 
-from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Node, RowOp, Table, Type
-from headrace.schema.descriptor.operators import ALIASES, OPERATORS, REQUIRED, Operator, Parameter
-from headrace.schema.descriptor.problem import DescriptorLocation
+from headrace.operators.catalogue import ALIASES, DECLARATIONS
+from headrace.operators.declaration import REQUIRED, Declaration, Parameter
+from headrace.schema.descriptor.nodes import (
+    FOREVER,
+    UNFIT,
+    Derivation,
+    Event,
+    EventField,
+    Feature,
+    Node,
+    RowOp,
+    Table,
+    Type,
+    coerce_value,
+    parse_duration_ms,
+)
 from headrace.schema.descriptor.structure import ParsedDescriptor, is_integer, is_scalar
-from headrace.schema.descriptor.values import FOREVER, UNFIT, coerce_value, parse_duration_ms
 from headrace.schema.expression import ExpressionError, parse, render
+from headrace.schema.problem import DottedLocation
 
 INVALID = "aggregation_invalid_param"
-MOST_EDGES = 1024
+MAX_EDGES = 1024
 
 _ABSENT: Any = object()
 
@@ -28,10 +41,10 @@ def canonical_text(text: str, source: str) -> str:
         return text
 
 
-def build_feature(raw: dict[str, Any], source: str, location: DescriptorLocation) -> Feature:
+def build_feature(raw: dict[str, Any], source: str, location: DottedLocation) -> Feature:
     """The feature; not to be used if problems were noted."""
     name = ALIASES.get(raw["op"], raw["op"])
-    operator = OPERATORS.get(name)
+    operator = DECLARATIONS.get(name)
     if operator is None:
         location.at("op").refuse("unknown_op", f"there is no operator {raw['op']!r}")
         return Feature(name)
@@ -47,7 +60,7 @@ def build_feature(raw: dict[str, Any], source: str, location: DescriptorLocation
     return Feature(name, params)
 
 
-def _normalise_params(raw: dict[str, Any], operator: Operator, location: DescriptorLocation) -> dict[str, Any]:
+def _normalise_params(raw: dict[str, Any], operator: Declaration, location: DottedLocation) -> dict[str, Any]:
     """The parameters under their canonical names, durations as text; null counts as missing."""
     others = {alias: key for key, parameter in operator.params.items() for alias in parameter.aliases}
     params: dict[str, Any] = {}
@@ -62,14 +75,14 @@ def _normalise_params(raw: dict[str, Any], operator: Operator, location: Descrip
     return params
 
 
-def _refuse_unknown(key: str, value: Any, operator: Operator, location: DescriptorLocation) -> None:
+def _refuse_unknown(key: str, value: Any, operator: Declaration, location: DottedLocation) -> None:
     if key != "window":
         location.refuse(INVALID, f"{operator.name} has no {key!r}, only {', '.join(operator.params)}")
     elif value != FOREVER:
         location.refuse("window_not_supported", f"{operator.name} has no window; it looks at the whole life of a key")
 
 
-def _read_param(raw: Any, key: str, parameter: Parameter, source: str, location: DescriptorLocation) -> Any:
+def _read_param(raw: Any, key: str, parameter: Parameter, source: str, location: DottedLocation) -> Any:
     """The value of a parameter; None where there is none."""
     here = location.at(key)
     if raw is _ABSENT or (key == "window" and raw == FOREVER):
@@ -93,21 +106,21 @@ def _read_param(raw: Any, key: str, parameter: Parameter, source: str, location:
     return _read_categories(raw, here)
 
 
-def _read_text(raw: Any, what: str, location: DescriptorLocation) -> str | None:
+def _read_text(raw: Any, what: str, location: DottedLocation) -> str | None:
     if isinstance(raw, str):
         return raw
     location.refuse(INVALID, f"must be {what}")
     return None
 
 
-def _read_duration(raw: Any, parameter: Parameter, location: DescriptorLocation) -> int | None:
+def _read_duration(raw: Any, parameter: Parameter, location: DottedLocation) -> int | None:
     duration_ms = parse_duration_ms(raw)
     if duration_ms is None:
         location.refuse(parameter.code, "must be a duration such as 500ms, 15s, 30m, 24h or 7d")
     return duration_ms
 
 
-def _read_number(raw: Any, parameter: Parameter, location: DescriptorLocation) -> int | float | None:
+def _read_number(raw: Any, parameter: Parameter, location: DottedLocation) -> int | float | None:
     whole = parameter.kind == "integer"
     fits = is_integer(raw) or (isinstance(raw, float) and math.isfinite(raw))
     if not fits or (whole and raw != int(raw)) or not parameter.admits(raw):
@@ -116,17 +129,17 @@ def _read_number(raw: Any, parameter: Parameter, location: DescriptorLocation) -
     return int(raw) if whole else float(raw)
 
 
-def _read_edges(raw: Any, location: DescriptorLocation) -> list[float] | None:
+def _read_edges(raw: Any, location: DottedLocation) -> list[float] | None:
     numbers = raw if isinstance(raw, list) else []
     fits = all(is_integer(edge) or isinstance(edge, float) for edge in numbers)
     rising = fits and all(low < high for low, high in pairwise(numbers))
-    if not rising or not 1 <= len(numbers) <= MOST_EDGES:
-        location.refuse(INVALID, f"buckets are 1 to {MOST_EDGES} numbers, each greater than the one before")
+    if not rising or not 1 <= len(numbers) <= MAX_EDGES:
+        location.refuse(INVALID, f"buckets are 1 to {MAX_EDGES} numbers, each greater than the one before")
         return None
     return [float(edge) for edge in numbers]
 
 
-def _read_categories(raw: Any, location: DescriptorLocation) -> list[Any] | None:
+def _read_categories(raw: Any, location: DottedLocation) -> list[Any] | None:
     values = raw if isinstance(raw, list) else []
     fits = all(map(is_scalar, values))
     if not values or not fits or len({(type(value), value) for value in values}) < len(values):
@@ -135,15 +148,15 @@ def _read_categories(raw: Any, location: DescriptorLocation) -> list[Any] | None
     return list(values)
 
 
-def _check_sub_window(params: dict[str, Any], location: DescriptorLocation) -> None:
+def _check_sub_window(params: dict[str, Any], location: DottedLocation) -> None:
     window, part = params.get("window"), params.get("sub_window")
     if window is not None and part is not None and part > window:
         location.at("sub_window").refuse("aggregation_invalid_sub_window", "the sub_window is longer than the window")
 
 
-MOST_KEYS = 16
+MAX_KEYS = 16
 #: Every field of type bytes needs a pattern, and a schema has a hundred.
-MOST_BYTES = 100
+MAX_BYTES_FIELDS = 100
 COLD_AFTER_MS = (1_000, 31_536_000_000)
 DEDUPE_WINDOW_MS = 86_400_000
 
@@ -158,7 +171,7 @@ _TARGETS = {"i64": "int", "f64": "float"}
 INVALID_NODE = "validation_failed"
 
 
-def build_node(descriptor: ParsedDescriptor, location: DescriptorLocation) -> Node:
+def build_node(descriptor: ParsedDescriptor, location: DottedLocation) -> Node:
     """The node of a descriptor; not to be used if problems were noted."""
     check_name(descriptor.name, location.at("name"))
     if descriptor.name.startswith(_RESERVED):
@@ -178,7 +191,7 @@ def build_node(descriptor: ParsedDescriptor, location: DescriptorLocation) -> No
     return _build_table(descriptor, upstream, ops, location)
 
 
-def check_name(name: str, location: DescriptorLocation) -> None:
+def check_name(name: str, location: DottedLocation) -> None:
     """Note a problem if a text is no valid name."""
     if _NAME.fullmatch(name) is None:
         reason = f"{name[:140]!r} is no name: a letter or _, then letters, digits and _, at most 128 in all"
@@ -190,15 +203,15 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def _build_event(descriptor: ParsedDescriptor, location: DescriptorLocation) -> Event:
+def _build_event(descriptor: ParsedDescriptor, location: DottedLocation) -> Event:
     members = descriptor.members
     schema = {
         name: _build_field(name, field, location.at("schema").at(name)) for name, field in members["schema"].items()
     }
     if not schema:
         location.at("schema").refuse(INVALID_NODE, "an event has at least one field")
-    if sum(field.type == "bytes" for field in schema.values()) > MOST_BYTES:
-        location.at("schema").refuse(INVALID_NODE, f"an event has at most {MOST_BYTES} fields of type bytes")
+    if sum(field.type == "bytes" for field in schema.values()) > MAX_BYTES_FIELDS:
+        location.at("schema").refuse(INVALID_NODE, f"an event has at most {MAX_BYTES_FIELDS} fields of type bytes")
     window = _read_dedupe_window(members, schema, location)
     return Event(
         descriptor.name,
@@ -212,7 +225,7 @@ def _build_event(descriptor: ParsedDescriptor, location: DescriptorLocation) -> 
     )
 
 
-def _build_field(name: str, raw: dict[str, Any], location: DescriptorLocation) -> EventField:
+def _build_field(name: str, raw: dict[str, Any], location: DottedLocation) -> EventField:
     check_name(name, location)
     if name in _TIMES:
         location.refuse("unknown_field_event_time_v0", "time is the time of the append; there is no other")
@@ -228,7 +241,7 @@ def _build_field(name: str, raw: dict[str, Any], location: DescriptorLocation) -
     return EventField(kind, raw.get("required", True), default)
 
 
-def _read_setting_duration(raw: str | None, location: DescriptorLocation, *, may_last: bool = False) -> int | None:
+def _read_setting_duration(raw: str | None, location: DottedLocation, *, may_last: bool = False) -> int | None:
     if raw is None or (may_last and raw == FOREVER):
         return None
     duration_ms = parse_duration_ms(raw)
@@ -238,7 +251,7 @@ def _read_setting_duration(raw: str | None, location: DescriptorLocation, *, may
     return duration_ms
 
 
-def _read_cold_after(raw: str | None, location: DescriptorLocation) -> int | None:
+def _read_cold_after(raw: str | None, location: DottedLocation) -> int | None:
     duration_ms = _read_setting_duration(raw, location)
     least, most = COLD_AFTER_MS
     if duration_ms is not None and not least <= duration_ms <= most:
@@ -246,9 +259,7 @@ def _read_cold_after(raw: str | None, location: DescriptorLocation) -> int | Non
     return duration_ms
 
 
-def _read_dedupe_window(
-    members: dict[str, Any], schema: dict[str, EventField], location: DescriptorLocation
-) -> int | None:
+def _read_dedupe_window(members: dict[str, Any], schema: dict[str, EventField], location: DottedLocation) -> int | None:
     key, window = members["dedupe_key"], members["dedupe_window"]
     window_ms = _read_setting_duration(window, location.at("dedupe_window"))
     if key is None:
@@ -260,14 +271,14 @@ def _read_dedupe_window(
     return DEDUPE_WINDOW_MS if window is None else window_ms
 
 
-def _is_step(raw: dict[str, Any], location: DescriptorLocation) -> bool:
+def _is_step(raw: dict[str, Any], location: DottedLocation) -> bool:
     if raw["op"] in STEPS:
         return True
     location.at("op").refuse("unknown_op", f"there is no step {raw['op']!r}, only {', '.join(STEPS)}")
     return False
 
 
-def _build_op(raw: dict[str, Any], upstream: str, location: DescriptorLocation) -> RowOp:
+def _build_op(raw: dict[str, Any], upstream: str, location: DottedLocation) -> RowOp:
     match raw["op"]:
         case "filter":
             return RowOp("filter", expr=canonical_text(raw["expr"], upstream))
@@ -288,12 +299,12 @@ def _build_op(raw: dict[str, Any], upstream: str, location: DescriptorLocation) 
 
 
 def _build_table(
-    descriptor: ParsedDescriptor, upstream: str, ops: tuple[RowOp, ...], location: DescriptorLocation
+    descriptor: ParsedDescriptor, upstream: str, ops: tuple[RowOp, ...], location: DottedLocation
 ) -> Table:
     key: list[str] = descriptor.members["key"]
     key_location, agg_location = location._replace(path=descriptor.key), location._replace(path=descriptor.agg)
-    if len(key) > MOST_KEYS:
-        key_location.refuse("table_key_invalid", f"a key has at most {MOST_KEYS} fields")
+    if len(key) > MAX_KEYS:
+        key_location.refuse("table_key_invalid", f"a key has at most {MAX_KEYS} fields")
     for number, name in enumerate(key):
         if name in key[:number]:
             key_location.at(number).refuse("table_key_invalid", f"{name!r} is in the key already")

@@ -5,12 +5,9 @@ change                                                 class        state of fea
 =====================================================  ===========  ==========================================
 node added                                             additive     born with the first event that is kept
 node removed                                           destructive  dropped
-from headrace.deadline import check_deadline
 field added, optional or with default                  additive     kept
 field added, required and without default              destructive  kept
 field removed, renamed, or of a type it did not fit    destructive  of those that depend on it: zeroed
-from headrace.deadline import check_deadline
-from headrace.deadline import check_deadline
 field widened from i64 to f64                          additive     kept
 field no longer required, default changed              additive     kept
 field now required, or without its default             destructive  kept
@@ -36,14 +33,20 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from headrace.deadline import check_deadline
+from headrace.operators.catalogue import DECLARATIONS
 from headrace.schema.canonical import plain
-from headrace.schema.descriptor import values
-from headrace.schema.descriptor.generated import find_renamed_fields, widens
-from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, Node, RowOp, Table
-from headrace.schema.descriptor.operators import OPERATORS
-from headrace.schema.descriptor.order import downstream
-from headrace.schema.descriptor.validate import resolve_chain
-from headrace.schema.descriptor.wire import write_feature, write_op
+from headrace.schema.descriptor.generated import find_renamed_fields, widens, write_feature, write_op
+from headrace.schema.descriptor.nodes import (
+    Derivation,
+    Event,
+    EventField,
+    Feature,
+    Node,
+    RowOp,
+    Table,
+    format_duration_ms,
+)
+from headrace.schema.descriptor.validate import downstream, resolve_chain
 from headrace.schema.expression import parse
 from headrace.schema.expression.tree import Expr, FieldReference, fold
 
@@ -87,7 +90,7 @@ def traces(nodes: Mapping[str, Node], table: Table) -> dict[str, Trace]:
 def _feature_trace(feature: Feature, columns: Mapping[str, Trace], frame: str, shared: frozenset[str]) -> Trace:
     params: dict[str, Any] = {}
     used: list[Trace] = []
-    for name, parameter in OPERATORS[feature.op].params.items():
+    for name, parameter in DECLARATIONS[feature.op].params.items():
         value = feature.params.get(name)
         if value is not None and parameter.kind in ("field", "where"):
             trace = columns[value] if parameter.kind == "field" else _expression_trace(parse(value), columns)
@@ -245,7 +248,7 @@ class _Comparison:
         self._kept(old.keep_events_for_ms, new.keep_events_for_ms)
         cold, colder = old.cold_after_ms, new.cold_after_ms
         if cold != colder:
-            before, after = (None if it is None else values.format_duration_ms(it) for it in (cold, colder))
+            before, after = (None if it is None else format_duration_ms(it) for it in (cold, colder))
             self.changes["cold_after"] = _from_to(before, after)
             if cold is not None and colder is not None and colder < cold:
                 self.lose(".cold_after", f"entities start afresh after {after}, and not after {before}")
@@ -255,14 +258,14 @@ class _Comparison:
                 message = f"the dedupe_key becomes {new.dedupe_key!r}" if new.dedupe_key else "there is no dedupe_key"
                 self.lose(".dedupe_key", f"{message}: what was pushed before may be stored again")
         elif old.dedupe_window_ms != new.dedupe_window_ms:
-            windows = (values.format_duration_ms(old.dedupe_window_ms), values.format_duration_ms(new.dedupe_window_ms))
+            windows = (format_duration_ms(old.dedupe_window_ms), format_duration_ms(new.dedupe_window_ms))
             self.changes["dedupe_window"] = _from_to(*windows)
             message = f"keys are remembered for {windows[1]}, and not for {windows[0]}"
             self.lose(".dedupe_window", f"{message}: what was pushed before may be stored again")
 
     def _kept(self, before: int | None, after: int | None) -> None:
         if before != after:
-            change = _from_to(values.format_duration_ms(before), values.format_duration_ms(after))
+            change = _from_to(format_duration_ms(before), format_duration_ms(after))
             self.changes["keep_events_for"] = change
             if after is not None and (before is None or after < before):
                 self.lose(".keep_events_for", f"events are kept for {change['to']}, and not for {change['from']}")

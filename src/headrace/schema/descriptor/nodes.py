@@ -1,14 +1,21 @@
-"""The nodes of a feature pipeline as frozen values, normalised: durations in milliseconds, defaults filled in."""
+"""The nodes of a feature pipeline as frozen values, in one form: durations in milliseconds, defaults filled in.
+
+The values of their fields are strict JSON values: nothing is parsed from text but durations.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from headrace.schema import field_type
+from headrace.schema.date_time import is_date_time
+from headrace.schema.expression import tree
+from headrace.types import format_duration, parse_duration_us
 
-Type: TypeAlias = field_type.Type
+Type: TypeAlias = tree.Type
 
 
 class EventField(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,8 +79,64 @@ class Table(msgspec.Struct, frozen=True, tag="table", tag_field="kind", omit_def
 Node: TypeAlias = Event | Derivation | Table
 
 
-class Life(msgspec.Struct, frozen=True):
-    """One life of a feature: a name that no other life of it has, and the sequence number its state is folded from."""
+class FeatureVersion(msgspec.Struct, frozen=True):
+    """A version of a feature: an id of its own, and the number of the first event that its state is folded from."""
 
     id: str
     birth: int
+
+
+FOREVER = "forever"
+#: A hundred years; more than any event will be kept.
+MAX_DURATION_MS = 100 * 366 * 86_400_000
+
+_DURATION = re.compile(r"[1-9][0-9]{0,14}(?:ms|s|m|h|d)", re.ASCII)
+
+
+def parse_duration_ms(text: Any) -> int | None:
+    """The milliseconds of a duration such as ``30m``; None for anything else."""
+    if not isinstance(text, str) or _DURATION.fullmatch(text) is None or len(text) > 14:
+        return None
+    duration_ms = parse_duration_us(text, "duration") // 1000
+    return duration_ms if duration_ms <= MAX_DURATION_MS else None
+
+
+def format_duration_ms(duration_ms: int | None) -> str:
+    """A duration in its largest whole unit; None is for ever."""
+    return FOREVER if duration_ms is None else format_duration(duration_ms * 1000)
+
+
+UNFIT: Any = object()
+
+LEAST, GREATEST = -(2**63), 2**63 - 1
+
+#: Base64 with padding, one spelling for all bytes: bits that do not count are zero.
+BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$"
+_BASE64 = re.compile(BASE64)
+
+
+def coerce_value(value: Any, kind: Type) -> Any:
+    """The value as rows hold it: int for i64, float for f64, otherwise as it is; UNFIT where it is not of the type."""
+    if isinstance(value, bool) or kind == "bool":
+        return value if isinstance(value, bool) and kind == "bool" else UNFIT
+    if kind in ("i64", "f64"):
+        return _coerce_number(value, kind)
+    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
+        return UNFIT
+    if kind == "bytes":
+        return value if _BASE64.fullmatch(value) else UNFIT
+    return value if kind == "str" or is_date_time(value) else UNFIT
+
+
+def _coerce_number(value: Any, kind: Type) -> Any:
+    if not isinstance(value, int | float):
+        return UNFIT
+    if kind == "f64":
+        try:
+            number = float(value)
+        except OverflowError:
+            return UNFIT
+        return number if math.isfinite(number) else UNFIT
+    if isinstance(value, float) and not value.is_integer():
+        return UNFIT
+    return int(value) if LEAST <= value <= GREATEST else UNFIT

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from headrace.schema.descriptor.problem import DescriptorLocation
+from headrace.schema.problem import DottedLocation
 
-MOST_FIELDS = 500
-MOST_FEATURES = 500
-MOST_OPS = 100
+MAX_FIELDS = 500
+MAX_FEATURES = 500
+MAX_OPS = 100
 
 INVALID = "schema_invalid"
 
@@ -34,7 +34,7 @@ class ParsedDescriptor(NamedTuple):
     key: str = ""
 
 
-def parse_descriptor(raw: Any, location: DescriptorLocation) -> ParsedDescriptor | None:
+def parse_descriptor(raw: Any, location: DottedLocation) -> ParsedDescriptor | None:
     """A descriptor in the common form, or None where problems were noted."""
     before = len(location.problems)
     if not isinstance(raw, dict):
@@ -50,14 +50,14 @@ def parse_descriptor(raw: Any, location: DescriptorLocation) -> ParsedDescriptor
     return parsed if len(location.problems) == before else None
 
 
-def check_keys(raw: dict[str, Any], keys: tuple[str, ...], location: DescriptorLocation) -> None:
+def check_keys(raw: dict[str, Any], keys: tuple[str, ...], location: DottedLocation) -> None:
     """Note unknown keys."""
     for key in raw:
         if key not in keys:
             location.at(key).refuse(INVALID, f"there is no {key!r} here, only {', '.join(keys)}")
 
 
-def _parse_event(raw: dict[str, Any], location: DescriptorLocation) -> ParsedDescriptor:
+def _parse_event(raw: dict[str, Any], location: DottedLocation) -> ParsedDescriptor:
     check_keys(raw, _EVENT, location)
     members: dict[str, Any] = {"schema": _parse_schema(raw.get("schema"), location.at("schema"))}
     for name in _DURATIONS:
@@ -68,7 +68,7 @@ def _parse_event(raw: dict[str, Any], location: DescriptorLocation) -> ParsedDes
     return ParsedDescriptor("event", raw.get("name", ""), {**members, "dedupe_key": key})
 
 
-def _parse_duration(raw: dict[str, Any], name: str, location: DescriptorLocation) -> str | None:
+def _parse_duration(raw: dict[str, Any], name: str, location: DottedLocation) -> str | None:
     """The text of a duration, which may be given in milliseconds."""
     key = f"{name}_ms"
     value, exact = raw.get(name), raw.get(key)
@@ -86,7 +86,7 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
-def _parse_schema(raw: Any, location: DescriptorLocation) -> dict[str, dict[str, Any]]:
+def _parse_schema(raw: Any, location: DottedLocation) -> dict[str, dict[str, Any]]:
     if not isinstance(raw, dict):
         location.refuse(INVALID, "an event has a schema: an object of fields")
         return {}
@@ -94,8 +94,8 @@ def _parse_schema(raw: Any, location: DescriptorLocation) -> dict[str, dict[str,
     if _has_field_list(raw):
         optional, raw = raw.get("optional_fields", []), raw["fields"]
         location = location.at("fields")
-    if len(raw) > MOST_FIELDS:
-        location.refuse(INVALID, f"an event has at most {MOST_FIELDS} fields")
+    if len(raw) > MAX_FIELDS:
+        location.refuse(INVALID, f"an event has at most {MAX_FIELDS} fields")
     fields = {name: _parse_field(field, location.at(name)) for name, field in raw.items()}
     for name in optional:
         if not isinstance(name, str) or name not in fields:
@@ -113,7 +113,7 @@ def _has_field_list(raw: dict[str, Any]) -> bool:
     return isinstance(raw.get("optional_fields"), list) or ("optional_fields" not in raw and "type" not in fields)
 
 
-def _parse_field(raw: Any, location: DescriptorLocation) -> dict[str, Any]:
+def _parse_field(raw: Any, location: DottedLocation) -> dict[str, Any]:
     if isinstance(raw, str):
         return {"type": raw}
     if not isinstance(raw, dict):
@@ -127,7 +127,7 @@ def _parse_field(raw: Any, location: DescriptorLocation) -> dict[str, Any]:
     return dict(raw)
 
 
-def _parse_derivation(raw: dict[str, Any], location: DescriptorLocation) -> ParsedDescriptor:
+def _parse_derivation(raw: dict[str, Any], location: DottedLocation) -> ParsedDescriptor:
     check_keys(raw, _DERIVATION, location)
     output = raw.get("output_kind", "event")
     if output not in ("event", "table"):
@@ -143,12 +143,12 @@ def _parse_derivation(raw: dict[str, Any], location: DescriptorLocation) -> Pars
     return ParsedDescriptor("derivation", raw.get("name", ""), {"upstream": _parse_upstream(raw, location), "ops": ops})
 
 
-def _parse_table(raw: dict[str, Any], location: DescriptorLocation) -> ParsedDescriptor:
+def _parse_table(raw: dict[str, Any], location: DottedLocation) -> ParsedDescriptor:
     check_keys(raw, _TABLE, location)
     return _parse_aggregation(raw, location)
 
 
-def _parse_aggregation(raw: dict[str, Any], location: DescriptorLocation) -> ParsedDescriptor:
+def _parse_aggregation(raw: dict[str, Any], location: DottedLocation) -> ParsedDescriptor:
     """A table, whose features may be in a last step ``group_by``."""
     raw_ops = raw.get("ops")
     last = raw_ops[-1] if isinstance(raw_ops, list) and raw_ops else None
@@ -179,7 +179,7 @@ def _as_list(key: Any) -> Any:
     return [key] if isinstance(key, str) else key
 
 
-def _parse_key(raw: Any, location: DescriptorLocation) -> list[str]:
+def _parse_key(raw: Any, location: DottedLocation) -> list[str]:
     key = _as_list(raw)
     if not isinstance(key, list) or not all(isinstance(name, str) for name in key):
         location.refuse(INVALID, "a table has a key: a list of fields, empty for one row in all")
@@ -187,16 +187,16 @@ def _parse_key(raw: Any, location: DescriptorLocation) -> list[str]:
     return key
 
 
-def _parse_agg(raw: Any, location: DescriptorLocation) -> dict[str, dict[str, Any]]:
+def _parse_agg(raw: Any, location: DottedLocation) -> dict[str, dict[str, Any]]:
     if not isinstance(raw, dict) or not raw:
         location.refuse(INVALID, "a table has an agg: an object with at least one feature")
         return {}
-    if len(raw) > MOST_FEATURES:
-        location.refuse(INVALID, f"a table has at most {MOST_FEATURES} features")
+    if len(raw) > MAX_FEATURES:
+        location.refuse(INVALID, f"a table has at most {MAX_FEATURES} features")
     return {name: _parse_feature(feature, location.at(name)) for name, feature in raw.items()}
 
 
-def _parse_feature(raw: Any, location: DescriptorLocation) -> dict[str, Any]:
+def _parse_feature(raw: Any, location: DottedLocation) -> dict[str, Any]:
     if not isinstance(raw, dict):
         location.refuse(INVALID, "a feature is {op, params}")
         return {}
@@ -208,7 +208,7 @@ def _parse_feature(raw: Any, location: DescriptorLocation) -> dict[str, Any]:
     return raw
 
 
-def _parse_upstream(raw: dict[str, Any], location: DescriptorLocation) -> str:
+def _parse_upstream(raw: dict[str, Any], location: DottedLocation) -> str:
     upstream, upstreams = raw.get("upstream"), raw.get("upstreams")
     if upstream is not None and upstreams is not None:
         location.at("upstream").refuse(INVALID, "upstreams is there already")
@@ -220,16 +220,16 @@ def _parse_upstream(raw: dict[str, Any], location: DescriptorLocation) -> str:
     return ""
 
 
-def _parse_ops(raw: Any, location: DescriptorLocation) -> list[dict[str, Any]]:
+def _parse_ops(raw: Any, location: DottedLocation) -> list[dict[str, Any]]:
     if raw is None:
         return []
-    if not isinstance(raw, list) or len(raw) > MOST_OPS:
-        location.refuse(INVALID, f"ops is a list of at most {MOST_OPS} steps")
+    if not isinstance(raw, list) or len(raw) > MAX_OPS:
+        location.refuse(INVALID, f"ops is a list of at most {MAX_OPS} steps")
         return []
     return [_parse_op(op, location.at(number)) for number, op in enumerate(raw)]
 
 
-def _parse_op(raw: Any, location: DescriptorLocation) -> dict[str, Any]:
+def _parse_op(raw: Any, location: DottedLocation) -> dict[str, Any]:
     if not isinstance(raw, dict) or not isinstance(raw.get("op"), str):
         location.refuse(INVALID, "a step is an object with an op")
         return {}

@@ -1,24 +1,105 @@
-"""The stages that need all nodes: order, then each descriptor, then types; only the first failing one reports."""
+"""The checks that need all nodes: order, then each descriptor, then types; only the first failing one reports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headrace.deadline import check_deadline
+from headrace.operators.catalogue import DECLARATIONS
+from headrace.operators.declaration import Result
 from headrace.schema.descriptor.check import is_name
-from headrace.schema.descriptor.nodes import Event, Feature, Node, RowOp, Table, Type
-from headrace.schema.descriptor.operators import OPERATORS
-from headrace.schema.descriptor.order import InvalidNode, find_order_problems, sort_nodes, upstream
-from headrace.schema.descriptor.problem import DescriptorLocation, DescriptorProblem, NodeProblem, join_path
-from headrace.schema.descriptor.values import UNFIT, coerce_value
+from headrace.schema.descriptor.nodes import UNFIT, Derivation, Event, Feature, Node, RowOp, Table, Type, coerce_value
+from headrace.schema.descriptor.structure import ParsedDescriptor
 from headrace.schema.expression import ExpressionError, parse
 from headrace.schema.expression.type_check import TARGETS, castable, infer_type
+from headrace.schema.problem import DottedLocation, RequestProblem, join_path
+
+
+class NodeProblem(NamedTuple):
+    """A problem of a node, before the path of the node in the payload is known."""
+
+    node: str
+    code: str
+    rest: str
+    message: str
+
+
+class InvalidNode(Derivation, frozen=True, tag="unfit", tag_field="kind"):
+    """Stands in for a node whose descriptor has problems; one of an event names itself as its upstream."""
+
+    of: Literal["event", "derivation", "table"] = "event"
+    problems: tuple[RequestProblem, ...] = ()
+
+
+def make_invalid_node(shape: ParsedDescriptor, problems: tuple[RequestProblem, ...]) -> InvalidNode:
+    """The stand-in for the node of a descriptor with problems."""
+    kind: Literal["event", "derivation", "table"] = shape.kind  # type: ignore[assignment]
+    return InvalidNode(shape.name, shape.members.get("upstream", shape.name), of=kind, problems=problems)
+
+
+def upstream(node: Node) -> str | None:
+    """The name of the node that a node's rows come from; None for a source."""
+    if isinstance(node, Event) or (isinstance(node, InvalidNode) and node.of == "event"):
+        return None
+    return node.upstream
+
+
+def sort_nodes(nodes: Mapping[str, Node]) -> list[str]:
+    """All names, upstreams first, if ``find_order_problems`` finds no problem."""
+    sorted_names: dict[str, None] = {}
+    for name in nodes:
+        check_deadline()
+        sorted_names |= dict.fromkeys(reversed(_path_to_source(nodes, name, sorted_names)))
+    return list(sorted_names)
+
+
+def find_order_problems(nodes: Mapping[str, Node]) -> list[NodeProblem]:
+    """Missing upstreams and cycles, each at the first node of the payload that leads to it."""
+    problems = [
+        NodeProblem(name, "missing_upstream", "upstreams", f"there is no node {before!r}")
+        for name, node in nodes.items()
+        if (before := upstream(node)) is not None and before not in nodes
+    ]
+    seen: set[str] = set()
+    for name in nodes:
+        path = _path_to_source(nodes, name, seen)
+        before = upstream(nodes[path[-1]]) if path else None
+        if before in path:
+            circle = " from ".join(map(repr, [*path[path.index(before) :], before]))
+            problems.append(
+                NodeProblem(before, "registration_cycle", "upstreams", f"this follows from itself: {circle}")
+            )
+        seen.update(path)
+    return problems
+
+
+def _path_to_source(nodes: Mapping[str, Node], name: str, seen: Collection[str]) -> list[str]:
+    """The nodes from one to its source, up to a missing or seen one; a cycle is walked once."""
+    path: list[str] = []
+    here: str | None = name
+    while here is not None and here in nodes and here not in seen and here not in path:
+        check_deadline()
+        path.append(here)
+        here = upstream(nodes[here])
+    return path
+
+
+def downstream(nodes: Mapping[str, Node], names: Collection[str]) -> list[str]:
+    """The nodes that follow from any of these, directly or not, in the order of ``nodes``."""
+    reached = set(names)
+    while True:
+        check_deadline()
+        more = {name for name, node in nodes.items() if name not in reached and upstream(node) in reached}
+        if not more:
+            return [name for name in nodes if name in reached and name not in names]
+        reached |= more
+
 
 Types: TypeAlias = dict[str, Type]
 
 #: How many nodes a node may be away from its source.
-FARTHEST = 64
+MAX_DISTANCE = 64
 
 
 def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
@@ -29,13 +110,13 @@ def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
     for name in sort_nodes(nodes):
         check_deadline()
         node = nodes[name]
-        problems: list[DescriptorProblem] = []
+        problems: list[RequestProblem] = []
         distance[name] = 0 if isinstance(node, Event) else 1 + distance[node.upstream]
-        if distance[name] == FARTHEST + 1:
-            reason = f"this is more than {FARTHEST} nodes away from its source"
-            DescriptorLocation("upstreams", problems).refuse("schema_propagation_failure", reason)
+        if distance[name] == MAX_DISTANCE + 1:
+            reason = f"this is more than {MAX_DISTANCE} nodes away from its source"
+            DottedLocation("upstreams", problems).refuse("schema_propagation_failure", reason)
         types_by_node[name] = (
-            None if distance[name] > FARTHEST else _node_types(node, types_by_node, DescriptorLocation("", problems))
+            None if distance[name] > MAX_DISTANCE else _node_types(node, types_by_node, DottedLocation("", problems))
         )
         node_problems += [NodeProblem(name, problem.code, problem.path, problem.message) for problem in problems]
     return node_problems
@@ -43,14 +124,14 @@ def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
 
 def types_after(ops: Iterable[RowOp], types: Mapping[str, Type]) -> Types:
     """The fields after valid steps; ValueError for others."""
-    problems: list[DescriptorProblem] = []
-    final_types = _apply_ops(ops, dict(types), DescriptorLocation("", problems))
+    problems: list[RequestProblem] = []
+    final_types = _apply_ops(ops, dict(types), DottedLocation("", problems))
     if final_types is None:
         raise ValueError(problems[0].message)
     return final_types
 
 
-def _node_types(node: Node, types_by_node: Mapping[str, Types | None], location: DescriptorLocation) -> Types | None:
+def _node_types(node: Node, types_by_node: Mapping[str, Types | None], location: DottedLocation) -> Types | None:
     if isinstance(node, Event):
         return {name: field.type for name, field in node.schema.items()}
     before = types_by_node[node.upstream]
@@ -62,7 +143,7 @@ def _node_types(node: Node, types_by_node: Mapping[str, Types | None], location:
     return types
 
 
-def _apply_ops(ops: Iterable[RowOp], types: Types, location: DescriptorLocation) -> Types | None:
+def _apply_ops(ops: Iterable[RowOp], types: Types, location: DottedLocation) -> Types | None:
     """The fields after steps; None where problems leave them unknown."""
     for number, op in enumerate(ops):
         check_deadline()
@@ -77,7 +158,7 @@ def _apply_ops(ops: Iterable[RowOp], types: Types, location: DescriptorLocation)
 
 
 def _expression_type(
-    text: str, types: Mapping[str, Type], location: DescriptorLocation, *, wanted: str = ""
+    text: str, types: Mapping[str, Type], location: DottedLocation, *, wanted: str = ""
 ) -> Type | None:
     """The type of an expression; problems are noted."""
     check_deadline()
@@ -95,17 +176,17 @@ def _expression_type(
     return None if inferred == "unknown" else inferred
 
 
-def _apply_filter(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_filter(op: RowOp, types: Types, location: DottedLocation) -> Types:
     _expression_type(op.expr or "", types, location.at("expr"), wanted="bool")
     return types
 
 
-def _apply_select(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_select(op: RowOp, types: Types, location: DottedLocation) -> Types:
     _check_fields_exist(op.fields, types, location.at("fields"))
     return {name: types[name] for name in op.fields if name in types}
 
 
-def _check_fields_exist(names: Iterable[str], types: Types, location: DescriptorLocation) -> None:
+def _check_fields_exist(names: Iterable[str], types: Types, location: DottedLocation) -> None:
     for name in names:
         check_deadline()
         if name not in types:
@@ -114,11 +195,11 @@ def _check_fields_exist(names: Iterable[str], types: Types, location: Descriptor
             )
 
 
-def _apply_drop(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_drop(op: RowOp, types: Types, location: DottedLocation) -> Types:
     return {name: kind for name, kind in types.items() if name not in op.fields}
 
 
-def _apply_rename(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_rename(op: RowOp, types: Types, location: DottedLocation) -> Types:
     _check_fields_exist(op.mapping, types, location.at("mapping"))
     staying = types.keys() - op.mapping.keys()
     for number, (name, new) in enumerate(op.mapping.items()):
@@ -128,7 +209,7 @@ def _apply_rename(op: RowOp, types: Types, location: DescriptorLocation) -> Type
     return {op.mapping.get(name, name): kind for name, kind in types.items()}
 
 
-def _apply_with_columns(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_with_columns(op: RowOp, types: Types, location: DottedLocation) -> Types:
     """Columns are made in the order of their names, each from the row with those before it."""
     column_types = dict(types)
     for name in sorted(op.exprs):
@@ -136,7 +217,7 @@ def _apply_with_columns(op: RowOp, types: Types, location: DescriptorLocation) -
     return column_types
 
 
-def _apply_cast(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_cast(op: RowOp, types: Types, location: DottedLocation) -> Types:
     column_types = dict(types)
     for name, target in op.type_map.items():
         here = location.at("type_map").at(name)
@@ -149,7 +230,7 @@ def _apply_cast(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
     return column_types
 
 
-def _apply_fillna(op: RowOp, types: Types, location: DescriptorLocation) -> Types:
+def _apply_fillna(op: RowOp, types: Types, location: DottedLocation) -> Types:
     for name, value in op.defaults.items():
         here = location.at("defaults").at(name)
         if name not in types:
@@ -170,7 +251,7 @@ _STEPS = {
 }
 
 
-def _check_table(node: Table, types: Types, location: DescriptorLocation) -> None:
+def _check_table(node: Table, types: Types, location: DottedLocation) -> None:
     for number, name in enumerate(node.key):
         here = location.at("key").at(number)
         if name not in types:
@@ -181,8 +262,8 @@ def _check_table(node: Table, types: Types, location: DescriptorLocation) -> Non
         _check_feature(feature, types, location.at("agg").at(name).at("params"))
 
 
-def _check_feature(feature: Feature, types: Types, location: DescriptorLocation) -> None:
-    for key, parameter in OPERATORS[feature.op].params.items():
+def _check_feature(feature: Feature, types: Types, location: DottedLocation) -> None:
+    for key, parameter in DECLARATIONS[feature.op].params.items():
         if key not in feature.params:
             continue
         value, here = feature.params[key], location.at(key)
@@ -199,7 +280,7 @@ def _check_feature(feature: Feature, types: Types, location: DescriptorLocation)
             _check_categories(value, types[feature.params["field"]], here)
 
 
-def _check_categories(values: list[Any], kind: Type, location: DescriptorLocation) -> None:
+def _check_categories(values: list[Any], kind: Type, location: DottedLocation) -> None:
     for number, value in enumerate(values):
         if coerce_value(value, kind) is UNFIT:
             location.at(number).refuse("schema_mismatch", f"{value!r} is no {kind}")
@@ -246,7 +327,7 @@ def resolve_table(nodes: Mapping[str, Node], table: str) -> ResolvedTable:
 _FIRST = "duplicate_name"
 
 
-def validate(nodes: Mapping[str, Node], payload_nodes: Mapping[str, Node]) -> list[DescriptorProblem]:
+def validate(nodes: Mapping[str, Node], payload_nodes: Mapping[str, Node]) -> list[RequestProblem]:
     """All problems of the first stage that finds any; ``payload_nodes`` are in the order of the payload.
 
     A node that is not in the payload is named ``registry.<name>`` in paths.
@@ -258,14 +339,14 @@ def validate(nodes: Mapping[str, Node], payload_nodes: Mapping[str, Node]) -> li
     return problems or _locate_problems(check_types(nodes), payload_nodes)
 
 
-def _collect_problems(payload_nodes: Mapping[str, Node]) -> list[DescriptorProblem]:
+def _collect_problems(payload_nodes: Mapping[str, Node]) -> list[RequestProblem]:
     return [problem for node in payload_nodes.values() if isinstance(node, InvalidNode) for problem in node.problems]
 
 
-def _locate_problems(findings: Iterable[NodeProblem], payload_nodes: Mapping[str, Node]) -> list[DescriptorProblem]:
+def _locate_problems(findings: Iterable[NodeProblem], payload_nodes: Mapping[str, Node]) -> list[RequestProblem]:
     paths = {name: f"descriptors[{number}]" for number, name in enumerate(payload_nodes)}
     return [
-        DescriptorProblem(code, join_path(paths.get(name, f"registry.{name}"), rest), message)
+        RequestProblem(code, join_path(paths.get(name, f"registry.{name}"), rest), message)
         for name, code, rest, message in findings
     ]
 
@@ -277,3 +358,17 @@ def _find_table_upstreams(nodes: Mapping[str, Node]) -> Iterable[NodeProblem]:
         if isinstance(before, Table) or (isinstance(before, InvalidNode) and before.of == "table"):
             reason = f"{before.name!r} is a table, and rows come from events and derivations"
             yield NodeProblem(name, "aggregation_on_table_not_supported", "upstreams", reason)
+
+
+def result_type(feature: Feature, types: Mapping[str, Type]) -> Result:
+    """The result type of a feature; ``json`` for lists and maps."""
+    result = DECLARATIONS[feature.op].result
+    return types[feature.params["field"]] if result == "field" else result
+
+
+def inputs(feature: Feature) -> tuple[str, ...]:
+    """The fields a feature takes values from, apart from its ``where``."""
+    parameters = DECLARATIONS[feature.op].params
+    return tuple(
+        feature.params[name] for name, param in parameters.items() if param.kind == "field" and name in feature.params
+    )

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple, get_args
 
-from headrace.schema.entity.fields import read_fields
-from headrace.schema.entity.names import normalise_type_name
+from headrace.schema.entity.names import is_field_name, normalise_type_name
 from headrace.schema.entity.nodes import (
     OPT_OUT,
     SOURCE_KINDS,
+    TYPES,
     Composite,
     Definition,
+    Field,
+    Notice,
     Policy,
     ReducerConfig,
     ReferenceField,
+    Schema,
     StoreWarning,
     Strategy,
     TemporalField,
     TieBreaker,
+    Type,
 )
-from headrace.schema.entity.problem import (
+from headrace.schema.entity.readers import (
     DANGLING,
     INVALID,
-    Location,
-    Notice,
+    MAX_FIELDS,
     Reader,
     choice_reader,
+    known_word_reader,
     list_reader,
     read_boolean,
     read_distinct_texts,
+    read_fields,
     read_fraction,
     read_members,
     read_text,
 )
+from headrace.schema.entity.values import is_iso, type_of
+from headrace.schema.problem import Location
 
 IDENTITY_MISSING = "identity_missing"
 IDENTITY_INCOHERENT = "identity_incoherent"
@@ -44,7 +53,9 @@ _UNSUPPORTED = ("person_data", "lawful_basis_field", "provenance_field", "derive
 
 
 def _refuse_unsupported(_: Any, location: Location) -> None:
-    location.refuse(UNSUPPORTED, f"{location.path[-1]} is not supported: what it asks for would not be done")
+    location.refuse(
+        UNSUPPORTED, f"{location.path.rpartition('/')[2]} is not supported: what it asks for would not be done"
+    )
 
 
 def _read_alias(raw: Any, location: Location) -> str:
@@ -165,18 +176,8 @@ def read_config(raw: Any, names: Collection[str] | None, location: Location) -> 
     return ReducerConfig(**parsed) if len(location.problems) == before else None
 
 
-def read_strategy(raw: Any, location: Location) -> Any:
-    """One of the strategies."""
-    if raw not in STRATEGIES:
-        location.refuse(UNKNOWN_STRATEGY, f"{raw!r} is no strategy; there are {', '.join(STRATEGIES)}")
-    return raw
-
-
-def read_tie_breaker(raw: Any, location: Location) -> Any:
-    """One of the tie breakers."""
-    if raw not in TIE_BREAKERS:
-        location.refuse(UNKNOWN_TIE_BREAKER, f"{raw!r} is no tie breaker; there are {', '.join(TIE_BREAKERS)}")
-    return raw
+read_strategy = known_word_reader(UNKNOWN_STRATEGY, "strategy", STRATEGIES)
+read_tie_breaker = known_word_reader(UNKNOWN_TIE_BREAKER, "tie breaker", TIE_BREAKERS)
 
 
 def _read_policies(raw: Any, location: Location) -> dict[str, Policy]:
@@ -253,3 +254,36 @@ def _merged_scalar_notices(definition: Definition, reducer: ReducerConfig) -> li
     )
     message = "merge_array shows a list, though the type of the field is another"
     return [Notice("MERGE_ARRAY_OF_SCALARS", message, fields)] if fields else []
+
+
+#: How many entities are used to infer a schema.
+MAX_ROWS = 100
+
+
+def infer_schema(entity_type: str, rows: Iterable[Mapping[str, Any]]) -> Schema | None:
+    """A schema of optional fields, each of the type that most values have; None where there are no values."""
+    kinds: dict[str, Counter[Type]] = {}
+    for row in islice(rows, MAX_ROWS):
+        for name, value in row.items():
+            if (value_type := _infer_value_type(value)) is not None and is_field_name(name):
+                kinds.setdefault(name, Counter())[value_type] += 1
+    fields = {name: Field(_most_common_type(counts)) for name, counts in islice(kinds.items(), MAX_FIELDS)}
+    if not fields:
+        return None
+    return Schema(
+        entity_type=entity_type,
+        schema_version="1.0.0",
+        schema_definition=Definition(fields=fields, identity_opt_out=OPT_OUT),
+        reducer_config=ReducerConfig({}),
+    )
+
+
+def _infer_value_type(value: Any) -> Type | None:
+    return "date" if isinstance(value, str) and is_iso(value) else type_of(value)
+
+
+def _most_common_type(counts: Counter[Type]) -> Type:
+    """The type of most values; dates count as texts where there are other texts."""
+    if counts["string"]:
+        counts["string"] += counts.pop("date", 0)
+    return max(TYPES, key=lambda name: counts[name])

@@ -1,4 +1,4 @@
-"""The canonical name of an entity, and the id that follows from it.
+"""The canonical name of an entity, the id that follows from it, and the ids of entities that it refers to.
 
 The name comes from the schema's rule: the first alternative whose fields are all there. Where no rule applies, and
 the schema is not strict, it comes from the members that names usually have, looked for in an order that does not
@@ -13,9 +13,9 @@ from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
 from headrace.schema.canonical import value_text
-from headrace.schema.entity.nodes import Definition
-from headrace.schema.entity.problem import EntityProblem, Notice
+from headrace.schema.entity.nodes import Definition, Notice
 from headrace.schema.entity.values import decimal
+from headrace.schema.problem import RequestProblem
 
 _HONORIFICS = frozenset({"mr", "mrs", "ms", "miss", "mx", "dr", "prof", "professor", "sir", "dame"})
 _SUFFIXES = frozenset(
@@ -68,7 +68,7 @@ def _strip_titles_and_suffixes(words: list[str]) -> list[str]:
 
 
 #: Longer names are cut where they are shown; the id is that of the whole name.
-MOST_CHARACTERS = 1_000
+MAX_CHARACTERS = 1_000
 
 UNRESOLVED = "ERR_CANONICAL_NAME_UNRESOLVED"
 REFUSED = "ERR_MERGE_REFUSED"
@@ -175,14 +175,14 @@ def missing_identity_fields(definition: Definition, fields: Mapping[str, Any]) -
 
 def check_name_collision(
     definition: Definition, identity: Identity, strict: bool = False
-) -> EntityProblem | Notice | None:
+) -> RequestProblem | Notice | None:
     """The problem or notice for an entity whose name exists already."""
     if strict:
-        return EntityProblem(
+        return RequestProblem(
             REFUSED, "", f"{identity.canonical_name!r} exists, and strict refuses to merge (reason: strict)"
         )
     if definition.name_collision_policy == "reject":
-        return EntityProblem(REFUSED, "", f"{identity.canonical_name!r} exists, and the schema refuses to merge")
+        return RequestProblem(REFUSED, "", f"{identity.canonical_name!r} exists, and the schema refuses to merge")
     if definition.name_collision_policy == "warn":
         return Notice("NAME_COLLISION", f"{identity.canonical_name!r} exists; what was given is merged into it")
     return None
@@ -191,8 +191,8 @@ def check_name_collision(
 def _make_identity(tenant: str, entity_type: str, name: str, basis: Basis, rule: str) -> Identity:
     canonical_name = f"{entity_type}:{name}"
     identifier = entity_id(tenant, canonical_name)
-    if len(canonical_name) > MOST_CHARACTERS:
-        canonical_name = canonical_name[: MOST_CHARACTERS - 1] + "…"
+    if len(canonical_name) > MAX_CHARACTERS:
+        canonical_name = canonical_name[: MAX_CHARACTERS - 1] + "…"
     return Identity(identifier, canonical_name, basis, rule)
 
 
@@ -237,3 +237,57 @@ def _unresolved(definition: Definition, entity_type: str) -> Unresolved:
     }
     message = f"nothing tells which {entity_type} this is about"
     return Unresolved(message, {"text": text, "required_identity_fields": required})
+
+
+#: The relationship of a reference that names none.
+REFERS_TO = "REFERS_TO"
+
+
+class Moment(NamedTuple):
+    """An event in the life of an entity: which field dates it, what it is, and when."""
+
+    field: str
+    event_type: str
+    at: str
+
+
+class Link(NamedTuple):
+    """A reference to another entity: the value that names it, and the id that an entity of this name has."""
+
+    field: str
+    relationship_type: str
+    target_entity_type: str
+    value: Any
+    target_id: str
+
+
+def find_moments(definition: Definition, fields: Mapping[str, Any]) -> list[Moment]:
+    """One moment for each dated value, in the order of the declarations."""
+    return [
+        Moment(declared.field, declared.event_type or declared.field, value)
+        for declared in definition.temporal_fields
+        for value in _each(fields.get(declared.field))
+        if isinstance(value, str)
+    ]
+
+
+def find_links(definition: Definition, fields: Mapping[str, Any], tenant: str) -> list[Link]:
+    """One link for each value that names an entity; an id stands for itself."""
+    links = []
+    for declared in definition.reference_fields:
+        for value in _each(fields.get(declared.field)):
+            name = name_part(value)
+            if name is not None:
+                target = declared.target_entity_type
+                is_entity_id = isinstance(value, str) and value.startswith("ent_")
+                identifier = value if is_entity_id else entity_id(tenant, f"{target}:{name}")
+                links.append(Link(declared.field, declared.relationship_type or REFERS_TO, target, value, identifier))
+    return links
+
+
+def _each(value: Any) -> Iterator[Any]:
+    """The elements of a list, or the value; nothing for null."""
+    if isinstance(value, list):
+        yield from (element for element in value if element is not None)
+    elif value is not None:
+        yield value

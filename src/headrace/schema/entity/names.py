@@ -1,13 +1,14 @@
-"""Names of entity types: normalising and linting them."""
+"""Names of entity types, normalised and linted, and names that fields can have."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
 
-from headrace.schema.entity.problem import Notice
+from headrace.schema.entity.nodes import Notice
 
-MOST_CHARACTERS = 64
+MAX_CHARACTERS = 64
 
 FORBIDDEN = "ERR_FORBIDDEN_ENTITY_TYPE"
 PLURAL = "ERR_PLURAL_ENTITY_TYPE"
@@ -34,7 +35,7 @@ _SINGULAR_ENDINGS = ("ss", "us", "is", "ics", "itis", "ous")
 def normalise_type_name(name: str) -> str:
     """The canonical spelling of a type's name: small letters and digits, words joined by underscores."""
     plain = "".join(mark for mark in unicodedata.normalize("NFKD", name) if not unicodedata.combining(mark)).lower()
-    return re.sub("[^a-z0-9]+", "_", plain).strip("_")[:MOST_CHARACTERS].strip("_") or "generic"
+    return re.sub("[^a-z0-9]+", "_", plain).strip("_")[:MAX_CHARACTERS].strip("_") or "generic"
 
 
 def check_type_name(name: str) -> list[Notice]:
@@ -68,3 +69,13 @@ def lint_type_name(raw_name: str) -> list[Notice]:
     if len(name) < 3:
         notices.append(Notice("NAME_TOO_SHORT", f"{name!r} has fewer than three characters"))
     return notices
+
+
+MAX_FIELD_NAME = 128
+#: Members of an entity in a request that are not fields.
+RESERVED = ("entity_type", "_meta")
+
+
+def is_field_name(name: Any) -> bool:
+    """Whether a field can have this name."""
+    return isinstance(name, str) and len(name) <= MAX_FIELD_NAME and bool(name.strip()) and name not in RESERVED

@@ -5,13 +5,14 @@ Members are named as on the wire, and those that say nothing are left out there.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from headrace import decoding
 
 Type = Literal["string", "number", "date", "boolean", "array", "object"]
+TYPES: tuple[Type, ...] = get_args(Type)
 Strategy = Literal["last_write", "highest_priority", "most_specific", "merge_array"]
 TieBreaker = Literal["observed_at", "source_priority"]
 Collision = Literal["merge", "warn", "reject"]
@@ -178,3 +179,21 @@ def load_definition(document: Any) -> Definition:
 def load_reducer_config(document: Any) -> ReducerConfig:
     """A configuration from what ``dump`` made of it."""
     return decoding.convert(document, ReducerConfig)
+
+
+class Notice(NamedTuple):
+    """A remark on something that was accepted: a stable code, a sentence, and the fields it is about."""
+
+    code: str
+    message: str
+    fields: tuple[str, ...] = ()
+    #: The constraint that a value breaks, and what that says; empty where it is about none.
+    constraint: str = ""
+    constraint_value: Any = None
+
+    def dump(self) -> dict[str, Any]:
+        """The notice as a JSON object."""
+        document = {"code": self.code, "message": self.message, "fields": list(self.fields)}
+        if self.constraint:
+            document |= {"constraint": self.constraint, "constraint_value": self.constraint_value}
+        return document

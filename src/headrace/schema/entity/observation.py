@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace import decoding
-from headrace.schema.entity.split import Fragment, rejoin_fragments
+from headrace.schema.entity.accept import Fragment, rejoin_fragments
 from headrace.types import Piece
 
 Kind = Literal["observation", "correction", "deletion", "restoration", "migration", "merge", "split", "undo", "erased"]

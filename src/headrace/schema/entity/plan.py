@@ -16,12 +16,11 @@ from headrace.errors import (
     UnknownEntityType,
     VersionTaken,
 )
-from headrace.schema.entity.difference import bump_of, differences, rekeys
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.problem import EntityProblem
-from headrace.schema.entity.semver import distance, parse
 from headrace.schema.entity.update import VERSION_TAKEN, TypeUpdate, apply_update
+from headrace.schema.entity.versions import bump_of, differences, distance, parse_version, rekeys
 from headrace.schema.plan import Impact, Plan, Refusal
+from headrace.schema.problem import RequestProblem
 
 #: The version before the first one.
 NOTHING = ""
@@ -42,7 +41,7 @@ def plan_registration(
 ) -> Plan[Schema]:
     """The plan of a registration, which repeats no version; its changes are those that activating it would make."""
     if schema.schema_version in taken:
-        problem = EntityProblem(
+        problem = RequestProblem(
             VERSION_TAKEN, "/schema_version", f"{schema.entity_type} {schema.schema_version} exists"
         )
         return _plan(active, schema, refusals=_refusals([problem]))
@@ -80,7 +79,7 @@ def _plan(
     )
 
 
-def _refusals(problems: Iterable[EntityProblem]) -> tuple[Refusal, ...]:
+def _refusals(problems: Iterable[RequestProblem]) -> tuple[Refusal, ...]:
     return tuple(Refusal(problem.code, problem.path, problem.message) for problem in problems)
 
 
@@ -88,7 +87,11 @@ def _understated_version_reasons(active: Schema | None, schema: Schema) -> list[
     """The reason that a version number promises less change than there is, if it does."""
     if active is None:
         return []
-    bump, old, new = bump_of(differences(active, schema)), parse(active.schema_version), parse(schema.schema_version)
+    bump, old, new = (
+        bump_of(differences(active, schema)),
+        parse_version(active.schema_version),
+        parse_version(schema.schema_version),
+    )
     if old is None or new is None or new <= old or distance(old, new) >= bump:
         return []
     return [f"this is a {bump.name.lower()} change against {old}, which {new} does not say"]
@@ -102,7 +105,7 @@ _CONFLICTS: dict[str, type[HeadraceError]] = {
 _BAD: dict[str, type[HeadraceError]] = {kind.code: kind for kind in (ForbiddenEntityType, PluralEntityType)}
 
 
-def refusal(problems: Sequence[EntityProblem | Refusal]) -> HeadraceError:
+def refusal(problems: Sequence[RequestProblem | Refusal]) -> HeadraceError:
     """The error for what cannot be done: the gravest reason, and all of them as facts."""
     documents = [_dump_problem(problem) for problem in problems]
     first = next((document for document in documents if document["code"] in _CONFLICTS), documents[0])
@@ -110,8 +113,8 @@ def refusal(problems: Sequence[EntityProblem | Refusal]) -> HeadraceError:
     return kind(first["message"], field=first["path"] or "body", problems=documents)
 
 
-def _dump_problem(problem: EntityProblem | Refusal) -> dict[str, Any]:
-    if isinstance(problem, EntityProblem):
+def _dump_problem(problem: RequestProblem | Refusal) -> dict[str, Any]:
+    if isinstance(problem, RequestProblem):
         return problem.dump()
     return {"code": problem.code, "path": problem.pointer, "message": problem.message, **problem.facts}
 

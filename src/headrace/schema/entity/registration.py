@@ -8,25 +8,27 @@ from urllib.parse import quote
 import msgspec
 
 from headrace.schema.canonical import plain
-from headrace.schema.entity import definition, names, semver
+from headrace.schema.entity import definition, names
 from headrace.schema.entity.definition import read_rules, read_strategy, read_tie_breaker
-from headrace.schema.entity.fields import is_name, read_converter, read_field, read_type
-from headrace.schema.entity.nodes import Policy, Schema
-from headrace.schema.entity.problem import (
+from headrace.schema.entity.names import is_field_name
+from headrace.schema.entity.nodes import Notice, Policy, Schema
+from headrace.schema.entity.readers import (
     INVALID,
     MISSING,
-    EntityProblem,
-    Location,
-    Notice,
     Reader,
     choice_reader,
     list_reader,
     read_boolean,
+    read_converter,
     read_distinct_texts,
+    read_field,
     read_members,
     read_text,
+    read_type,
 )
 from headrace.schema.entity.update import Addition, ConverterAddition, TypeUpdate
+from headrace.schema.entity.versions import parse_version
+from headrace.schema.problem import Location, RequestProblem
 
 VERSION_INVALID = "version_invalid"
 
@@ -41,10 +43,10 @@ class TypeRegistration(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-def read_registration(payload: Any, guard: bool = False) -> TypeRegistration | list[EntityProblem]:
+def read_registration(payload: Any, guard: bool = False) -> TypeRegistration | list[RequestProblem]:
     """A registration, or every problem with it; ``guard`` refuses dubious names unless the payload forces them."""
-    problems: list[EntityProblem] = []
-    location = Location((), problems)
+    problems: list[RequestProblem] = []
+    location = Location("", problems)
     parsed = read_members(payload, _READERS, location, required=("entity_type", "schema_version"))
     document = payload if isinstance(payload, dict) else {}
     parsed_definition = _read_definition(document, location)
@@ -70,7 +72,7 @@ def _read_definition(document: dict[str, Any], location: Location) -> definition
     missing = [name for name in required if document.get(name) is None]
     for name in missing:
         location.at(name).refuse(MISSING, f"{name} is missing")
-    definition_problems: list[EntityProblem] = []
+    definition_problems: list[RequestProblem] = []
     definition_location, config_location = (
         location.at(name)._replace(problems=definition_problems) for name in required
     )
@@ -106,7 +108,7 @@ def scope_of(parsed: dict[str, Any], location: Location) -> Any:
 
 def read_version(raw: Any, location: Location) -> str:
     """A version in its canonical spelling."""
-    version = semver.parse(raw)
+    version = parse_version(raw)
     if version is None:
         location.refuse(VERSION_INVALID, f"{raw!r} is no version such as 1.0 or 1.0.0")
     return str(version)
@@ -167,10 +169,10 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-def read_change_request(payload: Any) -> ChangeRequest | list[EntityProblem]:
+def read_change_request(payload: Any) -> ChangeRequest | list[RequestProblem]:
     """An update of a type, or every problem with its structure."""
-    problems: list[EntityProblem] = []
-    location = Location((), problems)
+    problems: list[RequestProblem] = []
+    location = Location("", problems)
     parsed = read_members(payload, _CHANGE_REQUEST_READERS, location)
     scope = scope_of(parsed, location)
     _check_distinct_names(parsed.get("fields_to_add", ()), location.at("fields_to_add"))
@@ -209,7 +211,7 @@ def _read_converter_addition(raw: Any, location: Location) -> ConverterAddition 
 
 
 def _read_field_name(raw: Any, location: Location) -> str:
-    if not is_name(raw):
+    if not is_field_name(raw):
         location.refuse(INVALID, f"{raw!r} cannot be the name of a field")
     return str(raw)
 

@@ -1,32 +1,42 @@
-"""Requests to store entities, read without losing anything silently: no repeated key, no digit of a number."""
+"""Requests to store entities, and the answers to them.
+
+Requests are read without losing anything silently: no repeated key, no digit of a number. An answer has the outcome of
+each entity and the warnings, or every reason of a refusal.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from hashlib import sha256
-from typing import Annotated, Any, Literal, TypeVar
+from itertools import islice
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headrace import decoding
-from headrace.errors import BadRequest, BatchTooLarge
+from headrace.errors import BadRequest, BatchTooLarge, ConstraintViolation, StoreResolutionFailed
+from headrace.schema.entity.accept import Refused
+from headrace.schema.entity.identity import find_links, find_moments
+from headrace.schema.entity.nodes import Definition, Notice
 from headrace.schema.entries import check_text
 from headrace.schema.entries import read as read_exactly
 from headrace.types import json_fault, parse_timestamp_us
 
-MOST_ENTITIES = 10_000
-MOST_TYPES = 100
+MAX_ENTITIES = 10_000
+MAX_TYPES = 100
 #: How deep values may be nested: whoever reads them later has no more room on the stack than we have now.
-MOST_LEVELS = 100
-MOST_CHARACTERS = 256
+MAX_LEVELS = 100
+MAX_CHARACTERS = 256
 #: What the ids of sources begin with that are named after their content.
 ADDRESSED = "src_"
 
 #: What names and keys look like that callers give: any text without control characters.
 PRINTABLE = r"^[^\x00-\x1f\x7f]+(?![\s\S])"
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=PRINTABLE)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CHARACTERS, pattern=PRINTABLE)]
 #: The user an admin acts for; how long the name of a user may be is checked where it is looked up.
 UserName = Annotated[str, msgspec.Meta(pattern=PRINTABLE, extra_json_schema={"minLength": 1, "maxLength": 128})]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -36,7 +46,7 @@ SourceKind = Literal["sensor", "workflow_state", "llm_summary", "human", "import
 Document = TypeVar("Document")
 _FIELD = re.compile(r" - at `\$\.?([^`]*)`")
 _NAMED = re.compile("`([^`]*)`")
-_ENCODE = msgspec.json.Encoder(order="sorted").encode
+_ENCODE_SORTED = msgspec.json.Encoder(order="sorted").encode
 _CONTAINERS = frozenset({dict, list, Decimal})
 
 
@@ -105,27 +115,27 @@ def read(body: bytes, user_id: str) -> StoreRequest:
 
 def make_store_request(entities: list[Any], envelope: RequestOptions, user_id: str) -> StoreRequest:
     """The request to store some entities."""
-    if len(entities) > MOST_ENTITIES:
-        raise BatchTooLarge(f"a request has at most {MOST_ENTITIES} entities", limit=MOST_ENTITIES)
+    if len(entities) > MAX_ENTITIES:
+        raise BatchTooLarge(f"a request has at most {MAX_ENTITIES} entities", limit=MAX_ENTITIES)
     for number, entity in enumerate(entities):
         _check(number, entity)
-    if len({entity["entity_type"] for entity in entities}) > MOST_TYPES:
-        raise BatchTooLarge(f"a request has entities of at most {MOST_TYPES} types", limit=MOST_TYPES)
+    if len({entity["entity_type"] for entity in entities}) > MAX_TYPES:
+        raise BatchTooLarge(f"a request has entities of at most {MAX_TYPES} types", limit=MAX_TYPES)
     contents = [entity for entity in entities if not _has_source(entity)]
-    digest = sha256(_ENCODE(user_id))
-    digest.update(_ENCODE(contents))
+    digest = sha256(_ENCODE_SORTED(user_id))
+    digest.update(_ENCODE_SORTED(contents))
     content_address = ADDRESSED + digest.hexdigest()
     source_id = envelope.source_id
     check_source(source_id, content_address)
     if len(contents) != len(entities):
-        digest.update(_ENCODE(entities))
-    digest.update(_ENCODE(msgspec.structs.replace(envelope, idempotency_key=None, commit=True)))
+        digest.update(_ENCODE_SORTED(entities))
+    digest.update(_ENCODE_SORTED(msgspec.structs.replace(envelope, idempotency_key=None, commit=True)))
     return StoreRequest(entities, envelope, user_id, source_id or content_address, digest.digest())
 
 
 def address(entities: list[Any], user_id: str) -> str:
     """The id of the source that has these contents."""
-    return ADDRESSED + sha256(_ENCODE(user_id) + _ENCODE(entities)).hexdigest()
+    return ADDRESSED + sha256(_ENCODE_SORTED(user_id) + _ENCODE_SORTED(entities)).hexdigest()
 
 
 def _has_source(entity: dict[str, Any]) -> bool:
@@ -187,7 +197,7 @@ def _check(number: int, entity: Any) -> None:
 def find_flaw(value: Any) -> str | None:
     """Why a value cannot be kept as it is: a number in it that no float holds, or too many levels."""
     level = [value]
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         next_level: list[Any] = []
         for container in level:
             if type(container) is dict:
@@ -199,4 +209,137 @@ def find_flaw(value: Any) -> str | None:
         if not next_level:
             return None
         level = next_level
-    return f"is nested too deeply: there are at most {MOST_LEVELS} levels"
+    return f"is nested too deeply: there are at most {MAX_LEVELS} levels"
+
+
+#: How many reasons and warnings an answer holds; the others are counted.
+MAX_ISSUES, MAX_WARNINGS = 100, 1_000
+VIOLATED = ConstraintViolation.code
+
+
+ACTIONS = ["created", "updated", "unchanged", "would_create", "would_match_existing"]
+
+
+class EntityOutcome(msgspec.Struct):
+    """The outcome of one entity of a request.
+
+    ``action`` is ``created``, ``updated`` or, where the very same was stored before, ``unchanged``; of a dry run
+    ``would_create`` or ``would_match_existing``.
+    """
+
+    entity_id: str
+    entity_type: str
+    action: Annotated[str, msgspec.Meta(extra_json_schema={"enum": ACTIONS})]
+    observation_id: str
+    schema_version: str
+    canonical_name: str
+    identity_basis: str
+    identity_rule: str
+    unknown_fields: list[str]
+    required_fields_missing: list[str]
+    events: list[dict[str, Any]] | UnsetType = UNSET
+    links: list[dict[str, Any]] | UnsetType = UNSET
+
+    def relate(self, definition: Definition, fields: Mapping[str, Any], tenant: str) -> None:
+        """Add the dated events and the links that the schema declares."""
+        if definition.temporal_fields:
+            self.events = [moment._asdict() for moment in find_moments(definition, fields)]
+        if definition.reference_fields:
+            self.links = [link._asdict() for link in find_links(definition, fields, tenant)]
+
+
+class WarningAnswer(TypedDict):
+    """A notice about entities of a request; ``items`` are their numbers."""
+
+    code: str
+    message: str
+    fields: list[str]
+    entity_type: str
+    items: list[int]
+
+
+class Warnings:
+    """Notices about entities of a request; equal notices are grouped."""
+
+    def __init__(self) -> None:
+        self._items: dict[tuple[str, Notice], list[int]] = {}
+
+    def add(self, entity_type: str, item: int, notices: Iterable[Notice]) -> None:
+        """Add the notices about one entity."""
+        for notice in notices:
+            self._items.setdefault((entity_type, notice), []).append(item)
+
+    def dump(self) -> list[WarningAnswer]:
+        """The warnings as JSON, each with the indexes of the entities it is about."""
+        documents: list[Any] = [
+            {**notice.dump(), "entity_type": entity_type, "items": items}
+            for (entity_type, notice), items in islice(self._items.items(), MAX_WARNINGS)
+        ]
+        more = len(self._items) - len(documents)
+        if more:
+            left_out = Notice("MORE_WARNINGS", f"{more} further warnings are left out")
+            documents.append({**left_out.dump(), "entity_type": "", "items": []})
+        return documents
+
+
+class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why an entity of a request is refused, and with it the request."""
+
+    code: str
+    message: str
+    item: int
+    entity_type: str
+    field: str | None = None
+    constraint: str | None = None
+    constraint_value: Any = None
+    reason: str | None = None
+    hint: dict[str, Any] | None = None
+
+
+def issues_of(refused: Refused, item: int, entity_type: str) -> list[Issue]:
+    """The reasons to refuse one entity."""
+    issues = [
+        Issue(
+            VIOLATED,
+            violation.message,
+            item,
+            entity_type,
+            field=violation.field,
+            constraint=violation.constraint,
+            constraint_value=violation.constraint_value,
+        )
+        for violation in refused.violations
+    ]
+    unresolved = refused.unresolved
+    if unresolved is not None:
+        issues.append(Issue(unresolved.code, unresolved.message, item, entity_type, hint=unresolved.hint))
+    return issues
+
+
+def refusal(issues: list[Issue]) -> BadRequest:
+    """The error that refuses a request, with every reason."""
+    first = issues[0]
+    kind = ConstraintViolation if first.code == VIOLATED else StoreResolutionFailed
+    documents = [msgspec.to_builtins(issue) for issue in issues[:MAX_ISSUES]]
+    facts: dict[str, Any] = {"item": first.item, "issues": documents, "issues_count": len(issues)}
+    if first.field is not None:
+        facts |= {"field": first.field, "constraint": first.constraint, "constraint_value": first.constraint_value}
+    return kind(f"entity {first.item} ({first.entity_type}) is refused: {first.message}", **facts)
+
+
+class StoreAnswer(msgspec.Struct):
+    """The answer to a request, once everything is on disk or, in a dry run, would be."""
+
+    entities: list[EntityOutcome]
+    source_id: str
+    unknown_fields_count: int
+    store_warnings: list[WarningAnswer]
+    dry_run: bool | UnsetType = UNSET
+
+
+_ENCODE = msgspec.json.Encoder().encode
+
+
+def encode(answer: StoreAnswer) -> bytes:
+    """The answer as it is sent, and remembered for the same request."""
+    return _ENCODE(answer)

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from headrace.schema import document
 from headrace.schema.canonical import exactly
 from headrace.schema.date_time import is_date_time
-from headrace.schema.entity.nodes import Constraints, Definition, Field, Type
-from headrace.schema.entity.problem import Notice
-from headrace.schema.entries import exactly as exact_number
+from headrace.schema.entity.nodes import Constraints, Definition, Field, Notice, Type
+from headrace.schema.entries import exact_number
 
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?"
 _ZONE = r"(?:Z|[+-](?:[01][0-9]|2[0-3]):?[0-5][0-9])?"
@@ -34,7 +33,7 @@ _PYTHON: dict[type, Type] = {
 PLAIN: dict[Type, type] = {"string": str, "boolean": bool, "number": int, "array": list, "object": dict}
 
 
-def kind(value: Any) -> Type | None:
+def type_of(value: Any) -> Type | None:
     """The type of a JSON value, where a date is a string; null is of no type."""
     return _PYTHON.get(type(value))
 
@@ -208,7 +207,7 @@ UNFIT: Any = object()
 #: The start of the year 2100: what lies beyond is no moment in this unit.
 LAST_MS = 4_102_444_800_000
 #: Longer texts are no numbers that anybody wrote.
-MOST_DIGITS = 400
+MAX_DIGITS = 400
 
 _EPOCH = datetime(1970, 1, 1)  # of UTC; none of the arithmetic needs a zone
 _NUMBER = re.compile(r"[+-]?[0-9]+(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][+-]?[0-9]+)?")
@@ -227,7 +226,7 @@ def convert_value(field: Field, value: Any) -> Any:
     """The value if it is of the field's type, else what the first converter that can makes of it, else UNFIT."""
     if fits(value, field.type):
         return value
-    value_type = kind(value)
+    value_type = type_of(value)
     for converter in field.converters:
         if converter.from_type == value_type:
             function = FUNCTIONS[converter.function]
@@ -257,7 +256,7 @@ def decimal(value: float) -> str:
 
 
 def _number(text: str) -> int | float | None:
-    match = _NUMBER.fullmatch(text.strip()) if len(text) <= MOST_DIGITS else None
+    match = _NUMBER.fullmatch(text.strip()) if len(text) <= MAX_DIGITS else None
     if match is None:
         return None
     if match["fraction"] is None and match["exponent"] is None:

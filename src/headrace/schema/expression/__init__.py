@@ -10,8 +10,7 @@ the moment (to the microsecond). A cast that cannot give a value gives null.
 from headrace.schema.expression.closure import compiled
 from headrace.schema.expression.duck import sql
 from headrace.schema.expression.syntax import parse
-from headrace.schema.expression.text import render
-from headrace.schema.expression.tree import Expr, ExpressionError, Fault, fields
+from headrace.schema.expression.tree import Expr, ExpressionError, Fault, fields, render
 from headrace.schema.expression.type_check import check, faults
 
 __all__ = ["Expr", "ExpressionError", "Fault", "check", "compiled", "faults", "fields", "parse", "render", "sql"]

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from headrace.schema.expression.tree import Binary, Cast, Constant, Expr, FieldReference, IsNull, Unary, fold
-from headrace.schema.expression.type_check import ARITHMETIC, DEEPEST_ZOOM, TARGETS, type_of_constant
-from headrace.schema.field_type import Type
+from headrace.schema.expression.tree import Binary, Cast, Constant, Expr, FieldReference, IsNull, Type, Unary, fold
+from headrace.schema.expression.type_check import ARITHMETIC, MAX_ZOOM, TARGETS, type_of_constant
 from headrace.types import parse_timestamp_us
 
 Row: TypeAlias = Mapping[str, Any]
@@ -241,7 +240,7 @@ _CONVERSIONS: dict[tuple[Type | None, str], Callable[[Any], Any]] = {
 def _quadkey(lat: Closure, lon: Closure, zoom: Closure) -> Closure:
     def of(row: Row) -> str | None:
         north, east, levels = lat(row), lon(row), zoom(row)
-        if north is None or east is None or levels is None or not 1 <= levels <= DEEPEST_ZOOM:
+        if north is None or east is None or levels is None or not 1 <= levels <= MAX_ZOOM:
             return None
         return quadkey(float(north), float(east), levels)
 

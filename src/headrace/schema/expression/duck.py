@@ -19,15 +19,15 @@ from headrace.schema.expression.tree import (
     FieldReference,
     IsNull,
     Scalar,
+    Type,
     Unary,
     depth,
     fold,
 )
-from headrace.schema.expression.type_check import ARITHMETIC, DEEPEST_ZOOM, TARGETS, type_of_constant
-from headrace.schema.field_type import Type
+from headrace.schema.expression.type_check import ARITHMETIC, MAX_ZOOM, TARGETS, type_of_constant
 
 #: The time that DuckDB takes to read lambdas grows with the cube of how deep they are nested.
-DEEPEST = 64
+MAX_SQL_DEPTH = 64
 
 Typed: TypeAlias = tuple[str, Type | None]
 
@@ -37,7 +37,7 @@ _SIGNS = {"==": "=", "!=": "<>"}
 
 def sql(expr: Expr, types: Mapping[str, Type]) -> str | None:
     """The SQL of a checked expression over columns of these types; None for one nested too deep for DuckDB."""
-    if depth(expr) > DEEPEST:
+    if depth(expr) > MAX_SQL_DEPTH:
         return None
     return fold(expr, lambda here, inner: _node_sql(here, inner, types))[0]
 
@@ -155,7 +155,7 @@ def _quadkey_sql(lat: Typed, lon: Typed, zoom: Typed) -> str:
     north = f"CASE WHEN p.lat > {NORTHMOST} THEN {NORTHMOST} WHEN p.lat < -{NORTHMOST} THEN -{NORTHMOST} ELSE p.lat END"
     east = "CASE WHEN p.lon > 180 THEN 180 WHEN p.lon < -180 THEN -180 ELSE p.lon END"
     point = f"[{{'lat': {_typed_sql(lat, 'f64')}, 'lon': {_typed_sql(lon, 'f64')}, 'zoom': {_typed_sql(zoom, 'i64')}}}]"
-    is_complete = f"p.lat IS NOT NULL AND p.lon IS NOT NULL AND p.zoom BETWEEN 1 AND {DEEPEST_ZOOM}"
+    is_complete = f"p.lat IS NOT NULL AND p.lon IS NOT NULL AND p.zoom BETWEEN 1 AND {MAX_ZOOM}"
     sine = f"{{'sine': sin(radians(({north})::DOUBLE)), 'across': (({east})::DOUBLE + 180) / 360, 'zoom': p.zoom}}"
     down = "0.5::DOUBLE - ln((1::DOUBLE + p.sine) / (1::DOUBLE - p.sine)) / (4 * pi())"
     tile = "greatest(least(trunc({} * (1::BIGINT << p.zoom))::BIGINT, (1::BIGINT << p.zoom) - 1), 0)"

@@ -16,7 +16,7 @@ import re
 from typing import NamedTuple
 
 from headrace.schema.expression.tree import (
-    DEEPEST,
+    MAX_DEPTH,
     Binary,
     Cast,
     Constant,
@@ -29,7 +29,7 @@ from headrace.schema.expression.tree import (
     depth,
 )
 
-MOST_CHARACTERS = 100_000
+MAX_CHARACTERS = 100_000
 
 _TOKEN = re.compile(
     r"""(?P<blank>\s+)
@@ -70,8 +70,8 @@ class _PendingOperator(NamedTuple):
 
 def parse(text: str, source: str = "") -> Expr:
     """The tree of a text; ``source.x`` is the field x. Raises ExpressionError."""
-    if len(text) > MOST_CHARACTERS:
-        raise ExpressionError(0, f"an expression has at most {MOST_CHARACTERS} characters")
+    if len(text) > MAX_CHARACTERS:
+        raise ExpressionError(0, f"an expression has at most {MAX_CHARACTERS} characters")
     return _Parser(_tokenise(text), source, len(text)).parse()
 
 
@@ -113,8 +113,8 @@ class _Parser:
         if self._waiting:
             raise ExpressionError(self._waiting[-1].position, "this bracket is not closed")
         expr = self._values.pop()
-        if depth(expr) > DEEPEST:
-            raise ExpressionError(-1, f"the expression is nested more than {DEEPEST} deep")
+        if depth(expr) > MAX_DEPTH:
+            raise ExpressionError(-1, f"the expression is nested more than {MAX_DEPTH} deep")
         return expr
 
     def _next(self) -> _Token | None:
@@ -166,8 +166,8 @@ class _Parser:
 
     def _open(self, sign: str, token: _Token) -> bool:
         self._brackets += 1
-        if self._brackets > DEEPEST:
-            raise ExpressionError(token.position, f"the expression is nested more than {DEEPEST} deep")
+        if self._brackets > MAX_DEPTH:
+            raise ExpressionError(token.position, f"the expression is nested more than {MAX_DEPTH} deep")
         self._waiting.append(_PendingOperator(sign, 0, token.position, len(self._values)))
         return False
 

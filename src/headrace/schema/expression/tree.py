@@ -1,4 +1,4 @@
-"""The tree of an expression, and a fold over it that needs no recursion."""
+"""The tree of an expression, a fold over it that needs no recursion, and its canonical text."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-#: How deep an expression may be nested.
-DEEPEST = 512
+from headrace.types import FieldType
 
-Target: TypeAlias = Literal["str", "int", "float", "bool"]
+#: How deep an expression may be nested.
+MAX_DEPTH = 512
+
+#: The types of the fields of events and rows.
+Type: TypeAlias = FieldType
 Scalar: TypeAlias = str | int | float | bool | None
 
 T = TypeVar("T")
@@ -124,3 +127,35 @@ def fields(expr: Expr) -> frozenset[str]:
     names: set[str] = set()
     fold(expr, lambda here, _: names.add(here.name) if isinstance(here, FieldReference) else None)
     return frozenset(names)
+
+
+def render(expr: Expr) -> str:
+    """The canonical text: every operator in brackets, texts in single quotes."""
+    return fold(expr, _render_node)
+
+
+def _render_node(expr: Expr, inner: tuple[str, ...]) -> str:
+    match expr:
+        case FieldReference(name=name):
+            return name
+        case Constant(value=value):
+            return _render_constant(value)
+        case Unary(sign="not"):
+            return f"(not {inner[0]})"
+        case Unary():
+            return f"(- {inner[0]})"
+        case Binary(sign=sign):
+            return f"({inner[0]} {sign} {inner[1]})"
+        case Cast(target=target):
+            return f"cast({inner[0]}, {target})"
+        case IsNull():
+            return f"isnull({inner[0]})"
+    return f"quadkey({', '.join(inner)})"
+
+
+def _render_constant(value: Scalar) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return repr(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from headrace.schema.expression.text import render
 from headrace.schema.expression.tree import (
     Binary,
     Cast,
@@ -17,10 +16,11 @@ from headrace.schema.expression.tree import (
     IsNull,
     Quadkey,
     Scalar,
+    Type,
     Unary,
     fold,
+    render,
 )
-from headrace.schema.field_type import Type
 
 #: A type, None where there is only null, or ``unknown`` where a fault was found further in.
 InferredType: TypeAlias = Type | Literal["unknown"] | None
@@ -30,7 +30,7 @@ ORDER = ("<", "<=", ">", ">=")
 NUMBERS = ("i64", "f64")
 TARGETS: dict[str, Type] = {"str": "str", "int": "i64", "float": "f64", "bool": "bool"}
 
-_LONGEST = 60
+_MAX_SHOWN = 60
 
 
 def check(expr: Expr, types: Mapping[str, Type]) -> Type | None:
@@ -103,7 +103,7 @@ class _TypeChecker:
 
     def _add_fault(self, code: str, expr: Expr, reason: str) -> InferredType:
         text = render(expr)
-        shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+        shown = text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
         self.faults.append(Fault(code, f"{shown}: {reason}"))  # type: ignore[arg-type]
         return "unknown"
 
@@ -137,8 +137,8 @@ class _TypeChecker:
         zoom = expr.zoom.value if isinstance(expr.zoom, Constant) else 1
         self._require(expr, inner[:2], NUMBERS, "str")
         self._require(expr, inner[2:], ("i64",), "str")
-        if isinstance(zoom, int) and not isinstance(zoom, bool) and not 1 <= zoom <= DEEPEST_ZOOM:
-            self._add_fault("invalid_expression", expr, f"zoom is between 1 and {DEEPEST_ZOOM}")
+        if isinstance(zoom, int) and not isinstance(zoom, bool) and not 1 <= zoom <= MAX_ZOOM:
+            self._add_fault("invalid_expression", expr, f"zoom is between 1 and {MAX_ZOOM}")
         return "str"
 
     def _comparison(self, expr: Expr, left: InferredType, right: InferredType) -> InferredType:
@@ -157,7 +157,7 @@ class _TypeChecker:
         return "bool"
 
 
-DEEPEST_ZOOM = 23
+MAX_ZOOM = 23
 
 
 def _arithmetic(sign: str, left: InferredType, right: InferredType) -> InferredType:

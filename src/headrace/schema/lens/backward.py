@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.schema import pointer as pointers
 from headrace.schema.lens import ops
-from headrace.schema.lens.builtins import make_conversion
+from headrace.schema.lens.conversions import make_conversion
 from headrace.schema.lens.document import admits, default_of, required
 from headrace.schema.lens.forward import (
     Step,

@@ -18,15 +18,14 @@ from headrace.deadline import check_deadline
 from headrace.schema import pointer as pointers
 from headrace.schema.entries import decode_exact
 from headrace.schema.lens import ops
-from headrace.schema.lens.builtins import make_conversion
+from headrace.schema.lens.conversions import convert_shape, list_finite_values, make_conversion
 from headrace.schema.lens.document import fill_defaults
-from headrace.schema.lens.image import convert_shape, list_finite_values
 from headrace.schema.lens.ops import Convert, Lens, Op
 from headrace.schema.lens.values import LensFailure, Raw, encode_value
 from headrace.schema.lens.walk import OpLocation, Walk
 from headrace.schema.pointer import Pointer
+from headrace.schema.shape.algebra import child, empty, union, vacant
 from headrace.schema.shape.edit import split, value_at
-from headrace.schema.shape.join import child, empty, union, vacant
 from headrace.schema.shape.model import Alternative, Array, Null, Object, Shape, Text
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root

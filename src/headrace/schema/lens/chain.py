@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 
 from headrace.errors import CorruptData
+from headrace.schema.entries import entries_of
 from headrace.schema.lens import document as lens_document
 from headrace.schema.lens.backward import backward
 from headrace.schema.lens.carry import Crossing
 from headrace.schema.lens.document import fill_defaults
 from headrace.schema.lens.forward import Step, Steps, forward
 from headrace.schema.lens.ops import Lens
-from headrace.schema.lens.values import LensFailure, Raw, entries
+from headrace.schema.lens.values import LensFailure, Raw
 from headrace.schema.registry import Registry
 
 #: The steps between two versions, each with the source version of its lens and the number of its op.
@@ -70,7 +71,7 @@ def _open_documents(joined: bytes) -> list[Any]:
         return _DOCUMENTS.decode(b"[" + joined + b"]")
     except (msgspec.ValidationError, RecursionError):
         # Not every entry is an object, or one is nested deeper than the decoder goes: open them one by one.
-        return entries(joined)
+        return entries_of(joined)
 
 
 class Crossings:

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.schema import pointer as pointers
 from headrace.schema.lens import ops
-from headrace.schema.lens.builtins import BUILTINS, TYPES
+from headrace.schema.lens.conversions import BUILTINS, TYPES
 from headrace.schema.lens.ops import Lens, Op, Transform
 from headrace.schema.pointer import Pointer
 from headrace.schema.problem import Problem
@@ -17,8 +17,8 @@ from headrace.schema.problem import Problem
 API_VERSION = "durable.lens/v1"
 
 #: How far ops hold ops, and how many names a pointer has.
-DEEPEST = 32
-LONGEST = 64
+MAX_DEPTH = 32
+MAX_POINTER_NAMES = 64
 
 _REQUIRED: Any = object()
 
@@ -66,7 +66,7 @@ def _read_pointer(raw: Any, location: _LensLocation) -> Any:
     names = pointers.parse(raw) if isinstance(raw, str) else None
     if names is None:
         return location.refuse("must be a JSON Pointer")
-    return names if len(names) <= LONGEST else location.refuse(f"must have at most {LONGEST} names")
+    return names if len(names) <= MAX_POINTER_NAMES else location.refuse(f"must have at most {MAX_POINTER_NAMES} names")
 
 
 def _read_transform(raw: Any, location: _LensLocation) -> Any:
@@ -90,8 +90,8 @@ def _read_table(raw: Any, location: _LensLocation) -> Any:
 def _read_ops(raw: Any, location: _LensLocation) -> Any:
     if not isinstance(raw, list):
         return location.refuse("must be an array of ops")
-    if location.depth > DEEPEST:
-        return location.refuse(f"ops must not be nested more than {DEEPEST} deep")
+    if location.depth > MAX_DEPTH:
+        return location.refuse(f"ops must not be nested more than {MAX_DEPTH} deep")
     if len(raw) > 1000:
         return location.refuse("must be at most 1000 ops")
     return tuple(_read_op(op, location.at(number)) for number, op in enumerate(raw))
@@ -357,7 +357,7 @@ def _types(schema: dict[str, Any]) -> list[str]:
 
 def _resolved(schema: Any, root: Any) -> dict[str, Any]:
     """A schema after following local references; a boolean counts as an empty schema."""
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         names = pointers.parse(reference[1:]) if isinstance(reference, str) and reference[:1] == "#" else None
         if names is None:

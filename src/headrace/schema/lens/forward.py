@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.schema import pointer as pointers
 from headrace.schema.lens import ops
-from headrace.schema.lens.builtins import Conversion, make_conversion
+from headrace.schema.lens.conversions import Conversion, make_conversion
 from headrace.schema.lens.ops import Op
 from headrace.schema.lens.values import LensFailure, Slot, encode_value, find_slot, find_value_slot, open_container
 from headrace.schema.pointer import Pointer

@@ -15,19 +15,19 @@ from headrace.schema.containment import find_gaps
 from headrace.schema.containment.check import Oracle
 from headrace.schema.containment.scalars import highest, lowest
 from headrace.schema.lens import ops as kinds
+from headrace.schema.lens.conversions import list_finite_values
 from headrace.schema.lens.document import fill_defaults
 from headrace.schema.lens.forward import Steps, forward, run
-from headrace.schema.lens.image import list_finite_values
 from headrace.schema.lens.ops import Lens, Op
 from headrace.schema.lens.values import LensFailure, Raw
 from headrace.schema.lens.walk import OpLocation, Unproven, Walk
-from headrace.schema.shape.join import element, member, unnamed, vacant
+from headrace.schema.shape.algebra import element, member, unnamed, vacant
 from headrace.schema.shape.model import WHOLE, Alternative, Array, Number, Object, Shape, Text
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
 
-_DEPTH = 6
-_MOST = 40
+_MAX_DEPTH = 6
+_MAX_SAMPLES = 40
 _TEXTS = (
     "x",
     "X",
@@ -53,7 +53,7 @@ _TIMES = (
 def sample_documents(shape: Shape, names: list[str]) -> Iterator[Any]:
     """Values of a shape, plain ones first; open objects also hold the given names."""
     for alternative in shape.alternatives:
-        yield from _values(alternative, names, _DEPTH)
+        yield from _values(alternative, names, _MAX_DEPTH)
 
 
 def _samples(shape: Shape, names: list[str], depth: int) -> list[Any]:
@@ -62,7 +62,7 @@ def _samples(shape: Shape, names: list[str], depth: int) -> list[Any]:
         return []
     turns = [_values(alternative, names, depth) for alternative in shape.alternatives]
     samples: list[Any] = []
-    while turns and len(samples) < _MOST:
+    while turns and len(samples) < _MAX_SAMPLES:
         alive = []
         for values in turns:
             for value in islice(values, 1):
@@ -140,7 +140,8 @@ def _arrays(alternative: Array, names: list[str], depth: int) -> Iterator[list[A
     count = len(alternative.prefix) if alternative.high is None else min(len(alternative.prefix), alternative.high)
     for length in sorted({alternative.low, alternative.low + 1, alternative.low + 2, count, count + 1}):
         choices = [
-            _samples(element(alternative, position).shape, names, depth - 1) for position in range(min(length, _MOST))
+            _samples(element(alternative, position).shape, names, depth - 1)
+            for position in range(min(length, _MAX_SAMPLES))
         ]
         if not all(choices):
             continue

@@ -22,7 +22,7 @@ from headrace.schema.pointer import Pointer
 Conversion = ops.Convert | ops.Wrap | ops.Head
 
 #: A source with more parts than this is not worth more than promoting the document.
-LARGEST = 16
+MAX_PARTS = 16
 
 
 class ValueSource(msgspec.Struct, frozen=True):
@@ -164,7 +164,7 @@ def _size(source: ValueSource) -> int:
 def _before_all(source: ValueSource, lens_ops: tuple[Op, ...], base: Pointer) -> ValueSource:
     for op in reversed(lens_ops):
         source = _before(source, op, base)
-        if _size(source) > LARGEST:
+        if _size(source) > MAX_PARTS:
             return _Changed()
     return source
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from headrace.schema import pointer as pointers
+from headrace.schema.entries import BLANKS, split_at_commas
 from headrace.schema.pointer import Pointer
 
 Raw = msgspec.Raw
@@ -26,9 +27,7 @@ _ENTRIES = msgspec.json.Decoder(list[Raw])
 _MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 _NAME = msgspec.json.Decoder(str)
 _ENCODER = msgspec.json.Encoder()
-_SPACE = b" \t\r\n"
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
-_TOKEN = re.compile(_STRING + rb"|[\[\]{},]")
 _MEMBER = re.compile(rb"[ \t\r\n]*(" + _STRING + rb")[ \t\r\n]*:")
 
 
@@ -119,37 +118,12 @@ def _open(value: Raw) -> Container | None:
     except RecursionError:
         # How deep the decoder goes depends on who calls it, and what was taken must be read back.
         inside = bytes(value)[1:-1]
-        return dict(_members(inside)) if first == 0x7B else list(_pieces(inside))
-
-
-def entries(joined: bytes) -> list[Value]:
-    """The values of a stored body, each closed."""
-    try:
-        return _ENTRIES.decode(b"[" + joined + b"]")  # type: ignore[return-value]
-    except RecursionError:
-        return list(_pieces(joined))
+        return dict(_members(inside)) if first == 0x7B else list(split_at_commas(inside))
 
 
 def _members(joined: bytes) -> Iterator[tuple[str, Raw]]:
-    for piece in _pieces(joined):
+    for piece in split_at_commas(joined):
         text = bytes(piece)
         name = _MEMBER.match(text)
         assert name is not None, "an object has members only"
-        yield _NAME.decode(name[1]), Raw(text[name.end() :].strip(_SPACE))
-
-
-def _pieces(joined: bytes) -> Iterator[Raw]:
-    """Valid JSON of any depth, cut at the commas outside brackets and strings."""
-    start = depth = 0
-    for token in _TOKEN.finditer(joined):
-        mark = token[0]
-        if mark in b"[{":
-            depth += 1
-        elif mark in b"]}":
-            depth -= 1
-        elif mark == b"," and not depth:
-            yield Raw(joined[start : token.start()].strip(_SPACE))
-            start = token.end()
-    last = joined[start:].strip(_SPACE)
-    if last:
-        yield Raw(last)
+        yield _NAME.decode(name[1]), Raw(text[name.end() :].strip(BLANKS))

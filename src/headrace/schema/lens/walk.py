@@ -16,13 +16,12 @@ from headrace.schema import pointer
 from headrace.schema.containment import find_gaps
 from headrace.schema.containment.check import Oracle, describe_alternative, format_json
 from headrace.schema.lens import ops
-from headrace.schema.lens.image import convert_shape
+from headrace.schema.lens.conversions import convert_shape
 from headrace.schema.lens.ops import Op
 from headrace.schema.pointer import Pointer
+from headrace.schema.shape.algebra import child, element, empty, member, merge, union, vacant
 from headrace.schema.shape.edit import drop, edit, put, split, value_at
-from headrace.schema.shape.exact import shape_of_values
-from headrace.schema.shape.join import child, element, empty, member, merge, union, vacant
-from headrace.schema.shape.model import NOTHING, Alternative, Array, Object, Shape, replace_values
+from headrace.schema.shape.model import NOTHING, Alternative, Array, Object, Shape, replace_values, shape_of_values
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
 

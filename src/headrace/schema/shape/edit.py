@@ -7,8 +7,7 @@ from typing import Any
 
 from headrace.deadline import check_deadline
 from headrace.schema.pointer import Pointer, index
-from headrace.schema.shape.join import child, member, union, vacant
-from headrace.schema.shape.meet import narrowest
+from headrace.schema.shape.algebra import child, member, narrowest, union, vacant
 from headrace.schema.shape.model import NOTHING, Alternative, Array, Member, Object, Shape, narrow, replace_values
 
 #: Elements of an array behind this one are not told from each other, unless a schema speaks of each.

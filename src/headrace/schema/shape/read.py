@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 from headrace.deadline import check_deadline
 from headrace.schema.canonical import exactly, value_text
-from headrace.schema.shape.exact import alternatives_of_values
-from headrace.schema.shape.join import member
-from headrace.schema.shape.meet import Alternatives, meet_all
+from headrace.schema.shape.algebra import Alternatives, meet_all, member
 from headrace.schema.shape.model import (
     ANY_NUMBER,
     ANYTHING,
@@ -27,6 +25,7 @@ from headrace.schema.shape.model import (
     Object,
     Shape,
     Text,
+    alternatives_of_values,
     narrow,
     with_facts,
 )

@@ -18,6 +18,7 @@ from headrace.schema import pointer
 from headrace.schema.canonical import value_text
 from headrace.schema.pointer import Pointer
 from headrace.schema.shape.model import Shape
+from headrace.schema.subschemas import DEFINITIONS, NAMED_SCHEMAS, SCHEMA_LISTS, SINGLE_SCHEMAS, resolve_pointer
 
 
 class Dialect(IntEnum):
@@ -38,25 +39,11 @@ _NAMES = {
     "https://json-schema.org/draft/2020-12/schema": Dialect.DRAFT2020,
 }
 
-SCHEMA = frozenset(
-    [
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    ]
-)
+SCHEMA = SINGLE_SCHEMAS - {"contentSchema"}
 """Keywords whose value is a schema."""
-SCHEMAS = frozenset(["allOf", "anyOf", "oneOf", "prefixItems", "items"])
+SCHEMAS = SCHEMA_LISTS | {"items"}
 """Keywords whose value may be a list of schemas."""
-NAMED = frozenset(["properties", "patternProperties", "dependentSchemas", "dependencies"])
+NAMED = NAMED_SCHEMAS - DEFINITIONS
 """Keywords whose value is schemas by name."""
 
 _EVER = frozenset(
@@ -204,7 +191,7 @@ class Root:
             return None
         fragment = unquote(fragment)
         names = pointer.parse(fragment)
-        target = self._anchored(self.schema, fragment) if names is None else _resolve_names(self.schema, names)
+        target = self._anchored(self.schema, fragment) if names is None else resolve_pointer(self.schema, names)[1]
         if not isinstance(target, dict | bool) or self._tangled(target, top=target is self.schema):
             return None
         return Source(target, self)
@@ -304,20 +291,9 @@ def _digest_long(text: str) -> str:
 def _inner_schemas(schema: dict[str, Any]) -> Iterator[Any]:
     """The schemas that stand directly in a schema."""
     for name, value in schema.items():
-        if isinstance(value, dict) and (name in NAMED or name in ("$defs", "definitions")):
+        if isinstance(value, dict) and name in NAMED_SCHEMAS:
             yield from (item for item in value.values() if isinstance(item, dict))
         elif isinstance(value, dict) and name in SCHEMA:
             yield value
         elif isinstance(value, list) and name in SCHEMAS:
             yield from (item for item in value if isinstance(item, dict))
-
-
-def _resolve_names(value: Any, names: Pointer) -> Any:
-    for name in names:
-        if isinstance(value, dict) and name in value:
-            value = value[name]
-        elif isinstance(value, list) and (index := pointer.index(name)) is not None and index < len(value):
-            value = value[index]
-        else:
-            return None
-    return value

@@ -15,8 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.engine.runtime.compute import ComputeThreads
-from headrace.engine.runtime.gates import Gate
+from headrace.engine.runtime.gates import ComputeThreads, Gate
 from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, TimedOut, TooLarge, Unauthorized
 from headrace.server.http import compression, target
 from headrace.server.http.auth import AdminRefused, Authenticator, Principal, is_page_navigation

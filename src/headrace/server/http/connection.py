@@ -96,7 +96,7 @@ class Connection(HttpProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up, while others are served where many hang up at once."""
-        self.dispatcher.slices.spread(partial(self._clean_up, exc))
+        self.dispatcher.slices.run_or_queue(partial(self._clean_up, exc))
 
     def _clean_up(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

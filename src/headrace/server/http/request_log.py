@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from headrace.engine.runtime.counters import Counters
+from headrace.engine.log.log import Counters
 from headrace.server.http.auth import Principal
 
 SLOW_S = 1.0

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from headrace import decoding
-from headrace.engine.runtime.compute import LONG_BYTES, ComputeThreads
+from headrace.engine.runtime.gates import LONG_BYTES, ComputeThreads
 from headrace.errors import HeadraceError, TooLarge, UnsupportedMedia
 from headrace.schema.entries import checked_number
 from headrace.server.http.exchange import JSON_HEADERS

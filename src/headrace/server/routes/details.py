@@ -8,18 +8,18 @@ from headrace.engine.assembly import Engine
 from headrace.engine.holdings import Holdings, companion_cache_bytes, holdings
 from headrace.engine.log.stream import Stream
 from headrace.engine.registry.schemas import Schemas as Registries
-from headrace.engine.search.index_status import Status
+from headrace.engine.search.index_status import IndexStatus
 from headrace.format.object_names import name_hash
 from headrace.profiles import table
 from headrace.server.http.request import Request
 from headrace.server.http.route import READ, route
 from headrace.server.http.wire import Digits, Object, Pointer, When, Whole, fill
-from headrace.server.routes.index_status import IndexStatus, describe_index_status
+from headrace.server.routes.index_status import IndexStatusAnswer, describe_index_status
 from headrace.server.routes.profiles import ProfileDocument
 from headrace.server.routes.schemas import SchemaRegistry
 from headrace.server.routes.stream_list import Through
 from headrace.server.routes.watched import WatchableDocument, watching
-from headrace.storage.objects.store import Verb
+from headrace.storage.objects import Verb
 from headrace.types import NEVER_US, rfc3339
 
 _VERBS: dict[str, Verb] = {"puts": "put", "gets": "get", "heads": "head", "lists": "list", "deletes": "delete"}
@@ -151,7 +151,7 @@ class StreamDetails(Struct, kw_only=True):
     profile: ProfileDocument
     schema: SchemaRegistry
     emptied_fields: list[EmptiedFieldSummary]
-    index_status: IndexStatus
+    index_status: IndexStatusAnswer
     storage: StorageSummary
     object_store_requests: StoreRequests
 
@@ -235,8 +235,8 @@ def _summary(stream: Stream, held: Holdings) -> StreamSummary:
     )
 
 
-def _storage(held: Holdings, status: Status, companion_cache: int) -> StorageSummary:
-    shares = status.shares
+def _storage(held: Holdings, status: IndexStatus, companion_cache: int) -> StorageSummary:
+    shares = status.sizes
     return StorageSummary(
         ObjectStorageSummary(
             total_bytes=str(held.segment_bytes + shares.total + held.manifest_bytes),

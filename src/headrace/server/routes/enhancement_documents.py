@@ -12,7 +12,7 @@ from headrace.engine.entities.enhancement.settings import EnhancementSettings
 from headrace.reduce.fragments.agreement import Agreement
 from headrace.reduce.fragments.candidates import Candidate
 from headrace.reduce.fragments.rules import Reason
-from headrace.schema.entity.fields import TYPES as FIELD_TYPES
+from headrace.schema.entity.nodes import TYPES as FIELD_TYPES
 from headrace.server.http.wire import Counter, Object, Share, User, When
 from headrace.server.routes.entities import Scope
 from headrace.server.routes.entity_type_documents import FieldsChange, MigrationAnswer, Version

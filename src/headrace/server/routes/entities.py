@@ -11,7 +11,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import NotReady
 from headrace.engine.entities.read.snapshots import Asked, Shown
 from headrace.errors import BadRequest, EntityNotFound
-from headrace.schema.entity.relations import find_links, find_moments
+from headrace.schema.entity.identity import find_links, find_moments
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.request import Request

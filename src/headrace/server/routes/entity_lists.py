@@ -13,15 +13,15 @@ from starlette.responses import Response
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.read.entity_list import EntityFilter
-from headrace.engine.entities.read.observed import Observed
+from headrace.engine.entities.read.observations import Observed
 from headrace.engine.entities.read.snapshots import Shown, View
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, NotFound, OffsetGone
 from headrace.format import offset as offsets
 from headrace.reduce.duplicates import LEAST, Pair, find_duplicates
+from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.identity import name_part
 from headrace.schema.entity.observation import Kind
-from headrace.schema.entity.split import Fragment
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.route import READ, Answer, Parameter, in_path, in_query, route
 from headrace.server.http.starlette_json import json_response

@@ -18,7 +18,8 @@ from headrace.server.http.starlette_json import json_response
 from headrace.server.http.wire import AlwaysTrue, Counter, Object, RawObject, When, fill
 from headrace.server.routes.entities import Scope
 from headrace.storage.enhancements import Run, State
-from headrace.storage.entity_types import EntityChangeRow, SchemaRow
+from headrace.storage.entity_types import SchemaRow
+from headrace.storage.journals import EntityChangeRow
 from headrace.types import rfc3339
 
 _NUMBER = "(0|[1-9][0-9]{0,8})"

@@ -17,16 +17,9 @@ from headrace.engine.entities.types.rekey_preview import Rekeyed, is_rekeyed, re
 from headrace.errors import BadRequest, Conflict, NotFound
 from headrace.schema.entity import registration
 from headrace.schema.entity.plan import refusal, unknown
-from headrace.schema.entity.problem import (
-    INVALID,
-    EntityProblem,
-    Location,
-    Reader,
-    choice_reader,
-    read_boolean,
-    read_members,
-)
+from headrace.schema.entity.readers import INVALID, Reader, choice_reader, read_boolean, read_members
 from headrace.schema.entity.registration import ChangeRequest, TypeRegistration, read_version, scope_of
+from headrace.schema.problem import Location, RequestProblem
 from headrace.server.http import parameters
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.route import READ, Answer, Body, Verb, in_path, in_query, route
@@ -238,8 +231,8 @@ class EntityTypeRoutes:
         """A version by its name, or the active one of a scope."""
         if scope not in (None, "global", "user"):
             raise BadRequest("scope is global or user", field="scope")
-        problems: list[EntityProblem] = []
-        named = None if version is None else read_version(version, Location(("schema_version",), problems))
+        problems: list[RequestProblem] = []
+        named = None if version is None else read_version(version, Location("/schema_version", problems))
         if problems:
             raise refusal(problems)
         owners = (user, EVERYBODY) if scope is None else (user if scope == "user" else EVERYBODY,)
@@ -373,9 +366,9 @@ class EntityTypeRoutes:
     async def _switch(self, request: Request, verb: Any) -> Response:
         payload, user = await self._payload(request)
         entity_type = self._named(request, user)
-        problems: list[EntityProblem] = []
-        fields = read_members(payload, _NAMED, Location((), problems), required=("schema_version",))
-        scope = scope_of(fields, Location((), problems))
+        problems: list[RequestProblem] = []
+        fields = read_members(payload, _NAMED, Location("", problems), required=("schema_version",))
+        scope = scope_of(fields, Location("", problems))
         if problems:
             raise refusal(problems)
         owner, dry_run = _owner(request, scope, user, entity_type), fields.get("dry_run", False)
@@ -402,7 +395,7 @@ class EntityTypeRoutes:
             return payload, principal.user_id
         user = payload.pop("user_id", principal.user_id)
         if not isinstance(user, str) or not user:
-            raise refusal([EntityProblem(INVALID, "/user_id", "user_id is the name of a user")])
+            raise refusal([RequestProblem(INVALID, "/user_id", "user_id is the name of a user")])
         if query.get("dry_run", "false") not in ("true", "false"):
             raise BadRequest("dry_run is true or false", field="dry_run")
         if query.get("dry_run") == "true":

@@ -14,7 +14,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.entities.erasure.erasure_plan import ErasurePlan
 from headrace.engine.entities.read.snapshots import Asked
 from headrace.errors import BadRequest, Conflict, EntityNotFound, InvalidCursor, NotFound
-from headrace.extract.erasure_mask import load
+from headrace.extract.erasure import load
 from headrace.server.http.auth import Principal
 from headrace.server.http.route import READ, WRITE, Answer, Body, in_path, in_query, route
 from headrace.server.http.starlette_json import json_response, read_json
@@ -23,7 +23,7 @@ from headrace.server.routes.entities import BY_ID, GivenId, Id, admit, user_of
 from headrace.server.routes.entity_lists import LISTED, MAX_LISTED, limit_parameter
 from headrace.server.routes.entity_relations import EntityChangeBody
 from headrace.server.routes.stream_headers import BAD_BODY
-from headrace.storage.erasures import ErasureRow
+from headrace.storage.background_requests import ErasureRow
 from headrace.types import rfc3339
 
 _MAX_BYTES = 16 * 1024

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
-from headrace.engine.features.histories import HistoryAnswer
 from headrace.engine.features.registry import EVENTS
+from headrace.engine.features.training_sets import HistoryAnswer
 from headrace.errors import BatchTooLarge, NotFound
 from headrace.reduce.features.replay import Question
 from headrace.server.http.route import Answer, Body, Header, Scope, in_path, route
@@ -19,7 +19,7 @@ from headrace.server.http.starlette_json import json_response, read_json
 from headrace.server.http.wire import Counter, Moment, Object, Offset, RunState, When
 from headrace.server.routes.push import NodeName
 from headrace.server.routes.stream_headers import BAD_BODY
-from headrace.storage.histories import HistoryRow
+from headrace.storage.background_requests import HistoryRow
 from headrace.types import parse_timestamp_us, rfc3339
 
 _HISTORY = "/v1/tables/{table}/history"

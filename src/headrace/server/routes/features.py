@@ -17,7 +17,7 @@ from headrace.engine.derive.generation import NotReady
 from headrace.engine.derive.state_reader import SLICE_S
 from headrace.engine.features.feature_reader import FeatureAnswer, Moment
 from headrace.engine.features.registry import EVENTS
-from headrace.engine.runtime.compute import LONG_BYTES
+from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, NotFound, RequestError, TimedOut, UnsupportedMedia
 from headrace.schema.entries import checked_number
 from headrace.server.http.auth import LOCAL, Principal

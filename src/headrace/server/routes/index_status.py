@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from headrace.engine.holdings import Holdings, holdings
 from headrace.engine.log.stream import Stream
-from headrace.engine.search.index_status import CoveredSegments, Index, Status
+from headrace.engine.search.index_status import CoveredSegments, Index, IndexStatus
 from headrace.profiles import table
 from headrace.server.http.request import Request
 from headrace.server.http.route import READ, route
@@ -106,7 +106,7 @@ class SearchFamilyStatus(Struct, kw_only=True):
     updated_at: When | None
 
 
-class IndexStatus(Struct, kw_only=True):
+class IndexStatusAnswer(Struct, kw_only=True):
     """How far the indexes of a stream are."""
 
     stream: str
@@ -132,21 +132,21 @@ class IndexStatusRoute(WatchableDocument):
         "status_stream",
         "How far the [indexes](#index-status) of a stream are, now or once that differs from what the caller has",
         READ,
-        **watching("index_status", IndexStatus),
+        **watching("index_status", IndexStatusAnswer),
     )
     def get(self, request: Request) -> None:
         """GET ``_index_status``."""
         self.answer(request)
 
-    def describe(self, stream: Stream) -> IndexStatus:
+    def describe(self, stream: Stream) -> IndexStatusAnswer:
         """The whole document."""
         return describe_index_status(stream, holdings(self.engine, stream), self.engine.indexes.status(stream))
 
 
-def describe_index_status(stream: Stream, held: Holdings, status: Status) -> IndexStatus:
+def describe_index_status(stream: Stream, held: Holdings, status: IndexStatus) -> IndexStatusAnswer:
     """How the indexes of a stream stand."""
     facts = _StatusFacts(stream, held)
-    return IndexStatus(
+    return IndexStatusAnswer(
         stream=stream.name,
         profile=table.load(stream.profile).name,
         desired_index_plan_generation=status.generation,
@@ -162,7 +162,7 @@ def describe_index_status(stream: Stream, held: Holdings, status: Status) -> Ind
         routing_key_index=facts.key_index(status),
         routing_key_lexicon=facts.lexicon(status),
         exact_indexes=[facts.exact(index) for index in status.exact],
-        bundled_companions=CompanionStatus(status.objects, str(status.shares.total), status.is_complete),
+        bundled_companions=CompanionStatus(status.objects, str(status.sizes.total), status.is_complete),
         search_families=[facts.family(index, status.generation) for index in status.families],
     )
 
@@ -176,7 +176,7 @@ class _StatusFacts:
         self._last_us = stream.head.last_us
         self._held = held
 
-    def key_index(self, status: Status) -> KeyIndexStatus:
+    def key_index(self, status: IndexStatus) -> KeyIndexStatus:
         """The index of keys in the segments."""
         covered = status.everything if self._is_keyed else CoveredSegments()
         return KeyIndexStatus(
@@ -192,7 +192,7 @@ class _StatusFacts:
             updated_at=self._updated_at(covered.segments),
         )
 
-    def lexicon(self, status: Status) -> LexiconStatus:
+    def lexicon(self, status: IndexStatus) -> LexiconStatus:
         """The lexicons of companions, which have one even where no event has a key."""
         index = status.lexicon
         if not self._is_keyed:

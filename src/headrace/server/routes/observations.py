@@ -21,11 +21,10 @@ from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.read.source_reader import SourceSummary
 from headrace.engine.entities.write.decisions import Decision, DecisionAnswer, Deed, StoreDecision
 from headrace.engine.entities.write.store_observations import StoreObservations, TypesOutdated
-from headrace.engine.runtime.compute import LONG_BYTES
+from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, Conflict, NotFound, TooLarge, UnsupportedMedia
 from headrace.schema.entity import request as entity_request
-from headrace.schema.entity.answer import StoreAnswer
-from headrace.schema.entity.request import MOST_ENTITIES, Name, RequestOptions, StoreRequest, UserName
+from headrace.schema.entity.request import MAX_ENTITIES, Name, RequestOptions, StoreAnswer, StoreRequest, UserName
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import JSON_TYPE, Reply
@@ -57,7 +56,7 @@ class GivenEntity(msgspec.Struct, kw_only=True):
 class ObservationsBody(RequestOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Entities, and options of all of them; ``schema.entity.request`` reads it without losing a digit."""
 
-    entities: Annotated[list[GivenEntity], Meta(min_length=1, max_length=MOST_ENTITIES)]
+    entities: Annotated[list[GivenEntity], Meta(min_length=1, max_length=MAX_ENTITIES)]
 
 
 class _Stored(msgspec.Struct):

@@ -17,10 +17,7 @@ from headrace.engine.request_lookup import Seeker, look_up
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, TimedOut
 from headrace.profiles import table
-from headrace.profiles.request_story import question as questions
-from headrace.profiles.request_story.question import RequestQuestion
-from headrace.profiles.request_story.story import primary, summary, timeline
-from headrace.profiles.request_story.trace import Trace
+from headrace.profiles.request_story import IDS, RequestQuestion, Trace, primary, read_question, summary, timeline
 from headrace.server.http.background import in_thread
 from headrace.server.http.route import READ, Answer, Body, route
 from headrace.server.http.starlette_json import json_response, read_json
@@ -161,7 +158,7 @@ class Observer:
     )
     async def request(self, request: Request) -> Response:
         """POST: one request, by its id, its trace or one of its spans."""
-        question = questions.read(await read_json(request, Any))
+        question = read_question(await read_json(request, Any))
         principal = request.state.principal
         events = self._stream(question.events, principal, "events")
         traces = self._stream(question.traces, principal, "traces")
@@ -213,7 +210,7 @@ class Observer:
             None
             if stream is None
             else Seeker(self._engine.caches.archive, stream, most, (window[0], window[1]), deadline)
-            for stream, most in ((events, question.most_events), (traces, question.most_spans))
+            for stream, most in ((events, question.max_events), (traces, question.max_spans))
         ]
         seqs = look_up(seekers[0], seekers[1], question.by, question.id)
         return _document(question, seekers[0], seekers[1], seqs)
@@ -231,12 +228,12 @@ def _document(
     question: RequestQuestion, events: Seeker | None, traces: Seeker | None, request_ids: list[str]
 ) -> ObserveAnswer:
     logged = [] if events is None else events.events()
-    trace = Trace([] if traces is None else list(traces.found.values()))
+    trace = Trace([] if traces is None else list(traces.events_by_seq.values()))
     first = next(iter(request_ids), None)
     chosen = primary([event for _, event in logged], first)
     root = None if trace.root is None else trace.spans[trace.root]
     streams = question.events, question.traces
-    lookup = dict.fromkeys(questions.IDS) | {"traceId": first} | {question.by: question.id}
+    lookup = dict.fromkeys(IDS) | {"traceId": first} | {question.by: question.id}
     if lookup["requestId"] is None and (request_id := summary(chosen, root)["requestId"]):
         lookup["requestId"] = request_id
     return ObserveAnswer(
@@ -281,7 +278,7 @@ def _warnings(events: Seeker | None, traces: Seeker | None, trace: Trace) -> lis
         if seeker is None:
             continue
         covered = seeker.coverage()
-        if not seeker.found:
+        if not seeker.events_by_seq:
             warnings.append(f"no {what} were found in {seeker.stream.name}")
         if covered["limit_reached"]:
             warnings.append(f"there are more {what} than were asked for")

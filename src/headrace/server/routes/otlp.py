@@ -11,11 +11,11 @@ from headrace.engine.assembly import Engine
 from headrace.engine.log.append import PLAIN, Append
 from headrace.engine.log.lifecycle import Create, make_done_callback
 from headrace.engine.log.stream import Stream
-from headrace.engine.runtime.compute import LONG_BYTES
+from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, Conflict, TooLarge, UnsupportedMedia
 from headrace.profiles import table
-from headrace.profiles.otel_traces import EXPORT, OTEL_TRACES, otlp
-from headrace.profiles.otel_traces.hook import TracesHook
+from headrace.profiles.otel_traces import otlp
+from headrace.profiles.otel_traces.profile import EXPORT, OTEL_TRACES, TracesHook
 from headrace.profiles.otel_traces.protobuf import partial_success
 from headrace.server.http import target
 from headrace.server.http.background import BackgroundRequests
@@ -148,8 +148,8 @@ class OtlpRoutes:
 
         append = Append(stream, taken.joined, taken.spans, done, PLAIN)
         registry = stream.head.registry
-        if registry is not None and registry.vouched and registry.hook is hook:
-            append.seen_by = registry
+        if registry is not None and registry.skips_validation and registry.hook is hook:
+            append.validated_by = registry
         if registry is not None and len(taken.joined) > LONG_BYTES:
             await self._engine.computing.run(append.size, registry.admit, append)
         self._engine.log.append(append)

@@ -14,7 +14,7 @@ from headrace.engine.features.source import source_of
 from headrace.engine.log.append import PLAIN, Append
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.runtime.compute import LONG_BYTES
+from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import BadRequest, HeadraceError, NotFound, UnknownEvent, UnsupportedMedia
 from headrace.schema.entries import check_text, entries_of, split_json
 from headrace.server.http.auth import LOCAL
@@ -115,10 +115,10 @@ class PushRoute:
         if body[:1] == b"{" and len(body) <= LONG_BYTES:
             check_text(body)
             kind = registry.hook
-            filled = body if kind is None or not kind.normalises else kind.normalised(body, PLAIN)
+            filled = body if kind is None or not kind.normalises else kind.normalise(body, PLAIN)
             if registry.fitting(filled) == 1:
                 append = Append(stream, filled, 1, self._when_pushed, PLAIN, request.exchange)
-                append.seen_by, append.original = registry, body
+                append.validated_by, append.original = registry, body
                 self._log.append(append)
                 return
         self._check_and_append(request, stream, 0)
@@ -185,7 +185,7 @@ class PushRoute:
 
     def _append_of(self, request: Request, stream: Stream, events: _CheckedEvents, tries: int) -> Append:
         append = Append(stream, events.joined, events.count, self._when_settled, PLAIN, _Pushed(request, events, tries))
-        append.seen_by = events.registry
+        append.validated_by = events.registry
         return append
 
     def _append(self, append: Append) -> None:
@@ -284,7 +284,7 @@ def _normalised(registry: StreamRegistry, entry: bytes) -> bytes:
             members = {}
         if list(members) == ["fields"]:
             entry = bytes(members["fields"])
-    return source.normalised(entry)
+    return source.normalise(entry)
 
 
 def _refusal(registry: StreamRegistry, event: bytes, number: int) -> HeadraceError | None:

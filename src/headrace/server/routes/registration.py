@@ -16,11 +16,10 @@ from headrace.engine.features.features import refusal
 from headrace.engine.features.proposals import FeatureChange
 from headrace.engine.features.registry import DEFAULT_APP, EVENTS, Current, load
 from headrace.errors import BadRequest, Conflict, ResetDisabled
-from headrace.schema.descriptor import wire
-from headrace.schema.descriptor.document import Registration
-from headrace.schema.descriptor.document import read as read_registration
+from headrace.schema.descriptor import generated
 from headrace.schema.descriptor.nodes import Event, Node, Table
-from headrace.schema.descriptor.problem import DescriptorProblem, RegistrationResponse
+from headrace.schema.descriptor.registration import Registration, RegistrationResponse, read_registration
+from headrace.schema.problem import RequestProblem
 from headrace.server.http import parameters
 from headrace.server.http.auth import Principal
 from headrace.server.http.openapi import Error
@@ -29,7 +28,7 @@ from headrace.server.http.starlette_json import json_response, read_json
 from headrace.server.http.wire import Counter, Object, When, fill
 from headrace.server.routes.push import NodeName
 from headrace.server.routes.stream_headers import BAD_BODY
-from headrace.storage.feature_registry import FeatureRegistryRow
+from headrace.storage.journals import FeatureRegistryRow
 from headrace.types import rfc3339
 
 #: What names of apps look like.
@@ -244,7 +243,7 @@ class RegistrationRoutes:
             and registration.app not in current.apps.values()
         ):
             message = f"there is nothing to register, and the app {registration.app!r} has nothing to remove"
-            registration = [DescriptorProblem("schema_invalid", "descriptors", message)]
+            registration = [RequestProblem("schema_invalid", "descriptors", message)]
         if not isinstance(registration, Registration):
             return _answer(RegistrationResponse("invalid", current.version, errors=registration, refused=True))
         change = FeatureChange.of(registration)
@@ -283,12 +282,10 @@ class RegistrationRoutes:
         )
         return await self._carry_out(request, lambda who: self._features.rollback(body.version, change, who))
 
-    def _hidden_conflicts(
-        self, principal: Principal, current: Current, change: FeatureChange
-    ) -> list[DescriptorProblem]:
+    def _hidden_conflicts(self, principal: Principal, current: Current, change: FeatureChange) -> list[RequestProblem]:
         """Problems with names in use outside the prefix of the key; nothing else of their owners is disclosed."""
         return [
-            DescriptorProblem("owned_by", f"descriptors[{index}].name", f"the name {name!r} is taken: choose another")
+            RequestProblem("owned_by", f"descriptors[{index}].name", f"the name {name!r} is taken: choose another")
             for index, name in enumerate(change.nodes)
             if self._is_hidden_conflict(principal, current, change, name)
         ]
@@ -309,7 +306,7 @@ class RegistrationRoutes:
             return self._invalid(reason)
 
     def _invalid(self, reason: BadRequest) -> Response:
-        problem = DescriptorProblem("schema_invalid", str(reason.facts.get("field", "")), reason.message)
+        problem = RequestProblem("schema_invalid", str(reason.facts.get("field", "")), reason.message)
         return _answer(RegistrationResponse("invalid", self._features.current.version, errors=[problem], refused=True))
 
     @route(
@@ -335,7 +332,7 @@ class RegistrationRoutes:
         }
         answer = FeatureRegistryAnswer(
             registry_version=current.version,
-            descriptors=[cast(NodeDescriptor, wire.write(node)) for node in nodes.values()],
+            descriptors=[cast(NodeDescriptor, generated.write_node(node)) for node in nodes.values()],
             apps={name: current.apps[name] for name in nodes},
             features={
                 table: {name: FeatureStart(life.id, life.birth) for name, life in versions.items()}

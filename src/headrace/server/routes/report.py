@@ -237,7 +237,10 @@ class Report:
 
     def _subsystems(self) -> Document:
         engine, usage = self._engine, cache_usage(self._engine)
-        archive, journals = engine.caches.opened_archive, [touching.journal for touching in engine.touches.followed()]
+        archive, journals = (
+            engine.caches.opened_archive,
+            [stream_touches.journal for stream_touches in engine.touches.followed()],
+        )
         companions = None if archive is None else archive.files.usage()
         streams, watchers = len(engine.log.catalog), engine.tail.watchers
         return {
@@ -322,12 +325,12 @@ class Report:
         followed = [stream for stream in self._engine.touches.followed() if stream.journal.filter_bytes]
         return [
             {
-                "stream": touching.stream.name,
-                "journal_filter_bytes": touching.journal.filter_bytes,
-                "dirty": not touching.settled,
-                "touch_mode": touching.mode,
+                "stream": stream_touches.stream.name,
+                "journal_filter_bytes": stream_touches.journal.filter_bytes,
+                "dirty": not stream_touches.settled,
+                "touch_mode": stream_touches.mode,
             }
-            for touching in heapq.nlargest(TOP, followed, key=lambda one: one.journal.filter_bytes)
+            for stream_touches in heapq.nlargest(TOP, followed, key=lambda one: one.journal.filter_bytes)
         ]
 
 

@@ -13,7 +13,7 @@ from headrace.deadline import Deadline
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
 from headrace.engine.runtime.gates import Gate
-from headrace.engine.search.routing_keys import KeyPage, KeyQuery, Lexicon
+from headrace.engine.search.routing_keys import KeyPage, KeyQuery, RoutingKeyReader
 from headrace.errors import BadRequest, TimedOut
 from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequests, in_thread
 from headrace.server.http.exchange import Reply
@@ -76,9 +76,9 @@ class RoutingKeysRoute:
     def __init__(self, engine: Engine, gate: Gate) -> None:
         self._engine = engine
         self._gate = gate
-        lexicon = Lexicon(config=engine.config, open_archive=engine.caches.archive, connect=engine.connect)
-        engine.account.add("routing_keys", lambda: lexicon.kept.bytes)
-        self._lexicon = lexicon
+        reader = RoutingKeyReader(config=engine.config, open_archive=engine.caches.archive, connect=engine.connect)
+        engine.account.add("routing_keys", lambda: reader.cache.bytes)
+        self._reader = reader
         self._background = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
@@ -121,8 +121,8 @@ class RoutingKeysRoute:
         try:
             # The newest head: what was appended while others were answered is listed too.
             head = await self._engine.log.fetch_readable_head(stream)
-            question = KeyQuery(stream, head, after, limit, deadline)
-            page = await in_thread(lambda: self._lexicon.page(question))
+            query = KeyQuery(stream, head, after, limit, deadline)
+            page = await in_thread(lambda: self._reader.page(query))
         finally:
             await self._gate.__aexit__()
         took_ms = round((monotonic() - began_s) * 1000)

@@ -26,7 +26,7 @@ from headrace.server.http.route import READ, WRITE, Answer, Body, in_path, in_qu
 from headrace.server.http.wire import Flag, NonEmpty, Object, Offset, Pointer, RunState, When, Whole, fill
 from headrace.server.routes.stream_headers import BAD_BODY, NAME, NOT_THERE
 from headrace.server.routes.streams import refuse_owned
-from headrace.storage.verifications import VerificationRow
+from headrace.storage.background_requests import VerificationRow
 from headrace.types import JSON, json_fault, rfc3339
 
 MAX_UPDATE_BYTES = 1024 * 1024

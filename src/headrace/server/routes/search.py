@@ -31,7 +31,7 @@ from headrace.types import json_fault, rfc3339
 
 if TYPE_CHECKING:
     from headrace.engine.search.aggregate import Aggregated
-    from headrace.engine.search.hits import Hit, SearchHits
+    from headrace.engine.search.search import Hit, SearchHits
     from headrace.reduce.request import AggregateRequest
 
 

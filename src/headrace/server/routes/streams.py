@@ -18,7 +18,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.log.tiers import NeedsFetch
-from headrace.engine.runtime.compute import LONG_BYTES
+from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import (
     AppendTimedOut,
     BadRequest,
@@ -165,9 +165,9 @@ class StreamRoutes:
             self._refuse(stream, terms, request.exchange, refusal)
 
     def _make_append(self, request: Request, stream: Stream, terms: Terms) -> Append:
-        body, count, seen_by = self._entries(stream, request.head, request.body)
+        body, count, validated_by = self._entries(stream, request.head, request.body)
         append = Append(stream, body, count, self._when_appended, terms, request.exchange)
-        append.seen_by = seen_by
+        append.validated_by = validated_by
         return append
 
     def _submit(self, append: Append) -> None:

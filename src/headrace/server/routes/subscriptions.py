@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.engine.subscriptions.glob import APART, Glob
+from headrace.engine.subscriptions.glob import ENTITIES, Glob
 from headrace.engine.subscriptions.subscription import (
     Definition,
     InvalidOffset,
@@ -153,7 +153,7 @@ class SubscriptionRoutes:
             id, definition, _base_url(request), _user_id(request), owner, partial(_opens, principal, "write")
         )
         if not principal.key_status.is_valid:
-            self._subscriptions.end_key(principal.key_id)  # it ended meanwhile
+            self._subscriptions.revoke_key(principal.key_id)  # it ended meanwhile
         return json_response(self._describe(request, subscription), status=201 if created else 200)
 
     @_declare(
@@ -380,7 +380,7 @@ def _covered_prefix(glob: Glob, owner: Owner) -> str:
     """What the names of all streams begin with that a pattern takes for its owner."""
     if glob.takes_all_below and owner.prefix == glob.prefix + "/":
         return owner.prefix
-    return ENTITY_STREAM_PREFIX if glob.prefix == APART else glob.prefix
+    return ENTITY_STREAM_PREFIX if glob.prefix == ENTITIES else glob.prefix
 
 
 def _base_url(request: Request) -> str:

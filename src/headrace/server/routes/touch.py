@@ -16,16 +16,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
-from headrace.engine.touch.active_templates import Verdict
-from headrace.engine.touch.pace import Pace
+from headrace.engine.touch.active_templates import Activation
 from headrace.engine.touch.report import report
-from headrace.engine.touch.stream_touches import StreamTouches
+from headrace.engine.touch.stream_touches import StreamTouches, WaitRequest
+from headrace.engine.touch.timer import TouchTimer
 from headrace.engine.touch.touches import settings_of
-from headrace.engine.touch.wait_request import WaitRequest
 from headrace.engine.touch.waiters import Waiter
 from headrace.errors import BadRequest, HeadraceError, NotFound
-from headrace.profiles.state_protocol import keys, templates
-from headrace.profiles.state_protocol.templates import Template
+from headrace.profiles.state_protocol import keys
+from headrace.profiles.state_protocol.keys import Template
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
@@ -34,7 +33,7 @@ from headrace.server.http.wire import AlwaysTrue, Whole, fill
 from headrace.server.routes.stream_headers import BAD_BODY, NAME, NOT_THERE
 from headrace.types import json_fault
 
-MOST_MS = 120_000
+MAX_WAIT_MS = 120_000
 _WAIT_MS = 30_000
 _MOST_KEYS = 1024
 _PATH = "/v1/stream/{name}/touch"
@@ -57,7 +56,7 @@ _NAME = {"type": "string", "pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"}
 _TEMPLATES = {
     "type": "array",
     "minItems": 1,
-    "maxItems": templates.MOST_DECLARED,
+    "maxItems": keys.MAX_DECLARED,
     "items": {
         "type": "object",
         "additionalProperties": False,
@@ -67,7 +66,7 @@ _TEMPLATES = {
             "fields": {
                 "type": "array",
                 "minItems": 1,
-                "maxItems": templates.MOST_FIELDS,
+                "maxItems": keys.MAX_FIELDS,
                 "items": {
                     "type": "object",
                     "additionalProperties": False,
@@ -268,12 +267,12 @@ class TouchRoutes:
         self._background.begin(request.exchange, self._report(request, stream, wait_s if settle else 0.0))
 
     async def _report(self, request: Request, stream: Stream, wait_s: float) -> None:
-        pace = await self._touches.open(stream)
+        timer = await self._touches.open(stream)
         if wait_s:
             request.exchange.parked = True
-            await pace.settle(wait_s)
+            await timer.settle(wait_s)
             request.principal.key_status.require()
-        request.exchange.reply(Reply.json(200, fill(TouchMeta, report(pace.touching, time() * 1000))))
+        request.exchange.reply(Reply.json(200, fill(TouchMeta, report(timer.stream_touches, time() * 1000))))
 
     @route(
         "POST",
@@ -291,13 +290,13 @@ class TouchRoutes:
         """POST ``touch/templates/activate``: tell the rows of these templates apart from now on."""
         stream = self._find(request)
         body = _decoded(_ACTIVATION, request.body)
-        declared = templates.parse_templates(body.templates, "templates")
+        declared = keys.parse_templates(body.templates, "templates")
         self._background.begin(request.exchange, self._activate(request, stream, declared, body.inactivity_ttl_ms))
 
     async def _activate(self, request: Request, stream: Stream, declared: list[Any], ttl: float | UnsetType) -> None:
-        touching = (await self._touches.open(stream)).touching
-        verdict = await self._touches.activate(touching, declared, None if ttl is UNSET else ttl)
-        request.exchange.reply(Reply.json(200, _activated(touching, verdict)))
+        stream_touches = (await self._touches.open(stream)).stream_touches
+        activation = await self._touches.activate(stream_touches, declared, None if ttl is UNSET else ttl)
+        request.exchange.reply(Reply.json(200, _activated(stream_touches, activation)))
 
     @route(
         "POST",
@@ -317,43 +316,43 @@ class TouchRoutes:
         body = _decoded(_WAIT, request.body)
         if not body.keys and not body.key_ids:
             raise BadRequest("a wait names keys or keyIds", field="keys")
-        pace = self._touches.find(stream)
-        if pace is None or body.declare_templates is not UNSET:
+        timer = self._touches.find(stream)
+        if timer is None or body.declare_templates is not UNSET:
             self._background.begin(request.exchange, self._open_and_wait(request, stream, body))
         else:
-            self._wait(request, pace, body, ())
+            self._wait(request, timer, body, ())
 
     async def _open_and_wait(self, request: Request, stream: Stream, body: WaitBody) -> None:
         declarations, ttl = body.declare_templates, body.inactivity_ttl_ms
-        declared = [] if declarations is UNSET else templates.parse_templates(declarations, "declareTemplates")
-        pace, refused = await self._touches.open(stream), list[Template]()
+        declared = [] if declarations is UNSET else keys.parse_templates(declarations, "declareTemplates")
+        timer, refused = await self._touches.open(stream), list[Template]()
         if declared:
-            verdict = await self._touches.activate(pace.touching, declared, None if ttl is UNSET else ttl)
-            denied = {template for template, _ in verdict.denied}
+            activation = await self._touches.activate(timer.stream_touches, declared, None if ttl is UNSET else ttl)
+            denied = {template for template, _ in activation.denied}
             refused = [template for template in declared if isinstance(template, Template) and template.id in denied]
         request.principal.key_status.require()
-        self._wait(request, pace, body, tuple(refused))
+        self._wait(request, timer, body, tuple(refused))
 
-    def _wait(self, request: Request, pace: Pace, body: WaitBody, refused: tuple[Template, ...]) -> None:
-        touching, used = pace.touching, _template_ids(body.template_ids_used)
+    def _wait(self, request: Request, timer: TouchTimer, body: WaitBody, refused: tuple[Template, ...]) -> None:
+        stream_touches, used = timer.stream_touches, _template_ids(body.template_ids_used)
         if body.interest_mode == "fine" and used:
-            touching.roster.see(used, time() * 1000)
+            stream_touches.templates.see(used, time() * 1000)
         coarse = body.interest_mode == "coarse"
-        question = WaitRequest(body.cursor.strip(), body.keys, body.key_ids, coarse, body.exact, used, refused)
-        waiter, outcome = touching.ask(question)
-        wait_s = min(max(body.timeout_ms, 0), MOST_MS) / 1000
+        wait_request = WaitRequest(body.cursor.strip(), body.keys, body.key_ids, coarse, body.exact, used, refused)
+        waiter, outcome = stream_touches.begin_wait(wait_request)
+        wait_s = min(max(body.timeout_ms, 0), MAX_WAIT_MS) / 1000
         if outcome is None and wait_s:
-            ParkedWait(self, touching, waiter, request).start(wait_s)
+            ParkedWait(self, stream_touches, waiter, request).start(wait_s)
             return
         outcome = False if outcome is None else outcome
-        touching.counts.waited(outcome)
-        request.exchange.reply_json(_wait_document(touching, waiter, outcome))
+        stream_touches.counts.count_wait(outcome)
+        request.exchange.reply_json(_wait_document(stream_touches, waiter, outcome))
 
     def park(self, parked: ParkedWait, wait_s: float) -> None:
         """Hold a wait until it is over."""
         self._tail.park(parked)
         try:
-            self._touches.park(parked.touching, parked.waiter, wait_s)
+            self._touches.park(parked.stream_touches, parked.waiter, wait_s)
         except HeadraceError:
             self._tail.unpark(parked)
             raise
@@ -365,7 +364,7 @@ class TouchRoutes:
 
     def end(self, parked: ParkedWait) -> None:
         """Answer a wait before its time is up."""
-        self._touches.end(parked.waiter)
+        self._touches.time_out(parked.waiter)
 
     def lost(self, request: Request) -> HeadraceError:
         """Why touches of a stream are not served any more."""
@@ -386,11 +385,11 @@ class TouchRoutes:
 class ParkedWait:
     """One wait whose caller holds the line."""
 
-    __slots__ = ("_request", "_touches", "touching", "waiter")
+    __slots__ = ("_request", "_touches", "stream_touches", "waiter")
 
-    def __init__(self, touches: TouchRoutes, touching: StreamTouches, waiter: Waiter, request: Request) -> None:
+    def __init__(self, touches: TouchRoutes, stream_touches: StreamTouches, waiter: Waiter, request: Request) -> None:
         self._touches = touches
-        self.touching = touching
+        self.stream_touches = stream_touches
         self.waiter = waiter
         self._request = request
 
@@ -420,7 +419,7 @@ class ParkedWait:
         except HeadraceError as refusal:
             exchange.reply(Reply.failure(refusal))
         else:
-            exchange.reply_json(_wait_document(self.touching, self.waiter, outcome))
+            exchange.reply_json(_wait_document(self.stream_touches, self.waiter, outcome))
 
     def _leave(self) -> None:
         self._touches.leave(self)
@@ -428,9 +427,9 @@ class ParkedWait:
         self._request.exchange.on_gone = None
 
 
-def _wait_document(touching: StreamTouches, waiter: Waiter, outcome: bool | str) -> bytes:
+def _wait_document(stream_touches: StreamTouches, waiter: Waiter, outcome: bool | str) -> bytes:
     """What a wait is answered with."""
-    journal, flushes = touching.journal, touching.flushes
+    journal, flushes = stream_touches.journal, stream_touches.flushes
     common: dict[str, Any] = {
         "effective_wait_kind": waiter.kind,
         "bucket_max_source_offset_seq": str(journal.through - 1),
@@ -450,14 +449,14 @@ def _wait_document(touching: StreamTouches, waiter: Waiter, outcome: bool | str)
     return msgspec.json.encode(answer)
 
 
-def _activated(touching: StreamTouches, verdict: Verdict) -> ActivationAnswer:
-    settings, at = touching.settings.templates, touching.journal.at
+def _activated(stream_touches: StreamTouches, activation: Activation) -> ActivationAnswer:
+    settings, at = stream_touches.settings.templates, stream_touches.journal.at
     return ActivationAnswer(
         activated=[
-            ActivatedTemplate(keys.text(template.template.id), "active", at(template.active_from))
-            for template in verdict.accepted
+            ActivatedTemplate(keys.format_key(template.template.id), "active", at(template.active_from))
+            for template in activation.accepted
         ],
-        denied=[DeniedTemplate(keys.text(template), reason) for template, reason in verdict.denied],
+        denied=[DeniedTemplate(keys.format_key(template), reason) for template, reason in activation.denied],
         limits=TemplateLimits(settings.max_active_templates_per_stream, settings.max_active_templates_per_entity),
     )
 
@@ -481,4 +480,4 @@ def _template_ids(texts: list[str]) -> tuple[int, ...]:
 def _milliseconds(text: str) -> float:
     if not _NUMBER.fullmatch(text):
         raise BadRequest("timeoutMs is not a number of milliseconds", field="timeoutMs")
-    return min(max(float(text), 0.0), MOST_MS)
+    return min(max(float(text), 0.0), MAX_WAIT_MS)

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.assembly import Engine
-from headrace.engine.derive.lease_scheduler import MOST_UNITS
+from headrace.engine.derive.lease_scheduler import MAX_UNITS
 from headrace.engine.derive.leases import LeaseLost
-from headrace.engine.derive.overview import Overview
+from headrace.engine.derive.work_overview import Overview
 from headrace.reduce.work_units import JOBS, JobName, Result, Settled, Text, Unit
 from headrace.server.http.route import ADMIN, Answer, Body, Parameter, Verb, in_path, route
 from headrace.server.http.starlette_json import json_response, read_json
@@ -31,7 +31,7 @@ class LeaseBody(Struct, forbid_unknown_fields=True):
     worker: Text
     host: Text | None = None
     master: Text | None = None
-    limit: Annotated[int, Meta(ge=1, le=MOST_UNITS)] = MOST_UNITS
+    limit: Annotated[int, Meta(ge=1, le=MAX_UNITS)] = MAX_UNITS
     jobs: Annotated[list[JobName], Meta(min_length=1)] | None = None
 
 
@@ -47,7 +47,7 @@ class CommitBody(Struct, forbid_unknown_fields=True):
     """What became of some units."""
 
     token: Counter
-    results: Annotated[list[Result], Meta(max_length=MOST_UNITS)]
+    results: Annotated[list[Result], Meta(max_length=MAX_UNITS)]
 
 
 class LeaseReleaseBody(Struct, forbid_unknown_fields=True):

@@ -13,10 +13,10 @@ from headrace.engine.derive import local_worker
 from headrace.errors import NoSchemaForEntityType, UnknownEntityType
 from headrace.reduce.fragments.reducer import MOST_KEYS
 from headrace.reduce.fragments.rules import BAD_NAME, BLACKLISTED, MIXED, TOO_FEW, TOO_FEW_SOURCES
-from headrace.reduce.fragments.stats import count_observations, of_everyone, of_user
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entries import entries_of
 from headrace.storage.entity_types import EVERYBODY
+from reduce.fragments.counting import count_observations, of_everyone, of_user
 from support.enhancement_rig import Growing, bytes_of
 from support.entity_rig import contact
 

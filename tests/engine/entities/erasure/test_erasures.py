@@ -30,8 +30,8 @@ from headrace.reduce.work_units import Result
 from headrace.schema.entity.observation import decode
 from headrace.server.routes.work import store_url
 from headrace.storage import database
-from headrace.storage.entity_types import EntityChanges
-from headrace.storage.erasures import ErasureRow
+from headrace.storage.background_requests import ErasureRow
+from headrace.storage.journals import EntityChanges
 from support.entity_rig import USER, Entities, contact
 from support.s3 import S3
 
@@ -373,5 +373,5 @@ def test_types_change_as_ever_after_an_erasure(rig: Entities) -> None:
     rig.run(erase(rig, gone))
     rig.register_type(contact("2.0.0", {}))
     assert rig.snapshot(others[0])["name"] == "n0"
-    history = [load(row).action for row in EntityChanges(rig.engine._reader).every(0, 100)]
+    history = [load(row).action for row in EntityChanges(rig.engine._reader).all()]
     assert history == ["register", "erase", "erased", "register"]

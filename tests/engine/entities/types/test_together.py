@@ -11,7 +11,8 @@ from headrace.engine.entities.entity_type import EntityType, schema_of
 from headrace.engine.entities.types import journal
 from headrace.engine.entities.types.entity_types import EntityTypes, Outcome
 from headrace.storage.database import Connection
-from headrace.storage.entity_types import EVERYBODY, EntityChanges, SchemaRegistry
+from headrace.storage.entity_types import EVERYBODY, SchemaRegistry
+from headrace.storage.journals import EntityChanges
 from support.engine_rig import Rig
 
 CLIENTS = 16
@@ -28,7 +29,7 @@ def check_tables(connection: Connection) -> None:
     assert max(actives.values()) == 1
     replayed: dict[tuple[str, str], str] = {}
     made = set()
-    for number, one in enumerate(EntityChanges(connection).every(0, 100_000), 1):
+    for number, one in enumerate(EntityChanges(connection).all(), 1):
         document = journal.load(one)
         assert one.number == number
         if document.made is not None:

@@ -131,7 +131,7 @@ def expected(entities: Entities, groups: dict[str, str], places: dict[str, str])
         state = None
         for row in fold_observations(reducer, told).values():
             state = row if state is None else reducer.merge(state, row)
-        found[about] = reducer.finish(state, "", effective.schema)
+        found[about] = reducer.finish(state, schema=effective.schema)
     return found
 
 

@@ -195,7 +195,7 @@ class FragmentCandidates:
                 return None
             for row in rows:
                 if row is not None:
-                    keys = reducer.merge(keys, row)
+                    keys = reducer.merge_both(keys, row)
             await asyncio.sleep(0)
         return keys
 

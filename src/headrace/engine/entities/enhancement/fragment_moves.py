@@ -16,18 +16,18 @@ from headrace.engine.entities.entity_type import dedupe_key
 from headrace.engine.entities.write.store_request import Draft, Prepared, Typed, bodies
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Stream
-from headrace.extract.erasure_mask import load
-from headrace.format.segment.decoded import DecodedCache
+from headrace.extract.erasure import load
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
-from headrace.schema.entity.answer import EntityOutcome, Warnings
+from headrace.schema.entity.accept import Splitter
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, of_scope
-from headrace.schema.entity.split import Splitter
+from headrace.schema.entity.request import EntityOutcome, Warnings
 from headrace.schema.entity.values import Limits
 from headrace.schema.entries import entries_of
+from headrace.storage.background_requests import Erasures
 from headrace.storage.database import Connection
 from headrace.storage.entities import Aliases, Entities
-from headrace.storage.erasures import Erasures
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments

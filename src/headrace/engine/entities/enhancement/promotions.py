@@ -11,10 +11,9 @@ from headrace.engine.entities.enhancement.candidates import Analysis, FragmentCa
 from headrace.engine.entities.enhancement.migrations import migration
 from headrace.engine.entities.enhancement.settings import EffectiveSettings, EnhancementSettings, load
 from headrace.engine.entities.types import proposals
-from headrace.engine.entities.types.consequences import Counts, OwnerChange
 from headrace.engine.entities.types.entity_types import EntityTypes, Outcome
 from headrace.engine.entities.types.journal import TypeChange
-from headrace.engine.entities.types.proposals import Make, TypeProposal, record
+from headrace.engine.entities.types.proposals import Counts, Make, OwnerChange, TypeProposal, record
 from headrace.engine.entities.types.type_base import TypeBase
 from headrace.errors import BadRequest, NotFound
 from headrace.reduce.fragments.candidates import Candidate, update_of

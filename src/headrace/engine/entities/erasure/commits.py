@@ -19,22 +19,22 @@ from headrace.engine.entities.erasure.erasure_plan import (
     refuse_forked,
     targets_of,
 )
-from headrace.engine.entities.read.observed import Observed
+from headrace.engine.entities.read.observations import Observed
 from headrace.engine.entities.types.journal import Action, TypeChange
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import StreamChange
 from headrace.engine.log.stream import Stream
 from headrace.errors import Conflict, EntityNotFound
-from headrace.extract.erasure_mask import Targets
+from headrace.extract.erasure import Targets
 from headrace.schema.entity.observation import decode, tombstone
 from headrace.schema.entity.request import ADDRESSED
 from headrace.schema.entries import entries_of
+from headrace.storage.background_requests import RUNNING, ErasureRow, Erasures
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Dedupe, Idempotency
 from headrace.storage.derived import Companions, States
 from headrace.storage.entities import Aliases, Entities, Sources
-from headrace.storage.entity_types import EntityChangeRow, EntityChanges
-from headrace.storage.erasures import RUNNING, ErasureRow, Erasures
+from headrace.storage.journals import EntityChangeRow, EntityChanges
 from headrace.storage.streams import LIVE
 from headrace.storage.wal import Entries, Wal
 

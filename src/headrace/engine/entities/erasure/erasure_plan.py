@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headrace.engine.entities.read.observed import Observations, Observed
+from headrace.engine.entities.read.observations import Observations, Observed
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import Conflict
-from headrace.extract.erasure_mask import Targets
-from headrace.format.segment.decoded import DecodedCache
+from headrace.extract.erasure import Targets
+from headrace.format.decoded_columns import DecodedCache
 from headrace.schema.entity.observation import decode
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Idempotency

@@ -24,8 +24,8 @@ from headrace import decoding
 from headrace.engine.derive.state_reader import StateReader
 from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.erasure import commits
-from headrace.engine.entities.erasure.erase_job import ErasePlanner
 from headrace.engine.entities.erasure.erasure_plan import ErasurePlan, PlannedErasure, planned, targets_of
+from headrace.engine.entities.erasure.segment_erasure import ErasePlanner
 from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
@@ -35,12 +35,12 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.background import BackgroundLoop, RepeatedWarning
 from headrace.errors import HeadraceError, NotFound
-from headrace.extract.erasure_mask import ErasureMask, Masks, Targets, load
+from headrace.extract.erasure import ErasureMask, Masks, Targets, load
 from headrace.storage import database
+from headrace.storage.background_requests import OFFERED, RUNNING, ErasureRow, Erasures
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, States
 from headrace.storage.entities import Aliases
-from headrace.storage.erasures import OFFERED, RUNNING, ErasureRow, Erasures
 from headrace.storage.published import Published
 from headrace.storage.streams import Streams
 from headrace.storage.work import Work

@@ -8,7 +8,7 @@ from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple
 
-from headrace.engine.entities.read.observed import Observed
+from headrace.engine.entities.read.observations import Observed
 from headrace.engine.entities.read.snapshots import Asked, Shown, Snapshots, View
 from headrace.storage.database import Connection
 from headrace.storage.entities import Aliases, Entities, EntityRow

@@ -8,35 +8,81 @@ the past or another version. So an answer is always of one configuration.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.derive.generation import Generation, NotReady
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.derive.state_reader import FoldPace, StateReader
-from headrace.engine.entities.entity_type import EntityType, schema_of
-from headrace.engine.entities.read.definitions import Known, TypeDefinitions, defined_of
-from headrace.engine.entities.read.entity_groups import EntityGroup, EntityGroups
-from headrace.engine.entities.read.observed import Reading
+from headrace.engine.entities.entity_type import ENTITIES, EntityType, schema_of
+from headrace.engine.entities.read.observations import EntityGroup, EntityGroups, Reading
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
-from headrace.errors import EntityNotFound, NotFound
-from headrace.format.segment.decoded import DecodedCache
+from headrace.errors import EntityNotFound, NotFound, UnknownEntityType
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.policies.build import SHAPES
 from headrace.reduce.policies.definition import TypeDefinition
-from headrace.reduce.policies.reducer import EVERYONE, EntityState, TypeReducer, life_of
-from headrace.reduce.policies.snapshot import Snapshot
-from headrace.schema.entity import semver
+from headrace.reduce.policies.reducer import EVERYONE, EntityState, Snapshot, TypeReducer, life_of
 from headrace.schema.entity.nodes import ReducerConfig, Schema
+from headrace.schema.entity.versions import parse_version
 from headrace.storage.database import Connection
 from headrace.storage.derived import States
 from headrace.storage.entity_types import EVERYBODY, SchemaRegistry
+from headrace.storage.journals import EntityChanges
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
+
+#: Types by name, each with the number of its last change.
+Known = dict[str, tuple[int, TypeDefinition]]
+
+
+def defined_of(kind: EntityType) -> TypeDefinition:
+    """A type as it is now."""
+    configs = {name: kind.config(name) for name in kind.lives()}
+    return TypeDefinition(kind.entity_type, ENTITIES + kind.entity_type, configs, kind.undone)
+
+
+class TypeDefinitions:
+    """The entity types that hold as of one change, read through one connection."""
+
+    def __init__(self, connection: Connection, version: int, cache: Known | None = None) -> None:
+        """``known`` are types that were read before: those that have not changed since are not read again."""
+        self._connection, self._registry = connection, SchemaRegistry(connection)
+        self.version = version
+        self._known: Known = {} if cache is None else cache
+
+    @classmethod
+    def read(cls, connection: Connection) -> TypeDefinitions:
+        """The types as they are stored."""
+        return cls(connection, EntityChanges(connection).newest())
+
+    @property
+    def streams(self) -> Collection[str]:
+        """The streams of all types."""
+        return [ENTITIES + name for name in self._registry.types()]
+
+    def names_over(self, stream: str) -> tuple[str, ...]:
+        """The type that a stream holds observations of."""
+        name = stream.removeprefix(ENTITIES)
+        return (name,) if self.stream_of(name) == stream else ()
+
+    def stream_of(self, name: str) -> str | None:
+        """The stream of a type; None where there is none of this name."""
+        return ENTITIES + name if self._registry.knows(name) else None
+
+    def defined(self, name: str) -> TypeDefinition:
+        """A type by its name."""
+        number, cached = EntityChanges(self._connection).newest_of(name), self._known.get(name)
+        if cached is None or cached[0] != number:
+            if not self._registry.knows(name):
+                raise UnknownEntityType("there is no entity type of this name", entity_type=name)
+            cached = self._known[name] = number, defined_of(EntityType.load(self._connection, name))
+        return cached[1]
+
 
 #: Entities that are folded anew at once; the others wait for their turn.
 AT_ONCE = 4
@@ -206,7 +252,7 @@ class Snapshots:
 
     def _version(self, entity_type: str, user_id: str, version: str, scope: str | None) -> Schema:
         """A version of a type by its number: the user's own, else the global one, unless it is said whose."""
-        parsed, registry = semver.parse(version), SchemaRegistry(self._reader)
+        parsed, registry = parse_version(version), SchemaRegistry(self._reader)
         named = version if parsed is None else str(parsed)
         for owner in _OWNERS[scope](user_id):
             row = registry.version(entity_type, owner, named)
@@ -224,7 +270,7 @@ class Snapshots:
                 row = rows[0] if rows else None
                 for other in rows[1:]:
                     row = reducer.merge(row, other)
-                return Shown(view, reducer.finish(row, view.life, view.schema), True)
+                return Shown(view, reducer.finish(row, life=view.life, schema=view.schema), True)
         cached = None if view.asked.is_past else self.rows.get(_mark(view))
         if cached is None or cached.through != view.head.next_seq:
             raise NotReady
@@ -270,7 +316,7 @@ class Snapshots:
                 if query.at_ingested_us is not None and at_us > query.at_ingested_us:
                     continue
                 if reducer.place(observation) is not None:
-                    row = reducer.fold(row, observation, at_us // 1000, seq)
+                    row = reducer.fold(row, at_us // 1000, seq, observation)
         return row
 
 
@@ -279,7 +325,7 @@ def _reducer(view: View) -> TypeReducer:
 
 
 def _finished(view: View, row: EntityState | None) -> Shown:
-    return Shown(view, _reducer(view).finish(row, EVERYONE, view.schema), False)
+    return Shown(view, _reducer(view).finish(row, schema=view.schema), False)
 
 
 def _mark(view: View) -> tuple[Any, ...]:

@@ -11,11 +11,11 @@ from headrace.engine.history.stored_events import Events
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.stream import Stream
 from headrace.errors import NotFound, TooLarge
-from headrace.format.segment.decoded import DecodedCache
+from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
+from headrace.schema.entity.accept import rejoin_fragments
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entity.request import ADDRESSED, address
-from headrace.schema.entity.split import rejoin_fragments
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.entities import SourceRange, Sources

@@ -12,17 +12,14 @@ from weakref import WeakValueDictionary
 
 from headrace.engine.entities.entity_type import ENTITIES, Effective, EntityType, compiled, schema_of
 from headrace.engine.entities.types import proposals
-from headrace.engine.entities.types.apply_change import ApplyTypeChange
-from headrace.engine.entities.types.consequences import Counts
-from headrace.engine.entities.types.proposals import Make, TypeProposal
+from headrace.engine.entities.types.proposals import Counts, Make, TypeProposal
 from headrace.engine.entities.types.type_base import load, name_refusals, parsed
+from headrace.engine.entities.types.type_stages import PlannedTypeChange, SaveTypeChanges
 from headrace.engine.entities.write.store_request import first_schema
-from headrace.engine.log.lifecycle import run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
-from headrace.engine.log.writer import Writer
-from headrace.engine.runtime.compute import ComputeThreads
-from headrace.errors import BadRequest, Conflict, UnknownEntityType
+from headrace.engine.registry.registry_change import RegistryChanges
+from headrace.errors import BadRequest, UnknownEntityType
 from headrace.schema.entity import names
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.plan import NAME_TAKEN, refusal, unknown
@@ -30,12 +27,10 @@ from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
 from headrace.schema.plan import Plan, Refusal
 from headrace.storage.database import Connection
 from headrace.storage.entities import Entities
-from headrace.storage.entity_types import EVERYBODY, EntityChangeRow, EntityChanges, SchemaRegistry, SchemaRow
+from headrace.storage.entity_types import EVERYBODY, SchemaRegistry, SchemaRow
+from headrace.storage.journals import EntityChangeRow, EntityChanges
 from headrace.storage.streams import LIVE
 from headrace.types import Clock
-
-_TRIES = 20
-
 
 Migrate = Callable[[str, str, str, ChangeRequest], Awaitable[Mapping[str, Any]]]
 
@@ -62,23 +57,20 @@ class EntityTypes:
     def __init__(
         self,
         *,
-        writer: Writer,
+        registry_changes: RegistryChanges,
         log: Log,
         reader: Connection,
         connect: Callable[[], Connection],
         clock: Clock,
-        computing: ComputeThreads,
-        patience_s: float,
     ) -> None:
-        self._writer = writer
+        self._changes = registry_changes
         self._log = log
         self._registry = SchemaRegistry(reader)
-        self._changes = EntityChanges(reader)
+        self._journal = EntityChanges(reader)
         #: Everything that was ever observed.
         self.entities = Entities(reader)
         self._connect = connect
         self._clock = clock
-        self._computing, self._patience_s = computing, patience_s
         #: Moves fragments of the fields that an update names to where they belong, or says how many that would be.
         self.migrate: Migrate | None = None
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -88,7 +80,7 @@ class EntityTypes:
     @property
     def number(self) -> int:
         """The number of the last change of any type."""
-        return self._changes.newest()
+        return self._journal.newest()
 
     def stream(self, entity_type: str) -> Stream | None:
         """The stream of a type; None where the type has no version yet."""
@@ -148,7 +140,7 @@ class EntityTypes:
 
     def history(self, entity_type: str, user_id: str, after: int, limit: int) -> list[EntityChangeRow]:
         """Changes of a type that concern a user, in order."""
-        return self._changes.page(entity_type, user_id, after, limit)
+        return self._journal.page_of(entity_type, user_id, after, limit)
 
     # -- change
 
@@ -204,26 +196,23 @@ class EntityTypes:
                 raise refusal(outcome.plan.refusals)
 
     async def change(self, entity_type: str, owner: str, make: Make, who: str, dry_run: bool) -> Outcome:
-        """Carry a change out, or only look at it; made again as often as others come in between."""
+        """Make a change, or only plan it."""
+        plan = partial(self.prepare, entity_type, owner, make)
         lock = self._locks.setdefault(entity_type, asyncio.Lock())
         async with lock:  # so that those who come together do not outdate each other
-            for _ in range(_TRIES):
-                proposal = await self._propose(entity_type, owner, make)
-                if dry_run or not proposal.steps:
-                    return Outcome(proposal)
-                applied = await run_change(self._writer, ApplyTypeChange, proposal, self.stream(entity_type), who)
-                if not applied.outdated:
-                    return Outcome(proposal, applied.number - len(proposal.steps) + 1)
-        raise Conflict("the type keeps changing; read it and try again", entity_type=entity_type)
+            change = await self._changes.run(plan, who, dry_run=dry_run, subject="type", entity_type=entity_type)
+        numbers = (stage.first_number for stage in change.stages if isinstance(stage, SaveTypeChanges))
+        return Outcome(change.planned.proposal, next(numbers, None) if change.is_applied else None)
 
-    async def _propose(self, entity_type: str, owner: str, make: Make) -> TypeProposal:
+    async def prepare(self, entity_type: str, owner: str, make: Make) -> PlannedTypeChange:
+        """A change, planned from what the type is now."""
         base = load(self._registry, self.kind(entity_type) or EntityType(entity_type, 0, ()), owner)
         counts = await self._counts(entity_type, owner)
-        proposal = await self._computing.plan(self._patience_s, partial(make, base, counts, self._clock.now_us()))
-        if not proposal.steps or proposal.row is None:
-            return proposal
-        refusals = name_refusals(self._registry, schema_of(proposal.row), owner) if proposal.activates else []
-        return proposal.refused([*refusals, *self._taken(entity_type)])
+        proposal = await self._changes.compute(partial(make, base, counts, self._clock.now_us()))
+        if proposal.steps and proposal.row is not None:
+            refusals = name_refusals(self._registry, schema_of(proposal.row), owner) if proposal.activates else []
+            proposal = proposal.refused([*refusals, *self._taken(entity_type)])
+        return PlannedTypeChange(proposal, self.stream(entity_type))
 
     def _taken(self, entity_type: str) -> list[Refusal]:
         """That somebody has a stream where that of the type is to be."""

@@ -9,11 +9,12 @@ import msgspec
 from headrace import decoding
 from headrace.engine.entities.entity_type import ENTITIES, schema_of
 from headrace.errors import CorruptData
-from headrace.extract.erasure_mask import load as load_targets
+from headrace.extract.erasure import load as load_targets
+from headrace.storage.background_requests import ErasureRow, Erasures
 from headrace.storage.database import Connection
 from headrace.storage.enhancements import EnhancementRuns, Enhancements, Recommendation, Run
-from headrace.storage.entity_types import EntityChangeRow, SchemaRegistry, SchemaRow
-from headrace.storage.erasures import ErasureRow, Erasures
+from headrace.storage.entity_types import SchemaRegistry, SchemaRow
+from headrace.storage.journals import EntityChangeRow
 from headrace.storage.streams import Streams
 
 #: ``follow`` is a user's schema after a change of the global one; ``infer`` a type that nobody had registered. The

@@ -14,8 +14,8 @@ import msgspec
 
 from headrace.engine.entities.read.snapshots import Asked, Snapshots
 from headrace.engine.entities.types.proposals import TypeProposal
-from headrace.schema.entity.difference import rekeys
 from headrace.schema.entity.identity import Resolver, Unresolved
+from headrace.schema.entity.versions import rekeys
 from headrace.storage.entities import Entities, EntityRow
 from headrace.storage.entity_types import EVERYBODY
 

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.engine.entities.entity_type import EntityType, schema_of
-from headrace.schema.entity.difference import bump_of, differences
 from headrace.schema.entity.nodes import Schema
-from headrace.schema.entity.overlay import overlay_schema
-from headrace.schema.entity.semver import Bump, Version, next_free_version, parse
+from headrace.schema.entity.update import overlay_schema
+from headrace.schema.entity.versions import Bump, Version, bump_of, differences, next_free_version, parse_version
 from headrace.schema.plan import Refusal
 from headrace.storage.entity_types import EVERYBODY, SchemaRegistry, SchemaRow
 
@@ -91,7 +90,7 @@ def next_version(version: str, bump: Bump, taken: Collection[str]) -> str:
 
 def parsed(version: str) -> Version:
     """A stored version, by which versions are ordered."""
-    parsed_version = parse(version)
+    parsed_version = parse_version(version)
     assert parsed_version is not None, "versions are checked where they come in"
     return parsed_version
 

@@ -10,10 +10,9 @@ import msgspec
 
 from headrace.engine.entities.entity_type import dedupe_key
 from headrace.engine.entities.write.store_request import Draft, Prepared, Typed, bodies
-from headrace.schema.entity.accept import Refused
-from headrace.schema.entity.answer import EntityOutcome, WarningAnswer, Warnings, issues_of, refusal
+from headrace.schema.entity.accept import Fragment, Refused
 from headrace.schema.entity.identity import Identity
-from headrace.schema.entity.nodes import Definition, Field
+from headrace.schema.entity.nodes import Definition, Field, Notice
 from headrace.schema.entity.observation import (
     CORRECTED,
     DELETED,
@@ -22,8 +21,7 @@ from headrace.schema.entity.observation import (
     observation_id,
     of_scope,
 )
-from headrace.schema.entity.problem import Notice
-from headrace.schema.entity.split import Fragment
+from headrace.schema.entity.request import EntityOutcome, WarningAnswer, Warnings, issues_of, refusal
 from headrace.schema.entity.values import UNFIT, VALIDATORS, Limits, Violation, convert_value
 from headrace.storage.dedupe import stored_key
 

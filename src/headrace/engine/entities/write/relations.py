@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from headrace.engine.entities.entity_type import EntityType
-from headrace.engine.entities.read.observed import Observed
+from headrace.engine.entities.read.observations import Observed
 from headrace.engine.entities.read.snapshots import View
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch

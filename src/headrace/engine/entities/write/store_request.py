@@ -14,11 +14,9 @@ import msgspec
 from headrace.engine.entities.entity_type import Effective, dedupe_key
 from headrace.schema.entity import identity as identities
 from headrace.schema.entity.accept import Accepted, Refused
-from headrace.schema.entity.answer import EntityOutcome, Issue, StoreAnswer, Warnings, issues_of, refusal
-from headrace.schema.entity.answer import encode as encode_answer
-from headrace.schema.entity.fields import infer_schema
+from headrace.schema.entity.definition import infer_schema
 from headrace.schema.entity.identity import Identity
-from headrace.schema.entity.nodes import OPT_OUT, Definition, ReducerConfig, Schema
+from headrace.schema.entity.nodes import OPT_OUT, Definition, Notice, ReducerConfig, Schema
 from headrace.schema.entity.observation import (
     CORRECTED,
     DEFAULT_SOURCE,
@@ -28,8 +26,21 @@ from headrace.schema.entity.observation import (
     observation_id,
     of_scope,
 )
-from headrace.schema.entity.problem import EntityProblem, Notice
-from headrace.schema.entity.request import Meta, ObservationOptions, StoreRequest, check_source, convert
+from headrace.schema.entity.request import (
+    EntityOutcome,
+    Issue,
+    Meta,
+    ObservationOptions,
+    StoreAnswer,
+    StoreRequest,
+    Warnings,
+    check_source,
+    convert,
+    issues_of,
+    refusal,
+)
+from headrace.schema.entity.request import encode as encode_answer
+from headrace.schema.problem import RequestProblem
 from headrace.storage.dedupe import stored_key
 
 if TYPE_CHECKING:
@@ -59,7 +70,7 @@ class Draft(msgspec.Struct):
     item: int
     strict: bool
 
-    def collision(self) -> EntityProblem | Notice | None:
+    def collision(self) -> RequestProblem | Notice | None:
         """What is to be said if an entity of this name exists already."""
         definition = self.typed.effective.schema.schema_definition
         if self.is_targeted or (not self.strict and definition.name_collision_policy == "merge"):

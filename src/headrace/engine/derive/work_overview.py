@@ -1,0 +1,180 @@
+"""The overview of work for people, and the workers in it: what is to be done, who does it, what has failed.
+
+Lists in an overview have only their first members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.engine.derive.planner import Planner, WorkPlan
+from headrace.storage.database import Connection
+from headrace.storage.streams import Streams
+from headrace.storage.work import FailureRow, LeaseRow, UnitRow, Work, WorkerRow
+
+#: Streams, leases, units of a lease and parked ranges that are named.
+NAMED = 100
+#: The name under which the server itself leases work.
+LOCAL_WORKER = "server"
+#: How many workers are remembered, and for how long after they were last heard of.
+MAX_WORKERS = 1_000
+_REMEMBERED_US = 86_400_000_000
+
+
+class StreamProgress(NamedTuple):
+    """How many published entries of a stream are described by companions that are up to date."""
+
+    stream: str
+    done: int
+    total: int
+
+
+class Overview(NamedTuple):
+    """Everything about work at one moment."""
+
+    #: How many are in each of the lists, also where those name only the first of them.
+    counts: dict[str, int]
+    #: Whether all streams were looked at that may be due; otherwise ``counts`` counts the others as due. Those of which
+    #: something is being erased are looked at later.
+    complete: bool
+    #: Streams for which there is work to be had.
+    due: list[str]
+    #: These, and those that are being worked on.
+    streams: list[StreamProgress]
+    leases: list[tuple[LeaseRow, list[UnitRow]]]
+    #: Ranges that have failed, and are tried again after a pause.
+    resting: list[FailureRow]
+    parked: list[FailureRow]
+    workers: list[WorkerStatus]
+    #: The names of the streams of units and parked ranges.
+    names: dict[int, str]
+
+
+def overview(
+    connection: Connection, planner: Planner, plan: WorkPlan, worker_list: WorkerList, now_us: int
+) -> Overview:
+    """Everything about work now; the plan has a unit of every stream for which there are any."""
+    work, streams = Work(connection), Streams(connection)
+    leases = [(lease, work.units(lease.id, NAMED)) for lease in work.held(now_us, NAMED)]
+    resting, parked = work.resting(now_us, NAMED), work.parked(NAMED)
+    due = {planned.stream: planned.unit.stream for planned in plan.units}
+    busy = [unit.stream for _, units in leases for unit in units if unit.outcome is None]
+    failed = [failure.stream for failure in (*resting, *parked)]
+    named = {*failed, *(unit.stream for _, units in leases for unit in units)}
+    names = {stream: row.name for stream in named if (row := streams.by_id(stream)) is not None} | due
+    unfinished = dict.fromkeys((*due, *busy, *(failure.stream for failure in resting)))
+    active = [stream for stream in unfinished if stream in names]
+    workers, unseen = worker_list.statuses(now_us), plan.unseen + len(plan.suspended)
+    return Overview(
+        counts=work.counts(now_us) | {"due": len(due) + unseen, "workers": sum(worker.alive for worker in workers)},
+        complete=plan.is_complete and not unseen,
+        due=list(due.values()),
+        streams=[StreamProgress(names[stream], *planner.progress(stream)) for stream in active[:NAMED]],
+        leases=leases,
+        resting=resting,
+        parked=parked,
+        workers=workers[:NAMED],
+        names=names,
+    )
+
+
+class WorkerStatus(NamedTuple):
+    """One worker at one moment."""
+
+    worker: str
+    #: Whether it is the server itself.
+    local: bool
+    alive: bool
+    host: str | None
+    #: The Spark master or Spark Connect server that it uses.
+    master: str | None
+    since_us: int
+    seen_us: int
+    done: int
+    failed: int
+    lost: int
+    released: int
+
+
+class _Activity(msgspec.Struct):
+    since_us: int
+    seen_us: int
+    host: str | None = None
+    master: str | None = None
+    done: int = 0
+    failed: int = 0
+    lost: int = 0
+    released: int = 0
+
+
+class WorkerList:
+    """The workers of a server, in memory: first and last contact, and what they did. For the event loop.
+
+    After a restart it begins with the leases that are stored.
+    """
+
+    def __init__(self, ttl_us: int) -> None:
+        self._ttl_us = ttl_us
+        self._workers: dict[str, _Activity] = {}
+
+    def start(self, rows: Iterable[WorkerRow], now_us: int) -> None:
+        """Begin with what is stored, and with the server itself."""
+        for row in rows:
+            self._workers[row.worker] = _Activity(
+                row.since_us, row.seen_us, done=row.done, failed=row.failed, lost=row.lost, released=row.released
+            )
+        server = self._workers.setdefault(LOCAL_WORKER, _Activity(now_us, now_us))
+        server.since_us = server.seen_us = now_us
+
+    def note_contact(self, worker: str, now_us: int, host: str | None = None, master: str | None = None) -> None:
+        """Note that a request of a worker came."""
+        activity = self._workers.get(worker)
+        if activity is None:
+            self._make_room(now_us)
+            activity = self._workers[worker] = _Activity(now_us, now_us)
+        activity.seen_us = max(activity.seen_us, now_us)
+        activity.host, activity.master = host or activity.host, master or activity.master
+
+    def count(self, worker: str, outcomes: Collection[str]) -> None:
+        """Note how units of a worker have ended."""
+        activity = self._workers.get(worker)
+        if activity is None:
+            return  # so many others came since that it was forgotten
+        for outcome in outcomes:
+            activity.done += outcome == "committed"
+            activity.failed += outcome in ("failed", "parked")
+            activity.lost += outcome == "lost"
+            activity.released += outcome == "released"
+
+    def statuses(self, now_us: int) -> list[WorkerStatus]:
+        """All workers: those that are alive first, then those that were heard of last."""
+        # Copied at once: this is called in a thread.
+        statuses = [self._status(worker, activity, now_us) for worker, activity in list(self._workers.items())]
+        return sorted(statuses, key=lambda status: (not status.local, not status.alive, -status.seen_us, status.worker))
+
+    def _status(self, worker: str, activity: _Activity, now_us: int) -> WorkerStatus:
+        is_local = worker == LOCAL_WORKER
+        return WorkerStatus(
+            worker=worker,
+            local=is_local,
+            alive=is_local or now_us < activity.seen_us + self._ttl_us,
+            host=activity.host,
+            master=activity.master,
+            since_us=activity.since_us,
+            seen_us=now_us if is_local else activity.seen_us,
+            done=activity.done,
+            failed=activity.failed,
+            lost=activity.lost,
+            released=activity.released,
+        )
+
+    def _make_room(self, now_us: int) -> None:
+        """Forget workers that were not heard of for long, and then the longest silent ones."""
+        by_silence = sorted(self._workers, key=lambda worker: self._workers[worker].seen_us)
+        for worker in by_silence:
+            is_old = self._workers[worker].seen_us < now_us - _REMEMBERED_US
+            if worker != LOCAL_WORKER and (is_old or len(self._workers) >= MAX_WORKERS):
+                del self._workers[worker]

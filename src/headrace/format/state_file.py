@@ -1,0 +1,116 @@
+"""Writing the files of states, and reading them: rows sorted by key, in row groups.
+
+Every failure of the bytes of a file is ``CorruptData`` and names the object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.format.parquet_file import ParquetSource, intact
+from headrace.format.state import FRAME, KEY, LIFE, METADATA, State, StateInfo, decode_info, state_entry
+
+
+class StateReader:
+    """One file; it stays open while rows are taken from it."""
+
+    def __init__(self, path: Path, name: str, *, sha256: str | None = None) -> None:
+        """Where ``sha256`` is known, the whole file is verified."""
+        self._name = name
+        with intact(self._name):
+            self._source = ParquetSource(path, name, sha256=sha256)
+            self.info = decode_info((self._source.metadata.metadata or {}).get(METADATA), name)
+
+    def rows(self, life_ids: Collection[str] | None = None) -> Iterator[tuple[bytes, dict[str, bytes]]]:
+        """Every key in order, with its frame under the empty name and the states of some lives, or of all."""
+        for keys, columns in self.columns(life_ids):
+            names = tuple(columns)
+            rows = (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
+            if any(None in column for column in columns.values()):
+                rows = ({life: state for life, state in row.items() if state is not None} for row in rows)
+            yield from zip(keys, rows, strict=True)
+
+    def columns(self, life_ids: Collection[str] | None = None) -> Iterator[tuple[list[bytes], dict[str, list[Any]]]]:
+        """The same, many keys at once: those in order, and what they have by life, None where one has nothing."""
+        held = sorted(set(self.info.lives.values()))
+        chosen = [life for life in held if life_ids is None or life in life_ids]
+        for group in range(self._source.metadata.num_row_groups):
+            keys, *columns = self._columns(group, chosen)
+            yield keys, dict(zip(("", *chosen), columns, strict=True))
+
+    def _columns(self, group: int, life_ids: list[str]) -> list[list[bytes]]:
+        with intact(self._name):
+            names = [KEY, FRAME, *(LIFE + life for life in life_ids)]
+            table = self._source.table(group, names)
+            return [table.column(name).to_pylist() for name in names]
+
+
+ROWS = 16_384
+_COMPRESSION_LEVEL = 1
+
+#: A key and what it has: the frame under the empty name, states under their lives.
+Packed = tuple[bytes, Mapping[str, bytes]]
+
+
+def write(path: Path, info: StateInfo, name: str, rows: Iterable[Packed]) -> State:
+    """Write a state, and tell how it is listed; the file is not synced."""
+    sink, last = _Sink(path, info), b""
+    for key, packed in rows:
+        if sink.rows and key <= last:
+            raise ValueError(f"the keys of {name} are out of order")
+        sink.add(key, packed)
+        last = key
+    sink.close()
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return state_entry(info, name, sink.rows, path.stat().st_size, digest)
+
+
+class _Sink:
+    """One file; rows are gathered until they make a row group."""
+
+    def __init__(self, path: Path, info: StateInfo) -> None:
+        self._lives = sorted(set(info.lives.values()))
+        fields = [pa.field(name, pa.binary(), nullable=False) for name in (KEY, FRAME)]
+        fields += [pa.field(LIFE + life, pa.binary()) for life in self._lives]
+        self._schema = pa.schema(fields)
+        self._info = info
+        self._file = pq.ParquetWriter(
+            str(path),
+            self._schema,
+            compression="zstd",
+            compression_level=_COMPRESSION_LEVEL,
+            use_dictionary=False,
+            write_page_checksum=True,
+            store_schema=False,
+        )
+        self._held: list[Packed] = []
+        self.rows = 0
+
+    def add(self, key: bytes, packed: Mapping[str, bytes]) -> None:
+        """One more row."""
+        self._held.append((key, packed))
+        self.rows += 1
+        if self.rows % ROWS == 0:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left, and the identity."""
+        self._flush()
+        self._file.add_key_value_metadata({METADATA: msgspec.json.encode(self._info)})
+        self._file.close()
+
+    def _flush(self) -> None:
+        if self._held:
+            keys, rows = zip(*self._held, strict=True)
+            columns = [keys, *([row.get(life) for row in rows] for life in ("", *self._lives))]
+            arrays = [pa.array(column, pa.binary()) for column in columns]
+            self._file.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=ROWS)
+            self._held = []

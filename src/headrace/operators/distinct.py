@@ -1,0 +1,213 @@
+"""How many values differ: exact up to 256, then an HLL sketch with a standard error of 1.6 %.
+
+The state is ``[{value: 0}, sketch or None]``: values are gathered as keys, and 257 of them go into the sketch
+together. So it holds at most 256 values and one sketch of about 4 KB, per pane where there is a window. What goes
+into sketches is canonical: an integral f64 as the i64, a moment as its text in UTC.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from headrace.operators import sketches
+from headrace.operators.declaration import CHANGE, DISTRIBUTIONS, VALUE, Parameter, Params, declare
+from headrace.operators.operator import FieldOperator, Operator, Row, canonical
+from headrace.operators.parts import EXACT as EXACT_PART
+from headrace.operators.parts import Parts, plain
+from headrace.operators.runs import Longs, RowRuns, by_run
+from headrace.types import FieldType
+
+EXACT = 256
+_MEMORY = "256 values, then a sketch of 4 KB"
+
+
+class Distinct(Operator):
+    """Counts different things."""
+
+    order = "any"
+
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """The different things of both."""
+        return merge_states([left, right])
+
+    def merge_all(self, states: Sequence[list[Any]]) -> list[Any] | None:
+        """The different things of all."""
+        return merge_states(states) if states else None
+
+    def finish(self, state: list[Any] | None, now: int = 0) -> int:
+        """How many."""
+        if state is None:
+            return 0
+        return len(state[0]) if state[1] is None else sketches.distinct_count(_make_sketch(state[0], [state[1]]))
+
+    def catalyst_parts(self) -> Parts:
+        """Values that are kept as they are, and a sketch."""
+        return Parts(EXACT_PART, plain("different"), together=_merge_parts)
+
+
+class NUnique(FieldOperator, Distinct):
+    """How many different values a field has."""
+
+    declaration = declare(
+        "n_unique",
+        DISTRIBUTIONS,
+        "how many different values: exact up to 256, then ± 1.6 %",
+        "i64",
+        window="optional",
+        memory=_MEMORY,
+        aliases=("count_distinct",),
+        field=VALUE,
+    )
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """One more value."""
+        return add_value(state, canonical(value, self.kind))
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The different values of each run."""
+        codes, forms = runs.coded(self._field, lambda value: canonical(value, self.kind))
+        return _states_of_runs(runs, codes, forms)
+
+
+class BurstCount(Distinct):
+    """How many sub-windows, counted from the epoch, have an event."""
+
+    declaration = declare(
+        "burst_count",
+        CHANGE,
+        "how many sub-windows had events",
+        "i64",
+        window="required",
+        memory=_MEMORY,
+        sub_window=Parameter("duration", code="aggregation_invalid_sub_window", example='"1m"'),
+    )
+
+    def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
+        """The sub-window of one more event."""
+        return add_value(state, at // self.params["sub_window"]) if matched else state
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The sub-windows of each run."""
+        numbers, codes = np.unique(runs.times // self.params["sub_window"], return_inverse=True)
+        return _states_of_runs(runs, codes, numbers.tolist())
+
+
+def add_value(state: Any, value: Any) -> Any:
+    """The state with one more value; the one given may be changed."""
+    if state is None:
+        return [{value: 0}, None]
+    values = state[0]
+    if value not in values:
+        values[value] = 0
+        if len(values) > EXACT:
+            return [{}, _make_sketch(values, [state[1]])]
+    return state
+
+
+def merge_states(states: Sequence[list[Any]]) -> list[Any]:
+    """One state of several."""
+    values: dict[Any, int] = {}
+    for state in states:
+        values.update(state[0])
+    parts = [state[1] for state in states if state[1] is not None]
+    if len(values) > EXACT:
+        return [{}, _make_sketch(values, parts)]
+    return [values, sketches.union(parts) if parts else None]
+
+
+def _states_of_runs(runs: RowRuns, codes: Longs, values: list[Any]) -> list[Any]:
+    """The states of runs: each value once per run."""
+    different = np.unique(runs.run_of_row() * len(values) + codes)
+    by_code = by_run(different // len(values), len(runs.starts), (different % len(values)).tolist())
+    return [merge_states([[dict.fromkeys((values[code] for code in chosen), 0), None]]) for chosen in by_code]
+
+
+def _merge_parts(exact: list[dict[Any, int]], sketch: bytes | None) -> list[Any]:
+    return merge_states([[{}, sketch], *([values, None] for values in exact)])
+
+
+def _make_sketch(values: dict[Any, int], parts: Sequence[bytes | None]) -> bytes:
+    return sketches.union([*(part for part in parts if part is not None), sketches.distinct_of(values)])
+
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+
+
+class BloomMember(FieldOperator):
+    """Whether the newest value had been there before; false without any."""
+
+    declaration = declare(
+        "bloom_member",
+        DISTRIBUTIONS,
+        "whether the newest value had been there before; wrong with chance `fpr` where it had not",
+        "bool",
+        memory="1.2 KB for 1,024 values at 1 %",
+        field=VALUE,
+        expected_n=Parameter("integer", 1024, least=1, most=1_000_000, aliases=("capacity",), example="10_000"),
+        fpr=Parameter(
+            "number", 0.01, above=0, below=1, code="invalid_bloom_fpr", aliases=("target_fpr",), example="0.001"
+        ),
+    )
+
+    def __init__(self, params: Params, types: Mapping[str, FieldType]) -> None:
+        super().__init__(params, types)
+        expected, chance = params["expected_n"], params["fpr"]
+        bits = math.ceil(-expected * math.log(chance) / math.log(2) ** 2)
+        self._bytes = max(1, -(-bits // 8))
+        self._probes = max(1, round(8 * self._bytes / expected * math.log(2)))
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """One more value, the newest."""
+        bits = bytearray(self._bytes) if state is None else state[0]
+        if not isinstance(bits, bytearray):
+            bits = bytearray(bits)
+        hashed = _digest(canonical(value, self.kind))
+        was_present = self._has(bits, hashed)
+        for position in self._positions(hashed):
+            bits[position >> 3] |= 1 << (position & 7)
+        return [bits, hashed, was_present]
+
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """The bits of both; the newest value may have been there in the left."""
+        bits = (int.from_bytes(left[0], "little") | int.from_bytes(right[0], "little")).to_bytes(self._bytes, "little")
+        return [bits, right[1], right[2] or self._has(left[0], right[1])]
+
+    def finish(self, state: list[Any] | None, now: int = 0) -> bool:
+        """Whether it had been there."""
+        return state is not None and state[2]
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The bits of each run, each different value hashed once."""
+        codes, forms = runs.coded(self._field, lambda value: canonical(value, self.kind))
+        hashed = [_digest(form) for form in forms]
+        positions = [self._positions(digest) for digest in hashed]
+        codes_list, states = codes.tolist(), []
+        for start, end in runs.bounds():
+            bits, last = bytearray(self._bytes), codes_list[end - 1]
+            for code in dict.fromkeys(codes_list[start : end - 1]):
+                for position in positions[code]:
+                    bits[position >> 3] |= 1 << (position & 7)
+            was_present = self._has(bits, hashed[last])
+            for position in positions[last]:
+                bits[position >> 3] |= 1 << (position & 7)
+            states.append([bits, hashed[last], was_present])
+        return states
+
+    def _has(self, bits: bytes | bytearray, hashed: bytes) -> bool:
+        return all(bits[position >> 3] >> (position & 7) & 1 for position in self._positions(hashed))
+
+    def _positions(self, hashed: bytes) -> list[int]:
+        start = int.from_bytes(hashed[:8], "little")
+        step = int.from_bytes(hashed[8:], "little") | 1
+        size = 8 * self._bytes
+        return [(start + turn * step) % size for turn in range(self._probes)]
+
+
+def _digest(value: Any) -> bytes:
+    return hashlib.blake2b(_ENCODE(value), digest_size=16).digest()

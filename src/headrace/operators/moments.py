@@ -1,0 +1,241 @@
+"""Number, mean and spread of values as ``[n, mean, sum of squared deviations]``: well conditioned, in any order.
+
+All measures are those of the population. A z-score is null where there are fewer than two values or all are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.operators.declaration import CHANGE, COUNTS, NUMBER, REQUIRED_WHERE, REQUIRED_WINDOW, declare
+from headrace.operators.operator import FieldOperator, Operator, Row, finite
+from headrace.operators.parts import Alone, Parts, plain, pooled
+from headrace.operators.runs import Longs, RowRuns, by_run, to_list, to_lists
+
+Moments: TypeAlias = list[Any]
+
+HOUR_MS = 3_600_000
+
+
+def add_value(moments: Moments | None, value: float) -> Moments:
+    """The moments with one more value; those given may be changed."""
+    if moments is None:
+        return [1, value, 0.0]
+    moments[0] += 1
+    away = value - moments[1]
+    moments[1] += away / moments[0]
+    moments[2] += away * (value - moments[1])
+    return moments
+
+
+def merge_moments(left: Moments | None, right: Moments) -> Moments:
+    """The moments of two sets of values."""
+    if left is None:
+        return right
+    n = left[0] + right[0]
+    away = right[1] - left[1]
+    mean = left[1] + away * (right[0] / n)
+    return [n, mean, left[2] + right[2] + away * away * (left[0] * right[0] / n)]
+
+
+def moments_of_runs(numbers: NDArray[np.float64], starts: Longs) -> list[Moments]:
+    """The moments of each run, in two passes: the means first, then the squared deviations from them."""
+    counts = np.diff(starts, append=len(numbers))
+    means = np.add.reduceat(numbers, starts) / counts
+    away = numbers - np.repeat(means, counts)
+    return to_lists(to_list(counts), to_list(means), to_list(np.add.reduceat(away * away, starts)))
+
+
+def variance(moments: Moments) -> float:
+    """The variance of the population."""
+    squares: float = moments[2] / moments[0]
+    return squares
+
+
+def deviation(moments: Moments) -> float:
+    """The standard deviation of the population."""
+    return math.sqrt(variance(moments))
+
+
+def score(value: float, moments: Moments) -> float | None:
+    """How many standard deviations a value lies above the mean."""
+    spread = deviation(moments)
+    return finite((value - moments[1]) / spread) if spread > 0 else None
+
+
+class Variance(FieldOperator):
+    """The variance of the values; null where there are none, 0 of one."""
+
+    declaration = declare(
+        "var",
+        COUNTS,
+        "the variance of the population",
+        "f64",
+        window="optional",
+        aliases=("variance",),
+        field=NUMBER,
+    )
+    order = "any"
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """One more value."""
+        return add_value(state, value)
+
+    def merge_both(self, left: Moments, right: Moments) -> Moments:
+        """The moments of both."""
+        return merge_moments(left, right)
+
+    def finish(self, state: Moments | None, now: int = 0) -> float | None:
+        """The variance."""
+        return None if state is None else finite(variance(state))
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The moments of each run."""
+        return moments_of_runs(runs.doubles(self._field), runs.starts)
+
+    def catalyst_parts(self) -> Parts:
+        """Moments."""
+        return Alone(pooled("moments"))
+
+
+class Deviation(Variance):
+    """The standard deviation of the values; null where there are none, 0 of one."""
+
+    declaration = declare(
+        "std",
+        COUNTS,
+        "the standard deviation of the population",
+        "f64",
+        window="optional",
+        aliases=("stddev",),
+        field=NUMBER,
+    )
+
+    def finish(self, state: Moments | None, now: int = 0) -> float | None:
+        """The deviation."""
+        return None if state is None else finite(deviation(state))
+
+
+class Ratio(Operator):
+    """How many of all events match, as a share; null where there are none. The state is both counts."""
+
+    declaration = declare(
+        "ratio",
+        COUNTS,
+        "the share of all events for which `where` is true",
+        "f64",
+        window="optional",
+        where=REQUIRED_WHERE,
+    )
+    order = "any"
+    takes_all = True
+
+    def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
+        """One more event, matching or not."""
+        if state is None:
+            return [int(matched), 1]
+        state[0] += matched
+        state[1] += 1
+        return state
+
+    def merge_both(self, left: list[int], right: list[int]) -> list[int]:
+        """The counts of both."""
+        return [left[0] + right[0], left[1] + right[1]]
+
+    def finish(self, state: list[int] | None, now: int = 0) -> float | None:
+        """The share."""
+        return None if state is None else state[0] / state[1]
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The counts of each run."""
+        matched = np.add.reduceat(runs.matched.astype(np.int64), runs.starts)
+        return to_lists(to_list(matched), to_list(runs.counts()))
+
+    def catalyst_parts(self) -> Parts:
+        """Two counts."""
+        return Parts(plain("m"), plain("n"))
+
+
+class ZScore(FieldOperator):
+    """How many standard deviations the last value lies above the mean of all of the window, itself among them.
+
+    The state is ``[last value, moments]``.
+    """
+
+    declaration = declare(
+        "z_score",
+        CHANGE,
+        "how many standard deviations of the population the newest value lies above the mean of the window; "
+        "null where all values are equal",
+        "f64",
+        field=NUMBER,
+        baseline_window=REQUIRED_WINDOW._replace(aliases=("window",), example='"24h"'),
+    )
+
+    @property
+    def window_ms(self) -> int | None:
+        """The window of the baseline."""
+        return self.params.get("baseline_window")
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """One more value, the last one."""
+        return [value, add_value(None if state is None else state[1], value)]
+
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """The last value of the right, the moments of both."""
+        return [right[0], merge_moments(left[1], right[1])]
+
+    def finish(self, state: list[Any] | None, now: int = 0) -> float | None:
+        """The score."""
+        return None if state is None else score(state[0], state[1])
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The last value and the moments of each run."""
+        return to_lists(runs.last_values(self._field), moments_of_runs(runs.doubles(self._field), runs.starts))
+
+
+class SeasonalDeviation(FieldOperator):
+    """How many standard deviations the last value lies above the mean of its hour of the day (UTC), itself among them.
+
+    The state is ``[last value, its hour, {hour: moments}]``, of at most 24 hours.
+    """
+
+    declaration = declare(
+        "seasonal_deviation",
+        CHANGE,
+        "how many standard deviations the newest value lies above the mean of its hour of the day (UTC)",
+        "f64",
+        memory="72 numbers",
+        field=NUMBER,
+    )
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """One more value, the last one."""
+        hour = at_ms // HOUR_MS % 24
+        hours = {} if state is None else state[2]
+        hours[hour] = add_value(hours.get(hour), value)
+        return [value, hour, hours]
+
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """The last value of the right, the moments of both by hour."""
+        hours = dict(left[2])
+        for hour, moments in right[2].items():
+            hours[hour] = merge_moments(hours.get(hour), moments)
+        return [right[0], right[1], hours]
+
+    def finish(self, state: list[Any] | None, now: int = 0) -> float | None:
+        """The score."""
+        return None if state is None else score(state[0], state[2][state[1]])
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The last value of each run, its hour, and the moments of each hour."""
+        hours = runs.times // HOUR_MS % 24
+        by_hour, owners, split_hours = runs.split(hours)
+        moments = moments_of_runs(by_hour.doubles(self._field), by_hour.starts)
+        entries = by_run(owners, len(runs.starts), list(zip(to_list(split_hours), moments, strict=True)))
+        last_hours = to_list(hours[runs.ends() - 1])
+        return to_lists(runs.last_values(self._field), last_hours, [dict(pairs) for pairs in entries])

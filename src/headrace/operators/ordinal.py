@@ -1,0 +1,280 @@
+"""Values by their place in the order of events: first, last, a few of either end, and a sample.
+
+Every state holds at most as many values as asked for, n or samples, one more for ``lag``, two for ``delta_from_prev``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from headrace.operators.declaration import COUNT, NUMBER, SAMPLES, VALUE, declare
+from headrace.operators.operator import FieldOperator, finite
+from headrace.operators.runs import RowRuns
+
+_MASK = 2**64 - 1
+_MEMORY = "as many values as `n` or `samples` says"
+
+
+class First(FieldOperator):
+    """The first value; null where there is none."""
+
+    declaration = declare("first", SAMPLES, "the first value", "field", field=VALUE)
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """The first value stays."""
+        return value if state is None else state
+
+    def merge_both(self, left: Any, right: Any) -> Any:
+        """The earlier one."""
+        return left
+
+    def finish(self, state: Any, now: int = 0) -> Any:
+        """The value."""
+        return self.render(state)
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The first values."""
+        return runs.first_values(self._field)
+
+
+class Last(FieldOperator):
+    """The last value; null where there is none."""
+
+    declaration = declare("last", SAMPLES, "the newest value", "field", field=VALUE)
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """The newest value."""
+        return value
+
+    def merge_both(self, left: Any, right: Any) -> Any:
+        """The later one."""
+        return right
+
+    def finish(self, state: Any, now: int = 0) -> Any:
+        """The value."""
+        return self.render(state)
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The last values."""
+        return runs.last_values(self._field)
+
+
+class FirstN(FieldOperator):
+    """The first n values, oldest first."""
+
+    declaration = declare(
+        "first_n",
+        SAMPLES,
+        "the first values, the oldest first",
+        "json",
+        bound="n",
+        memory=_MEMORY,
+        field=VALUE,
+        n=COUNT,
+    )
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """One more while there is room."""
+        if state is None:
+            return [value]
+        if len(state) < self.params["n"]:
+            state.append(value)
+        return state
+
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """The first n of both."""
+        return left + right[: self.params["n"] - len(left)]
+
+    def finish(self, state: list[Any] | None, now: int = 0) -> list[Any]:
+        """The values."""
+        return [self.render(value) for value in state or ()]
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The first values of each run."""
+        values, n = runs.values(self._field), self.params["n"]
+        return [values[start : min(end, start + n)] for start, end in runs.bounds()]
+
+
+class Recent(FieldOperator):
+    """The last values, of which an answer is made."""
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """The newest value in place of the oldest."""
+        if state is None:
+            return [value]
+        state.append(value)
+        if len(state) > self.kept:
+            del state[0]
+        return state
+
+    @property
+    def kept(self) -> int:
+        """How many values are kept."""
+        n: int = self.params["n"]
+        return n
+
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """The last of both."""
+        return (left + right)[-self.kept :]
+
+    def finish(self, state: list[Any] | None, now: int = 0) -> Any:
+        """The answer made of them."""
+        return self.answer([self.render(value) for value in state or ()])
+
+    @abstractmethod
+    def answer(self, values: list[Any]) -> Any:
+        """What is answered of the last values, the oldest first."""
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The last values of each run."""
+        values, kept = runs.values(self._field), self.kept
+        return [values[max(start, end - kept) : end] for start, end in runs.bounds()]
+
+
+class LastN(Recent):
+    """The values as they came."""
+
+    declaration = declare(
+        "last_n",
+        SAMPLES,
+        "the newest values, the oldest first",
+        "json",
+        bound="n",
+        memory=_MEMORY,
+        field=VALUE,
+        n=COUNT,
+    )
+
+    def answer(self, values: list[Any]) -> list[Any]:
+        """The values."""
+        return values
+
+
+class MostRecentN(Recent):
+    """The values, the newest one first."""
+
+    declaration = declare(
+        "most_recent_n",
+        SAMPLES,
+        "the newest values, the newest first",
+        "json",
+        bound="n",
+        memory=_MEMORY,
+        field=VALUE,
+        n=COUNT,
+    )
+
+    def answer(self, values: list[Any]) -> list[Any]:
+        """The values."""
+        return values[::-1]
+
+
+class Lag(Recent):
+    """The value n events before the last one; null until there is one."""
+
+    declaration = declare(
+        "lag",
+        SAMPLES,
+        "the value `n` events before the newest",
+        "field",
+        bound="n",
+        memory=_MEMORY,
+        field=VALUE,
+        n=COUNT._replace(default=1, position="optional", note=""),
+    )
+
+    @property
+    def kept(self) -> int:
+        """One more than lie between."""
+        return super().kept + 1
+
+    def answer(self, values: list[Any]) -> Any:
+        """The oldest of them."""
+        return values[0] if len(values) == self.kept else None
+
+
+class DeltaFromPrevious(Recent):
+    """The last value minus the one before; null until there are two."""
+
+    declaration = declare("delta_from_prev", SAMPLES, "the newest value minus the one before", "f64", field=NUMBER)
+
+    @property
+    def kept(self) -> int:
+        """Two."""
+        return 2
+
+    def answer(self, values: list[Any]) -> float | None:
+        """The difference."""
+        return finite(values[1] - values[0]) if len(values) == 2 else None
+
+
+class Sample(FieldOperator):
+    """A sample of the values: those whose events' sequence numbers have the least hashes, in the order of events.
+
+    The state is ``[hash, seq, value]`` of each. No two sequence numbers have one hash, so parts may come in any order.
+    """
+
+    declaration = declare(
+        "reservoir_sample",
+        SAMPLES,
+        "so many values, evenly chosen among all, in the order of events",
+        "json",
+        bound="samples",
+        memory=_MEMORY,
+        field=VALUE,
+        samples=COUNT,
+    )
+    order = "any"
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """The value in its place if its hash is among the least."""
+        drawn = [scatter(seq), seq, value]
+        if state is None:
+            return [drawn]
+        if len(state) < self.params["samples"] or drawn[0] < state[-1][0]:
+            state.append(drawn)
+            state.sort(key=_HASH)
+            del state[self.params["samples"] :]
+        return state
+
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """The least of both."""
+        return sorted(left + right, key=_HASH)[: self.params["samples"]]
+
+    def finish(self, state: list[Any] | None, now: int = 0) -> list[Any]:
+        """The values in the order of events."""
+        return [self.render(value) for _, _, value in sorted(state or (), key=_SEQ)]
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The values with the least hashes of each run."""
+        hashes = _scatter_all(runs.seqs)
+        order = np.lexsort((hashes, runs.run_of_row()))
+        rank = np.arange(len(order)) - np.repeat(runs.starts, runs.counts())
+        kept = order[rank < self.params["samples"]]
+        values = runs.rows.column(self._field).take(kept).to_pylist()
+        drawn = list(map(list, zip(hashes[kept].tolist(), runs.seqs[kept].tolist(), values, strict=True)))
+        ends = np.cumsum(np.minimum(runs.counts(), self.params["samples"])).tolist()
+        return [drawn[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+_HASH, _SEQ = itemgetter(0), itemgetter(1)
+
+
+def scatter(seq: int) -> int:
+    """A 64-bit permutation of sequence numbers that looks random (the finaliser of SplitMix64)."""
+    mixed = (seq + 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return mixed ^ (mixed >> 31)
+
+
+def _scatter_all(seqs: np.typing.NDArray[np.int64]) -> np.typing.NDArray[np.uint64]:
+    """The same of many."""
+    mixed = seqs.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -1,1 +1,0 @@
-"""One request, seen from its events and its spans at once."""
