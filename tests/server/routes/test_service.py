@@ -452,7 +452,7 @@ def test_top_streams_are_the_five_largest_and_the_most_watched(config: Config) -
             node.engine.tail.watch(watched, reader)
         memory = await node.json("/v1/server/_mem")
         top = memory["top_streams"]
-        assert [(line["stream"], line["bytes"]) for line in top.local_storage_bytes] == [
+        assert [(line["stream"], line["bytes"]) for line in top["local_storage_bytes"]] == [
             (f"s{n}", 10 * n) for n in (6, 5, 4, 3, 2)
         ]
         assert top.pending_wal_bytes[0] == {"stream": "s6", "pending_wal_bytes": 60, "pending_rows": 6}
