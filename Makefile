@@ -1,6 +1,6 @@
 # make up      set up and run Headrace on this machine
 # make test    every test          make test-deep   the same with larger numbers
-# make check   style, types, layers, sizes, names, and that what tools write is current
+# make check   style, types, layers, structure, and that what is generated is current
 # make bench   Headrace and its peers, side by side
 PYTHON ?= python3
 VENV := .venv
@@ -33,6 +33,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python tools/structure.py
 	$(BIN)/python tools/blocking_client.py --check
+	$(BIN)/python tools/operators.py --check
 	$(BIN)/python tools/route_tables.py --check
 
 bench: setup

@@ -17,7 +17,7 @@ def test_a_deadline_whose_time_is_over_stops_work_at_its_next_step() -> None:
 
 def test_a_part_of_the_time_ends_earlier_and_is_cancelled_with_the_whole() -> None:
     whole = Deadline(60)
-    part, other = whole.part(0.5), whole.within(600)
+    part, other = whole.with_share(0.5), whole.with_timeout(600)
     assert part.left_s < 31 < whole.left_s < 61 < other.left_s
     whole.cancel()
     for deadline in (whole, part, other):
@@ -32,7 +32,7 @@ def test_cancelling_interrupts_what_is_under_way_and_nothing_that_has_ended() ->
     with deadline.interrupting(lambda: interrupted.append("ended")):
         pass
     with deadline.interrupting(lambda: interrupted.append("under way")):
-        deadline.part(0.5).cancel()
+        deadline.with_share(0.5).cancel()
     assert interrupted == ["under way"]
     with pytest.raises(Cancelled), deadline.interrupting(lambda: None):
         raise AssertionError("nothing begins once it is cancelled")

@@ -27,25 +27,25 @@ _DIRECTORY_MODE = "^0?7[0-7]{2}$"
 _LONGEST = 4 * MiB
 
 
-def amount(description: str, *, least: int = 0, most: int = 2**53) -> msgspec.Meta:
-    """What a number means, and between what it lies."""
-    return msgspec.Meta(description=description, ge=least, le=most)
+def amount(description: str, *, minimum: int = 0, maximum: int = 2**53) -> msgspec.Meta:
+    """The description of a number, and its range."""
+    return msgspec.Meta(description=description, ge=minimum, le=maximum)
 
 
 def positive(description: str) -> msgspec.Meta:
-    """What a number of seconds means that cannot be none."""
+    """The description of a number of seconds above 0."""
     return msgspec.Meta(description=description, gt=0, le=2**53)
 
 
 class ServerConfig(msgspec.Struct, frozen=True):
-    """How the server listens and whom it lets in."""
+    """How the server listens, and who has access."""
 
     host: Annotated[str, Doc(description="address to bind")] = "127.0.0.1"
-    port: Annotated[int, amount("port to bind; 0 takes a free one", most=65_535)] = 4437
+    port: Annotated[int, amount("port to bind; 0 takes a free one", maximum=65_535)] = 4437
     cors_origins: Annotated[tuple[str, ...], Doc(description="web origins that may call this server")] = ()
     tls_cert: Annotated[str, Doc(description="certificate file; with tls_key the server speaks TLS")] = ""
     tls_key: Annotated[str, Doc(description="private key file")] = ""
-    max_connections: Annotated[int, amount("open connections at most", least=1)] = 16_000
+    max_connections: Annotated[int, amount("open connections at most", minimum=1)] = 16_000
     idle_timeout_s: Annotated[float, positive("an idle connection is closed after this")] = 75.0
     request_timeout_s: Annotated[float, positive("a request must have arrived whole within this")] = 30.0
     resolver_timeout_s: Annotated[float, positive("working time of any request")] = 5.0
@@ -60,62 +60,62 @@ class ServerConfig(msgspec.Struct, frozen=True):
 
 
 class StorageConfig(msgspec.Struct, frozen=True):
-    """Where the data lives."""
+    """Where data is stored."""
 
     data_dir: Annotated[str, Doc(description="directory of the log")] = "./headrace-data"
     object_store: Annotated[str, Doc(description="URL of the object store; empty: objects/ in data_dir")] = ""
     object_mode: Annotated[
         str, Doc(description="permissions of a local object store, whose files get no x", pattern=_DIRECTORY_MODE)
     ] = "0700"
-    seal_bytes: Annotated[int, amount("payload that is sealed at once into a segment", least=1)] = 16 * MiB
-    seal_rows: Annotated[int, amount("entries that are sealed at once into a segment", least=1)] = 100_000
+    seal_bytes: Annotated[int, amount("payload that is sealed at once into a segment", minimum=1)] = 16 * MiB
+    seal_rows: Annotated[int, amount("entries that are sealed at once into a segment", minimum=1)] = 100_000
     seal_age_s: Annotated[float, amount("entries wait at most this long to be published")] = 300.0
-    backlog_bytes: Annotated[int, amount("unpublished payload; beyond it appends are refused", least=1)] = 10 * GiB
+    backlog_bytes: Annotated[int, amount("unpublished payload; beyond it appends are refused", minimum=1)] = 10 * GiB
     segment_cache_bytes: Annotated[int, amount("disk for segments fetched from the store")] = 1 * GiB
     decoded_bytes: Annotated[int, amount("memory for decoded parts of segments")] = 64 * MiB
     companion_cache_bytes: Annotated[int, amount("disk for companions fetched from the store")] = 2 * GiB
     tail_cache_bytes: Annotated[int, amount("disk for columns of events that no companion covers")] = 2 * GiB
     store_timeout_s: Annotated[float, positive("a request to the object store, with its retries")] = 30.0
     cache_bytes: Annotated[int, amount("SQLite page cache")] = 64 * MiB
-    checkpoint_pages: Annotated[int, amount("WAL pages at most before a checkpoint", least=1)] = 4000
+    checkpoint_pages: Annotated[int, amount("WAL pages at most before a checkpoint", minimum=1)] = 4000
     max_database_bytes: Annotated[int, amount("size limit of the log; 0 is the disk's")] = 0
 
     @property
     def object_permissions(self) -> int:
-        """What a local object store and its directories are given."""
+        """The permissions of a local object store and its directories."""
         return int(self.object_mode, 8)
 
     @property
     def directory_permissions(self) -> int:
-        """What the data directory is given: who may read an object store below it passes through, and reads nothing."""
+        """The permissions of the data directory: readers of an object store below it may pass, but not read."""
         return 0o700 | (0 if self.object_store else self.object_permissions & 0o011)
 
 
 class LimitsConfig(msgspec.Struct, frozen=True):
-    """What one request, one queue and one cache may hold."""
+    """Limits of requests, queues and caches."""
 
-    body_bytes: Annotated[int, amount("an append's body, after decoding", least=1)] = 10 * MiB
-    header_bytes: Annotated[int, amount("all headers of a request", least=1)] = 32 * 1024
-    url_bytes: Annotated[int, amount("a request's target", least=1)] = 8 * 1024
-    name_bytes: Annotated[int, amount("a stream name in UTF-8", least=1)] = 512
-    read_bytes: Annotated[int, amount("payload of one read", least=1)] = 1 * MiB
+    body_bytes: Annotated[int, amount("an append's body, after decoding", minimum=1)] = 10 * MiB
+    header_bytes: Annotated[int, amount("all headers of a request", minimum=1)] = 32 * 1024
+    url_bytes: Annotated[int, amount("a request's target", minimum=1)] = 8 * 1024
+    name_bytes: Annotated[int, amount("a stream name in UTF-8", minimum=1)] = 512
+    read_bytes: Annotated[int, amount("payload of one read", minimum=1)] = 1 * MiB
     filter_scan_bytes: Annotated[int, amount("payload a filtered read looks at without an index")] = 100 * MiB
-    aggregate_groups: Annotated[int, amount("groups in one aggregate, over all its buckets", least=1)] = 50_000
-    aggregate_bytes: Annotated[int, amount("memory for the groups of one aggregate", least=1)] = 64 * MiB
+    aggregate_groups: Annotated[int, amount("groups in one aggregate, over all its buckets", minimum=1)] = 50_000
+    aggregate_bytes: Annotated[int, amount("memory for the groups of one aggregate", minimum=1)] = 64 * MiB
     tail_columns_bytes: Annotated[int, amount("memory for columns of events that no file covers")] = 128 * MiB
     companion_bytes: Annotated[int, amount("memory for decoded parts of companions")] = 128 * MiB
-    duckdb_bytes: Annotated[int, amount("memory of all DuckDB queries together", least=16 * MiB)] = 128 * MiB
-    queue_requests: Annotated[int, amount("appends waiting for the writer", least=1)] = 50_000
-    queue_bytes: Annotated[int, amount("bytes waiting for the writer", least=1)] = 64 * MiB
-    batch_requests: Annotated[int, amount("appends in one commit", least=1)] = 2_000
-    batch_bytes: Annotated[int, amount("bytes in one commit", least=1)] = 8 * MiB
-    cached_streams: Annotated[int, amount("stream heads kept in memory", least=1)] = 150_000
-    arriving_bytes: Annotated[int, amount("bodies that have not arrived whole yet", least=_LONGEST)] = 128 * MiB
+    duckdb_bytes: Annotated[int, amount("memory of all DuckDB queries together", minimum=16 * MiB)] = 128 * MiB
+    queue_requests: Annotated[int, amount("appends waiting for the writer", minimum=1)] = 50_000
+    queue_bytes: Annotated[int, amount("bytes waiting for the writer", minimum=1)] = 64 * MiB
+    batch_requests: Annotated[int, amount("appends in one commit", minimum=1)] = 2_000
+    batch_bytes: Annotated[int, amount("bytes in one commit", minimum=1)] = 8 * MiB
+    cached_streams: Annotated[int, amount("stream heads kept in memory", minimum=1)] = 150_000
+    arriving_bytes: Annotated[int, amount("bodies that have not arrived whole yet", minimum=_LONGEST)] = 128 * MiB
     unsent_bytes: Annotated[int, amount("answers that slow readers have not taken yet")] = 256 * MiB
     waiters: Annotated[int, amount("parked long-polls and SSE responses")] = 20_000
-    concurrent_reads: Annotated[int, amount("read gate: reads working off the loop", least=1)] = 4
-    concurrent_searches: Annotated[int, amount("search gate", least=1)] = 2
-    concurrent_index_work: Annotated[int, amount("index gate", least=1)] = 1
+    concurrent_reads: Annotated[int, amount("read gate: reads working off the loop", minimum=1)] = 4
+    concurrent_searches: Annotated[int, amount("search gate", minimum=1)] = 2
+    concurrent_index_work: Annotated[int, amount("index gate", minimum=1)] = 1
 
     def __post_init__(self) -> None:
         if self.arriving_bytes < self.body_bytes:
@@ -140,17 +140,17 @@ class SubscriptionsConfig(msgspec.Struct, frozen=True):
     local_webhooks: Annotated[
         bool, Doc(description="webhooks may call loopback and link-local addresses, wherever the server is bound")
     ] = False
-    max_per_key: Annotated[int, amount("subscriptions of one key", least=1)] = 100
-    max_per_prefix: Annotated[int, amount("subscriptions of all keys with the same prefix", least=1)] = 250
+    max_per_key: Annotated[int, amount("subscriptions of one key", minimum=1)] = 100
+    max_per_prefix: Annotated[int, amount("subscriptions of all keys with the same prefix", minimum=1)] = 250
     webhook_timeout_s: Annotated[float, positive("a webhook must answer within this")] = 10.0
 
 
 class PipelineConfig(msgspec.Struct, frozen=True):
-    """What is derived from streams, and where that is computed."""
+    """Derived data, and the Spark that computes it."""
 
     min_rows: Annotated[int, amount("published entries that are indexed together; 0: any number")] = 10_000
-    unit_bytes: Annotated[int, amount("payload that one task indexes", least=1)] = 16 * MiB
-    fan_out: Annotated[int, amount("companions that are merged into one of the next level", least=2)] = 16
+    unit_bytes: Annotated[int, amount("payload that one task indexes", minimum=1)] = 16 * MiB
+    fan_out: Annotated[int, amount("companions that are merged into one of the next level", minimum=2)] = 16
     lease_s: Annotated[float, positive("a worker that is silent for this long has lost its work")] = 60.0
     stall_s: Annotated[float, positive("a worker without progress on its units for this long has lost them")] = 3600.0
     idle_s: Annotated[float, positive("without work Spark stops after this")] = 300.0
@@ -158,9 +158,9 @@ class PipelineConfig(msgspec.Struct, frozen=True):
     remote: Annotated[str, Doc(description="Spark Connect server (sc://…), in place of a master")] = ""
     memory: Annotated[str, Doc(description="memory of the Spark driver")] = "1g"
     poll_s: Annotated[float, positive("time between looks for work")] = 1.0
-    lease_units: Annotated[int, amount("units of work in one Spark job", least=1)] = 16
-    tasks: Annotated[int, amount("tasks of one Spark job at most", least=1)] = 16
-    shuffle_partitions: Annotated[int, amount("partitions of what Spark groups", least=1)] = 4
+    lease_units: Annotated[int, amount("units of work in one Spark job", minimum=1)] = 16
+    tasks: Annotated[int, amount("tasks of one Spark job at most", minimum=1)] = 16
+    shuffle_partitions: Annotated[int, amount("partitions of what Spark groups", minimum=1)] = 4
 
 
 class FeaturesConfig(msgspec.Struct, frozen=True):
@@ -170,7 +170,9 @@ class FeaturesConfig(msgspec.Struct, frozen=True):
     tail_bytes: Annotated[int, amount("memory for the folded tails of tables")] = 256 * MiB
     row_bytes: Annotated[int, amount("memory for rows that were looked up")] = 64 * MiB
     state_cache_bytes: Annotated[int, amount("disk for states fetched from the store")] = 2 * GiB
-    dedupe_keys: Annotated[int, amount("keys that one event source remembers; then the oldest go", least=1)] = 1_000_000
+    dedupe_keys: Annotated[int, amount("keys that one event source remembers; then the oldest go", minimum=1)] = (
+        1_000_000
+    )
     test_mode: Annotated[bool, Doc(description="whether `/v1/reset` removes every event source and table")] = False
 
 
@@ -246,7 +248,7 @@ def resolve(
 def explicit_settings(
     *, file: Path | None = None, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> frozenset[str]:
-    """The settings that were given by someone, and not left to the defaults."""
+    """The settings that are set, not left to their defaults."""
     settings = resolve(file=file, flags=flags, environ=environ)
     return frozenset(name for name, (_, source) in settings.items() if source != "default")
 
@@ -257,7 +259,7 @@ def load(
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Config:
-    """The configuration that these sources make together."""
+    """The configuration from all sources."""
     return _build_config(resolve(file=file, flags=flags, environ=environ))
 
 

@@ -1,10 +1,10 @@
-"""How long work on an answer may take, and whether anybody still waits for it.
+"""Deadlines: how long work on an answer may take, and whether it was cancelled.
 
-Work looks at its deadline between two steps. When the time is over, it answers with what it has; when nobody waits any
-more, it is cancelled: it raises ``Cancelled`` at the next step, and a native call that can be interrupted is.
+Work checks its deadline between two steps. When the time is over, it answers with what it has. When the client has
+gone, it is cancelled: it raises ``Cancelled`` at the next step, and native calls that can be interrupted are.
 
 A deadline is handed to most functions as an argument. The proofs of schemas and registrations, whose many small
-functions recurse, find it in a context variable: whoever starts them sets it with ``Deadline.applied``, and they call
+functions recurse, find it in a context variable: their caller sets it with ``Deadline.applied``, and they call
 ``check_deadline`` in their loops. Without a deadline that costs some tens of nanoseconds.
 """
 
@@ -18,11 +18,11 @@ from time import monotonic
 
 
 class OutOfTime(Exception):
-    """The deadline came before everything was looked at."""
+    """The deadline passed before the work was done."""
 
 
 class Cancelled(Exception):
-    """Nobody waits for the answer any more."""
+    """The work was cancelled: its answer is not needed any more."""
 
 
 class _Cancellation:
@@ -53,25 +53,25 @@ class _Cancellation:
 
 
 class Deadline:
-    """When an answer has to be given; it may be cancelled from another thread."""
+    """When work has to end; it may be cancelled from another thread."""
 
     def __init__(self, seconds: float) -> None:
         self._at = monotonic() + seconds
         self._cancellation = _Cancellation()
 
-    def within(self, seconds: float) -> Deadline:
-        """A deadline so far from now that is cancelled together with this one."""
+    def with_timeout(self, seconds: float) -> Deadline:
+        """A deadline so many seconds from now that is cancelled together with this one."""
         deadline = Deadline(seconds)
         deadline._cancellation = self._cancellation
         return deadline
 
-    def part(self, fraction: float) -> Deadline:
+    def with_share(self, fraction: float) -> Deadline:
         """The end of a share of the time that is left."""
-        return self.within(self.left_s * fraction)
+        return self.with_timeout(self.left_s * fraction)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Let ``check_deadline`` look at this deadline, in the block and in this thread or task."""
+        """Make this the deadline of ``check_deadline``, in the block and in this thread or task."""
         token = _APPLIED.set(self)
         try:
             yield
@@ -79,12 +79,12 @@ class Deadline:
             _APPLIED.reset(token)
 
     def cancel(self) -> None:
-        """Nobody waits any more: the work ends at its next step, with ``Cancelled``."""
+        """Cancel the work, which ends at its next step with ``Cancelled``."""
         self._cancellation.set()
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether the work was cancelled."""
         return self._cancellation.is_set
 
     def interrupting(self, interrupt: Callable[[], None]) -> AbstractContextManager[None]:
@@ -93,23 +93,23 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """How much time there is; negative once it is over."""
+        """The time that is left; negative once it is over."""
         return self._at - monotonic()
 
     @property
     def passed(self) -> bool:
-        """Whether the time is over; raises Cancelled where nobody waits any more."""
+        """Whether the time is over; raises Cancelled if the work was cancelled."""
         if self._cancellation.is_set:
             raise Cancelled
         return monotonic() >= self._at
 
     def require(self) -> None:
-        """Raise Cancelled where nobody waits any more."""
+        """Raise Cancelled if the work was cancelled."""
         if self._cancellation.is_set:
             raise Cancelled
 
     def check(self) -> None:
-        """Raise OutOfTime where the time is over, Cancelled where nobody waits any more."""
+        """Raise OutOfTime if the time is over, Cancelled if the work was cancelled."""
         if self.passed:
             raise OutOfTime
 

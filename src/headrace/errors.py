@@ -22,7 +22,7 @@
      │   ├─ Forbidden             the key may not do this                        403
      │   │   ├─ ProducerFenced    a newer producer epoch has taken over          403
      │   │   ├─ ReservedStream    only the server itself writes to it            403
-     │   │   └─ ResetDisabled     only a server for tests forgets everything     403
+     │   │   └─ ResetDisabled     reset needs a server in test mode              403
      │   ├─ NotFound              no such stream, key or route                   404
      │   │   ├─ UnknownEvent      no such event source                           404
      │   │   ├─ UnknownTable      no such table                                  404
@@ -40,10 +40,10 @@
      │   │   ├─ AliasTaken        the name stands for another entity type        409
      │   │   ├─ IdempotencyCollision  the key was used for something else        409
      │   │   ├─ NoSchemaForEntityType  the type has no schema that holds         409
-     │   │   ├─ EntityAlreadyMerged  it is told of under another already        409
+     │   │   ├─ EntityAlreadyMerged  it is merged into another already          409
      │   │   ├─ MergeTargetAlreadyMerged  so is the one to merge it into         409
      │   │   └─ NotRepresentable  an event has no form in the version asked for  409
-     │   ├─ Gone                  it was there once                              410
+     │   ├─ Gone                  it existed earlier                             410
      │   │   ├─ OffsetFenced      the offset is not one of this stream          410
      │   │   └─ OffsetGone        the offset lies before the retained start      410
      │   ├─ PreconditionFailed    If-Match names another tail                    412
@@ -145,7 +145,7 @@ class FeatureNotInTable(BadRequest):
 
 
 class BatchTooLarge(BadRequest):
-    """More is asked at once than is answered at once."""
+    """A request has too many parts."""
 
     code = "batch_too_large"
 
@@ -181,13 +181,13 @@ class ConstraintViolation(BadRequest):
 
 
 class InvalidCursor(BadRequest):
-    """A list cannot go on from there."""
+    """The cursor of a list is wrong."""
 
     code = "INVALID_CURSOR"
 
 
 class StoreResolutionFailed(BadRequest):
-    """Nothing tells which entity is meant, or it may not be merged with the one that is there."""
+    """The entity is ambiguous, or may not be merged with the existing one."""
 
     code = "ERR_STORE_RESOLUTION_FAILED"
 
@@ -201,14 +201,14 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """The caller is known, or known to be foreign, and may not do this."""
+    """The caller is not allowed to do this."""
 
     code = "forbidden"
     status = 403
 
 
 class ResetDisabled(Forbidden):
-    """Only a server that runs for tests forgets everything it was told."""
+    """A reset needs a server in test mode."""
 
     code = "reset_disabled_in_production"
 
@@ -252,7 +252,7 @@ class UnknownEntityType(NotFound):
 
 
 class EntityNotFound(NotFound):
-    """There is no such entity; those of other users are not there either."""
+    """There is no such entity, or it is another user's."""
 
     code = "RESOURCE_NOT_FOUND"
 
@@ -330,13 +330,13 @@ class IdempotencyCollision(Conflict):
 
 
 class NoSchemaForEntityType(Conflict):
-    """The entity type has no schema that holds for the user."""
+    """The entity type has no active schema for the user."""
 
     code = "ERR_NO_SCHEMA_FOR_ENTITY_TYPE"
 
 
 class EntityAlreadyMerged(Conflict):
-    """The entity is told of under another already."""
+    """The entity is merged into another already."""
 
     code = "ENTITY_ALREADY_MERGED"
 
@@ -354,7 +354,7 @@ class NotRepresentable(Conflict):
 
 
 class Gone(RequestError):
-    """It was there once."""
+    """It existed earlier."""
 
     code = "gone"
     status = 410

@@ -1,4 +1,4 @@
-"""For tests of one's own features: a server in this process whose clock is told what time it is.
+"""For tests of one's own features: a server in this process with a virtual clock.
 
 ::
 
@@ -64,7 +64,7 @@ class VirtualClock:
 
 
 class VirtualApp(App):
-    """The features of a server whose ``clock`` is told what time it is."""
+    """The features of a server with a virtual ``clock``."""
 
     def __init__(self, url: str, clock: VirtualClock) -> None:
         super().__init__(url)
@@ -113,7 +113,7 @@ def _close(got: Any, wanted: Any, rel: float, abs: float) -> bool:
         return wanted.keys() == got.keys() and all(_close(got[name], wanted[name], rel, abs) for name in wanted)
     if isinstance(wanted, list | tuple) and isinstance(got, list | tuple):
         pairs = zip(got, wanted, strict=False)
-        return len(wanted) == len(got) and all(_close(one, other, rel, abs) for one, other in pairs)
+        return len(wanted) == len(got) and all(_close(*pair, rel, abs) for pair in pairs)
     if _is_number(wanted) and _is_number(got):
         return math.isclose(got, wanted, rel_tol=rel, abs_tol=abs)
     return bool(type(got) is type(wanted) and got == wanted)
@@ -128,14 +128,14 @@ def _micros(at: Moment) -> int:
 
 
 class _ClockedServer(Server):
-    """A server that takes its time from a clock, and ends when it is told."""
+    """A server with a virtual clock, which another thread can stop."""
 
     def __init__(self, config: Config, clock: VirtualClock) -> None:
         super().__init__(config)
         self._clock = clock
 
     async def run(self, ready: Callable[[str], None] | None = None) -> None:
-        """Serve until it is ended; ``ready`` is told the address."""
+        """Serve until it is stopped; ``ready`` is called with the address."""
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._keys.close)
             engine = await Engine.open(self._config, self._clock)
@@ -147,7 +147,7 @@ class _ClockedServer(Server):
             await self._serve(engine, system, None, ready)
 
     def end(self) -> None:
-        """Finish what is under way, and stop."""
+        """Stop the server after open requests."""
         if self._server is not None:
             self._server.should_exit = True
 

@@ -201,7 +201,7 @@ SERIES = st.lists(st.none() | st.integers(-1000, 1000) | st.floats(-1e6, 1e6), m
 
 @given(SERIES, st.integers(20, 120), st.integers(1, 8))
 def test_bars_fit_into_their_room(series: list[Any], width: int, height: int) -> None:
-    lines = aggregate.bars(series, width=width, height=height)
+    lines = aggregate.draw_bars(series, width=width, height=height)
     assert len(lines) == height
     assert all(len(line) <= width for line in lines)
     assert len({len(line) for line in lines}) == 1
@@ -209,8 +209,8 @@ def test_bars_fit_into_their_room(series: list[Any], width: int, height: int) ->
 
 @given(SERIES)
 def test_the_greatest_value_reaches_the_top_and_what_is_there_is_seen(series: list[Any]) -> None:
-    scale = aggregate.bounds([series])
-    line = aggregate.sparkline(series, width=len(series), scale=scale)
+    scale = aggregate.find_bounds([series])
+    line = aggregate.draw_sparkline(series, width=len(series), scale=scale)
     for value, drawn in zip(series, line, strict=True):
         assert (drawn == " ") == (not value or scale[0] == scale[1])
         if value and value == scale[1]:
@@ -218,9 +218,9 @@ def test_the_greatest_value_reaches_the_top_and_what_is_there_is_seen(series: li
 
 
 def test_neighbours_share_a_column_where_there_are_too_many() -> None:
-    assert aggregate.squeezed([1, 2, None, None, 5], 3, sum) == [3, None, 5]
-    assert aggregate.squeezed([1, 2, 3, 9], 2, max) == [2, 9]
-    assert aggregate.squeezed([1, 2], 2, sum) == [1, 2]
+    assert aggregate.fold_to_width([1, 2, None, None, 5], 3, sum) == [3, None, 5]
+    assert aggregate.fold_to_width([1, 2, 3, 9], 2, max) == [2, 9]
+    assert aggregate.fold_to_width([1, 2], 2, sum) == [1, 2]
 
 
 @pytest.mark.parametrize(

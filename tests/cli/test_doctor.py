@@ -70,7 +70,7 @@ def test_a_port_that_is_taken_is_named(headrace: Headrace, monkeypatch: pytest.M
     with socket.create_server(("127.0.0.1", 0)) as other:
         other.settimeout(20)
         monkeypatch.setenv("HEADRACE_SERVER__PORT", str(other.getsockname()[1]))
-        monkeypatch.setattr("headrace.cli.doctor._ASK_S", 0.2)
+        monkeypatch.setattr("headrace.cli.doctor._REQUEST_TIMEOUT_S", 0.2)
         code, found = findings(headrace)
     assert code == output.OK
     assert found["port"]["status"] == "warn"

@@ -12,7 +12,7 @@ from tests.client.test_operators import arguments
 
 import headrace as hr
 from headrace import errors, testing
-from headrace.client.features import PUSH_EVENTS
+from headrace.client.features import MAX_PUSHED_EVENTS
 from headrace.errors import TooLarge
 from headrace.operators.catalogue import DECLARATIONS
 
@@ -134,7 +134,7 @@ def test_events_that_are_refused_are_named_and_the_others_are_stored(app: testin
 
 def test_many_events_travel_in_several_requests(app: testing.VirtualApp) -> None:
     app.register(Everything)
-    count = 2 * PUSH_EVENTS + 1
+    count = 2 * MAX_PUSHED_EVENTS + 1
     pushed = app.push_many(Txn, ({"user": "u", "amount": 2.0} for _ in range(count)))
     assert len({one.offset for one in pushed}) == count
     assert app.get(Everything) == {"n": count}
@@ -144,13 +144,13 @@ def test_a_failure_on_the_way_says_what_is_stored(app: testing.VirtualApp) -> No
     app.register(Everything)
 
     def rows() -> Iterator[dict[str, Any]]:
-        yield from [{"user": "u", "amount": 2.0}] * PUSH_EVENTS
+        yield from [{"user": "u", "amount": 2.0}] * MAX_PUSHED_EVENTS
         app.register(Ping, force=True)
         yield {"user": "u", "amount": 2.0}
 
     with pytest.raises(errors.UnknownEvent) as caught:
         app.push_many(Txn, rows())
-    assert len(caught.value.facts["results"]) == PUSH_EVENTS
+    assert len(caught.value.facts["results"]) == MAX_PUSHED_EVENTS
 
 
 def test_pushes_are_refused_by_typed_errors(app: testing.VirtualApp) -> None:

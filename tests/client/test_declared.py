@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Optional
 import pytest
 
 import headrace as hr
-from headrace.client.declared import gathered
+from headrace.client.declared import collect_descriptors
 
 
 @hr.event(keep_events_for="30d", cold_after=timedelta(days=1), dedupe_key="id", dedupe_window="1h")
@@ -134,13 +134,15 @@ def test_a_function_without_parameters_may_name_its_rows() -> None:
 
 
 def test_upstreams_come_along_once_and_first() -> None:
-    names = [found["name"] for found in gathered([Spending, Large, {"kind": "event", "name": "Other"}, Spending])]
+    names = [
+        found["name"] for found in collect_descriptors([Spending, Large, {"kind": "event", "name": "Other"}, Spending])
+    ]
     assert names == ["Txn", "Large", "Spending", "Other"]
 
 
 def test_rows_without_a_name_cannot_be_registered() -> None:
     with pytest.raises(TypeError, match=r"declare it with @hr\.event"):
-        gathered([Txn.filter("true")])  # type: ignore[attr-defined]
+        collect_descriptors([Txn.filter("true")])  # type: ignore[attr-defined]
 
 
 class Place:

@@ -12,7 +12,7 @@ from concurrent.futures import wait as wait_for
 
 import pytest
 
-from headrace.client.deliveries import _MOST_FAILURES, AsyncDelivery, Delivery, Ledger, _Signal, tell
+from headrace.client.deliveries import _MAX_FAILURES, AsyncDelivery, Delivery, Ledger, _Signal, notify_handles
 from headrace.client.outbox import Batching, Outbox, Settled
 from headrace.errors import BadRequest, HeadraceError
 
@@ -22,7 +22,7 @@ BOUND = 4 * 1024 * 1024
 def fail(ledger: Ledger, handles: Sequence[Delivery | AsyncDelivery], error: HeadraceError) -> None:
     settled = [Settled(handle, "", error, 1) for handle in handles]
     ledger.leave(settled)
-    tell(settled)
+    notify_handles(settled)
 
 
 def sent(ledger: Ledger, count: int) -> list[Delivery]:
@@ -46,8 +46,8 @@ def test_first_failure_is_raised_however_many_others_were_seen(ledger: Ledger, e
     for handle in handles[1:]:
         assert handle.exception(0) is not None
     with pytest.raises(BadRequest, match=r"^0$"):
-        ledger.complain()
-    ledger.complain()
+        ledger.raise_unseen()
+    ledger.raise_unseen()
 
 
 @pytest.mark.parametrize("errors", [1, 3000])
@@ -59,7 +59,7 @@ def test_last_failure_is_raised_when_all_before_were_seen(ledger: Ledger, errors
     for handle in handles[:-1]:
         assert handle.exception(0) is not None
     with pytest.raises(BadRequest):
-        ledger.complain()
+        ledger.raise_unseen()
 
 
 def test_nothing_is_raised_when_all_were_seen_by_several(ledger: Ledger) -> None:
@@ -71,7 +71,7 @@ def test_nothing_is_raised_when_all_were_seen_by_several(ledger: Ledger) -> None
         thread.start()
     for thread in threads:
         thread.join()
-    ledger.complain()
+    ledger.raise_unseen()
 
 
 def test_what_was_sent_first_is_raised_first(ledger: Ledger) -> None:
@@ -79,7 +79,7 @@ def test_what_was_sent_first_is_raised_first(ledger: Ledger) -> None:
     fail(ledger, [second], BadRequest("second"))
     fail(ledger, [first], BadRequest("first"))
     with pytest.raises(BadRequest, match="first"):
-        ledger.complain()
+        ledger.raise_unseen()
 
 
 def test_what_was_sent_first_is_raised_first_where_several_share_a_failure(ledger: Ledger) -> None:
@@ -87,7 +87,7 @@ def test_what_was_sent_first_is_raised_first_where_several_share_a_failure(ledge
     fail(ledger, [third, first], BadRequest("first and third"))
     fail(ledger, [second], BadRequest("second"))
     with pytest.raises(BadRequest, match="first and third"):
-        ledger.complain()
+        ledger.raise_unseen()
 
 
 def test_two_who_look_at_one_handle_at_once_have_not_seen_another(ledger: Ledger) -> None:
@@ -96,13 +96,13 @@ def test_two_who_look_at_one_handle_at_once_have_not_seen_another(ledger: Ledger
     failure = seen.failure
     assert failure is not None
     for _ in range(2):  # both have found it before either counted
-        failure.look(seen)
+        failure.mark_seen(seen)
     with pytest.raises(BadRequest):
-        ledger.complain()
+        ledger.raise_unseen()
 
 
 def test_failures_that_were_seen_leave_room_for_others_to_be_told_apart(ledger: Ledger) -> None:
-    *seen, first, second = sent(ledger, _MOST_FAILURES + 2)
+    *seen, first, second = sent(ledger, _MAX_FAILURES + 2)
     for handle in seen:
         fail(ledger, [handle], BadRequest("seen"))
         assert handle.exception(0) is not None
@@ -110,7 +110,7 @@ def test_failures_that_were_seen_leave_room_for_others_to_be_told_apart(ledger: 
     fail(ledger, [second], BadRequest("second"))
     assert first.exception(0) is not None
     with pytest.raises(BadRequest, match="second"):
-        ledger.complain()
+        ledger.raise_unseen()
 
 
 def test_failure_is_seen_whichever_way_its_handle_is_asked(ledger: Ledger) -> None:
@@ -119,7 +119,7 @@ def test_failure_is_seen_whichever_way_its_handle_is_asked(ledger: Ledger) -> No
     with pytest.raises(BadRequest):
         by_result.result(0)
     assert by_exception.exception(0) is not None
-    ledger.complain()
+    ledger.raise_unseen()
 
 
 @pytest.mark.parametrize("way", ["await", "exception", "result"])
@@ -140,7 +140,7 @@ def test_failure_is_seen_whichever_way_an_awaiting_caller_asks(ledger: Ledger, w
                 handle.result()
             else:
                 raise handle.exception() or AssertionError
-        ledger.complain()
+        ledger.raise_unseen()
 
     asyncio.run(scenario())
 
@@ -158,14 +158,14 @@ def test_failure_that_nobody_awaits_is_left_to_the_ledger_and_not_logged(ledger:
 
     asyncio.run(scenario())
     with pytest.raises(BadRequest):
-        ledger.complain()
+        ledger.raise_unseen()
 
 
 def test_handle_that_was_cancelled_keeps_nothing_from_the_others(ledger: Ledger) -> None:
     async def scenario() -> None:
         cancelled, other = AsyncDelivery(), AsyncDelivery()
         cancelled.cancel()
-        tell([Settled(cancelled, "7", None, 1), Settled(other, "7", None, 1)])
+        notify_handles([Settled(cancelled, "7", None, 1), Settled(other, "7", None, 1)])
         assert await other == "7"
 
     asyncio.run(scenario())
@@ -183,7 +183,7 @@ def test_everyone_who_waits_for_a_handle_is_woken(ledger: Ledger, monkeypatch: p
         waiting = [pool.submit(handle.result, 20) for _ in range(3)]
         for _ in waiting:
             assert waits.acquire(timeout=10)
-        tell([Settled(handle, "7", None, 1)])
+        notify_handles([Settled(handle, "7", None, 1)])
         assert not wait_for(waiting, 10).not_done
         assert [one.result() for one in waiting] == ["7"] * 3
 
@@ -205,11 +205,11 @@ def test_failure_that_was_told_already_does_not_hide_the_next(ledger: Ledger) ->
     error = BadRequest("refused")
     fail(ledger, [first], error)
     with pytest.raises(BadRequest):
-        ledger.complain()
+        ledger.raise_unseen()
     fail(ledger, [second], error)
     assert first.exception(0) is error
     with pytest.raises(BadRequest):
-        ledger.complain()
+        ledger.raise_unseen()
 
 
 def test_failed_events_are_not_kept(ledger: Ledger) -> None:

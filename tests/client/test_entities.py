@@ -12,7 +12,7 @@ import headrace as hr
 from headrace import errors
 from headrace.client import entity_requests
 from headrace.client.entities import Entities
-from headrace.client.retry import worth_repeating
+from headrace.client.retry import check_repeatable
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess
@@ -137,9 +137,9 @@ def test_unknown_fields_are_promoted_and_their_values_moved(entities: Entities, 
 
 def test_a_store_may_be_sent_again_and_a_correction_may_not() -> None:
     lost = hr.Unreachable("the line was cut")
-    assert worth_repeating(entity_requests.store([], {}), lost) is lost
+    assert check_repeatable(entity_requests.store([], {}), lost) is lost
     with pytest.raises(hr.Unreachable):
-        worth_repeating(entity_requests.correct("ent_1", {"a": 1}, {}), lost)
+        check_repeatable(entity_requests.correct("ent_1", {"a": 1}, {}), lost)
 
 
 def test_an_id_cannot_leave_its_place() -> None:

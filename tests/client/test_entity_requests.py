@@ -6,6 +6,7 @@ import msgspec
 
 from headrace.client import entity_requests
 from headrace.client.answers import Answer
+from headrace.client.entity_requests import Erasure
 
 PLAN = {
     "ids": ["ent_a"], "observations": 2, "log_rows": 1, "segments": [{"name": "s", "bytes": 3, "observations": 1}],
@@ -26,11 +27,11 @@ def test_an_erasure_is_asked_for_and_looked_at() -> None:
 
 
 def test_a_plan_and_an_erasure_are_read() -> None:
-    plan = entity_requests.planned(answer(200, {"dry_run": True, "entity_id": "ent_a", "plan": PLAN}))
+    plan = entity_requests.read_plan(answer(200, {"dry_run": True, "entity_id": "ent_a", "plan": PLAN}))
     assert (plan.observations, plan.segments[0]["bytes"]) == (2, 3)
     told = {
         "erasure_id": "e1", "entity_id": "ent_a", "entity_type": "person", "state": "running", "step": "log",
         "complete": False, "begun_at": "2026-01-01T00:00:00Z", "completed_at": None, "plan": PLAN, "report": {},
     }  # fmt: skip
-    found = entity_requests.begun(answer(202, told))
+    found = answer(202, told).decode(Erasure)
     assert found.erasure_id == "e1" and not found.complete and found.plan == plan

@@ -34,8 +34,8 @@ def test_facts_come_from_headers_when_there_is_no_body(kind: type[HeadraceError]
     got = from_answer(kind.status, sent.headers(), b"")
     assert got.status == kind.status
     allowed = {"allow": "7"}
-    known = {fact: allowed.get(fact, value) for fact, value in sent.facts.items() if fact in got.header_facts}
-    assert got.facts == known
+    expected = {fact: allowed.get(fact, value) for fact, value in sent.facts.items() if fact in got.header_facts}
+    assert got.facts == expected
 
 
 @pytest.mark.parametrize(

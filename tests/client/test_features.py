@@ -14,7 +14,7 @@ from headrace import errors
 from headrace.client import features
 from headrace.client.answers import Answer
 from headrace.client.features import History
-from headrace.client.retry import worth_repeating
+from headrace.client.retry import check_repeatable
 
 MOMENT = datetime(2026, 11, 16, 2, tzinfo=UTC)
 
@@ -48,9 +48,9 @@ def test_a_get_says_what_it_is_told(options: Any, more: dict[str, Any]) -> None:
 def test_questions_may_be_sent_again_and_pushes_may_not() -> None:
     lost = hr.Unreachable("the line was cut")
     for question in (features.get("T", 1), features.batch_get([("T", 1)])):
-        assert worth_repeating(question, lost) is lost
+        assert check_repeatable(question, lost) is lost
     with pytest.raises(hr.Unreachable):
-        worth_repeating(features.push("Txn", {"user": "u1"}), lost)
+        check_repeatable(features.push("Txn", {"user": "u1"}), lost)
 
 
 def test_a_batch_get_keeps_its_order() -> None:
@@ -61,7 +61,7 @@ def test_a_batch_get_keeps_its_order() -> None:
 
 def test_an_acknowledgement_says_where_the_event_is() -> None:
     body = b'{"ack": true, "offset": "0004", "registry_version": 3, "idempotent_replay": true}'
-    assert features.pushed(Answer(200, {}, body)) == hr.Pushed("0004", 3, True)
+    assert Answer(200, {}, body).decode(hr.Pushed) == hr.Pushed("0004", 3, True)
 
 
 RESULTS: dict[str, Any] = {
@@ -74,9 +74,9 @@ RESULTS: dict[str, Any] = {
 
 
 def test_refused_events_of_many_are_raised_by_number() -> None:
-    found = features.results(Answer(200, {}, msgspec.json.encode(RESULTS)))
+    found = features.read_push_results(Answer(200, {}, msgspec.json.encode(RESULTS)))
     with pytest.raises(hr.PushRefused, match="1 of 2 events were refused") as caught:
-        features.all_pushed(found)
+        features.check_all_pushed(found)
     (refusal,) = caught.value.refusals.values()
     assert caught.value.refusals.keys() == {1}
     assert isinstance(refusal, errors.MissingField)
@@ -86,39 +86,39 @@ def test_refused_events_of_many_are_raised_by_number() -> None:
 
 def test_every_event_of_many_has_its_acknowledgement() -> None:
     whole = {**RESULTS, "results": RESULTS["results"][:1] * 2}
-    found = features.results(Answer(200, {}, msgspec.json.encode(whole)))
-    assert features.all_pushed(found) == [hr.Pushed("0004", 3)] * 2
+    found = features.read_push_results(Answer(200, {}, msgspec.json.encode(whole)))
+    assert features.check_all_pushed(found) == [hr.Pushed("0004", 3)] * 2
 
 
 def test_many_events_of_which_none_was_taken_are_refused() -> None:
     none = {**RESULTS, "results": RESULTS["results"][1:]}
     with pytest.raises(hr.PushRefused) as caught:
-        features.results(Answer(400, {}, msgspec.json.encode(none)))
+        features.read_push_results(Answer(400, {}, msgspec.json.encode(none)))
     assert caught.value.refusals.keys() == {0}
 
 
 def test_a_row_is_a_dictionary_that_knows_whether_it_is_complete() -> None:
-    row = features.row(Answer(200, {"headrace-coverage": "complete"}, b'{"n": 25, "total": 625.0}'))
+    row = features.read_row(Answer(200, {"headrace-coverage": "complete"}, b'{"n": 25, "total": 625.0}'))
     assert row == {"n": 25, "total": 625.0}
     assert row.complete
-    assert not features.row(Answer(200, {"headrace-coverage": "backfilling"}, b'{"n": null}')).complete
+    assert not features.read_row(Answer(200, {"headrace-coverage": "backfilling"}, b'{"n": null}')).complete
 
 
 def test_a_row_of_the_past_says_how_far_events_reach() -> None:
     headers = {"headrace-coverage": "partial", "headrace-events-from": "2026-11-16T02:00:00Z"}
-    row = features.row(Answer(200, headers, b'{"n": 3}'))
+    row = features.read_row(Answer(200, headers, b'{"n": 3}'))
     assert (row.complete, row.events_from) == (False, "2026-11-16T02:00:00Z")
 
 
 def test_a_row_may_be_explained() -> None:
     body = b'{"row": {"n": 1}, "explain": {"table": "T"}}'
-    row = features.row(Answer(200, {}, body), explained=True)
+    row = features.read_row(Answer(200, {}, body), explained=True)
     assert (row, row.explain) == ({"n": 1}, {"table": "T"})
 
 
 def test_rows_come_in_the_order_in_which_they_were_asked_for() -> None:
     body = b'{"results": [{"n": 1}, {}]}'
-    assert features.rows(Answer(200, {"headrace-coverage": "complete"}, body)) == [{"n": 1}, {}]
+    assert features.read_rows(Answer(200, {"headrace-coverage": "complete"}, body)) == [{"n": 1}, {}]
 
 
 CONFLICT: dict[str, Any] = {
@@ -155,12 +155,12 @@ def test_a_rollback_says_where_to() -> None:
 
 def test_an_answer_is_a_diff() -> None:
     body = b'{"status": "ok", "registry_version": 2, "added": ["T"], "removed": [], "changed": []}'
-    assert features.diff(Answer(200, {}, body)) == hr.Diff("ok", 2, ["T"])
+    assert Answer(200, {}, body).decode(hr.Diff) == hr.Diff("ok", 2, ["T"])
 
 
 def test_a_conflict_has_the_diff_that_needs_force() -> None:
     with pytest.raises(hr.RegistrationConflict) as caught:
-        features.diff(Answer(409, {}, msgspec.json.encode(CONFLICT)))
+        Answer(409, {}, msgspec.json.encode(CONFLICT)).decode(hr.Diff)
     refused = caught.value
     assert (refused.code, refused.status) == ("registration_conflict", 409)
     assert refused.diff == hr.Diff("conflict", 3, removed=["T"])
@@ -179,7 +179,7 @@ def test_an_invalid_registration_has_every_reason() -> None:
     error = {"code": "unknown_op", "message": "two things are wrong", "errors": reasons}
     body = msgspec.json.encode({**CONFLICT, "error": error})
     with pytest.raises(hr.RegistrationInvalid) as caught:
-        features.diff(Answer(400, {}, body))
+        Answer(400, {}, body).decode(hr.Diff)
     assert [problem.code for problem in caught.value.errors] == ["unknown_op", "table_key_invalid"]
     assert str(caught.value).splitlines()[1:] == [
         "  descriptors[0].agg.n.op: there is no operator 'cuont' (unknown_op)",
@@ -189,7 +189,7 @@ def test_an_invalid_registration_has_every_reason() -> None:
 
 def test_a_refusal_survives_a_process_boundary() -> None:
     with pytest.raises(hr.RegistrationRefused) as caught:
-        features.diff(Answer(409, {}, msgspec.json.encode(CONFLICT)))
+        Answer(409, {}, msgspec.json.encode(CONFLICT)).decode(hr.Diff)
     copied = pickle.loads(pickle.dumps(caught.value))
     assert type(copied) is hr.RegistrationConflict
     assert (copied.diff, copied.code) == (caught.value.diff, "registration_conflict")
@@ -213,17 +213,17 @@ def test_a_table_name_cannot_leave_its_place() -> None:
 
 def test_an_answer_at_once_has_its_rows() -> None:
     body = b'{"results": [{"n": 1}, {}], "complete": false, "since": "0", "events_from": "2026-01-01T00:00:00Z"}'
-    first, second = features.history_rows(features.started_history(Answer(200, {}, body)))
+    first, second = features.read_history_rows(features.read_history(Answer(200, {}, body)))
     assert (first, second) == ({"n": 1}, {})
     assert (first.complete, second.events_from) == (False, "2026-01-01T00:00:00Z")
 
 
 def test_an_answer_later_says_where_it_will_be() -> None:
     body = b'{"history": {"id": "7f", "table": "T", "state": "running", "rows": 0, "total": 3, "reason": null}}'
-    assert features.started_history(Answer(202, {}, body)) == History("7f", "running")
+    assert features.read_history(Answer(202, {}, body)) == History("7f", "running")
 
 
 def test_a_question_that_failed_says_why() -> None:
     body = b'{"id": "7f", "state": "failed", "reason": "the events are gone"}'
     with pytest.raises(hr.HistoryFailed, match="the rows were not found: the events are gone"):
-        features.history_rows(features.history_status(Answer(200, {}, body)))
+        features.read_history_rows(Answer(200, {}, body).decode(History))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.client.log_sender import encoded
+from headrace.client.log_sender import encode_event
 
 
 @pytest.fixture
@@ -166,6 +166,6 @@ def test_fields_are_added_only_while_a_request_is_handled(logs: hr.Stream) -> No
 
 
 def test_plain_events_are_encoded_as_they_are() -> None:
-    assert encoded({"a": [1, 2.5, None, True], "b": datetime(2026, 1, 2, tzinfo=UTC)}) == (
+    assert encode_event({"a": [1, 2.5, None, True], "b": datetime(2026, 1, 2, tzinfo=UTC)}) == (
         b'{"a":[1,2.5,null,true],"b":"2026-01-02T00:00:00Z"}'
     )

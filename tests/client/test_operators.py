@@ -56,8 +56,8 @@ def test_function_takes_what_the_operator_takes(name: str) -> None:
 
 @pytest.mark.parametrize("name", DECLARATIONS)
 def test_function_writes_the_operator(name: str) -> None:
-    known = DECLARATIONS[name].params
-    given = {parameter: VALUES[parameter] for parameter, found in known.items() if found.default is REQUIRED}
+    params = DECLARATIONS[name].params
+    given = {parameter: VALUES[parameter] for parameter, declared in params.items() if declared.default is REQUIRED}
     feature = getattr(hr, name)(**{**arguments(name), "where": VALUES["where"]})
     expected = {**given, "where": "(amount > 0)"}
     if "buckets" in expected:

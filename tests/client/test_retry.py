@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace import errors
 from headrace.client.errors import ApiError, BadAnswer, Unreachable
-from headrace.client.retry import LONGEST_PAUSE_S, Patience, is_harmless, is_passing, pause_s
+from headrace.client.retry import LONGEST_PAUSE_S, Backoff, is_surely_unprocessed, is_transient, pause_s
 from headrace.errors import HeadraceError
 
 LOST = Unreachable("lost")
@@ -28,20 +28,20 @@ def test_pause_doubles_until_it_is_longest() -> None:
 
 def test_patience_ends_with_the_error_and_is_renewed_by_success() -> None:
     now = 0.0
-    patience = Patience(1.0, lambda: now)
-    patience.pause_s(LOST)
+    backoff = Backoff(1.0, lambda: now)
+    backoff.pause_s(LOST)
     now = 0.9
-    patience.renew()
+    backoff.reset()
     now = 1.5
-    patience.pause_s(LOST)
+    backoff.pause_s(LOST)
     now = 2.5
     with pytest.raises(Unreachable):
-        patience.pause_s(LOST)
+        backoff.pause_s(LOST)
 
 
 def test_no_patience_fails_at_once() -> None:
     with pytest.raises(Unreachable):
-        Patience(0.0).pause_s(LOST)
+        Backoff(0.0).pause_s(LOST)
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_no_patience_fails_at_once() -> None:
     ],
 )
 def test_error_says_whether_to_try_again(error: HeadraceError, passing: bool, harmless: bool) -> None:
-    assert (is_passing(error), is_harmless(error)) == (passing, harmless)
+    assert (is_transient(error), is_surely_unprocessed(error)) == (passing, harmless)

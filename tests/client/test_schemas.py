@@ -11,7 +11,7 @@ import pytest
 import headrace as hr
 from headrace.client import schemas
 from headrace.client.answers import Answer
-from headrace.client.schemas import UNSET
+from headrace.client.schemas import UNSET, Registry
 from headrace.errors import BadRequest, HeadraceError, LensUnsound, NotRepresentable
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def test_only_what_is_given_is_sent(given: dict[str, Any], body: dict[str, Any])
 
 def test_answer_that_is_no_plan_is_a_bad_answer() -> None:
     with pytest.raises(hr.BadAnswer):
-        schemas.plan(Answer(200, {}, b'{"diff": {"subject": "x"}}'))
+        schemas.read_plan(Answer(200, {}, b'{"diff": {"subject": "x"}}'))
     with pytest.raises(hr.BadAnswer):
-        schemas.registry(Answer(200, {}, b"[]"))
+        Answer(200, {}, b"[]").decode(Registry)
 
 
 def test_stream_without_a_schema_has_an_empty_registry(client: hr.Client, name: str) -> None:

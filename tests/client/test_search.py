@@ -12,8 +12,8 @@ import pytest
 import headrace as hr
 from headrace.client import search
 from headrace.client.answers import Answer
-from headrace.client.retry import worth_repeating
-from headrace.client.search import Paging
+from headrace.client.retry import check_repeatable
+from headrace.client.search import Paging, SearchResult
 from headrace.errors import BadRequest, TimedOut
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def test_a_full_page_whose_time_was_over_is_the_last(stream: hr.Stream) -> None:
 def test_a_search_that_did_not_begin_is_an_error() -> None:
     body = b'{"error": {"code": "request_timeout", "message": "too many searches"}}'
     with pytest.raises(TimedOut, match="too many"):
-        search.found(Answer(408, {}, body))
+        Answer(408, {}, body).decode(SearchResult)
 
 
 def test_a_query_that_cannot_be_asked_raises_its_place(stream: hr.Stream) -> None:
@@ -129,10 +129,10 @@ def test_a_query_that_cannot_be_asked_raises_its_place(stream: hr.Stream) -> Non
 
 def test_a_question_is_repeated_though_it_has_a_body(stream: hr.Stream) -> None:
     lost = hr.Unreachable("cut", sent=True)
-    assert worth_repeating(search.search("x", "a"), lost) is lost
-    assert worth_repeating(search.aggregate("x", "r", 0, 1, "1m"), lost) is lost
+    assert check_repeatable(search.search("x", "a"), lost) is lost
+    assert check_repeatable(search.aggregate("x", "r", 0, 1, "1m"), lost) is lost
     with pytest.raises(hr.Unreachable):
-        worth_repeating(stream._appending({"n": 1}), lost)
+        check_repeatable(stream._append_request({"n": 1}), lost)
 
 
 def test_an_aggregate_has_buckets_groups_and_measures(stream: hr.Stream) -> None:
@@ -165,7 +165,7 @@ def test_routing_keys_come_page_by_page(stream: hr.Stream) -> None:
 def test_routing_keys_that_may_be_missing_are_an_error() -> None:
     page = {"coverage": {"complete": False}, "keys": ["a"], "next_after": "a"}
     with pytest.raises(TimedOut) as refusal:
-        search.keys(Answer(200, {}, msgspec.json.encode(page)))
+        search.read_routing_keys(Answer(200, {}, msgspec.json.encode(page)))
     assert refusal.value.facts["coverage"] == {"complete": False}
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.answers import Answer, Batch, page
+from headrace.client.answers import Answer, Batch, read_stream_page
 from headrace.client.errors import BadAnswer, Unreachable
-from headrace.client.retry import Patience
+from headrace.client.retry import Backoff
 from headrace.client.tail import Tail
 from headrace.errors import NotFound, OffsetGone, Unavailable
 
@@ -20,7 +20,7 @@ SSE = {"content-type": "text/event-stream"}
 
 
 def following(content_type: str = "application/json", live: str = "sse") -> Tail:
-    return Tail("x", "now", live, content_type=content_type, key=None, patience=Patience(60.0))  # type: ignore[arg-type]
+    return Tail("x", "now", live, content_type=content_type, key=None, backoff=Backoff(60.0))  # type: ignore[arg-type]
 
 
 def control(offset: str, **facts: object) -> bytes:
@@ -139,14 +139,14 @@ def test_event_that_breaks_the_protocol_is_named(event: bytes) -> None:
     ],
 )
 def test_next_page_is_where_the_link_says(link: str, after: str | None) -> None:
-    assert page(Answer(200, {"link": link}, b'[{"name": "a"}]')).next_after == after
+    assert read_stream_page(Answer(200, {"link": link}, b'[{"name": "a"}]')).next_after == after
 
 
 def test_body_that_is_not_the_promised_json_is_named() -> None:
     with pytest.raises(BadAnswer):
-        page(Answer(200, {}, b"<html>"))
+        read_stream_page(Answer(200, {}, b"<html>"))
     for body in (b"{", b"{}", b"[1e999", b"[1e999]]", b"\xff"):
         with pytest.raises(BadAnswer):
             _ = Batch(body, "application/json", "7", True, False).items
     with pytest.raises(NotFound):
-        page(Answer(404, {}, b""))
+        read_stream_page(Answer(404, {}, b""))

@@ -11,7 +11,7 @@ import pytest
 import headrace as hr
 from headrace.client import schemas
 from headrace.client.answers import Answer
-from headrace.client.schemas import UNSET
+from headrace.client.schemas import UNSET, Verification
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess
@@ -79,12 +79,12 @@ def test_a_dry_run_on_data_is_asked_for_as_such() -> None:
 
 
 def test_looks_become_rarer() -> None:
-    assert list(islice(schemas.pauses(), 8)) == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert list(islice(schemas.poll_pauses(), 8)) == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"verification": {"id": 5}}', b"["])
 def test_answer_that_is_no_verification_is_a_bad_answer(body: bytes) -> None:
     with pytest.raises(hr.BadAnswer):
-        schemas.verified(Answer(202, {}, body))
+        schemas.read_verified(Answer(202, {}, body))
     with pytest.raises(hr.BadAnswer):
-        schemas.progress(Answer(200, {}, body))
+        Answer(200, {}, body).decode(Verification)

@@ -239,7 +239,7 @@ def test_what_deletions_free_can_be_filled_again_and_again_however_long_a_reader
         assert rig.read(str(number + 2)) == [LARGE] * fitted
         left = rig.engine.connect().pragma("freelist_count") * database.PAGE_BYTES
         assert LEAST_BYTES - 2 * len(LARGE) < left < LEAST_BYTES
-    assert small.reserve.with_name("headrace.db-wal").stat().st_size <= WriteAheadLog(small.reserve, PAGES).most_bytes
+    assert small.reserve.with_name("headrace.db-wal").stat().st_size <= WriteAheadLog(small.reserve, PAGES).max_bytes
     small.size += 8 * MiB
     rig.sweep()
     assert small.reserve.exists()

@@ -150,7 +150,7 @@ def test_what_was_stored_between_the_plan_and_the_commit_is_forgotten_too(rig: H
         for number in (1, 2):
             entity = {**again, "_meta": {"idempotency_key": f"item {SECRET} {number}"}}
             terms = {"idempotency_key": f"key {SECRET} {number}", "source_id": f"source {SECRET}"}
-            await rig._store(request.read(msgspec.json.encode({"entities": [entity], **terms}), USER))
+            await rig._store(request.read_store_request(msgspec.json.encode({"entities": [entity], **terms}), USER))
         await run_change(rig.engine.writer, commits.Begin, "erasure_1", stream, USER, planned)
 
     rig.run(begin())

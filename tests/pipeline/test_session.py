@@ -15,7 +15,7 @@ from headrace.config import ConfigError
 from headrace.errors import CorruptData, ObjectMissing, StoreUnavailable
 from headrace.pipeline.driver import missing_results
 from headrace.pipeline.kernels.units import failure
-from headrace.pipeline.session import SparkFailed, kind_of, spark_failed, summary
+from headrace.pipeline.session import SparkFailed, kind_of, spark_failed, summarize
 
 ABORTED = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent failure: "
 
@@ -62,9 +62,9 @@ def test_a_reason_is_short_and_has_no_stack_of_the_jvm() -> None:
     text = (
         ABORTED + "gone\n\nDriver stacktrace:\n\tat org.apache.spark.Foo.bar(Foo.scala:1)\n... 14 more\n" + "x" * 9999
     )
-    assert summary(ValueError(text)).startswith(f"{ABORTED}gone Driver stacktrace: xxx")
-    assert len(summary(ValueError(text))) == 500
-    assert summary(EOFError()) == "EOFError"
+    assert summarize(ValueError(text)).startswith(f"{ABORTED}gone Driver stacktrace: xxx")
+    assert len(summarize(ValueError(text))) == 500
+    assert summarize(EOFError()) == "EOFError"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.schema.entity.accept import Splitter, rejoin_fragments
-from headrace.schema.entity.identity import Identity, normalise_name, resolve
+from headrace.schema.entity.identity import Identity, Resolver, normalise_name
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.observation import Observation, decode, encode, observation_id
 from headrace.schema.entity.update import UpdatedSchema, apply_update
@@ -124,10 +124,10 @@ def test_the_order_of_members_changes_neither_the_entity_nor_the_id(
 ) -> None:
     definition, turned = schema.schema_definition, shuffled(entity, seed)
     one, other = (Splitter(definition).split(spelling) for spelling in (entity, turned))
-    named = resolve(definition, "contact", one.fields, entity, tenant)
-    assert resolve(definition, "contact", other.fields, turned, tenant) == named
+    named = Resolver(definition, "contact").resolve(one.fields, entity, tenant)
+    assert Resolver(definition, "contact").resolve(other.fields, turned, tenant) == named
     if isinstance(named, Identity):
-        assert resolve(definition, "contact", one.fields, entity, tenant + "x") != named
+        assert Resolver(definition, "contact").resolve(one.fields, entity, tenant + "x") != named
         assert named.canonical_name.count("|") == (named.rule.count(",") if named.basis == "schema_rule" else 0)
     ids = {observation_id(entity_id="e", fields=split.fields, fragments=split.fragments) for split in (one, other)}
     assert ids == {observation_id(entity_id="e", fields=entity)}

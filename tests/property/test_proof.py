@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.schema.containment import containment_problems
+from headrace.schema.containment import find_schema_gaps
 from headrace.schema.document import Validator, problems
 from headrace.schema.lens.document import parse
 from headrace.schema.lens.forward import Steps, forward, run
@@ -92,7 +92,7 @@ def test_what_is_contained_stays_valid() -> None:
         old, new, _ = widening(random)
         if old.get("$schema") != new.get("$schema") and problems(new):
             return  # In another draft the same words may be no schema.
-        verdict = containment_problems(old, new, judge)
+        verdict = find_schema_gaps(old, new, judge)
         seen["refused" if verdict else "contained" if old != new else "the same"] += 1
         valid = judge(new)
         for event in [] if verdict else events(random, old):

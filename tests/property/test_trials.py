@@ -14,7 +14,7 @@ from headrace.schema.lens.document import fill_defaults, parse
 from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.proof import is_runnable, prove
 from headrace.schema.registry import Registry
-from headrace.schema.trial import MOST_NAMED, Findings, Trial
+from headrace.schema.trial import MAX_NAMED, Findings, Trial
 from schema.lens.evolutions import evolution, wild_ops
 from schema.lens.trying import brute_force, events, lens_document
 
@@ -69,7 +69,7 @@ def test_a_verdict_equals_a_look_at_every_event() -> None:
         counts = Counter(case.expected)
         assert (found.events, found.lens, found.schema) == (len(case.events), counts["lens"], counts["schema"])
         failing = [(seq, cause) for seq, cause in enumerate(case.expected) if cause != "fits"]
-        assert [(misfit.seq, misfit.cause) for misfit in found.misfits] == failing[:MOST_NAMED]
+        assert [(misfit.seq, misfit.cause) for misfit in found.misfits] == failing[:MAX_NAMED]
         assert all(misfit.reason for misfit in found.misfits)
         if case.is_proven:
             assert not found.failing, "what is proven holds on data"
@@ -95,4 +95,4 @@ def test_findings_add_up_in_any_order(failing: list[int], step: int, random: Ran
         part = values[start : start + step]
         found += trial.check(start, 1, msgspec.json.encode(part)[1:-1], len(part))
     assert (found.events, found.lens, found.schema) == (401, 0, len(failing))
-    assert [misfit.seq for misfit in found.misfits] == sorted(failing)[:MOST_NAMED]
+    assert [misfit.seq for misfit in found.misfits] == sorted(failing)[:MAX_NAMED]

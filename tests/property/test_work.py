@@ -171,7 +171,7 @@ def finish(rig: Rig, story: Story) -> None:
     rig.clock.us += 61 * SECOND
     rig.clear()
     assert not [report for report in verify(rig.engine.objects, JOURNALS) if report.damage]
-    found = rig.engine.sealer._context.publisher.orphans(1 << 62)
+    found = rig.engine.sealer.publisher.orphans(1 << 62)
     kept = {one.name for name in story.names for one in listed(rig, name)}
     assert stored(rig) == kept | {key.rpartition("/")[2].partition(".")[0] for key in found if "companions/" in key}
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from headrace.schema.containment import RULES, containment_problems
+from headrace.schema import pointer
+from headrace.schema.containment import RULES, find_schema_gaps
 from headrace.schema.document import Validator, problems
 from headrace.schema.problem import Problem
 from headrace.schema.shape.source import Dialect, asserting
@@ -16,6 +17,13 @@ TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
 
 def judge(schema: Any) -> Any:
     return Validator(schema).accepts
+
+
+def containment_problems(old: Any, new: Any, oracle: Any = None) -> list[Problem]:
+    gaps = find_schema_gaps(old, new, oracle)
+    return [
+        Problem(pointer.text(gap.keyword), f"{pointer.text(gap.pointer) or 'the event'}: {gap.reason}") for gap in gaps
+    ]
 
 
 def closed(**members: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from headrace.errors import CorruptData
 from headrace.schema.entries import TOO_DEEP
 from headrace.schema.registry import Registry
-from headrace.schema.trial import MOST_NAMED, MOST_TEXT, Findings, Misfit, Trial
+from headrace.schema.trial import MAX_NAMED, MAX_TEXT, Findings, Misfit, Trial
 from server.registries import TEXT, WHOLE, lens, rename, shape
 
 
@@ -56,9 +56,9 @@ def test_events_from_before_the_first_schema_are_taken_as_they_are() -> None:
 
 
 def test_all_are_counted_and_the_first_are_named() -> None:
-    found = look(Trial(RENAMED), *({"a": number} for number in range(3 * MOST_NAMED)))
-    assert (found.events, found.schema, len(found.misfits)) == (300, 290, MOST_NAMED)
-    assert [misfit.seq for misfit in found.misfits] == list(range(10, 10 + MOST_NAMED))
+    found = look(Trial(RENAMED), *({"a": number} for number in range(3 * MAX_NAMED)))
+    assert (found.events, found.schema, len(found.misfits)) == (300, 290, MAX_NAMED)
+    assert [misfit.seq for misfit in found.misfits] == list(range(10, 10 + MAX_NAMED))
     assert all(misfit.reason for misfit in found.misfits)
 
 
@@ -73,7 +73,7 @@ def test_what_is_said_of_an_event_is_short() -> None:
     name = "x" * 1_000
     trial = Trial(registry(shape(**{name: TEXT})))
     (misfit,) = look(trial, {name: 1}).misfits
-    assert (len(misfit.pointer), misfit.pointer[:4]) == (MOST_TEXT, "/xxx")
+    assert (len(misfit.pointer), misfit.pointer[:4]) == (MAX_TEXT, "/xxx")
 
 
 def test_findings_are_bounded_and_know_their_fields() -> None:

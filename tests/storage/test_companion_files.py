@@ -195,7 +195,7 @@ def test_few_footers_stay_open(shelf: Shelf, directory: Path, tmp_path: Path) ->
 def test_few_files_stay_open_whatever_they_take(
     shelf: Shelf, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_OPEN", 6)
+    monkeypatch.setattr(module, "MAX_OPEN", 6)
     files = opened(shelf, directory)
     companions = [stored(shelf, tmp_path) for _ in range(8)]
     for companion in [*companions, *reversed(companions)]:

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.storage import database
 from headrace.storage.database import Connection
-from headrace.storage.dedupe import Answered, Idempotency
+from headrace.storage.dedupe import Idempotency, StoredAnswer
 
 
 @pytest.fixture
@@ -28,19 +28,19 @@ def records(connection: Connection) -> Idempotency:
 
 @pytest.mark.parametrize("answer", [b"", b"{}", b"the same again " * 1000, os.urandom(5000)])
 def test_an_answer_is_found_as_it_was_by_its_user_and_key(records: Idempotency, answer: bytes) -> None:
-    records.save("ann", "k", Answered(b"digest", answer), 5)
-    assert records.find("ann", "k") == Answered(b"digest", answer)
+    records.save("ann", "k", StoredAnswer(b"digest", answer), 5)
+    assert records.find("ann", "k") == StoredAnswer(b"digest", answer)
     assert records.find("ben", "k") is None and records.find("ann", "l") is None
 
 
 def test_the_text_of_a_key_is_not_stored_and_older_rows_that_have_it_are_found(
     records: Idempotency, connection: Connection
 ) -> None:
-    records.save("ann", "k", Answered(b"digest", b""), 5)
+    records.save("ann", "k", StoredAnswer(b"digest", b""), 5)
     stored = connection.execute("SELECT key FROM idempotency").get
     assert stored.startswith("sha256:") and records.find("ann", stored) is None
     connection.execute("UPDATE idempotency SET key = 'k'")
-    assert records.find("ann", "k") == Answered(b"digest", b"")
+    assert records.find("ann", "k") == StoredAnswer(b"digest", b"")
 
 
 def kept(records: Idempotency) -> list[int]:
@@ -50,7 +50,7 @@ def kept(records: Idempotency) -> list[int]:
 @pytest.fixture
 def ten(records: Idempotency) -> Idempotency:
     for number in range(10):
-        records.save("u", str(number), Answered(b"d", os.urandom(1000)), number)
+        records.save("u", str(number), StoredAnswer(b"d", os.urandom(1000)), number)
     return records
 
 

@@ -121,7 +121,7 @@ def test_what_was_used_longest_ago_makes_room_and_what_is_held_stays(tmp_path: P
 
 
 def test_few_files_stay_open_and_the_others_are_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_files, "MOST_OPEN", 2)
+    monkeypatch.setattr(state_files, "MAX_OPEN", 2)
     store = Store(tmp_path)
     held = [store.files.hold(STREAM, LIFE, store.put(10 * number, {b"k": b"%d" % number})) for number in range(5)]
     assert (store.files.opened, len(open_files(tmp_path / "cache"))) == (2, 2)

@@ -36,7 +36,7 @@ def ids(rows: list[EntityRow]) -> list[str]:
 
 def test_an_entity_is_found_as_it_was_first_seen(entities: Entities) -> None:
     assert entities.find("z") == EntityRow("z", 1, "ann", "t:z", 0, 5)
-    assert entities.find("x") is None and entities.known(["a", "x", "m"]) == {"a", "m"}
+    assert entities.find("x") is None and entities.existing(["a", "x", "m"]) == {"a", "m"}
 
 
 def test_pages_go_on_after_an_entity_in_the_order_they_came(entities: Entities) -> None:

@@ -166,7 +166,7 @@ def test_the_generation_moves_when_this_store_changes_keys(keys: KeyStore) -> No
     start = keys.generation
     key, _ = keys.create(user_id="ann", scopes=["read"])
     made = keys.generation
-    keys.look()
+    keys.refresh()
     assert keys.generation == made
     keys.revoke(key.id)
     assert start < made < keys.generation
@@ -175,7 +175,7 @@ def test_the_generation_moves_when_this_store_changes_keys(keys: KeyStore) -> No
 def test_the_generation_moves_when_another_process_has_changed_keys(keys: KeyStore, path: Path) -> None:
     start = keys.generation
     assert _create_elsewhere(path).wait(60) == 0
-    keys.look()
+    keys.refresh()
     assert keys.generation > start
     assert [key.user_id for key in keys.list()] == ["other"]
 
@@ -237,7 +237,7 @@ def test_an_old_file_that_cannot_be_written_to_is_named(path: Path) -> None:
 
 def test_a_file_that_another_process_holds_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 0)
-    monkeypatch.setattr(key_storage, "_OPEN_WITHIN_S", 0.0)
+    monkeypatch.setattr(key_storage, "_OPEN_TIMEOUT_S", 0.0)
     holder = apsw.Connection(str(path))
     holder.execute("BEGIN EXCLUSIVE")
     with pytest.raises(Unavailable, match=r"keys.db cannot be used.*end the other process"):

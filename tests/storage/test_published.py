@@ -7,7 +7,7 @@ import pytest
 from headrace.format.manifest import Segment
 from headrace.format.object_names import segment_key, segment_name
 from headrace.storage import database
-from headrace.storage.published import Backlog, DeletedStream, Placed, Published
+from headrace.storage.published import Backlog, DeletedStream, Published, SegmentObject
 from headrace.storage.streams import DELETED, StreamRow, Streams
 from headrace.storage.wal import Row, Wal, pack_body
 from headrace.types import MAX_AHEAD_US
@@ -55,11 +55,11 @@ def _row(stream: int, seq: int, count: int, at_us: int, total: int, body: bytes)
     return stream, seq, count, at_us, 0, None, None, None, total, *pack_body(body)
 
 
-def _firsts(found: list[Placed]) -> list[int]:
+def _firsts(found: list[SegmentObject]) -> list[int]:
     return [placed.segment.first_seq for placed in found]
 
 
-def _first(found: Placed | None) -> int | None:
+def _first(found: SegmentObject | None) -> int | None:
     return None if found is None else found.segment.first_seq
 
 
@@ -68,7 +68,7 @@ def test_a_segment_is_found_by_what_it_holds(published: Published) -> None:
         assert _first(published.holding(1, seq)) == first
     assert published.holding(2, 0) is None
     found = published.holding(1, 5)
-    assert found == Placed(segment_key("s", INCARNATION, _segment(0).name), _segment(0))
+    assert found == SegmentObject(segment_key("s", INCARNATION, _segment(0).name), _segment(0))
 
 
 def test_nothing_is_found_in_a_gap(published: Published) -> None:

@@ -70,12 +70,12 @@ def test_segments_that_hold_some_of_a_range_are_touched(
 def test_segments_are_within_a_range_as_a_whole(
     connection: Connection, first: int, end: int, found: ContainedSegments
 ) -> None:
-    assert Published(connection).within(1, first, end) == found
+    assert Published(connection).contained(1, first, end) == found
 
 
 def test_a_stream_without_segments_has_none(connection: Connection) -> None:
     assert Published(connection).touched(3, 5, 9) == SegmentSpan(0, 5, 9)
-    assert Published(connection).within(3, 0, 9) == ContainedSegments(0, None)
+    assert Published(connection).contained(3, 0, 9) == ContainedSegments(0, None)
 
 
 def test_every_companion_that_comes_is_newer(connection: Connection) -> None:

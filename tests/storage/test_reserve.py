@@ -30,7 +30,7 @@ class Disk:
 
     @property
     def log_bytes(self) -> int:
-        return self.log.most_bytes - self.log.growth
+        return self.log.max_bytes - self.log.growth
 
     @property
     def held(self) -> int:
@@ -86,8 +86,8 @@ def test_what_was_given_comes_back_when_there_is_room(disk: Disk, reserve: Reser
     disk.size = LEAST_BYTES
     reserve.restock()
     assert (disk.held, reserve.is_out) == (0, True)
-    enough = LEAST_BYTES + disk.log.most_bytes
-    disk.size = enough + disk.log.most_bytes + LEAST_BYTES - 1
+    enough = LEAST_BYTES + disk.log.max_bytes
+    disk.size = enough + disk.log.max_bytes + LEAST_BYTES - 1
     reserve.restock()
     assert (disk.held, reserve.is_out) == (0, True)
     disk.size += 1
@@ -98,11 +98,11 @@ def test_what_was_given_comes_back_when_there_is_room(disk: Disk, reserve: Reser
 def test_what_the_log_takes_already_need_not_be_left_to_it(disk: Disk, reserve: Reserve) -> None:
     reserve.restock()
     reserve.release()
-    disk.path.with_name("headrace.db-wal").write_bytes(bytes(disk.log.most_bytes + 100))
+    disk.path.with_name("headrace.db-wal").write_bytes(bytes(disk.log.max_bytes + 100))
     assert disk.log.growth == 0
-    disk.size = 2 * disk.log.most_bytes + 2 * LEAST_BYTES
+    disk.size = 2 * disk.log.max_bytes + 2 * LEAST_BYTES
     reserve.restock()
-    assert (disk.held, reserve.is_out) == (disk.log.most_bytes + LEAST_BYTES, False)
+    assert (disk.held, reserve.is_out) == (disk.log.max_bytes + LEAST_BYTES, False)
 
 
 def test_a_disk_that_is_too_small_for_enough_gives_a_quarter(disk: Disk, reserve: Reserve) -> None:
@@ -110,9 +110,9 @@ def test_a_disk_that_is_too_small_for_enough_gives_a_quarter(disk: Disk, reserve
     reserve.release()
     disk.size = disk.total = 8 * MiB
     reserve.restock()
-    assert (disk.held, reserve.is_out) == (8 * MiB - disk.log.most_bytes - LEAST_BYTES, False)
+    assert (disk.held, reserve.is_out) == (8 * MiB - disk.log.max_bytes - LEAST_BYTES, False)
     reserve.release()
-    disk.size = disk.log.most_bytes + LEAST_BYTES + 2 * MiB - 1
+    disk.size = disk.log.max_bytes + LEAST_BYTES + 2 * MiB - 1
     reserve.restock()
     assert (disk.held, reserve.is_out) == (0, True)
     disk.size += 1

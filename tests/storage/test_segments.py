@@ -16,7 +16,7 @@ import pytest
 from headrace.errors import CorruptData, Unavailable
 from headrace.format.manifest import Segment
 from headrace.storage import segments as module
-from headrace.storage.file_cache import most_open_files
+from headrace.storage.file_cache import max_open_files
 from headrace.storage.object_backends import ObjectInfo
 from headrace.storage.objects import ObjectMissing, Objects, StoreUnavailable
 from headrace.storage.segments import Segments
@@ -275,7 +275,7 @@ def test_open_segments_are_a_small_part_of_the_files_that_may_be_open(
     for files_allowed, most in ((96, 6), (1024, 64), (10**6, 512), (resource.RLIM_INFINITY, 512)):
         limits = {resource.RLIMIT_NOFILE: (files_allowed, resource.RLIM_INFINITY)}
         monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
-        assert most_open_files(module.MOST_READERS) == most
+        assert max_open_files(module.MAX_READERS) == most
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
     for number in range(6):
         text_of(cache, f"segments/{number}", stored(shelf, f"segments/{number}", b"%d" % number))
@@ -340,7 +340,7 @@ class TestLocal:
     def test_what_is_known_of_files_is_bounded(
         self, cache: Segments, objects: Objects, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(cache._files, "_most_files", 3)
+        monkeypatch.setattr(cache._files, "_max_files", 3)
         for number in range(6):
             data, segment = published([Cell(b"%d" % number)])
             objects.put(f"segments/{number}", data)

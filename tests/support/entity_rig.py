@@ -69,7 +69,7 @@ class Entities(Pipelines):
     def store(self, *entities: dict[str, Any], user: str = USER, after_s: float = 1.0, **terms: Any) -> list[Any]:
         """Store entities in one request, some time after the last; answers what became of each."""
         self.clock.us += round(after_s * SECOND_US)
-        asked = request.read(msgspec.json.encode({"entities": list(entities), **terms}), user)
+        asked = request.read_store_request(msgspec.json.encode({"entities": list(entities), **terms}), user)
         answer: list[Any] = msgspec.json.decode(self.run(self._store(asked)).body)["entities"]
         return answer
 
@@ -125,7 +125,7 @@ class Entities(Pipelines):
 
     def oracle(self, entity_type: str = "contact") -> dict[str, bytes]:
         """The same, folded from all observations in one pass by the policies that hold."""
-        kind = self.engine.types.kind(entity_type)
+        kind = self.engine.types.find(entity_type)
         assert kind is not None
         rows: dict[str, list[Observation]] = {}
         for body in self.read(f"entities/{entity_type}"):

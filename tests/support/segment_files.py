@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import Segment, segment_entry
 from headrace.format.object_names import segment_name
-from headrace.format.segment.layout import Sealed
+from headrace.format.segment.layout import SealedSegment
 from headrace.format.segment.reader import SegmentReader
 from headrace.format.segment.row_group import AppendRun
 from headrace.format.segment.writer import SegmentWriter
@@ -45,7 +45,9 @@ def runs_of(cells: Sequence[Cell], first_seq: int) -> Iterable[AppendRun]:
         )
 
 
-def seal(cells: Sequence[Cell], *, is_json: bool = True, first_seq: int = 0, **sizes: int) -> tuple[bytes, Sealed]:
+def seal(
+    cells: Sequence[Cell], *, is_json: bool = True, first_seq: int = 0, **sizes: int
+) -> tuple[bytes, SealedSegment]:
     """A segment of these entries."""
     file = io.BytesIO()
     writer = SegmentWriter(

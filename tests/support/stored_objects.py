@@ -11,7 +11,7 @@ from headrace.format.decoded_columns import DecodedCache
 from headrace.format.manifest import Manifest
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.objects import Objects
-from headrace.storage.published import Placed
+from headrace.storage.published import SegmentObject
 from support.engine_rig import Rig
 
 
@@ -34,7 +34,7 @@ def manifest(rig: Rig, name: str) -> Manifest:
     return manifests.decode(rig.engine.objects.get(key), key)
 
 
-def placed(rig: Rig, name: str) -> list[Placed]:
+def placed(rig: Rig, name: str) -> list[SegmentObject]:
     """The segments of a stream, as the database lists them."""
     return rig.engine.published.following(rig.find(name).id, 0, 1 << 60)
 
@@ -51,7 +51,7 @@ def spans(rig: Rig, name: str) -> list[tuple[int, int]]:
     return [(one.segment.first_seq, one.segment.end_seq) for one in placed(rig, name)]
 
 
-def reader(rig: Rig, one: Placed) -> SegmentReader:
+def reader(rig: Rig, one: SegmentObject) -> SegmentReader:
     """A segment as it is stored, checked against its checksum."""
     data = rig.engine.objects.get(one.key)
     return SegmentReader(data, name=one.key, decoded=DecodedCache(1 << 20), sha256=one.segment.sha256)

@@ -17,7 +17,7 @@ from headrace.types import parse_duration_us
 if TYPE_CHECKING:
     from headrace.client import AggregateResult, Bucket, Group, Stream
 
-#: The most panes of an interval that nobody chose.
+#: The most panes of an interval that was chosen automatically.
 _PANES = 120
 
 Names = list[str] | None
@@ -43,7 +43,7 @@ def aggregate(
     start, end = _span(since, until, last)
     with remote.connect() as client, mark_query_faults(where, as_json=json):
         source = client.stream(stream)
-        length = interval or _fitting(source, rollup, start, end)
+        length = interval or _choose_interval(source, rollup, start, end)
         result = source.aggregate(
             rollup, start, end, length, q=where, group_by=by or [], measures=_with_charted(measure, chart)
         )
@@ -65,7 +65,7 @@ def _span(since: str | None, until: str | None, last: str | None) -> tuple[datet
     return moment(since), now if until is None else moment(until)
 
 
-def _fitting(stream: Stream, rollup: str, start: datetime | str, end: datetime | str) -> str:
+def _choose_interval(stream: Stream, rollup: str, start: datetime | str, end: datetime | str) -> str:
     """The shortest interval that makes few panes, else the longest."""
     declared: list[str] = (stream.schema().get("search") or {}).get("rollups", {}).get(rollup, {}).get("intervals", [])
     lengths = sorted(declared, key=lambda text: parse_duration_us(text, "interval"))
@@ -77,7 +77,7 @@ def _fitting(stream: Stream, rollup: str, start: datetime | str, end: datetime |
 
 
 def _with_charted(measures: Names, chart: str) -> list[str]:
-    """What is asked for: what is drawn is needed too, where not everything is asked for."""
+    """The measures to request: those to show, and the one to draw."""
     drawn = chart.partition(".")[0]
     return [*measures, *([drawn] if drawn and drawn not in measures else [])] if measures else []
 
@@ -89,7 +89,7 @@ def _lines(result: AggregateResult) -> Iterator[dict[str, Any]]:
 
 
 def _exit_code(result: AggregateResult) -> int:
-    """The exit code; says so where something is missing."""
+    """The exit code; prints a warning if the answer is partial."""
     if result.complete:
         return output.OK
     events = result.coverage["possible_missing_events_upper_bound"]
@@ -107,12 +107,12 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _EIGHTHS = 8
 
 
-def bars(series: Series, *, width: int, height: int, fold: Fold = max) -> list[str]:
+def draw_bars(series: Series, *, width: int, height: int, fold: Fold = max) -> list[str]:
     """Lines of a bar chart, the topmost first, with the greatest and the least value at their left."""
-    least, greatest = bounds([series])
+    least, greatest = find_bounds([series])
     margin = max(len(number(least)), len(number(greatest)))
-    columns = squeezed(series, width - margin - 2, fold)
-    least, greatest = bounds([columns])
+    columns = fold_to_width(series, width - margin - 2, fold)
+    least, greatest = find_bounds([columns])
     levels = [_level(value, least, greatest, height * _EIGHTHS) for value in columns]
     lines = []
     for row in reversed(range(height)):
@@ -122,20 +122,20 @@ def bars(series: Series, *, width: int, height: int, fold: Fold = max) -> list[s
     return lines
 
 
-def sparkline(series: Series, *, width: int, scale: tuple[Number, Number], fold: Fold = max) -> str:
+def draw_sparkline(series: Series, *, width: int, scale: tuple[Number, Number], fold: Fold = max) -> str:
     """One line of bars between two bounds."""
-    levels = (_level(value, *scale, _EIGHTHS) for value in squeezed(series, width, fold))
+    levels = (_level(value, *scale, _EIGHTHS) for value in fold_to_width(series, width, fold))
     return "".join(_BLOCKS[level] for level in levels)
 
 
-def bounds(many: Sequence[Series]) -> tuple[Number, Number]:
+def find_bounds(many: Sequence[Series]) -> tuple[Number, Number]:
     """Zero or the least value, and the greatest."""
     values = [value for series in many for value in series if value is not None]
     return min([0, *values]), max([0, *values])
 
 
-def squeezed(series: Series, width: int, fold: Fold) -> list[Number | None]:
-    """As many numbers as there are columns at most, each of neighbours."""
+def fold_to_width(series: Series, width: int, fold: Fold) -> list[Number | None]:
+    """At most as many numbers as there are columns, each folded from neighbours."""
     each = -(-len(series) // max(width, 1))
     return list(_fold_series(series, each, fold)) if each > 1 else list(series)
 
@@ -153,11 +153,11 @@ def _fold_series(series: Series, each: int, fold: Fold) -> Iterator[Number | Non
         yield fold(numbers) if numbers else None
 
 
-def _level(value: Number | None, least: Number, greatest: Number, most: int) -> int:
-    """How many eighths high a value stands; what is there is seen."""
+def _level(value: Number | None, least: Number, greatest: Number, max_level: int) -> int:
+    """The height of a value in eighths of a line; a value that is not zero has at least one."""
     if value is None or greatest == least or not value:
         return 0
-    return max(1, round((value - least) / (greatest - least) * most))
+    return max(1, round((value - least) / (greatest - least) * max_level))
 
 
 _HEIGHT = 6
@@ -170,7 +170,7 @@ _SHOWN = {"avg": ("avg", "min", "max", "p95"), "p50": ("p50", "p95", "p99"), "di
 
 
 class Part(NamedTuple):
-    """One number of a measure, such as the p95 of a latency; a measure with a single one is called by its name."""
+    """One number of a measure, such as the p95 of a latency; a measure with only one has no name for it."""
 
     measure: str
     name: str
@@ -188,7 +188,7 @@ class Part(NamedTuple):
 
 
 def show_buckets(result: AggregateResult, measures: Sequence[str], drawn: str) -> None:
-    """Print what there is."""
+    """Print a chart and a table of the buckets."""
     console = output.console()
     if not result.buckets:
         console.print(f"No events from {result.start} to {result.end}.")
@@ -206,23 +206,23 @@ def _chart(result: AggregateResult, part: Part, width: int) -> Iterator[str]:
     fold = sum if part.name == "count" else max
     yield f"{part} by {result.interval}, {_short(result.buckets[0].start)} to {_short(result.buckets[-1].end)}"
     if len(series) == 1:
-        yield from bars(next(iter(series.values())), width=width, height=_HEIGHT, fold=fold)
+        yield from draw_bars(next(iter(series.values())), width=width, height=_HEIGHT, fold=fold)
         return
     largest = sorted(series, key=lambda label: -sum(value or 0 for value in series[label]))
     shown = {label: series[label] for label in largest[:_SERIES]}
     margin = max(map(len, shown))
     room = width - margin - 16
-    columns = {label: squeezed(values, room, fold) for label, values in shown.items()}
-    scale = bounds(list(columns.values()))
+    columns = {label: fold_to_width(values, room, fold) for label, values in shown.items()}
+    scale = find_bounds(list(columns.values()))
     for label, values in columns.items():
         peak = number(max((value for value in values if value is not None), default=0))
-        yield f"{label:<{margin}}  {sparkline(values, width=room, scale=scale)}  {peak}"
+        yield f"{label:<{margin}}  {draw_sparkline(values, width=room, scale=scale)}  {peak}"
     if len(series) > _SERIES:
         yield f"and {len(series) - _SERIES:,} more"
 
 
 def _series(result: AggregateResult, part: Part) -> dict[str, list[Any]]:
-    """The numbers of every group, one for each pane from the first to the last."""
+    """The numbers of each group, one for each pane from the first to the last."""
     first, last = result.buckets[0], result.buckets[-1]
     begun, length = _time(first.start), _time(first.end) - _time(first.start)
     count = (_time(last.start) - begun) // length + 1
@@ -281,7 +281,7 @@ def _table(result: AggregateResult, measures: Sequence[str]) -> None:
 
 
 def _parts(buckets: Sequence[Bucket], measures: Sequence[str]) -> list[Part]:
-    """The columns of the table: parts that are nowhere null."""
+    """The columns of the table: parts with a value in some group."""
     group = buckets[0].groups[0]
     parts = []
     for measure in measures or group.measures:
@@ -293,12 +293,12 @@ def _parts(buckets: Sequence[Bucket], measures: Sequence[str]) -> list[Part]:
 
 
 def _short(moment: str) -> str:
-    """A moment without what is zero in it."""
+    """A moment without trailing zeros."""
     return moment.removesuffix("Z").removesuffix(".000").removesuffix(":00").replace("T", " ")
 
 
 def _has_year(bucket: Bucket) -> bool:
-    """Whether Python knows the year; rollups go farther."""
+    """Whether the year is one that Python can represent; rollups have more."""
     return bucket.start[0].isdigit() and bucket.end[0].isdigit() and not bucket.start.startswith("0000")
 
 

@@ -18,13 +18,13 @@ from headrace.errors import BadRequest
 if TYPE_CHECKING:
     from headrace.client import Client
 
-_RECONNECT_FOR_S = 30.0
+_RETRY_FOR_S = 30.0
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Remote:
-    """A server's URL and the key to it."""
+    """The URL and the key of a server."""
 
     url: Annotated[str, Parameter(env_var="HEADRACE_URL", help="The server.")] = "http://127.0.0.1:4437"
     key: Annotated[str | None, Parameter(env_var="HEADRACE_KEY", help="An API key.")] = None
@@ -34,19 +34,19 @@ class Remote:
         if self.key and not (self.key.isascii() and self.key.isprintable()):
             raise UsageError("The key (--key, or HEADRACE_KEY) is none: keys are plain ASCII, such as hr_…")
 
-    def connect(self, *, patient: bool = False) -> Client:
-        """A client that fails at once, or a patient one that takes up lost connections."""
+    def connect(self, *, retries: bool = False) -> Client:
+        """A client that fails at once, or one that retries for a while."""
         from headrace.client import Client
 
-        retry_for = _RECONNECT_FOR_S if patient else 0.0
+        retry_for = _RETRY_FOR_S if retries else 0.0
         return Client(self.url, self.key or None, retry_for=retry_for, ca_file=self.ca_file)
 
 
 LOCAL = Remote()
 
 
-def whole(kind: Any, tokens: Sequence[Token]) -> int:
-    """The number that is written there; cyclopts itself would round a fraction, and take what is negative."""
+def positive_integer(kind: Any, tokens: Sequence[Token]) -> int:
+    """A number from 1 on; cyclopts itself would round fractions and take negative numbers."""
     text = tokens[0].value
     if not (text.isascii() and text.isdigit()) or not int(text):
         raise ValueError(f"{text} is not a whole number from 1 on")
@@ -54,7 +54,7 @@ def whole(kind: Any, tokens: Sequence[Token]) -> int:
 
 
 def moment(text: str) -> datetime | str:
-    """A date, or a date and time, in UTC unless it says otherwise; what else there is, the server judges."""
+    """A date, or a date and time, in UTC by default; other text is left to the server."""
     if text.isdigit():
         return text
     try:
@@ -74,7 +74,7 @@ def format_moment(text: str | None) -> str | None:
 
 @contextmanager
 def mark_query_faults(query: str, *, as_json: bool) -> Iterator[None]:
-    """Mark every fault of a query that the server refuses, for people."""
+    """Mark every fault of a refused query in its error message."""
     try:
         yield
     except BadRequest as refusal:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from headrace.cli import output
 from headrace.cli.output import AsJson
 
+if TYPE_CHECKING:
+    from headrace.config import StorageConfig
+
+DataDir = Annotated[str | None, Parameter(help="Directory of the log.")]
 ConfigFile = Annotated[Path | None, Parameter(name="--config", help="A TOML file; default ./headrace.toml.")]
 
 app = App(
@@ -34,3 +38,11 @@ def show(*, config: ConfigFile = None, json: AsJson = False) -> None:
         for name, (value, source) in resolve(file=config).items()
     )
     output.show_all(rows, ("setting", "value", "source", "meaning"), as_json=json)
+
+
+def load_storage(data_dir: str | None, config: Path | None, object_store: str | None = None) -> StorageConfig:
+    """The storage settings of a command."""
+    from headrace.config import load
+
+    flags = {"storage.data_dir": data_dir, "storage.object_store": object_store}
+    return load(file=config, flags={name: value for name, value in flags.items() if value is not None}).storage

@@ -1,4 +1,4 @@
-"""``headrace doctor``: whether this machine has what Headrace needs, and what to do where it has not."""
+"""``headrace doctor``: checks of this machine, with advice for those that fail."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.cli import output
-from headrace.cli.config import ConfigFile
-from headrace.cli.key import DataDir
+from headrace.cli.config import ConfigFile, DataDir
 from headrace.cli.output import AsJson
 from headrace.errors import HeadraceError
 
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
     from headrace.config import Config
     from headrace.query.carry import EmptiedField
 
-_LITTLE_SPACE = 1024**3
+_MIN_FREE_BYTES = 1024**3
 _SLOW_SYNC_MS = 10.0
 _SYNCS = 20
-_ASK_S = 2.0
+_REQUEST_TIMEOUT_S = 2.0
 _CACHE_BYTES = 8 * 1024 * 1024
-_MOST_NAMED = 10
+_MAX_NAMED = 10
 
 
 class Finding(NamedTuple):
-    """The outcome of one check, with advice where it is not well."""
+    """The outcome of one check, with advice if it fails."""
 
     check: str
     status: str
@@ -41,7 +40,7 @@ class Finding(NamedTuple):
 
 
 def doctor(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson = False) -> int:
-    """Look at Java, Spark, the disk, the port, the object store and search fields; 1 if something would not work."""
+    """Check Java, Spark, the disk, the port, the object store and search fields; 1 if something would not work."""
     from headrace.config import load
 
     flags = {} if data_dir is None else {"storage.data_dir": data_dir}
@@ -51,7 +50,7 @@ def doctor(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson 
 
 
 def examine(config: Config) -> Iterator[Finding]:
-    """Every finding; a check that itself fails is a finding too."""
+    """All findings; a check that raises is a finding too."""
     for name, check in _CHECKS.items():
         try:
             yield check(config)
@@ -82,7 +81,7 @@ def _spark(config: Config) -> Finding:
 
 def _disk(config: Config) -> Finding:
     free = shutil.disk_usage(_existing(config)).free
-    enough = free > _LITTLE_SPACE
+    enough = free > _MIN_FREE_BYTES
     advice = "" if enough else "appends are refused when the disk is full; make room"
     return Finding("disk", "ok" if enough else "warn", f"{free // 1024**2:,} MiB free", advice)
 
@@ -107,15 +106,15 @@ def _port(config: Config) -> Finding:
         try:
             probe.bind((host, port))
         except OSError as reason:
-            if _is_ours(host, port):
+            if _is_headrace(host, port):
                 return Finding("port", "ok", f"a Headrace runs at {host}:{port}")
             return Finding("port", "warn", f"{host}:{port}: {reason.strerror}", "choose another with --port")
     return Finding("port", "ok", f"{host}:{port} is free")
 
 
-def _is_ours(host: str, port: int) -> bool:
-    """Whether what listens there answers as a Headrace does."""
-    connection = HTTPConnection(host, port, timeout=_ASK_S)
+def _is_headrace(host: str, port: int) -> bool:
+    """Whether a Headrace server listens there."""
+    connection = HTTPConnection(host, port, timeout=_REQUEST_TIMEOUT_S)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().read(64) == b'{"ok":true}'
@@ -142,9 +141,9 @@ def _search(config: Config) -> Finding:
     emptied = list(_emptied_fields(Path(config.storage.data_dir) / "headrace.db"))
     if not emptied:
         return Finding("search", "ok", "no search field was emptied by a change of schema")
-    named = [f"{stream}: {field.field} from version {field.from_version} on" for stream, field in emptied[:_MOST_NAMED]]
-    mends = [f"{stream}: {field.field} {_json(field.dump()['binding'])}" for stream, field in emptied[:_MOST_NAMED]]
-    more = "" if len(emptied) <= _MOST_NAMED else f"; and {len(emptied) - _MOST_NAMED} more"
+    named = [f"{stream}: {field.field} from version {field.from_version} on" for stream, field in emptied[:_MAX_NAMED]]
+    mends = [f"{stream}: {field.field} {_json(field.dump()['binding'])}" for stream, field in emptied[:_MAX_NAMED]]
+    more = "" if len(emptied) <= _MAX_NAMED else f"; and {len(emptied) - _MAX_NAMED} more"
     advice = "add these bindings with `headrace schema apply STREAM --search FILE`: " + "; ".join(mends) + more
     return Finding("search", "warn", "fields without values: " + "; ".join(named) + more, advice)
 

@@ -1,9 +1,11 @@
-"""``headrace entity``: what is known of entities, stored, read, corrected, merged and taken away."""
+"""``headrace entity``: store, read, correct, merge and erase entities."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,10 +14,11 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import output
-from headrace.cli.arguments import LOCAL, Remote, format_moment, rows, whole
+from headrace.cli.arguments import LOCAL, Remote, format_moment, positive_integer, rows
 from headrace.cli.output import AsJson, UsageError, Yes
 
 if TYPE_CHECKING:
+    from headrace.client.entities import Entities
     from headrace.client.entity_requests import ErasurePlan
 
 Id = Annotated[str, Parameter(help="The id of an entity.")]
@@ -46,8 +49,7 @@ def store(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Store what a file says of entities; a second run of the same file stores nothing twice."""
-    from headrace.client.entities import Entities
+    """Store the entities of a file; a second run of the same file stores nothing twice."""
     from headrace.client.entity_requests import StoreOptions
 
     options: StoreOptions = {
@@ -59,13 +61,13 @@ def store(
     entities = [_typed(row, entity_type, number) for number, row in enumerate(rows(file), 1)]
     counts: dict[str, int] = {}
     warnings: dict[str, int] = {}
-    with remote.connect(patient=True) as client, output.progressing("storing entities") as tell:
-        for stored in Entities(client).store_many(entities, **options):
+    with _connect(remote, retries=True) as client, output.progress_bar("storing entities") as report:
+        for stored in client.store_many(entities, **options):
             for entity in stored.entities:
                 counts[entity.action] = counts.get(entity.action, 0) + 1
             for warning in stored.store_warnings:
                 warnings[warning["code"]] = warnings.get(warning["code"], 0) + len(warning["items"])
-            tell(sum(counts.values()), len(entities))
+            report(sum(counts.values()), len(entities))
     if output.wants_table(json):
         warnings = {f"{code.lower()} (kept)": count for code, count in warnings.items()}
     output.show({"entities": len(entities), **counts, **warnings}, as_json=json)
@@ -84,12 +86,10 @@ def get(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Print an entity as it is, or was."""
-    from headrace.client.entities import Entities
-
-    with remote.connect() as client:
+    """Print the snapshot of an entity, now or in the past."""
+    with _connect(remote) as entities:
         times = {"as_of": format_moment(as_of), "at_ingested": format_moment(at_ingested)}
-        entity = Entities(client).get(entity_id, **times, schema_version=schema_version, scope=scope)
+        entity = entities.get(entity_id, **times, schema_version=schema_version, scope=scope)
     if not output.wants_table(json):
         print(output.encode(entity))
         return
@@ -109,20 +109,15 @@ def list_entities(
     /,
     *,
     search: Annotated[str | None, Parameter(help="Only those whose name holds this.")] = None,
-    limit: Annotated[int, Parameter(converter=whole, help="So many at most.")] = 100,
+    limit: Annotated[int, Parameter(converter=positive_integer, help="So many at most.")] = 100,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
     """List entities in the order in which they came."""
-    from headrace.client.entities import Entities
-
-    with remote.connect() as client:
-        entities = islice(Entities(client).list(entity_type, search=search), limit)
-        rows = map(msgspec.structs.asdict, entities)
-        if output.wants_table(json):
-            rows = map(_line, rows)
+    with _connect(remote) as entities:
+        rows = islice(entities.list(entity_type, search=search), limit)
         columns = ("entity_id", *(("entity_type",) if entity_type is None else ()), "name", "observations", "last_at")
-        output.show_all(rows, columns, as_json=json)
+        output.show_all(map(msgspec.structs.asdict, rows), columns, as_json=json, format_row=_format_row)
 
 
 @app.command
@@ -131,23 +126,16 @@ def history(
     /,
     *,
     oldest_first: Annotated[bool, Parameter(negative=(), help="In order instead of the newest first.")] = False,
-    limit: Annotated[int, Parameter(converter=whole, help="So many at most.")] = 100,
+    limit: Annotated[int, Parameter(converter=positive_integer, help="So many at most.")] = 100,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """List what was observed of an entity."""
-    from headrace.client.entities import Entities
-
-    with remote.connect() as client:
+    """List the observations of an entity."""
+    with _connect(remote) as entities:
         order = "oldest" if oldest_first else "newest"
-        observations = islice(Entities(client).observations(entity_id, order=order), limit)
-        shown = (
-            ({**observation, "fields": _format_field(observation["fields"])} for observation in observations)
-            if output.wants_table(json)
-            else observations
-        )
+        observations = islice(entities.observations(entity_id, order=order), limit)
         columns = ("observed_at", "kind", "schema_version", "source_priority", "fields")
-        output.show_all(shown, columns, as_json=json)
+        output.show_all(observations, columns, as_json=json, format_row=_format_observation)
 
 
 @app.command
@@ -158,32 +146,26 @@ def correct(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Say what fields are, whatever was or will be observed."""
-    from headrace.client.entities import Entities
-
+    """Set fields, overriding all observations."""
     corrections = dict(map(_assigned, fields))
     if not corrections:
         raise UsageError("Say what to correct: FIELD=VALUE.")
-    with remote.connect() as client:
-        _show_decision(Entities(client).correct(entity_id, corrections), json)
+    with _connect(remote) as entities:
+        _show_decision(entities.correct(entity_id, corrections), json)
 
 
 @app.command
 def delete(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """Let an entity not be there any more; `restore` brings it back, `erase` takes its data away."""
-    from headrace.client.entities import Entities
-
-    with remote.connect() as client:
-        _show_decision(Entities(client).delete(entity_id), json)
+    """Delete an entity; `restore` brings it back, `erase` removes its data."""
+    with _connect(remote) as entities:
+        _show_decision(entities.delete(entity_id), json)
 
 
 @app.command
 def restore(entity_id: Id, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """Let a deleted entity be there again."""
-    from headrace.client.entities import Entities
-
-    with remote.connect() as client:
-        _show_decision(Entities(client).restore(entity_id), json)
+    """Restore a deleted entity."""
+    with _connect(remote) as entities:
+        _show_decision(entities.restore(entity_id), json)
 
 
 @app.command
@@ -196,18 +178,28 @@ def merge(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Let an entity be a part of another, or take that back; nothing is rewritten."""
-    from headrace.client.entities import Entities
-
+    """Merge an entity into another, or undo that; no data is rewritten."""
     if undo == bool(to_entity_id):
         raise UsageError("Name the entity that it is, or pass --undo.")
-    with remote.connect() as client:
-        entities = Entities(client)
+    with _connect(remote) as entities:
         done = entities.unmerge(from_entity_id) if undo else entities.merge(from_entity_id, to_entity_id)
     output.show(done, as_json=json)
 
 
-def _line(entity: dict[str, Any]) -> dict[str, Any]:
+@contextmanager
+def _connect(remote: Remote, *, retries: bool = False) -> Iterator[Entities]:
+    """The entities of a server."""
+    from headrace.client.entities import Entities
+
+    with remote.connect(retries=retries) as client:
+        yield Entities(client)
+
+
+def _format_observation(observation: dict[str, Any]) -> dict[str, Any]:
+    return {**observation, "fields": _format_field(observation["fields"])}
+
+
+def _format_row(entity: dict[str, Any]) -> dict[str, Any]:
     """An entity in a table; its name without the type that it begins with."""
     name = entity["canonical_name"].removeprefix(f"{entity['entity_type']}:")
     last = {"observations": entity["observation_count"], "last_at": entity["last_observation_at"]}
@@ -215,7 +207,7 @@ def _line(entity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show_decision(done: dict[str, Any], as_json: bool) -> None:
-    """Print what was decided of an entity; for people, warnings in words and nothing that is empty."""
+    """Print the result of a decision; for people without empty members, and with warnings as sentences."""
     if not output.wants_table(as_json):
         output.show(done, as_json=as_json)
         return
@@ -246,8 +238,8 @@ def _format_field(value: Any) -> str:
     return output.encode(value) if isinstance(value, list | dict) else output.cell(value)
 
 
-#: How often is looked how far it is.
-_LOOK_S = 0.5
+#: The pause between polls.
+_POLL_S = 0.5
 _STEPS = ("log", "offered", "objects", "rows", "files", "pages", "done")
 
 
@@ -261,38 +253,39 @@ def erase(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Remove an entity, and everything merged into it, for good: from the log, the object store and what is derived."""
+    """Remove an entity, and everything merged into it, for good: from the log, the object store and derived data."""
     from headrace.client import entity_requests
+    from headrace.client.entity_requests import Erasure
 
-    with remote.connect(patient=True) as client:
-        plan = entity_requests.planned(client.send(entity_requests.erase(entity_id, dry_run=True)))
+    with remote.connect(retries=True) as client:
+        plan = entity_requests.read_plan(client.send(entity_requests.erase(entity_id, dry_run=True)))
         if dry_run:
             output.show({"entity_id": entity_id, **_plan_document(plan, json)}, as_json=json)
             return
         output.confirm(f"Remove {plan.observations} observations of {entity_id} for good?", yes=yes)
-        erasure = entity_requests.begun(client.send(entity_requests.erase(entity_id)))
-        with output.progressing("erasing") as tell:
+        erasure = client.fetch(entity_requests.erase(entity_id), Erasure)
+        with output.progress_bar("erasing") as report:
             while not erasure.complete:
-                tell(_STEPS.index(erasure.step), len(_STEPS) - 1)
-                time.sleep(_LOOK_S)
-                erasure = entity_requests.begun(client.send(entity_requests.get_erasure(erasure.erasure_id)))
+                report(_STEPS.index(erasure.step), len(_STEPS) - 1)
+                time.sleep(_POLL_S)
+                erasure = client.fetch(entity_requests.get_erasure(erasure.erasure_id), Erasure)
     facts = msgspec.to_builtins(erasure)
     if output.wants_table(json):
-        report = erasure.report
+        removed = erasure.report
         facts = {
             "erasure_id": erasure.erasure_id,
             "entity_id": entity_id,
             "observations": erasure.plan.observations,
-            "log_rows": report["log_rows"],
-            "rewritten": len(report["rewritten"]),
-            "removed": len(report["removed"]),
+            "log_rows": removed["log_rows"],
+            "rewritten": len(removed["rewritten"]),
+            "removed": len(removed["removed"]),
             "completed_at": erasure.completed_at,
         }
     output.show(facts, as_json=json)
 
 
 def _plan_document(plan: ErasurePlan, as_json: bool) -> dict[str, Any]:
-    """A plan; for people, objects are counted."""
+    """The plan of an erasure; for people with counts of objects."""
     facts: dict[str, Any] = msgspec.to_builtins(plan)
     if not output.wants_table(as_json):
         return facts

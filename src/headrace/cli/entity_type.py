@@ -1,4 +1,4 @@
-"""``headrace entity-type``: what entities look like, how that changes, and what unknown fields speak for."""
+"""``headrace entity-type``: show and change the schemas of entities, also from unknown fields."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ app = App(
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ChangeOptions:
-    """Whose schema is changed, and whether it really is."""
+    """Options of every change of a type."""
 
     scope: Scope = None
     dry_run: DryRun = False
     force: Annotated[bool, Parameter(negative=(), help="Do it in spite of warnings about the name.")] = False
 
     def options(self) -> TypeOptions:
-        """The same as the client says it."""
+        """The options in the form of the client."""
         return {"scope": self.scope, "dry_run": self.dry_run or None, "force": self.force or None}
 
 
-PLAINLY = ChangeOptions()
+NO_OPTIONS = ChangeOptions()
 
 
 @app.command(name="ls")
 def list_types(*, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """List the active version of every type, everybody's and one's own."""
+    """List the active version of every type, global ones and your own."""
     from headrace.client.entities import EntityTypes
 
     with remote.connect() as client:
@@ -73,7 +73,7 @@ def show(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Print the version that holds, or another, with all that it says."""
+    """Print the active version of a type, or another one."""
     from headrace.client.entities import EntityTypes
 
     with remote.connect() as client:
@@ -91,21 +91,22 @@ def register(
     /,
     *,
     activate: Annotated[bool, Parameter(negative=(), help="Make it the active version.")] = False,
-    how: ChangeOptions = PLAINLY,
+    how: ChangeOptions = NO_OPTIONS,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
     """Store a version of a type: entity_type, schema_version, schema_definition and reducer_config of a file."""
     from headrace.client import entity_types
+    from headrace.client.entity_types import TypeChange
 
     registration = {**_read_object(file), **({"activate": True} if activate else {})}
     with remote.connect() as client:
-        return _show(entity_types.changed(client.send(entity_types.register(registration, how.options()))), json)
+        return _show(client.fetch(entity_types.register(registration, how.options()), TypeChange), json)
 
 
 @app.command
 def update(
-    entity_type: Type, file: File, /, *, how: ChangeOptions = PLAINLY, remote: Remote = LOCAL, json: AsJson = False
+    entity_type: Type, file: File, /, *, how: ChangeOptions = NO_OPTIONS, remote: Remote = LOCAL, json: AsJson = False
 ) -> int:
     """Make the next version from the active one: fields_to_add, fields_to_remove, converters_to_add … of a file."""
     return _change(remote, entity_type, "update", _read_object(file), how.options(), json)
@@ -117,18 +118,18 @@ def activate(
     schema_version: Version,
     /,
     *,
-    how: ChangeOptions = PLAINLY,
+    how: ChangeOptions = NO_OPTIONS,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Make a version the active one; an earlier one takes a change back."""
+    """Make a version the active one; activating an earlier one reverts a change."""
     options: TypeOptions = {"scope": how.scope, "dry_run": how.dry_run or None}
     return _change(remote, entity_type, "activate", {"schema_version": schema_version}, options, json)
 
 
 @app.command
 def candidates(entity_type: Type, /, *, scope: Scope = None, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """List fields that values without a place speak for, with the evidence and what speaks against them."""
+    """List candidates for fields from unknown values, with the evidence for and against them."""
     from headrace.client.entities import EntityTypes
 
     with remote.connect() as client:
@@ -158,7 +159,7 @@ def enhance(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Make fields of what unknown values speak for; look first, then pass --apply."""
+    """Promote candidates to fields; a dry run without --apply."""
     enhancement = {"fields": field, "migrate_existing": migrate or None}
     return _change(remote, entity_type, "enhance", enhancement, {"scope": scope, "dry_run": not apply}, json)
 
@@ -188,9 +189,10 @@ def _change(
     remote: Remote, entity_type: str, verb: str, body: dict[str, Any], options: TypeOptions, as_json: bool
 ) -> int:
     from headrace.client import entity_types
+    from headrace.client.entity_types import TypeChange
 
     with remote.connect() as client:
-        return _show(entity_types.changed(client.send(entity_types.change(entity_type, verb, body, options))), as_json)
+        return _show(client.fetch(entity_types.change(entity_type, verb, body, options), TypeChange), as_json)
 
 
 def _show(done: TypeChange, as_json: bool) -> int:

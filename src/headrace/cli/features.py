@@ -1,4 +1,4 @@
-"""``headrace table``: rows of features by key, now and in the past, and which tables there are."""
+"""``headrace table``: register features, and read them by key, now and in the past."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def get(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Print the features of a key; one that was never seen has none, and a global table has no key."""
+    """Print the features of a key; an unseen key has none, and a global table has no key."""
     with remote.connect() as client:
         row = _row(client, table, key, {"features": feature, "as_of": format_moment(as_of)})
     if output.wants_table(json) and row:
@@ -72,11 +72,12 @@ def get(
 
 @app.command(name="ls")
 def list_tables(*, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """List tables: their keys, what they are made of, their features, and whose they are."""
+    """List tables: their keys, their sources, their features and their apps."""
     from headrace.client import features
+    from headrace.client.features import Registered
 
     with remote.connect() as client:
-        registered = features.registered(client.send(features.registry(None)))
+        registered = client.fetch(features.registry(None), Registered)
     rows = (
         {
             "name": descriptor["name"],
@@ -100,7 +101,7 @@ def export(
     feature: Features = None,
     remote: Remote = LOCAL,
 ) -> int:
-    """Print rows as they were: for each line {"key": …, "at": moment} the features of the key at that moment."""
+    """Print rows of the past: for each line {"key": …, "at": moment} the features of the key at that moment."""
     from headrace import client
 
     moments = list(_read_moments(file))
@@ -122,7 +123,7 @@ class _KeyMoment(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_moments(file: Path | None) -> Iterator[_KeyMoment]:
-    """What the lines of a file ask for."""
+    """The keys and moments in the lines of a file."""
     text = sys.stdin.buffer.read() if file is None else content(file)
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
@@ -133,13 +134,13 @@ def _read_moments(file: Path | None) -> Iterator[_KeyMoment]:
 
 
 def _row(client: Client, table: str, words: Sequence[str], options: GetOptions) -> Row:
-    """The row of the one reading of the words that fits the key of the table."""
+    """The row of a key, whose words are read as the types that fit the table."""
     from headrace.client import features
 
     refused = None
     for key in _readings(words):
         try:
-            return features.row(client.send(features.get(table, key, **options)))
+            return features.read_row(client.send(features.get(table, key, **options)))
         except KeyShapeMismatch as reason:
             refused = refused or reason
     assert refused is not None, "there is always a first reading"
@@ -147,7 +148,7 @@ def _row(client: Client, table: str, words: Sequence[str], options: GetOptions) 
 
 
 def _readings(words: Sequence[str]) -> Iterator[list[Any]]:
-    """What words may mean: each a text, or a number or a truth where it looks like one."""
+    """The possible keys: each word as text, or as a number or boolean where it looks like one."""
     return (list(reading) for reading in itertools.product(*map(_values, words)))
 
 
@@ -188,20 +189,22 @@ def register(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Make the descriptors of a file all that an app computes, and say what that changed.
+    """Register the descriptors of a file as all that an app computes, and print what changed.
 
     Exit code 3 says that the registry does not allow it: state would be lost, or a name is another app's.
     """
-    from headrace.client import RegistrationConflict, RegistrationInvalid
-    from headrace.client.features import diff
-    from headrace.client.features import register as registering
+    from headrace.client import Diff, RegistrationConflict, RegistrationInvalid, features
 
     flags = {name: True for name, value in {"dry_run": dry_run, "force": force, "cascade": cascade}.items() if value}
     options = {"backfill": backfill, "app": app, "expected_version": expected_version}
-    document = {**_document(file), **{name: value for name, value in options.items() if value is not None}, **flags}
+    document = {
+        **_read_descriptors(file),
+        **{name: value for name, value in options.items() if value is not None},
+        **flags,
+    }
     try:
         with remote.connect() as client:
-            difference = diff(client.send(registering(document)))
+            difference = client.fetch(features.register(document), Diff)
     except RegistrationConflict as refused:
         return _show_refusal(refused, CONFLICT, json)
     except RegistrationInvalid as refused:
@@ -213,12 +216,12 @@ def register(
     return output.OK
 
 
-def _document(file: Path) -> dict[str, Any]:
-    """The descriptors of a file, and the options that it names beside them."""
+def _read_descriptors(file: Path) -> dict[str, Any]:
+    """The descriptors of a file, and the options beside them."""
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     if file.suffix == ".py":
-        return {"descriptors": _declared(file)}
+        return {"descriptors": _run_declarations(file)}
     try:
         document = msgspec.json.decode(file.read_bytes())
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:
@@ -230,9 +233,9 @@ def _document(file: Path) -> dict[str, Any]:
     return document
 
 
-def _declared(file: Path) -> list[dict[str, Any]]:
-    """What a Python file declares, with everything that this is made of."""
-    from headrace.client.declared import EventSource, Table, gathered
+def _run_declarations(file: Path) -> list[dict[str, Any]]:
+    """The declarations of a Python file, with all their sources."""
+    from headrace.client.declared import EventSource, Table, collect_descriptors
 
     # As for a script: what lies beside it can be imported.
     sys.path.insert(0, str(file.resolve().parent))
@@ -245,7 +248,7 @@ def _declared(file: Path) -> list[dict[str, Any]]:
     declared = [value for value in names.values() if isinstance(value, EventSource | Table)]
     if not declared:
         raise UsageError(f"{file} declares nothing: it needs names that @hr.event or @hr.table made")
-    return gathered(declared)
+    return collect_descriptors(declared)
 
 
 def _show(difference: Diff, as_json: bool) -> None:
@@ -256,7 +259,7 @@ def _show(difference: Diff, as_json: bool) -> None:
 
 
 def _show_refusal(refused: RegistrationRefused, code: int, as_json: bool) -> int:
-    """Show what would change; every reason, and what to do next, go to stderr."""
+    """Print what would change; the reasons and the next step go to stderr."""
     if refused.diff or as_json:
         _show(refused.diff, as_json)
     if as_json:

@@ -55,7 +55,7 @@ def import_files(
         report = stack.enter_context(_Rejects(rejects))
         proposed = None
         if _needs_schema(client, target):
-            with output.counting("rows read") as advance:
+            with output.running_count("rows read") as advance:
                 facts = importer.scan(reader, advance, report.preview)
             if not facts.count:
                 raise HeadraceError("There is no row that could be imported.")
@@ -67,7 +67,7 @@ def import_files(
             output.confirm(f"Create {stream} with this schema and import {proposed.rows:,} rows?", yes=yes)
             target.create()
             target.evolve(proposed.schema, search=proposed.search)
-        with output.progressing("importing") as show_progress:
+        with output.progress_bar("importing") as show_progress:
             imported = 0
 
             def advance_by(count: int) -> None:

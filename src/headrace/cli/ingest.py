@@ -1,6 +1,6 @@
 """Appending stdin to a stream: lines of JSON, or bytes, through an idempotent producer.
 
-One batch is on its way at a time. So everything before a failure is appended, nothing behind it is, and both are told.
+One batch is on its way at a time. So everything before a failure is appended and nothing after it, and errors say both.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Event(NamedTuple):
 
 
 def append_at_once(stream: Stream, values: Sequence[str], **options: Unpack[AppendOptions]) -> tuple[int, str]:
-    """All events in one request, so that they are appended together or not at all."""
+    """Append all events in one request, so that they are appended together or not at all."""
     what = _EVENT if values else _LINE
     events = list(
         _check_events([value.encode() for value in values], what, 0) if values else _check_events(_stdin(), what, 1)
@@ -53,12 +53,12 @@ def append_at_once(stream: Stream, values: Sequence[str], **options: Unpack[Appe
 
 
 def append_lines(stream: Stream, routing_key: str) -> tuple[int, str]:
-    """Every line of stdin that is not blank is an event; those that have come are sent together."""
+    """Append each non-blank line of stdin as an event; available lines are sent together."""
     return _produce(stream, _batches(_arrivals(_stdin())), routing_key, _LINE)
 
 
 def append_bytes(stream: Stream, content_type: str, **options: Unpack[AppendOptions]) -> tuple[int, str]:
-    """Stdin as it is: as one body where that matters, otherwise in chunks."""
+    """Append stdin as bytes: as one body if the options require it, otherwise in chunks."""
     is_json = media_type(content_type) == JSON
     if not is_json and len(options) == 1:
         return _produce(stream, _chunks(_stdin()), options.get("key", ""), _BYTE)
@@ -69,7 +69,7 @@ def append_bytes(stream: Stream, content_type: str, **options: Unpack[AppendOpti
 
 def _produce(stream: Stream, batches: Iterable[list[_Event]], routing_key: str, what: str) -> tuple[int, str]:
     with (
-        output.counting("events") as advance,
+        output.running_count("events") as advance,
         stream.producer(linger_ms=_LINGER_MS, max_batch_events=_BATCH_EVENTS, max_batch_bytes=_CHUNK_BYTES) as producer,
     ):
         sending = _BatchSender(producer, routing_key, what)
@@ -151,7 +151,7 @@ class _BatchSender:
         self._bytes += sum(len(event.body) for event in appended)
 
     def _append_halves(self, events: Sequence[_Event], refusal: TooLarge) -> None:
-        """What is too large together may not be so in parts; one event that is gets named."""
+        """Append the halves of a batch that is too large; a single event that is too large is named."""
         if len(events) == 1:
             if self._what == _LINE:
                 refusal.message = f"line {events[0].position} is too large: {refusal.message}"
@@ -185,7 +185,7 @@ def _stdin() -> BufferedIOBase:
 
 
 def _arrivals(source: BufferedIOBase) -> Iterator[list[bytes]]:
-    """Lines as they come: each time all that are there, without waiting for more."""
+    """Lines as they arrive: each time all that are available, without waiting for more."""
     rest = b""
     while piece := source.read1(_CHUNK_BYTES):
         *lines, rest = (rest + piece).split(b"\n")
@@ -203,7 +203,7 @@ def _batches(arrivals: Iterable[list[bytes]]) -> Iterator[list[_Event]]:
 
 
 def _cut(events: Iterable[_Event]) -> Iterator[list[_Event]]:
-    """Batches that are not too large; what stands before a bad event comes first, and then the complaint."""
+    """Batches of limited size; events before a bad one are yielded before its error is raised."""
     batch, size = list[_Event](), 0
     try:
         for event in events:
@@ -228,7 +228,7 @@ def _chunks(source: BufferedIOBase) -> Iterator[list[_Event]]:
 
 
 def _check_events(texts: Iterable[bytes], what: str, first: int) -> Iterator[_Event]:
-    """The texts that are not blank, each checked, so that a bad one is named and not its batch."""
+    """The non-blank texts, each checked, so that a bad one is named and not its batch."""
     for number, text in enumerate(texts, first):
         event = text.strip()
         if not event:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from headrace.cli import output
-from headrace.cli.config import ConfigFile
+from headrace.cli.config import ConfigFile, DataDir, load_storage
 from headrace.cli.output import AsJson, Yes
 from headrace.errors import NotFound
 from headrace.types import rfc3339
 
 if TYPE_CHECKING:
-    from headrace.config import StorageConfig
     from headrace.storage.keys import Key, KeyStore
 
 RequestsPerS = Annotated[
@@ -25,7 +24,6 @@ RequestsPerS = Annotated[
 BytesPerS = Annotated[
     int | None, Parameter(name="--bytes-per-s", help="Bytes a second, of bodies and answers; 0: any number.")
 ]
-DataDir = Annotated[str | None, Parameter(help="Directory of the log.")]
 Scope = Literal["read", "write", "admin"]
 
 _FILE = "keys.db"
@@ -60,7 +58,7 @@ def create(
     """Make a key; its token is shown this once."""
     from headrace.storage.lock import make_directory
 
-    storage = _storage(data_dir, config)
+    storage = load_storage(data_dir, config)
     directory = Path(storage.data_dir)
     make_directory(directory, storage.directory_permissions)
     with _store(directory) as keys:
@@ -119,22 +117,15 @@ def update(
 def revoke(
     key_id: str, /, *, data_dir: DataDir = None, config: ConfigFile = None, yes: Yes = False, json: AsJson = False
 ) -> None:
-    """End a key; who uses it is locked out within seconds."""
+    """Revoke a key; its users are locked out within seconds."""
     output.confirm(f"Revoke key {key_id}?", yes=yes)
     with _store(_existing_config(data_dir, config)) as keys:
         output.show(_facts(keys.revoke(key_id)), as_json=json)
 
 
-def _storage(data_dir: str | None, config: Path | None) -> StorageConfig:
-    from headrace.config import load
-
-    flags = {} if data_dir is None else {"storage.data_dir": data_dir}
-    return load(file=config, flags=flags).storage
-
-
 def _existing_config(data_dir: str | None, config: Path | None) -> Path:
     """The data directory; refused where no key was ever made and no server has run."""
-    directory = Path(_storage(data_dir, config).data_dir)
+    directory = Path(load_storage(data_dir, config).data_dir)
     if not (directory / _FILE).exists():
         raise NotFound(f"{directory} holds no keys; --data-dir names another directory", data_dir=str(directory))
     return directory

@@ -1,4 +1,4 @@
-"""The command table, and what a failure looks like from a shell; commands are imported when they are run."""
+"""The command table, and exit codes; commands are imported when they are run."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ app = App(
         "headrace stream tail orders --offset -1",
     ),
     version=sentence,
-    default_parameter=Parameter(show_default=output.shown_default),
+    default_parameter=Parameter(show_default=output.format_default),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
 
 
 class Command(NamedTuple):
-    """A command: where it is defined, and what help says of it; a noun has the examples of its verbs itself."""
+    """A command: where it is defined, and its help; a noun has the examples of its verbs itself."""
 
     home: str
     name: str
@@ -174,7 +174,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code says how it went, and a command that has more than one to say returns it."""
+    """Run one command; returns the exit code, which is 0 unless the command returns another one."""
     try:
         code = app(arguments)
         sys.stdout.flush()
@@ -185,5 +185,5 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return output.OK
     except (HeadraceError, ValueError, OSError, ImportError) as error:
-        return output.complain(error, as_json="--json" in arguments)
+        return output.print_error(error, as_json="--json" in arguments)
     return code or output.OK

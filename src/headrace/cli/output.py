@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from cyclopts import Parameter
@@ -58,15 +58,18 @@ _SUBJECTS = ("stream", "table", "entity_type", "entity_id", "event")
 _EXIT_CODES = {"unreachable": UNREACHABLE, "invalid_config": USAGE, "usage": USAGE}
 
 
+Row = TypeVar("Row", bound=Mapping[str, Any])
+
+
 class UsageError(HeadraceError):
-    """The command cannot be run as it was given."""
+    """The arguments of a command are wrong."""
 
     code = "usage"
     status = 400
 
 
-def complain(error: Exception, *, as_json: bool) -> int:
-    """Say on stderr what failed and what to do next; the exit code for it."""
+def print_error(error: Exception, *, as_json: bool) -> int:
+    """Print an error and the next step to stderr; returns the exit code."""
     failure = error if isinstance(error, HeadraceError) else _to_headrace_error(error)
     hint = _hint(failure)
     if as_json:
@@ -86,7 +89,7 @@ def _hint(error: HeadraceError) -> str:
 
 
 def _message(error: HeadraceError) -> str:
-    """What the error says, and of what where that is left out."""
+    """The message of an error, with its subject if the message lacks it."""
     subject = next((str(error.facts[name]) for name in _SUBJECTS if name in error.facts), "")
     is_missing = error.status == NotFound.status and subject not in error.message
     return f"{error.message}: {subject}" if is_missing else error.message
@@ -99,7 +102,7 @@ def _to_headrace_error(error: Exception) -> HeadraceError:
 
 
 def encode(value: Any) -> str:
-    """Compact JSON text, on one line whatever events are in it."""
+    """Compact JSON text on one line."""
     return on_one_line(msgspec.json.encode(value)).decode()
 
 
@@ -113,18 +116,18 @@ def examples(*lines: str) -> str:
     return "\n".join(("**Examples**", "", "```", *lines, "```"))
 
 
-def shown_default(value: Any) -> str | None:
-    """How help shows a default: not at all where it means that nothing is chosen."""
+def format_default(value: Any) -> str | None:
+    """How help shows a default; None where the default means no choice."""
     return None if value in (None, False, "") else str(value)
 
 
 def wants_table(as_json: bool) -> bool:
-    """Whether a person is looking: a terminal, and nobody asked for JSON."""
+    """Whether to print tables for people: on a terminal, without --json."""
     return not as_json and sys.stdout.isatty()
 
 
 def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
-    """One thing: a line per fact for people, one JSON object otherwise."""
+    """Print one object: a line per member for people, JSON otherwise."""
     if not wants_table(as_json):
         print(encode(facts))
         return
@@ -133,8 +136,10 @@ def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
         print(f"{name.replace('_', ' '):<{width}}  {cell(value)}")
 
 
-def show_all(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Many things: a table for people, one JSON object per line otherwise."""
+def show_all(
+    rows: Iterable[Row], columns: Sequence[str], *, as_json: bool, format_row: Callable[[Row], Mapping[str, Any]] = dict
+) -> None:
+    """Print many objects: a table of formatted rows for people, one JSON object per line otherwise."""
     if not wants_table(as_json):
         for row in rows:
             print(encode(row))
@@ -143,7 +148,7 @@ def show_all(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_js
     from rich.text import Text
 
     # As text: what stands in brackets would be taken for markup.
-    cells = [[Text(_short(cell(row.get(column)))) for column in columns] for row in rows]
+    cells = [[Text(_short(cell(row.get(column)))) for column in columns] for row in map(format_row, rows)]
     if not cells:
         console().print(Text("There is nothing yet.", "dim"))
         return
@@ -164,13 +169,13 @@ def _short(text: str) -> str:
 
 
 def write_bytes(data: bytes) -> None:
-    """Bytes to stdout, at once."""
+    """Write bytes to stdout, and flush."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed; without a terminal only --yes will do."""
+    """Ask for confirmation; without a terminal --yes is required."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -181,7 +186,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Any]:
+def running_count(what: str) -> Iterator[Any]:
     """A running count on a terminal's stderr; yields ``advance(number)``."""
     if not sys.stderr.isatty() or sys.stdin.isatty():
         yield lambda number: None
@@ -195,8 +200,8 @@ def counting(what: str) -> Iterator[Any]:
 
 
 @contextmanager
-def progressing(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal's stderr; yields ``tell(done, total)``, whose total may grow."""
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal's stderr; yields ``report(done, total)``, whose total may grow."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -216,7 +221,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def cell(value: Any) -> str:
-    """A value as it stands in a table."""
+    """A value as text in a table."""
     if value is None:
         return "-"
     if isinstance(value, bool):

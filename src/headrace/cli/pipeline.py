@@ -1,4 +1,4 @@
-"""``headrace pipeline``: derived data, computed on Spark; and a look at that work."""
+"""``headrace pipeline``: compute derived data on Spark, and show the progress."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pipeline(
     once: Annotated[bool, Parameter(negative=(), help="Do what is due, then end.")] = False,
     config: ConfigFile = None,
 ) -> int:
-    """Do the work of a server on Spark until told to stop."""
+    """Do the work of a server on Spark until stopped."""
     from headrace.config import load
     from headrace.pipeline.runner import Runner
 
@@ -81,7 +81,7 @@ def run(
     timeout: Annotated[str | None, Parameter(help="How long to wait, such as 90s; for ever by default.")] = None,
     json: AsJson = False,
 ) -> int:
-    """Index a stream now, however little is new in it; what was parked is tried again.
+    """Index a stream now, even with few new events; parked work is retried.
 
     With --wait, 0 says that all of it is indexed, 1 that it cannot be, and 3 that the time is up.
     """
@@ -101,33 +101,33 @@ def run(
 
 @app.command
 def pause(*, server: Remote = LOCAL, json: AsJson = False) -> None:
-    """Hand out no more work; what is being done is finished."""
+    """Give out no more work; leased work is finished."""
     with _work(server) as work:
         output.show(work.pause(), as_json=json)
 
 
 @app.command
 def resume(*, server: Remote = LOCAL, json: AsJson = False) -> None:
-    """Hand out work again."""
+    """Give out work again."""
     with _work(server) as work:
         output.show(work.resume(), as_json=json)
 
 
 class RepeatFilter(logging.Filter):
-    """Lets a message pass unless it says what the last one said."""
+    """Drops messages that repeat the last one."""
 
     def __init__(self) -> None:
         super().__init__()
         self._last = ""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is news."""
+        """Whether the message differs from the last one."""
         last, self._last = self._last, record.getMessage()
         return self._last != last
 
 
 def _log_to_stderr(first: str) -> None:
-    """Let the pipeline say on stderr what it does, beginning with this."""
+    """Log what the pipeline does to stderr, beginning with this line."""
     handler = logging.StreamHandler()
     handler.addFilter(RepeatFilter())
     log = logging.getLogger("headrace.pipeline")
@@ -244,14 +244,14 @@ def _parked(overview: Document) -> Iterator[Document]:
 
 
 def events(span: Mapping[str, Any]) -> str:
-    """A range of events in words."""
+    """A range of events as text."""
     first, count = span["first_seq"], span["count"]
     return f"events {first} to {first + count - 1}"
 
 
 #: The exit code where the time is up before all is indexed.
 TIMED_OUT = 3
-_LOOK_S = 0.5
+_POLL_S = 0.5
 #: Longer than any pause before a failed unit is tried again: whoever is not listed for so long is not worked on.
 _REST_S = 10.0
 #: So many streams that are due or in work are named by the server.
@@ -271,31 +271,31 @@ def wait_until_indexed(work: Work, stream: Stream, timeout_s: float | None = Non
     """
     waiting = _IndexWait(work, stream)
     deadline = None if timeout_s is None else monotonic() + timeout_s
-    with output.progressing(f"indexing {stream.name}") as tell:
+    with output.progress_bar(f"indexing {stream.name}") as report:
         while True:
             status = work.status()
             _raise_if_stuck(status, stream.name)
             progress = next((listed for listed in status["streams"] if listed["stream"] == stream.name), None)
             if progress is not None:
-                tell(progress["done"], progress["total"])
+                report(progress["done"], progress["total"])
             state = waiting.poll(status, is_listed=progress is not None)
             if state["complete"]:
                 return state
             if deadline is not None and monotonic() >= deadline:
                 print(f"headrace: The time is up: {waiting.reason(state)}", file=sys.stderr)
                 return state
-            sleep(_LOOK_S)
+            sleep(_POLL_S)
 
 
 class _IndexWait:
-    """A stream, the events that it had when the wait began, and what was said about it."""
+    """The state of waiting for a stream: the events that it had at the start, and printed warnings."""
 
     def __init__(self, work: Work, stream: Stream) -> None:
         self._work, self._stream = work, stream
         details = stream.details()["stream"]
         self._wanted = int(details["next_offset"])
         self._began = self._listed = monotonic()
-        self._is_taken = self._has_complained = False
+        self._is_taken = self._has_warned = False
         pending = self._wanted - _published(details)
         self._is_published = pending <= 0
         if not self._wanted:
@@ -304,12 +304,12 @@ class _IndexWait:
             print(f"headrace: {pending:,} events are not published yet; they are published first.", file=sys.stderr)
 
     def poll(self, status: Document, *, is_listed: bool) -> Document:
-        """How many events are published, and whether all that are wanted are indexed."""
+        """The number of published events, and whether all awaited ones are indexed."""
         now = monotonic()
         if is_listed or len(status["streams"]) >= _NAMED:
             self._listed = now
         if is_listed:
-            self._tell_whether_taken(status, now - self._began)
+            self._note_whether_taken(status, now - self._began)
         details = self._stream.details()
         published = _published(details["stream"])
         is_indexed = bool(details["index_status"]["bundled_companions"]["fully_indexed_uploaded_segments"])
@@ -332,13 +332,13 @@ class _IndexWait:
             return f"nobody has taken the work on {state['stream']}; is `headrace pipeline` running?"
         return f"{state['stream']} is not indexed; `headrace pipeline status` says how far it is."
 
-    def _tell_whether_taken(self, status: Document, waited_s: float) -> None:
-        """Note whether somebody works on the stream, and say once where nobody does for a while."""
+    def _note_whether_taken(self, status: Document, waited_s: float) -> None:
+        """Note whether a worker has taken the stream, and warn once if none does for a while."""
         units = (unit for lease in status["leases"] for unit in lease["units"])
         if self._is_taken or any(unit["stream"] == self._stream.name for unit in units):
             self._is_taken = True
-        elif waited_s > _REST_S and not self._has_complained:
-            self._has_complained = True
+        elif waited_s > _REST_S and not self._has_warned:
+            self._has_warned = True
             print("headrace: Nobody has taken the work yet; is `headrace pipeline` running?", file=sys.stderr)
 
 

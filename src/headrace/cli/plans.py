@@ -1,4 +1,4 @@
-"""Plans and registries for people: what changes, how bad it is, why, and what stands in the way."""
+"""Plans and registries for people: changes, their severity, reasons and refusals."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _MARKS = {
     "destructive": ("-", "red"),
     "forbidden": ("!", "bold red"),
 }
-_WHOLE = "(event)"
+_ROOT = "(event)"
 #: The version before the first one of an entity type.
 _NOTHING = ""
 #: Refusals that are shown; the others are much the same.
-_MOST = 10
+_MAX_REFUSALS = 10
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
-    """Print everything that a plan holds."""
+    """Print a plan."""
     before, after = plan["from_version"], plan["to_version"]
     if before == _NOTHING:
         _print(_heading(f"{plan['subject']}: version {after}, the first"))
@@ -46,14 +46,14 @@ def show_plan(plan: Mapping[str, Any]) -> None:
 
 
 def _impacts(impacts: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    """What changes or is lost among the answers about a stream."""
+    """The lines for search fields, rollups and keys whose values change or are lost."""
     for impact in impacts:
         if "reason" in impact:
             yield _text(f"  {impact['effect']}: {impact['reason']}", "red" if impact["effect"] == "lost" else "yellow")
 
 
 def show_verdict(verification: Mapping[str, Any] | None) -> None:
-    """Print what came of holding a change against stored events."""
+    """Print the result of a verification against stored events."""
     if verification is None:
         _print(_dim("there is no new version that events could be held against"))
         return
@@ -76,7 +76,7 @@ def show_changes(subject: str, classification: str, changes: Sequence[Mapping[st
 
 
 def show_registry(registry: Mapping[str, Any]) -> None:
-    """Print a registry: its versions, what it says beside them, and the newest schema."""
+    """Print a registry: its versions, its settings, and the newest schema."""
     version = registry["currentVersion"]
     _print(_heading(f"{registry['schema']}: version {version}" if version else f"{registry['schema']}: no schema"))
     _print(_dim(f"  routing key: {routing_key(registry)}"), _dim(f"  search: {search(registry)}"))
@@ -89,15 +89,15 @@ def show_registry(registry: Mapping[str, Any]) -> None:
 
 
 def routing_key(registry: Mapping[str, Any]) -> str:
-    """Where events carry their routing keys, in words."""
+    """The routing key as text."""
     key = registry.get("routingKey")
     if key is None:
         return "none"
-    return f"{key['jsonPointer'] or _WHOLE} ({'required' if key['required'] else 'optional'})"
+    return f"{key['jsonPointer'] or _ROOT} ({'required' if key['required'] else 'optional'})"
 
 
 def search(registry: Mapping[str, Any]) -> str:
-    """The names of the search fields, in words."""
+    """The names of the search fields as text."""
     return ", ".join((registry.get("search") or {}).get("fields", ())) or "none"
 
 
@@ -111,19 +111,19 @@ def _changes(changes: Iterable[Mapping[str, Any]]) -> Table:
         mark, style = _MARKS.get(change["classification"], ("?", "bold"))
         where = change["pointer"]
         reason = str(change["reason"]).removeprefix(f"{where}: ").removeprefix("the event: ")
-        table.add_row("", _text(mark, style), _text(where or _WHOLE, style), _dim(reason))
+        table.add_row("", _text(mark, style), _text(where or _ROOT, style), _dim(reason))
     return table
 
 
 def _refusals(refusals: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    """Each refusal, and once each event that shows why."""
+    """Each refusal, and each counter-example once."""
     table = _grid()
-    for refusal in refusals[:_MOST]:
+    for refusal in refusals[:_MAX_REFUSALS]:
         reason = f"{refusal['message']} ({refusal['code']})"
         table.add_row("", _text("!", "red"), _text(refusal["pointer"] or "(request)", "red"), _dim(reason))
     yield table
-    if len(refusals) > _MOST:
-        yield _dim(f"  and {len(refusals) - _MOST:,} more, which --json shows")
+    if len(refusals) > _MAX_REFUSALS:
+        yield _dim(f"  and {len(refusals) - _MAX_REFUSALS:,} more, which --json shows")
     examples = [refusal["counter_example"] for refusal in refusals if "counter_example" in refusal]
     for example in dict.fromkeys(map(output.encode, examples)):
         yield _text(f"  this event would break: {example}")
@@ -132,7 +132,7 @@ def _refusals(refusals: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]
 def _misfits(failures: Iterable[Mapping[str, Any]]) -> Table:
     table = _grid()
     for failure in failures:
-        where = f"{failure['cause']} {failure['pointer'] or _WHOLE}"
+        where = f"{failure['cause']} {failure['pointer'] or _ROOT}"
         table.add_row("", _text(failure["offset"], "red"), _text(where, "red"), _dim(failure["reason"]))
     return table
 

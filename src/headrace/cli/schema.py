@@ -1,4 +1,4 @@
-"""``headrace schema``: what a stream's events look like, and what a change of it would do, before it is done."""
+"""``headrace schema``: show, plan and apply changes of the schema and the profile of a stream."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ profile_app = App(
 
 
 class PlanRefused(HeadraceError):
-    """The server will not apply this change; ``refusals`` says why, all at once."""
+    """The server refuses this change; ``refusals`` has every reason."""
 
     code = "plan_refused"
     status = 400
@@ -96,7 +96,7 @@ class SchemaChange:
         return changes
 
 
-NOTHING = SchemaChange()
+NO_CHANGE = SchemaChange()
 
 
 @app.command
@@ -115,12 +115,12 @@ def plan(
     name: Name,
     /,
     *,
-    change: SchemaChange = NOTHING,
+    change: SchemaChange = NO_CHANGE,
     on_data: OnData = False,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Say what a change would do, and whether the server would apply it; nothing is changed."""
+    """Print the plan of a change, and whether the server would apply it; changes nothing."""
     arguments = change.arguments()
     with remote.connect() as client:
         if on_data:
@@ -133,9 +133,9 @@ def plan(
 
 @app.command(name="apply")
 def apply_change(
-    name: Name, /, *, change: SchemaChange = NOTHING, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False
+    name: Name, /, *, change: SchemaChange = NO_CHANGE, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False
 ) -> None:
-    """Make a change, or say every reason why not; asks first where what was allowed no longer is."""
+    """Apply a change, or print every reason against it; asks first if the change is destructive."""
     arguments = change.arguments()
     with remote.connect() as client:
         stream = client.stream(name)
@@ -170,7 +170,7 @@ def infer(
         content_type = stream.info().content_type
         if media_type(content_type) != JSON:
             raise UsageError(f"{name} holds {content_type}, which has no schema")
-        with output.counting("events read") as advance:
+        with output.running_count("events read") as advance:
             facts = importer.scan_stream(stream, advance)
     if not facts.count:
         raise HeadraceError(f"{name} holds no event")
@@ -183,20 +183,8 @@ def history(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> N
     """List every revision of the registry, the oldest first."""
     with remote.connect() as client:
         revisions = client.stream(name).schema_history()
-    if not output.wants_table(json):
-        output.show_all(map(msgspec.structs.asdict, revisions), (), as_json=True)
-        return
-    rows = (
-        {
-            "revision": revision.revision,
-            "at": revision.at,
-            "version": revision.registry["currentVersion"],
-            "routing_key": plans.routing_key(revision.registry),
-            "search": plans.search(revision.registry),
-        }
-        for revision in revisions
-    )
-    output.show_all(rows, ("revision", "at", "version", "routing_key", "search"), as_json=False)
+    columns = ("revision", "at", "version", "routing_key", "search")
+    output.show_all(map(msgspec.structs.asdict, revisions), columns, as_json=json, format_row=_format_revision)
 
 
 @app.command
@@ -215,9 +203,15 @@ def diff(old: SchemaFile, new: SchemaFile, /, *, json: AsJson = False) -> int:
     return DESTRUCTIVE if classification.breaking else output.OK
 
 
+def _format_revision(revision: dict[str, Any]) -> dict[str, Any]:
+    registry = revision["registry"]
+    described = {"routing_key": plans.routing_key(registry), "search": plans.search(registry)}
+    return {**revision, "version": registry["currentVersion"], **described}
+
+
 def _plan_on_data(stream: Stream, arguments: dict[str, Any], as_json: bool) -> int:
-    with output.progressing("looking at events") as tell:
-        verified = stream.verify(**arguments, tell=lambda progress: tell(progress.events, progress.total))
+    with output.progress_bar("looking at events") as report:
+        verified = stream.verify(**arguments, tell=lambda progress: report(progress.events, progress.total))
     verification = verified.verification
     if output.wants_table(as_json):
         plans.show_plan(msgspec.to_builtins(verified.plan))
@@ -238,7 +232,7 @@ def _show(planned: Plan, as_json: bool) -> None:
 
 
 def _check(planned: Plan) -> None:
-    """Raise why a plan cannot be applied, and what to do next."""
+    """Raise the reason why a plan cannot be applied, with the next step."""
     if planned.refusals:
         first = planned.refusals[0]
         step = _NEXT_STEPS.get((first["code"], "")) or _NEXT_STEPS.get((first["code"], first["pointer"]), _ELSE)
@@ -248,7 +242,7 @@ def _check(planned: Plan) -> None:
 
 
 def _schema(file: Path) -> Any:
-    """A schema that can be used."""
+    """The valid schema in a file."""
     from headrace.schema.document import problems
 
     schema = document(file)
@@ -278,7 +272,7 @@ def set_profile(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Change the profile of a stream, or say every reason why not; asks first where it takes another's place."""
+    """Change the profile of a stream, or print every reason against it; asks first if it replaces another one."""
     settings = None if file is None else _settings(file, kind)
     with remote.connect() as client:
         stream = client.stream(name)

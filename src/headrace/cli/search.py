@@ -74,9 +74,9 @@ def _parse_after(text: str | None) -> list[Any] | None:
         raise UsageError(f"--after takes the sort of a hit, a JSON array: {reason}") from reason
 
 
-def _pages(stream: Stream, query: str, options: SearchOptions, most: int | None) -> Iterator[SearchResult]:
-    """Pages up to so many hits."""
-    left = most
+def _pages(stream: Stream, query: str, options: SearchOptions, limit: int | None) -> Iterator[SearchResult]:
+    """Pages of at most ``limit`` hits."""
+    left = limit
     sized: SearchOptions = {**options, "size": _PAGE if left is None else min(left, _PAGE)}
     for page in stream.search_pages(query, **sized):
         hits = page.hits[:left]
@@ -88,7 +88,7 @@ def _pages(stream: Stream, query: str, options: SearchOptions, most: int | None)
 
 
 def _print(pages: Iterator[SearchResult], total: bool) -> int:
-    """Hits for programs, each on a line of its own however its event was spelled."""
+    """Print hits for programs, one per line."""
     code, counted = output.OK, None
     for page in pages:
         for hit in page.hits:
@@ -100,7 +100,7 @@ def _print(pages: Iterator[SearchResult], total: bool) -> int:
 
 
 def _show(pages: Iterator[SearchResult], columns: _Columns, total: bool) -> int:
-    """Hits for people, and how to go on."""
+    """Print hits for people, and the option for the next page."""
     code, shown, first = output.OK, 0, None
     for page in pages:
         if page.hits:
@@ -117,7 +117,7 @@ def _show(pages: Iterator[SearchResult], columns: _Columns, total: bool) -> int:
 
 
 def _exit_code(page: SearchResult) -> int:
-    """The exit code of a page; says so where something is missing."""
+    """The exit code of a page; prints a warning if it is partial."""
     if page.complete:
         return output.OK
     events = page.coverage["possible_missing_events_upper_bound"]
@@ -127,7 +127,7 @@ def _exit_code(page: SearchResult) -> int:
 
 
 class _Columns:
-    """Which columns a table of hits has, and what stands in them."""
+    """The columns of a table of hits, and their cells."""
 
     def __init__(self, stream: Stream, chosen: list[str] | None) -> None:
         search = stream.schema().get("search") or {}
@@ -140,7 +140,7 @@ class _Columns:
         from rich.table import Table
 
         scored, snippets = any(hit.score for hit in hits), any(hit.snippets for hit in hits)
-        fields = self._usual(hits, beside_snippets=snippets) if self._chosen is None else self._chosen
+        fields = self._default_fields(hits, beside_snippets=snippets) if self._chosen is None else self._chosen
         table = Table(box=None, pad_edge=False)
         table.add_column("offset", min_width=_OFFSET_WIDTH)
         if scored:
@@ -156,8 +156,8 @@ class _Columns:
             table.add_row(hit.offset, *score, *map(_plain, cells), *([_highlight(hit)] if snippets else []))
         output.console().print(table)
 
-    def _usual(self, hits: Sequence[Hit], *, beside_snippets: bool) -> list[str]:
-        """The first fields that hits have, a text among them where there is one and no snippets show it."""
+    def _default_fields(self, hits: Sequence[Hit], *, beside_snippets: bool) -> list[str]:
+        """The first fields of the hits, with one text unless snippets show it."""
         there = {name for hit in hits for name in hit.fields} - {self._time}
         texts = [name for name, kind in self._kinds.items() if kind == "text" and name in there]
         others = [name for name, kind in self._kinds.items() if kind != "text" and name in there]
@@ -180,7 +180,7 @@ def _plain(text: str) -> Text:
 
 
 def _highlight(hit: Hit) -> Text:
-    """The snippets of a hit, what was asked for in bold."""
+    """The snippets of a hit, with matches in bold."""
     from rich.text import Text
 
     marked = Text()

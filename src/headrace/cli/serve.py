@@ -1,4 +1,4 @@
-"""``headrace serve`` and ``headrace up``: the server in this process, until it is told to stop."""
+"""``headrace serve`` and ``headrace up``: run the server in this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ServerFlags:
-    """Flags that win over the environment and the file."""
+    """Flags that override the environment and the file."""
 
     host: Annotated[str | None, Parameter(help="Address to bind.")] = None
     port: Annotated[int | None, Parameter(help="Port to bind; 0 takes a free one.")] = None
@@ -41,7 +41,7 @@ class ServerFlags:
     ] = False
 
     def settings(self) -> dict[str, object]:
-        """The settings that were given, by their dotted names."""
+        """The settings of the flags, by their dotted names."""
         memory_mb = self.auto_tune if not isinstance(self.auto_tune, bool) else None
         values = {
             "server.host": self.host,
@@ -74,7 +74,7 @@ def serve(
     config: ConfigFile = None,
     ready: Annotated[Callable[[str], None] | None, Parameter(parse=False)] = None,
 ) -> None:
-    """Run the server until it is told to stop; ``ready`` is called with its address."""
+    """Run the server until it is stopped; ``ready`` is called with its address."""
     from headrace.config import explicit_settings, load
     from headrace.engine.runtime.allocators import use_jemalloc_in_arrow
 
@@ -115,7 +115,7 @@ class BackgroundPipeline:
         self._thread: Thread | None = None
 
     def start(self, address: str) -> None:
-        """Begin to look for work at an address."""
+        """Start working for the server at an address."""
         if find_spec("pyspark") is None:
             print(
                 "pyspark is not installed, so nothing is indexed ahead: pip install 'headrace[pipeline]'",
@@ -131,7 +131,7 @@ class BackgroundPipeline:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it, and the Spark driver that it may have."""
+        """Stop it and its Spark driver."""
         if self._runner is not None and self._thread is not None:
             self._runner.stop()
             self._thread.join()

@@ -13,13 +13,11 @@ import msgspec
 from cyclopts import Parameter
 
 from headrace.cli import output
-from headrace.cli.config import ConfigFile
-from headrace.cli.key import DataDir
+from headrace.cli.config import ConfigFile, DataDir, load_storage
 from headrace.cli.output import AsJson, UsageError
 from headrace.errors import NotFound
 
 if TYPE_CHECKING:
-    from headrace.config import StorageConfig
     from headrace.engine.history.recovery import RecoveredStream
     from headrace.engine.history.verify import VerifyReport
     from headrace.storage.backup import Backup
@@ -41,15 +39,15 @@ def recover(
     from headrace.storage.backup import refuse_if_used
     from headrace.types import SystemClock
 
-    chosen = _storage(data_dir, config, source)
+    chosen = load_storage(data_dir, config, source)
     refuse_if_used(Path(chosen.data_dir), *_MAY_BE_THERE)
     _refuse_missing(source)
     recovered_streams: list[RecoveredStream] = []
     logging.getLogger("headrace").addHandler(logging.NullHandler())  # what is logged is complained of below
-    with output.progressing("recovering") as tell:
+    with output.progress_bar("recovering") as report:
 
         def report_progress(done: int, total: int, recovered_stream: RecoveredStream | None) -> None:
-            tell(done, total)
+            report(done, total)
             if recovered_stream is not None:
                 recovered_streams.append(recovered_stream)
 
@@ -57,7 +55,7 @@ def recover(
     output.show_all(
         (stream._asdict() for stream in recovered_streams), ("stream", "entries", "segments", "bytes"), as_json=json
     )
-    return _complain(({"message": problem} for problem in recovered.problems), json)
+    return _print_problems(({"message": problem} for problem in recovered.problems), json)
 
 
 def verify(
@@ -74,14 +72,14 @@ def verify(
 
     if data_dir is not None and object_store is not None:
         raise UsageError("give --data-dir or --object-store, not both")
-    chosen = _storage(data_dir, config, object_store)
+    chosen = load_storage(data_dir, config, object_store)
     objects = _open_store(chosen.object_store or str(Path(chosen.data_dir) / "objects"), chosen.store_timeout_s)
     damaged: list[dict[str, str]] = []
     columns = ("stream", "generation", "state", "entries", "segments", "bytes", "orphans", "damaged")
     as_table = output.wants_table(json)
-    with output.progressing("verifying") as tell:
+    with output.progress_bar("verifying") as report:
         rows = _report_rows(
-            _collect_damage(verification.verify(objects, JOURNALS, stream=stream, on_progress=tell), damaged, stream),
+            _collect_damage(verification.verify(objects, JOURNALS, stream=stream, on_progress=report), damaged, stream),
             as_table,
         )
         if as_table:
@@ -90,7 +88,7 @@ def verify(
             output.show_all(rows, columns, as_json=json)
     if as_table:
         output.show_all(rows, columns, as_json=json)
-    return _complain(damaged, json)
+    return _print_problems(damaged, json)
 
 
 def backup(
@@ -105,11 +103,11 @@ def backup(
     from headrace.storage.backup import back_up
     from headrace.types import SystemClock
 
-    chosen = _storage(data_dir, config)
-    with output.progressing("copying") as tell:
-        taken = back_up(Path(chosen.data_dir), chosen.object_store, target, SystemClock(), tell)
+    chosen = load_storage(data_dir, config)
+    with output.progress_bar("copying") as report:
+        taken = back_up(Path(chosen.data_dir), chosen.object_store, target, SystemClock(), report)
     output.show({"target": str(target), **_facts(taken)}, as_json=json)
-    return _complain(({"message": problem} for problem in taken.problems), json)
+    return _print_problems(({"message": problem} for problem in taken.problems), json)
 
 
 def restore(
@@ -123,21 +121,14 @@ def restore(
     """Fill a new data directory from a backup; the server that starts there goes on from what was published since."""
     from headrace.storage import backup as backups
 
-    chosen = _storage(data_dir, config)
-    with output.progressing("copying") as tell:
-        taken = backups.restore(source, chosen, tell)
+    chosen = load_storage(data_dir, config)
+    with output.progress_bar("copying") as report:
+        taken = backups.restore(source, chosen, report)
     output.show({"data_dir": chosen.data_dir, **_facts(taken)}, as_json=json)
 
 
-def _storage(data_dir: str | None, config: Path | None, object_store: str | None = None) -> StorageConfig:
-    from headrace.config import load
-
-    flags = {"storage.data_dir": data_dir, "storage.object_store": object_store}
-    return load(file=config, flags={name: value for name, value in flags.items() if value is not None}).storage
-
-
 def _refuse_missing(url: str) -> None:
-    """A store that is a directory must be there: to open it would make it."""
+    """Refuse a store in a directory that does not exist: opening it would create it."""
     path = None if "://" in url and not url.startswith("file:") else unquote(urlsplit(url).path)
     if path is not None and not Path(path).is_dir():
         raise NotFound(f"there is no object store in {path}", object_store=url)
@@ -183,8 +174,8 @@ def _facts(taken: Backup) -> dict[str, Any]:
     }
 
 
-def _complain(problems: Iterable[dict[str, str]], as_json: bool) -> int:
-    """Print each on stderr; the exit code for it."""
+def _print_problems(problems: Iterable[dict[str, str]], as_json: bool) -> int:
+    """Print each problem to stderr; returns the exit code."""
     code = output.OK
     for problem in problems:
         code = output.FAILED

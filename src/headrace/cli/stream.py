@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from headrace.cli import ingest, output
-from headrace.cli.arguments import LOCAL, Remote, format_moment, mark_query_faults, whole
+from headrace.cli.arguments import LOCAL, Remote, format_moment, mark_query_faults, positive_integer
 from headrace.cli.output import AsJson, UsageError, Yes
 from headrace.types import JSON, media_type
 
@@ -26,7 +26,7 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, 
 
 
 def facts(details: dict[str, Any]) -> dict[str, Any]:
-    """What a stream holds, and where."""
+    """The contents of a stream, for people."""
     stream, stored, status = details["stream"], details["storage"]["object_storage"], details["index_status"]
     events = int(stream["next_offset"])
     companions = status["bundled_companions"]
@@ -72,7 +72,7 @@ def _line(name: str, fields: str, index: dict[str, Any], covered: int, total: in
 
 
 def size(digits: str) -> str:
-    """Bytes in a unit that leaves few digits."""
+    """A number of bytes with a readable unit."""
     number, units = float(digits), iter(("B", "KiB", "MiB", "GiB", "TiB"))
     unit = next(units)
     while number >= 1024 and unit != "TiB":
@@ -81,7 +81,7 @@ def size(digits: str) -> str:
 
 
 def span(millis: int) -> str:
-    """A time in its greatest unit."""
+    """A duration in its largest unit."""
     for length, unit in _UNITS:
         if millis >= length:
             return f"{millis / length:.0f} {unit}"
@@ -93,7 +93,7 @@ Offset = Annotated[str, Parameter(allow_leading_hyphen=True, help="Begin after t
 RoutingKey = Annotated[str | None, Parameter(help="Only events with this routing key.")]
 Filter = Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Only events that match this query.")]
 SchemaVersion = Annotated[int | None, Parameter(help="The shape of events; default: the newest.")]
-Limit = Annotated[int | None, Parameter(converter=whole, help="Stop after so many.")]
+Limit = Annotated[int | None, Parameter(converter=positive_integer, help="Stop after so many.")]
 
 app = App(
     name="stream",
@@ -160,7 +160,7 @@ def append(
     content_type = JSON if values else _content_type(remote, name)
     if not raw and media_type(content_type) != JSON:
         raise UsageError(f"{name} holds {content_type}, not JSON: append what comes in as it is, with --raw")
-    with remote.connect(patient=not values) as client:
+    with remote.connect(retries=not values) as client:
         stream = client.stream(name, content_type=content_type)
         if raw:
             count, offset = ingest.append_bytes(stream, content_type, **options)
@@ -185,7 +185,7 @@ def read(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Print what the stream holds, one event per line; --json prints batches with their offsets."""
+    """Print the events of a stream, one per line; --json prints batches with their offsets."""
     with remote.connect() as client, mark_query_faults(filter or "", as_json=json):
         stream = client.stream(name)
         batches = stream.read(
@@ -210,7 +210,7 @@ def tail(
 ) -> None:
     """Print what is appended from now on, until the stream is closed."""
     content_type = _content_type(remote, name)
-    with remote.connect(patient=True) as client, mark_query_faults(filter or "", as_json=json):
+    with remote.connect(retries=True) as client, mark_query_faults(filter or "", as_json=json):
         stream = client.stream(name, content_type=content_type)
         batches = stream.tail(offset, live=live, key=routing_key, schema_version=schema_version, filter=filter)
         _print(batches, limit, json)
@@ -230,24 +230,21 @@ def list_streams(
         streams = islice(client.streams(prefix=prefix, after=after, limit=min(limit or 1000, 1000)), limit)
         columns = ("name", "content_type", "entries", "closed", "created_at", "expires_at")
         # In lists the offset is a plain number, which people take for what it is.
-        shown = (
-            ({**stream, "entries": stream["next_offset"]} for stream in streams)
-            if output.wants_table(json)
-            else streams
+        output.show_all(
+            streams, columns, as_json=json, format_row=lambda stream: {**stream, "entries": stream["next_offset"]}
         )
-        output.show_all(shown, columns, as_json=json)
 
 
 @app.command
 def info(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """Say what is known of a stream without reading it."""
+    """Print the metadata of a stream."""
     with remote.connect() as client:
         output.show(msgspec.structs.asdict(client.stream(name).info()), as_json=json)
 
 
 @app.command
 def status(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """Say what a stream holds, how much of it is published, and how far its indexes are; --json prints all details."""
+    """Print the contents, publication and indexes of a stream; --json prints all details."""
     with remote.connect() as client:
         details = client.stream(name).details()
     if not output.wants_table(json):
@@ -270,7 +267,7 @@ def fork(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Create a stream that begins with another one's content and then lives alone."""
+    """Create a stream that begins with the content of another one."""
     with remote.connect() as client:
         new = client.stream(source).fork(name, fork_offset=offset, fork_sub_offset=sub_offset)
         output.show(msgspec.structs.asdict(new.info()), as_json=json)
@@ -286,7 +283,7 @@ def close(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> Non
 
 @app.command
 def delete(name: Name, /, *, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False) -> None:
-    """Delete a stream and what it holds."""
+    """Delete a stream with its content."""
     output.confirm(f"Delete the stream {name} and everything in it?", yes=yes)
     with remote.connect() as client:
         client.stream(name).delete()
@@ -294,7 +291,7 @@ def delete(name: Name, /, *, yes: Yes = False, remote: Remote = LOCAL, json: AsJ
 
 
 def _content_type(remote: Remote, name: str) -> str:
-    """What the stream holds; whoever waits patiently later learns here at once that there is none, or no server."""
+    """The content type of a stream; fails at once if the stream or the server is missing."""
     with remote.connect() as client:
         return client.stream(name).info().content_type
 
@@ -320,7 +317,7 @@ def _stream_lines(batch: Batch, limit: int | None) -> Iterable[bytes]:
 
 
 def _envelope(batch: Batch, limit: int | None) -> dict[str, object]:
-    """A batch as a document; one that the limit cuts short has no offset to go on from."""
+    """A batch as a document; one that the limit cuts short has no next offset."""
     facts = {"next_offset": batch.next_offset, "up_to_date": batch.up_to_date, "closed": batch.closed}
     if limit is not None and limit < len(batch.raw_items):
         facts = {"next_offset": None, "up_to_date": False, "closed": False}

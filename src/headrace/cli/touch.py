@@ -1,4 +1,4 @@
-"""``headrace touch``: wait for changes of rows, and see how touches stand."""
+"""``headrace touch``: wait for changes of rows."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Name = Annotated[str, Parameter(help="The stream; its profile is state-protocol,
 Timeout = Annotated[str, Parameter(help="How long, such as 90s; two minutes at most.")]
 #: Nothing was touched in time.
 TIMED_OUT = 3
-_MOST_S = 120.0
+_MAX_TIMEOUT_S = 120.0
 #: Whoever follows does not ask more often.
-_LEAST_S = 1.0
+_MIN_PAUSE_S = 1.0
 
 app = App(
     name="touch",
@@ -54,26 +54,26 @@ def wait(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Wait until a row is touched: 0 it was, 3 the time is up, 5 it cannot be told; print the cursor to go on from."""
+    """Wait until a row is touched: 0 it was, 3 the time is up, 5 it is unknown; prints the cursor of the next wait."""
     wanted, templates = _keys_and_templates(entity, fields, touch_key or [])
-    seconds = min(parse_duration_us(timeout, "timeout") / 1_000_000, _MOST_S)
-    with remote.connect(patient=follow) as client:
+    seconds = min(parse_duration_us(timeout, "timeout") / 1_000_000, _MAX_TIMEOUT_S)
+    with remote.connect(retries=follow) as client:
         wait_for = partial(client.stream(name).touch.wait, *wanted, templates=templates, exact=exact)
         ask = partial(wait_for, coarse=not templates and not touch_key)
         if follow:
-            _follow(partial(ask, timeout=max(seconds, _LEAST_S)), cursor, json)
+            _follow(partial(ask, timeout=max(seconds, _MIN_PAUSE_S)), cursor, json)
         touch = ask(cursor=cursor, timeout=seconds)
         _print(touch, json)
     return output.OK if touch.touched else output.PARTIAL if touch.stale else TIMED_OUT
 
 
 def _follow(ask: Callable[..., Touch], cursor: str, as_json: bool) -> NoReturn:
-    """Wait again and again; what cannot be told for as long as nobody mends it is said once, and looked at slowly."""
+    """Wait again and again; an unknown state is printed once, and polled slowly while it lasts."""
     stale_at = None
     while True:
         touch = ask(cursor=cursor)
         if touch.stale and touch.cursor == stale_at:
-            time.sleep(_LEAST_S)
+            time.sleep(_MIN_PAUSE_S)
         elif touch.stale or touch.touched:
             _print(touch, as_json)
         stale_at = touch.cursor if touch.stale else None
@@ -90,9 +90,9 @@ def meta(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Print the cursor of a stream's touches, and how they stand."""
+    """Print the cursor and the state of a stream's touches."""
     with remote.connect() as client:
-        seconds = min(parse_duration_us(timeout, "timeout") / 1_000_000, _MOST_S)
+        seconds = min(parse_duration_us(timeout, "timeout") / 1_000_000, _MAX_TIMEOUT_S)
         output.show(client.stream(name).touch.meta(settle=settle, timeout=seconds), as_json=json)
 
 

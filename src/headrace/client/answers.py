@@ -1,4 +1,4 @@
-"""What each answer means: responses become values, without any input or output."""
+"""Responses as values, without any IO."""
 
 from __future__ import annotations
 
@@ -29,10 +29,14 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes = b""
 
     def checked(self) -> Answer:
-        """Itself if it is a success, or what was found in time; raises the error it stands for otherwise."""
+        """Itself if it is a success, or a partial result after a timeout; raises the error of the answer otherwise."""
         if self.status >= 300 and not self.claims("search-timed-out"):
             raise from_answer(self.status, self.headers, self.body)
         return self
+
+    def decode(self, kind: type[T]) -> T:
+        """The body of a success as the value that the protocol promises; raises the error otherwise."""
+        return decode_body(self.checked().body, kind)
 
     def header(self, name: str) -> str:
         """A header that the protocol requires."""
@@ -48,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Batch:
-    """What one read brought, and where the next one begins."""
+    """The events of one read, and the offset of the next."""
 
     data: bytes
     content_type: str
@@ -61,14 +65,14 @@ class Batch:
         """The events of a JSON stream, decoded; of any other stream the data as one item."""
         if media_type(self.content_type) != JSON:
             return [self.data] if self.data else []
-        return events(self.data) if self.data else []
+        return decode_events(self.data) if self.data else []
 
     @cached_property
     def raw_items(self) -> list[bytes]:
         """The same events as the bytes that were appended."""
         if media_type(self.content_type) != JSON:
             return [self.data] if self.data else []
-        return [bytes(raw) for raw in decoded(self.data, list[msgspec.Raw])] if self.data else []
+        return [bytes(raw) for raw in decode_body(self.data, list[msgspec.Raw])] if self.data else []
 
     def __bool__(self) -> bool:
         return bool(self.data) and self.data != b"[]"
@@ -83,7 +87,7 @@ class AppendResult(msgspec.Struct, frozen=True):
 
 
 class CreateResult(msgspec.Struct, frozen=True):
-    """Whether the stream is new, and how it stands."""
+    """Whether the stream is new, and its state."""
 
     created: bool
     content_type: str
@@ -92,7 +96,7 @@ class CreateResult(msgspec.Struct, frozen=True):
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
-    """What is known of a stream without reading it."""
+    """The metadata of a stream."""
 
     name: str
     content_type: str
@@ -109,8 +113,8 @@ class StreamPage(msgspec.Struct, frozen=True):
     next_after: str | None
 
 
-def created(answer: Answer) -> CreateResult:
-    """What a PUT did."""
+def read_create_result(answer: Answer) -> CreateResult:
+    """The result of a PUT."""
     return CreateResult(
         created=answer.checked().status == 201,
         content_type=answer.header("content-type"),
@@ -119,8 +123,8 @@ def created(answer: Answer) -> CreateResult:
     )
 
 
-def appended(answer: Answer, *, by_producer: bool = False) -> AppendResult:
-    """What a POST did; to a producer's body 204 says that the server already had it."""
+def read_append_result(answer: Answer, *, by_producer: bool = False) -> AppendResult:
+    """The result of a POST; 204 to a producer means that the server already had the batch."""
     return AppendResult(
         next_offset=answer.checked().headers.get("stream-next-offset", ""),
         closed=answer.claims("stream-closed"),
@@ -128,8 +132,8 @@ def appended(answer: Answer, *, by_producer: bool = False) -> AppendResult:
     )
 
 
-def batch(answer: Answer) -> Batch:
-    """What a GET brought, long-polls included."""
+def read_batch(answer: Answer) -> Batch:
+    """The batch of a GET, long-polls included."""
     return Batch(
         data=answer.checked().body,
         content_type=answer.headers.get("content-type", ""),
@@ -139,8 +143,8 @@ def batch(answer: Answer) -> Batch:
     )
 
 
-def described(name: str, answer: Answer) -> StreamInfo:
-    """What a HEAD told."""
+def read_stream_info(name: str, answer: Answer) -> StreamInfo:
+    """The metadata in the headers of a HEAD."""
     ttl = answer.checked().headers.get("stream-ttl", "")
     return StreamInfo(
         name=name,
@@ -152,35 +156,35 @@ def described(name: str, answer: Answer) -> StreamInfo:
     )
 
 
-def page(answer: Answer) -> StreamPage:
+def read_stream_page(answer: Answer) -> StreamPage:
     """One page of the listing, and where the ``Link`` header says that the next begins."""
-    streams = decoded(answer.checked().body, list[dict[str, Any]])
+    streams = decode_body(answer.checked().body, list[dict[str, Any]])
     link = _NEXT_LINK.search(answer.headers.get("link", ""))
     after = parse_qs(urlsplit(link[1]).query).get("after") if link else None
     return StreamPage(streams, after[0] if after else None)
 
 
-def events(body: bytes) -> list[Any]:
+def decode_events(body: bytes) -> list[Any]:
     """The events of a JSON stream; a number that is too large for a float is infinite."""
     try:
-        return decoded(body, list[Any])
+        return decode_body(body, list[Any])
     except BadAnswer:
-        decoded_events = _leniently(body)
+        decoded_events = _decode_leniently(body)
         if not isinstance(decoded_events, list):
             raise
         return decoded_events
 
 
-def _leniently(body: bytes) -> Any:
-    """What the standard library makes of a body: it refuses no number for its size."""
+def _decode_leniently(body: bytes) -> Any:
+    """A body decoded by the standard library, which takes numbers of any size; None if it is not JSON."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
 
 
-def decoded(body: bytes, kind: type[T]) -> T:
-    """A body as the value that the protocol promises."""
+def decode_body(body: bytes, kind: type[T]) -> T:
+    """A body as this type; raises BadAnswer if it is something else."""
     try:
         return decoding.decode(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as reason:

@@ -14,30 +14,29 @@ from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import features
 from headrace.client.client import Client
-from headrace.client.declared import Descriptor, EventSource, Table, gathered
+from headrace.client.declared import Descriptor, EventSource, Table, collect_descriptors
 from headrace.client.diffs import Diff
 from headrace.client.entities import Entities
 from headrace.client.errors import PushRefused, Unreachable
 from headrace.client.features import (
-    HISTORY_ROWS,
-    PUSH_EVENTS,
-    Asked,
+    MAX_HISTORY_ROWS,
+    MAX_PUSHED_EVENTS,
     GetOptions,
     History,
     Key,
+    Lookup,
     Pushed,
     Registered,
     RegisterOptions,
     RegistryVersion,
     Row,
-    history_rows,
-    history_status,
     poll_history,
+    read_history,
+    read_history_rows,
     request_history,
-    started_history,
 )
-from headrace.client.requests import Moment, known
-from headrace.client.schemas import pauses
+from headrace.client.requests import Moment, check_options
+from headrace.client.schemas import poll_pauses
 from headrace.errors import HeadraceError
 
 Fields = Mapping[str, Any]
@@ -66,7 +65,7 @@ class App:
 
     @classmethod
     def embedded(cls, path: str | Path, **settings: str) -> Self:
-        """The features of a server of one's own, in a child process, with its data below ``path``."""
+        """The features of an embedded server, a child process with its data below ``path``."""
         server = EmbeddedServer(Path(path), settings)
         app = cls(server.url)
         app._server = server
@@ -79,84 +78,84 @@ class App:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections, and end the embedded server."""
+        """Close the connections, and stop the embedded server."""
         self.client.close()
         if self._server is not None:
             self._server.stop()
 
     def register(self, *descriptors: Descriptor | type | Mapping[str, Any], **options: Unpack[RegisterOptions]) -> Diff:
-        """Make these, and what they are made of, all that is computed; answers what that changed.
+        """Register these descriptors and their sources as all that the app computes; returns what changed.
 
         Raises ``RegistrationInvalid`` where they are wrong, and ``RegistrationConflict`` where state would be lost.
         """
-        known(RegisterOptions, options)
-        request = features.register({"descriptors": gathered(descriptors), **options})
-        return features.diff(self.client.send(request))
+        check_options(RegisterOptions, options)
+        request = features.register({"descriptors": collect_descriptors(descriptors), **options})
+        return self.client.fetch(request, Diff)
 
     def registry(self, app: str | None = None) -> Registered:
         """All that is registered, by one app or by all."""
-        return features.registered(self.client.send(features.registry(app)))
+        return self.client.fetch(features.registry(app), Registered)
 
     def registry_history(self, after: int = 0) -> Iterator[RegistryVersion]:
         """Every change of the registry after a version, the oldest first."""
-        while page := features.versions(self.client.send(features.history(after))):
+        while page := features.read_versions(self.client.send(features.history(after))):
             yield from page
             after = page[-1].registry_version
 
     def rollback(self, version: int, **options: Unpack[RegisterOptions]) -> Diff:
         """Register what was registered at an earlier version: by one app, or by all."""
-        return features.diff(self.client.send(features.rollback(version, options)))
+        return self.client.fetch(features.rollback(version, options), Diff)
 
     def push(self, event: str | EventSource | type, fields: Fields) -> Pushed:
         """Store one event; on disk, and in every feature, when this returns."""
-        return features.pushed(self.client.send(features.push(_name(event), fields)))
+        return self.client.fetch(features.push(_event_or_table_name(event), fields), Pushed)
 
     def push_many(self, event: str | EventSource | type, rows: Iterable[Fields]) -> list[Pushed]:
-        """Store many events; raises ``PushRefused`` at the end where some were refused, and the others are stored.
+        """Store many events; raises ``PushRefused`` at the end if some were refused; the others are stored then.
 
-        Whatever else is raised on the way has the ``results`` of the events before among its facts.
+        Any other error on the way has the ``results`` of the events before it among its facts.
         """
-        name, results = _name(event), []
-        for some in _batches(rows, PUSH_EVENTS):
+        name, results = _event_or_table_name(event), []
+        for batch in _batches(rows, MAX_PUSHED_EVENTS):
             try:
-                results += features.results(self.client.send(features.push(name, some)))
+                results += features.read_push_results(self.client.send(features.push(name, batch)))
             except PushRefused as refused:
                 results += refused.facts["results"]
             except HeadraceError as error:
                 error.facts["results"] = results
                 raise
-        return features.all_pushed(results)
+        return features.check_all_pushed(results)
 
     def get(self, table: str | Table, key: Key = (), **options: Unpack[GetOptions]) -> Row:
         """The features of a key by now; a key of several fields is a list or a tuple, a global table has none."""
-        answer = self.client.send(features.get(_name(table), key, **options))
-        return features.row(answer, explained=options.get("explain", False))
+        answer = self.client.send(features.get(_event_or_table_name(table), key, **options))
+        return features.read_row(answer, explained=options.get("explain", False))
 
-    def batch_get(self, asked: Sequence[Asked | tuple[Table, Key]]) -> list[Row]:
+    def batch_get(self, asked: Sequence[Lookup | tuple[Table, Key]]) -> list[Row]:
         """The features of several keys as of one moment: ``(table, key)`` or ``(table, key, features)`` each."""
-        named = [(_name(table), *rest) for table, *rest in asked]
-        return features.rows(self.client.send(features.batch_get(named)))
+        named = [(_event_or_table_name(table), *rest) for table, *rest in asked]
+        return features.read_rows(self.client.send(features.batch_get(named)))
 
     def history(
         self, table: str | Table, rows: Iterable[tuple[Key, Moment]], features: Sequence[str] | None = None
     ) -> Iterator[Row]:
         """The rows of keys, each as it was at its moment: ``(key, moment)`` each, in this order."""
-        name = _name(table)
-        for some in _batches(rows, HISTORY_ROWS):
-            history = started_history(self.client.send(request_history(name, some, features)))
-            yield from history_rows(self._finished(name, history))
+        name = _event_or_table_name(table)
+        for batch in _batches(rows, MAX_HISTORY_ROWS):
+            history = read_history(self.client.send(request_history(name, batch, features)))
+            yield from read_history_rows(self._wait_for_history(name, history))
 
-    def _finished(self, table: str, history: History) -> History:
-        """A question once it is answered."""
-        for pause in pauses():
+    def _wait_for_history(self, table: str, history: History) -> History:
+        """A history query once it has ended."""
+        for pause in poll_pauses():
             if history.state != "running":
                 break
             time.sleep(pause)
-            history = history_status(self.client.send(poll_history(table, history.id)))
+            history = self.client.fetch(poll_history(table, history.id), History)
         return history
 
 
-def _name(of: Any) -> str:
+def _event_or_table_name(of: Any) -> str:
     if isinstance(of, str):
         return of
     if isinstance(of, EventSource | Table):
@@ -166,8 +165,8 @@ def _name(of: Any) -> str:
 
 def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     left = iter(items)
-    while some := list(islice(left, size)):
-        yield some
+    while batch := list(islice(left, size)):
+        yield batch
 
 
 _STOP_S = 30.0
@@ -180,8 +179,8 @@ class EmbeddedServer:
     def __init__(self, data_dir: Path, settings: Mapping[str, str]) -> None:
         """Start it and wait until it listens; settings are by the names of the environment, such as ``limits__…``."""
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._process = _start(data_dir.resolve(), settings)
-        self._stop = weakref.finalize(self, _end, self._process)
+        self._process = _start_server(data_dir.resolve(), settings)
+        self._stop = weakref.finalize(self, _end_server, self._process)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         if not self.url:
@@ -194,7 +193,7 @@ class EmbeddedServer:
         self._stop()
 
 
-def _start(data_dir: Path, settings: Mapping[str, str]) -> subprocess.Popen[str]:
+def _start_server(data_dir: Path, settings: Mapping[str, str]) -> subprocess.Popen[str]:
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")},
         "HEADRACE_SERVER__PORT": "0",
@@ -211,7 +210,7 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end_server(process: subprocess.Popen[str]) -> None:
     process.terminate()
     try:
         process.wait(_STOP_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
@@ -15,18 +15,20 @@ from headrace.client.requests import (
     START,
     AppendOptions,
     CreateOptions,
-    Handle,
     Live,
     Moment,
     ProducerOptions,
     Request,
+    StreamHandle,
 )
-from headrace.client.retry import Patience, is_deleted_already, worth_repeating
+from headrace.client.retry import Backoff, check_repeatable, is_repeated_delete
 from headrace.client.schemas import UNSET, Plan, Profile, Registry, Revision, Setting, Verification, Verified
 from headrace.client.search import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
-from headrace.client.transport import Transport, settings_for
+from headrace.client.transport import Transport, make_settings
 from headrace.errors import HeadraceError
+
+T = TypeVar("T")
 
 
 class Client:
@@ -42,7 +44,7 @@ class Client:
         ca_file: str | None = None,
     ) -> None:
         """Times are in seconds; ``retry_for`` is how long a request that may be repeated is repeated."""
-        self.settings = settings_for(url, key, timeout, retry_for, ca_file)
+        self.settings = make_settings(url, key, timeout, retry_for, ca_file)
         self.transport = Transport(self.settings)
 
     def __enter__(self) -> Self:
@@ -52,34 +54,40 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self.transport.close()
 
     def stream(self, name: str, *, content_type: str | None = None) -> Stream:
-        """A handle on a stream, which need not exist yet; asks nothing of the server."""
+        """A handle on a stream, which need not exist yet; sends no request."""
         return Stream(self, name, content_type)
 
     def streams(self, *, prefix: str = "", after: str = "", limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Descriptors of all streams after the name ``after``, in name order; ``limit`` is per page."""
         next_name: str | None = after
         while next_name is not None:
-            page = answers.page(self.send(requests.list_streams(prefix=prefix, after=next_name, limit=limit)))
+            page = answers.read_stream_page(
+                self.send(requests.list_streams(prefix=prefix, after=next_name, limit=limit))
+            )
             yield from page.streams
             next_name = page.next_after
 
     def send(self, request: Request) -> Answer:
-        """The successful answer to a request, which is repeated where that can do no harm."""
-        patience = Patience(self.settings.retry_for_s)
+        """The successful answer to a request, which is retried where a repeat is safe."""
+        backoff = Backoff(self.settings.retry_for_s)
         while True:
             try:
                 return self.transport.send(request).checked()
             except HeadraceError as error:
-                if is_deleted_already(request, error, patience):
+                if is_repeated_delete(request, error, backoff):
                     return Answer(204, {})
-                time.sleep(patience.pause_s(worth_repeating(request, error)))
+                time.sleep(backoff.pause_s(check_repeatable(request, error)))
+
+    def fetch(self, request: Request, kind: type[T]) -> T:
+        """The body of the successful answer to a request, as this type."""
+        return self.send(request).decode(kind)
 
 
-class Stream(Handle):
+class Stream(StreamHandle):
     """One stream of a server."""
 
     def __init__(self, client: Client, name: str, content_type: str | None = None) -> None:
@@ -87,14 +95,14 @@ class Stream(Handle):
         self._client = client
 
     def create(self, **options: Unpack[CreateOptions]) -> CreateResult:
-        """Create the stream if it is not there; it is a JSON stream unless told otherwise."""
-        return self._learn(answers.created(self._client.send(requests.create(self.name, **options))))
+        """Create the stream if it is not there; a JSON stream unless ``content_type`` says otherwise."""
+        return self._remember_type(answers.read_create_result(self._client.send(requests.create(self.name, **options))))
 
     def append(self, value: Any, **options: Unpack[AppendOptions]) -> AppendResult:
         """Append one value, the elements of a list, or bytes as they are; on disk when this returns."""
-        if self._must_ask(value):
+        if self._needs_content_type(value):
             self.info()
-        return answers.appended(self._client.send(self._appending(value, **options)))
+        return answers.read_append_result(self._client.send(self._append_request(value, **options)))
 
     def read(
         self,
@@ -119,19 +127,19 @@ class Stream(Handle):
         schema_version: int | None = None,
         filter: str | None = None,
     ) -> Generator[Batch, None, None]:
-        """What follows ``offset``, for as long as the stream is open; lost connections are taken up again.
+        """What follows ``offset``, for as long as the stream is open; it reconnects after lost connections.
 
-        Without ``live`` it waits by SSE, and by long-poll where that would not do: for filters, and for text.
+        Without ``live`` it waits by SSE, and by long-poll for filters and for text.
         """
         content_type = self.content_type or self.info().content_type
-        patience = Patience(self._client.settings.retry_for_s)
+        backoff = Backoff(self._client.settings.retry_for_s)
         tail = Tail(
             self.name,
             offset,
             live,
             content_type=content_type,
             key=key,
-            patience=patience,
+            backoff=backoff,
             schema_version=schema_version,
             filter=filter,
         )
@@ -146,21 +154,21 @@ class Stream(Handle):
                 time.sleep(tail.pause_s(error))
 
     def info(self) -> StreamInfo:
-        """What is known of the stream without reading it."""
-        return self._learn(answers.described(self.name, self._client.send(requests.info(self.name))))
+        """The metadata of the stream, from its headers."""
+        return self._remember_type(answers.read_stream_info(self.name, self._client.send(requests.info(self.name))))
 
     @property
     def touch(self) -> Touches:
         """Waits for changes of rows, on a stream of the state protocol."""
-        return Touches(self.name, self._client.send)
+        return Touches(self.name, self._client)
 
     def details(self) -> dict[str, Any]:
-        """Everything about the stream: what it holds and where, its registry, and how far its indexes are."""
-        return answers.decoded(self._client.send(requests.details(self.name)).body, dict[str, Any])
+        """All details of the stream: its contents, its registry, and the state of its indexes."""
+        return self._client.fetch(requests.details(self.name), dict[str, Any])
 
     def schema(self) -> Registry:
-        """The registry: every schema version, from where on each holds, and the lenses between them."""
-        return schemas.registry(self._client.send(schemas.show(self.name)))
+        """The registry: every schema version, the offset from which each applies, and the lenses between them."""
+        return self._client.fetch(schemas.show(self.name), Registry)
 
     def evolve(
         self,
@@ -171,9 +179,9 @@ class Stream(Handle):
         search: Setting = UNSET,
         dry_run: bool = False,
     ) -> Plan:
-        """Change what is given, and say what that changed; with ``dry_run`` only say what it would change."""
+        """Apply the changes that are passed, and return the plan; with ``dry_run`` only return the plan."""
         request = schemas.evolve(self.name, schema, lens, routing_key=routing_key, search=search, dry_run=dry_run)
-        return schemas.plan(self._client.send(request))
+        return schemas.read_plan(self._client.send(request))
 
     def verify(
         self,
@@ -184,40 +192,40 @@ class Stream(Handle):
         search: Setting = UNSET,
         tell: Callable[[Verification], None] | None = None,
     ) -> Verified:
-        """Hold a change against every stored event, and say what was found; ``tell`` hears of the progress."""
+        """Check a change against every stored event; ``tell`` is called with the progress."""
         wanted = schemas.evolve(
             self.name, schema, lens, routing_key=routing_key, search=search, dry_run=True, on_data=True
         )
-        begun = schemas.verified(self._client.send(wanted))
+        begun = schemas.read_verified(self._client.send(wanted))
         verification = begun.verification
-        for pause in schemas.pauses():
+        for pause in schemas.poll_pauses():
             if verification is None or verification.ended:
                 break
             time.sleep(pause)
-            verification = schemas.progress(self._client.send(schemas.verification(self.name, verification.id)))
+            verification = self._client.fetch(schemas.verification(self.name, verification.id), Verification)
             if tell is not None:
                 tell(verification)
         return Verified(begun.plan, verification)
 
     def schema_history(self) -> list[Revision]:
         """Every revision of the registry, the oldest first."""
-        return schemas.revisions(self._client.send(schemas.history(self.name)))
+        return schemas.read_revisions(self._client.send(schemas.history(self.name)))
 
     def profile(self) -> Profile:
-        """What the stream means: the ``kind`` of its profile, and the settings beside it."""
-        return schemas.profile(self._client.send(schemas.show_profile(self.name)))
+        """The profile of the stream: its ``kind``, and its settings."""
+        return schemas.read_profile(self._client.send(schemas.show_profile(self.name)))
 
     def set_profile(self, kind: str, settings: Mapping[str, Any] | None = None) -> Profile:
-        """Change what the stream means; a stream without events and schema gets those of the profile."""
-        return schemas.profile(self._client.send(schemas.change_profile(self.name, kind, settings)))
+        """Change the profile of the stream; a stream without events and schema gets the schema of the profile."""
+        return schemas.read_profile(self._client.send(schemas.change_profile(self.name, kind, settings)))
 
     def plan_profile(self, kind: str, settings: Mapping[str, Any] | None = None) -> Plan:
         """What :meth:`set_profile` would change, and every reason why it would be refused."""
-        return schemas.plan(self._client.send(schemas.change_profile(self.name, kind, settings, dry_run=True)))
+        return schemas.read_plan(self._client.send(schemas.change_profile(self.name, kind, settings, dry_run=True)))
 
     def search(self, q: str, **options: Unpack[SearchOptions]) -> SearchResult:
         """One page of the events that match, the newest included; a page whose time was over says so."""
-        return search.found(self._client.send(search.search(self.name, q, **options)))
+        return self._client.fetch(search.search(self.name, q, **options), SearchResult)
 
     def search_pages(self, q: str, **options: Unpack[SearchOptions]) -> Iterator[SearchResult]:
         """Every page up to the last hit; a page whose time was over is the last."""
@@ -230,24 +238,26 @@ class Stream(Handle):
     ) -> AggregateResult:
         """The buckets of a rollup from ``start`` up to ``end``, the newest events included."""
         request = search.aggregate(self.name, rollup, start, end, interval, **options)
-        return search.aggregated(self._client.send(request))
+        return self._client.fetch(request, AggregateResult)
 
     def routing_keys(self, *, after: str = "", limit: int | None = None) -> Iterator[str]:
         """All routing keys after ``after``, in order; ``limit`` is per page."""
         next_key: str | None = after
         while next_key is not None:
-            page, next_key = search.keys(self._client.send(search.routing_keys(self.name, next_key, limit)))
+            page, next_key = search.read_routing_keys(
+                self._client.send(search.routing_keys(self.name, next_key, limit))
+            )
             yield from page
 
     def fork(self, name: str, **options: Unpack[CreateOptions]) -> Stream:
         """Create the stream ``name`` with this one's content up to ``fork_offset``, or up to its tail."""
         fork = Stream(self._client, name)
-        fork.create(**self._forking(options))
+        fork.create(**self._fork_options(options))
         return fork
 
     def close(self) -> AppendResult:
         """Close the stream for good: nothing more can be appended."""
-        return answers.appended(self._client.send(requests.close(self.name)))
+        return answers.read_append_result(self._client.send(requests.close(self.name)))
 
     def delete(self) -> None:
         """Delete the stream and what it holds."""
@@ -255,25 +265,23 @@ class Stream(Handle):
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer that batches in the background and never appends twice."""
-        return Producer(self._client.settings, self.name, **self._producing(options))
+        return Producer(self._client.settings, self.name, **self._producer_options(options))
 
 
 class Touches:
     """The touches of one stream, for callers that block."""
 
-    def __init__(self, name: str, send: Callable[[Request], Answer]) -> None:
+    def __init__(self, name: str, client: Client) -> None:
         self._name = name
-        self._send = send
+        self._client = client
 
     def meta(self, *, settle: bool = False, timeout: float = touches.WAIT_S) -> dict[str, Any]:
-        """How things stand, with the ``cursor``; settled: once everything that was appended is told."""
-        return answers.decoded(self._send(touches.meta(self._name, settle, timeout)).checked().body, dict[str, Any])
+        """The state of the journal, with its ``cursor``; with ``settle`` once all appended changes are in it."""
+        return self._client.fetch(touches.meta(self._name, settle, timeout), dict[str, Any])
 
     def activate(self, *templates: touches.Template, inactivity: float | None = None) -> touches.Activation:
-        """Tell rows apart by these templates from now on, until nobody uses them for so many seconds."""
-        return answers.decoded(
-            self._send(touches.activate(self._name, templates, inactivity)).checked().body, touches.Activation
-        )
+        """Activate templates, until they are unused for ``inactivity`` seconds."""
+        return self._client.fetch(touches.activate(self._name, templates, inactivity), touches.Activation)
 
     def wait(
         self,
@@ -284,6 +292,6 @@ class Touches:
         exact: bool = False,
         coarse: bool = False,
     ) -> touches.Touch:
-        """Wait until one of some keys is touched, up to two minutes; their templates are activated if need be."""
+        """Wait until one of the keys is touched, up to two minutes; inactive templates are activated first."""
         request = touches.wait(self._name, wanted, cursor, timeout, templates, exact=exact, coarse=coarse)
-        return answers.decoded(self._send(request).checked().body, touches.Touch)
+        return self._client.fetch(request, touches.Touch)

@@ -1,4 +1,4 @@
-"""What a program declares: event sources, events derived from them, and tables of features."""
+"""Declarations in Python: event sources, rows derived from them, and tables of features."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Step = Mapping[str, Any]
 
 
 class Rows:
-    """The rows of an event source after some steps; every method leaves it as it is and answers new rows."""
+    """The rows of an event source after some steps; each method returns new rows."""
 
     def __init__(self, upstream: EventSource, steps: tuple[Step, ...] = ()) -> None:
         self.upstream = upstream
@@ -116,7 +116,7 @@ def fields(declared: type, names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_rest(declared: type, hints: Mapping[str, Any]) -> None:
-    """Refuse what looks like a field and would be left out."""
+    """Refuse attributes that look like fields without a type."""
     for name, value in vars(declared).items():
         special = name.startswith("__") or callable(value) or isinstance(value, property | classmethod | staticmethod)
         if name not in hints and not special:
@@ -124,17 +124,19 @@ def _check_rest(declared: type, hints: Mapping[str, Any]) -> None:
 
 
 def _field(path: str, hint: Any, default: Any) -> Any:
-    inner, required = _unwrapped(hint)
+    inner, required = _unwrap_optional(hint)
     kind = _TYPES.get(inner) if isinstance(inner, type) else None
     if kind is None:
         type_names = ", ".join(kind.__name__ for kind in _TYPES)
-        raise TypeError(f"{path}: {_named(hint)} is not a type of fields; these are: {type_names}, each also with None")
+        raise TypeError(
+            f"{path}: {_type_name(hint)} is not a type of fields; these are: {type_names}, each also with None"
+        )
     if default is _MISSING or (default is None and not required):
         return kind if required else {"type": kind, "required": False}
-    return {"type": kind, "required": required, "default": _value(path, inner, default)}
+    return {"type": kind, "required": required, "default": _encode_default(path, inner, default)}
 
 
-def _unwrapped(hint: Any) -> tuple[Any, bool]:
+def _unwrap_optional(hint: Any) -> tuple[Any, bool]:
     """The type of a field, and whether it must be there."""
     if get_origin(hint) in (Union, types.UnionType):
         rest = [part for part in get_args(hint) if part is not types.NoneType]
@@ -143,7 +145,7 @@ def _unwrapped(hint: Any) -> tuple[Any, bool]:
     return hint, True
 
 
-def _value(path: str, kind: type, value: Any) -> Any:
+def _encode_default(path: str, kind: type, value: Any) -> Any:
     """A default as JSON has it."""
     fits = (
         type(value) is kind or (kind is float and type(value) is int) or (isinstance(value, kind) and kind is not int)
@@ -155,7 +157,7 @@ def _value(path: str, kind: type, value: Any) -> Any:
     return moment(value) if isinstance(value, datetime) else value
 
 
-def _named(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 
@@ -174,16 +176,16 @@ class EventSource(Rows):
 
     @property
     def sources(self) -> tuple[EventSource, ...]:
-        """What it is made of."""
+        """The sources of its rows."""
         return ()
 
     def descriptor(self) -> dict[str, Any] | None:
-        """How it is written in a registration; None where somebody else registers it."""
+        """Its descriptor in a registration; None where another app registers it."""
         return None
 
 
 def upstream(name: str) -> EventSource:
-    """Events that somebody else registers, such as another app."""
+    """Events that another app registers."""
     return EventSource(name)
 
 
@@ -196,7 +198,7 @@ class Event(EventSource):
         self._settings = settings
 
     def descriptor(self) -> dict[str, Any]:
-        """How it is written in a registration."""
+        """Its descriptor in a registration."""
         return {"kind": "event", "name": self.name, "schema": dict(self._schema), **self._settings}
 
 
@@ -209,11 +211,11 @@ class DerivedEvent(EventSource):
 
     @property
     def sources(self) -> tuple[EventSource, ...]:
-        """What it is made of."""
+        """The sources of its rows."""
         return (self._rows.upstream,)
 
     def descriptor(self) -> dict[str, Any]:
-        """How it is written in a registration."""
+        """Its descriptor in a registration."""
         steps = [dict(step) for step in self._rows.steps]
         upstreams = [self._rows.upstream.name]
         return {"kind": "derivation", "name": self.name, "upstreams": upstreams, "output_kind": "event", "ops": steps}
@@ -232,11 +234,11 @@ class Table:
 
     @property
     def sources(self) -> tuple[EventSource, ...]:
-        """What it is made of."""
+        """The sources of its rows."""
         return (self._aggregated.rows.upstream,)
 
     def descriptor(self) -> dict[str, Any]:
-        """How it is written in a registration."""
+        """Its descriptor in a registration."""
         rows = self._aggregated.rows
         written = {
             "kind": "table",
@@ -286,7 +288,7 @@ def event(
     options = {name: value for name, value in settings.items() if value}
 
     def decorate(declared: Any) -> Event | DerivedEvent:
-        names = _names_around()
+        names = _caller_names()
         if isinstance(declared, type):
             return Event(declared.__name__, fields(declared, names), options)
         if options:
@@ -307,7 +309,7 @@ def table(declared: Any = None, /, *, key: str | Sequence[str] | None = None) ->
     def decorate(declared: Callable[..., Aggregated]) -> Table:
         if isinstance(declared, type):
             raise TypeError(f"{declared.__name__} is a class: a table is a function that ends in .agg(...)")
-        made = _called(declared, _names_around())
+        made = _call_with_sources(declared, _caller_names())
         name = declared.__name__
         if not isinstance(made, Aggregated):
             raise TypeError(f"{name} must end in .agg(...), and returns {made!r}")
@@ -318,8 +320,8 @@ def table(declared: Any = None, /, *, key: str | Sequence[str] | None = None) ->
     return decorate if declared is None else decorate(declared)
 
 
-def gathered(declared: Iterable[Any]) -> list[dict[str, Any]]:
-    """Descriptors with everything that they are made of, each once; those that are documents go as they are."""
+def collect_descriptors(declared: Iterable[Any]) -> list[dict[str, Any]]:
+    """Descriptors with all their sources, each once; documents are passed through."""
     written: list[dict[str, Any]] = []
     for declaration in declared:
         descriptors = (
@@ -340,14 +342,14 @@ def _with_sources(declared: Any) -> Iterator[Descriptor]:
 
 
 def _rows(function: Callable[..., Any], names: Mapping[str, Any]) -> Rows:
-    made = _called(function, names)
+    made = _call_with_sources(function, names)
     if not isinstance(made, Rows):
         raise TypeError(f"{function.__name__} must return rows, such as txn.filter(...), and returns {made!r}")
     return made
 
 
-def _called(function: Callable[..., Any], names: Mapping[str, Any]) -> Any:
-    """What a function makes of the events that its parameter is annotated with."""
+def _call_with_sources(function: Callable[..., Any], names: Mapping[str, Any]) -> Any:
+    """The result of a function that is called with the event of its annotation."""
     name = function.__name__
     try:
         signature = inspect.signature(function, locals=names, eval_str=True)
@@ -371,8 +373,8 @@ def _source(name: str, parameter: inspect.Parameter) -> EventSource:
     return sources[0]
 
 
-def _names_around() -> Mapping[str, Any]:
-    """The names where a decorator stands, which annotations may use."""
+def _caller_names() -> Mapping[str, Any]:
+    """The local names around a decorator, which annotations may use."""
     here = frame = sys._getframe(1)
     while frame.f_globals.get("__name__") == here.f_globals["__name__"] and frame.f_back is not None:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""The loop behind every producer: takes batches from the outbox, posts them, reports what became of them."""
+"""The delivery of a producer's events: their handles, the ledger of pending and failed ones, and the posting loop."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 from headrace.client import answers, requests
 from headrace.client.errors import ClientError, ProducerClosed
 from headrace.client.outbox import Batching, OutBatch, Outbox, Settled
-from headrace.client.requests import ProducerOptions, check_numbers, known
+from headrace.client.requests import ProducerOptions, check_numbers, check_options
 from headrace.client.transport import AsyncTransport, Settings
 from headrace.errors import HeadraceError
 from headrace.types import JSON, media_type
 
-#: The most failures that are told apart; those of further batches are counted with the last of them.
-_MOST_FAILURES = 1000
+#: The most failures that are kept apart; those of further batches count with the last one.
+_MAX_FAILURES = 1000
 
 
 class Failure:
-    """Why some events could not be appended, the first of them, and how many of their handles nobody looked at."""
+    """Why some events could not be appended, the first of them, and how many of their handles are unseen."""
 
     def __init__(self, error: HeadraceError, number: int) -> None:
         self.error = error
@@ -37,8 +37,8 @@ class Failure:
         with self._lock:
             self.unseen += 1
 
-    def look(self, handle: Delivery | AsyncDelivery) -> None:
-        """Somebody knows by now."""
+    def mark_seen(self, handle: Delivery | AsyncDelivery) -> None:
+        """The failure of this handle was seen."""
         with self._lock:
             if handle.failure is self:
                 handle.failure = None
@@ -46,7 +46,7 @@ class Failure:
 
 
 class _Signal:
-    """What a future needs of a condition, at a tenth of the cost until somebody waits."""
+    """The part of a condition that a future uses, at a tenth of the cost until a thread waits."""
 
     __slots__ = ("_condition", "_lock")
 
@@ -65,7 +65,7 @@ class _Signal:
         self._lock.acquire()
 
     def release(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -75,13 +75,13 @@ class _Signal:
         return self._condition.wait(timeout)
 
     def notify_all(self) -> None:
-        """Wake whoever waits."""
+        """Wake all waiters."""
         if self._condition is not None:
             self._condition.notify_all()
 
 
 class Delivery(Future[str]):
-    """What becomes of one event, for a caller that blocks."""
+    """The delivery of one event, for a caller that blocks."""
 
     #: What one costs besides the bytes of its event, as measured.
     overhead_bytes = 700
@@ -101,7 +101,7 @@ class Delivery(Future[str]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why the event could not be appended, or None."""
         error = super().exception(timeout)
-        _look(self)
+        _mark_seen(self)
         return error
 
     def fail(self, error: HeadraceError) -> None:
@@ -110,7 +110,7 @@ class Delivery(Future[str]):
 
 
 class AsyncDelivery(asyncio.Future[str]):
-    """What becomes of one event, for a caller that awaits."""
+    """The delivery of one event, for a caller that awaits."""
 
     #: What one costs besides the bytes of its event, as measured with Python 3.11 to 3.13.
     overhead_bytes = 600
@@ -122,7 +122,7 @@ class AsyncDelivery(asyncio.Future[str]):
             return (yield from super().__await__())
         finally:
             if self.done() and not self.cancelled():
-                _look(self)
+                _mark_seen(self)
 
     def result(self) -> str:
         """The offset after the event's batch; raises if it could not be appended."""
@@ -132,7 +132,7 @@ class AsyncDelivery(asyncio.Future[str]):
     def exception(self) -> BaseException | None:
         """Why the event could not be appended, or None."""
         error = super().exception()
-        _look(self)
+        _mark_seen(self)
         return error
 
     def fail(self, error: HeadraceError) -> None:
@@ -142,14 +142,14 @@ class AsyncDelivery(asyncio.Future[str]):
         super().exception()
 
 
-def _look(handle: Delivery | AsyncDelivery) -> None:
+def _mark_seen(handle: Delivery | AsyncDelivery) -> None:
     failure = handle.failure
     if failure is not None:
-        failure.look(handle)
+        failure.mark_seen(handle)
 
 
 class Ledger:
-    """What a producer holds: how much is pending, and which failures nobody has looked at."""
+    """What a producer holds: pending bytes, and failures that are unseen."""
 
     def __init__(self, max_pending_bytes: int, overhead_bytes: int) -> None:
         self._max_pending_bytes = max_pending_bytes
@@ -176,8 +176,8 @@ class Ledger:
             if error is not None:
                 self._failure(error, handle.number).enter(handle)
 
-    def complain(self) -> None:
-        """Raise the first failure, in the order of sending, whose handle nobody has looked at; say each only once."""
+    def raise_unseen(self) -> None:
+        """Raise the first unseen failure in the order of sending; each is raised only once."""
         unseen = [failure for failure in self._failures if failure.unseen]
         self._failures = []
         if unseen:
@@ -186,13 +186,13 @@ class Ledger:
     def _failure(self, error: HeadraceError, number: int) -> Failure:
         if not self._failures or self._failures[-1].error is not error:
             self._failures = [failure for failure in self._failures if failure.unseen]
-            if len(self._failures) < _MOST_FAILURES:
+            if len(self._failures) < _MAX_FAILURES:
                 self._failures.append(Failure(error, number))
         return self._failures[-1]
 
 
-def tell(settled: Sequence[Settled]) -> None:
-    """Let the handles know; one that was cancelled does not care any more."""
+def notify_handles(settled: Sequence[Settled]) -> None:
+    """Set the result of each handle that is not cancelled."""
     for handle, offset, error, _ in settled:
         if handle.done():
             continue
@@ -203,7 +203,7 @@ def tell(settled: Sequence[Settled]) -> None:
 
 
 class Deliveries:
-    """Posts what it is given until it is stopped; belongs to one event loop."""
+    """Posts events until it is stopped; belongs to one event loop."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class Deliveries:
         options: ProducerOptions,
         on_settled: Callable[[Sequence[Settled]], None],
     ) -> None:
-        known(ProducerOptions, options)
+        check_options(ProducerOptions, options)
         check_numbers(options)
         self.id = options.get("id", "") or uuid.uuid4().hex
         self.content_type = options.get("content_type", JSON)
@@ -250,7 +250,7 @@ class Deliveries:
         await done
 
     def stop(self) -> None:
-        """Let run come to its end."""
+        """Let ``run`` return."""
         self._stopping = True
         self._wake.set()
 
@@ -296,7 +296,7 @@ class Deliveries:
     async def _post(self, transport: AsyncTransport, batch: OutBatch) -> None:
         try:
             answer = await transport.send(self._request(batch))
-            result = answers.appended(answer, by_producer=True)
+            result = answers.read_append_result(answer, by_producer=True)
         except HeadraceError as error:
             self._outbox.failed(batch, error, _now())
         except Exception as surprise:

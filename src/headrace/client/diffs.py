@@ -1,4 +1,4 @@
-"""What a registration changes, as a value that programs can ask and people can read."""
+"""The diff of a registration, for programs and for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _STYLES = {"+": "green", "-": "red", "~": "yellow"}
-#: How the members of a change begin, and what they say of those that they list.
+#: The first words of the members of a change, and their marks.
 _MARKS = {"added": "+", "removed": "-", "changed": "~", "renamed": "~", "zeroed": "~"}
 
 
@@ -34,9 +34,9 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Effects(msgspec.Struct, frozen=True):
-    """What becomes of state: features that do not simply go on, and streams that are made, changed or deleted.
+    """The effects on state: features that are new or start anew, and streams that are created, changed or deleted.
 
-    ``refusals`` are why a dry run is not done as it stands.
+    ``refusals`` are the reasons why a dry run could not be applied.
     """
 
     features: list[dict[str, Any]] = []
@@ -45,7 +45,7 @@ class Effects(msgspec.Struct, frozen=True):
 
 
 class Diff(msgspec.Struct, frozen=True):
-    """What a registration changed, or would change; ``status`` is ``conflict`` where it is not done as it stands.
+    """What a registration changed, or would change; ``status`` is ``conflict`` where it cannot be applied.
 
     An item of ``changed`` has the ``name`` of a descriptor and a member for everything about it that is another now,
     such as ``added_features``.
@@ -60,7 +60,7 @@ class Diff(msgspec.Struct, frozen=True):
 
     @property
     def conflict(self) -> bool:
-        """Whether it is not done as it stands; mostly something would be lost, and only ``force`` does it."""
+        """Whether it cannot be applied; mostly state would be lost, which only ``force`` allows."""
         return self.status == "conflict"
 
     def __bool__(self) -> bool:
@@ -78,7 +78,7 @@ class Diff(msgspec.Struct, frozen=True):
         return Text("\n").join(parts)
 
     def title(self) -> str:
-        """The first line: the version of the registry, and how things stand."""
+        """The first line: the version of the registry, and the status."""
         suffix = ": conflict" if self.conflict else "" if self else ": nothing changes"
         return f"registry version {self.registry_version}{suffix}"
 
@@ -89,26 +89,26 @@ class Diff(msgspec.Struct, frozen=True):
         for change in self.changed:
             for what, value in change.items():
                 if what != "name":
-                    yield from _lines(change["name"], what, value)
-        yield from (_fate(feature) for feature in self.plan.features if not self._follows(feature))
+                    yield from _change_lines(change["name"], what, value)
+        yield from (_feature_line(feature) for feature in self.plan.features if not self._follows_table(feature))
 
-    def _follows(self, feature: Mapping[str, Any]) -> bool:
-        """Whether what becomes of a feature is plain from what becomes of its table."""
+    def _follows_table(self, feature: Mapping[str, Any]) -> bool:
+        """Whether the line of its table implies that of a feature."""
         goes = feature["table"] in self.removed
         return goes or (feature["table"] in self.added and feature.get("born") == "first_retained")
 
 
-def _lines(name: str, what: str, value: Any) -> Iterator[Line]:
+def _change_lines(name: str, what: str, value: Any) -> Iterator[Line]:
     verb, _, kind = what.partition("_")
     if verb in _MARKS and isinstance(value, list):
         noun = kind.removesuffix("s")
-        yield from (Line(_MARKS[verb], f"{name}: {noun} {_item(item)}") for item in value)
+        yield from (Line(_MARKS[verb], f"{name}: {noun} {_format_item(item)}") for item in value)
     else:
-        yield Line("~", f"{name}: {what} {_item(value)}")
+        yield Line("~", f"{name}: {what} {_format_item(value)}")
 
 
-def _fate(feature: Mapping[str, Any]) -> Line:
-    """What becomes of the state of a feature."""
+def _feature_line(feature: Mapping[str, Any]) -> Line:
+    """The line for the state of a feature."""
     name = f"{feature['table']}.{feature['feature']}"
     if feature["state"] == "cleared":
         return Line("-", f"{name}: its state is cleared")
@@ -116,23 +116,23 @@ def _fate(feature: Mapping[str, Any]) -> Line:
     return Line("+" if feature["state"] == "new" else "~", f"{name}: computed from {since} on")
 
 
-def _item(item: Any) -> str:
+def _format_item(item: Any) -> str:
     """A name, a field with its type, or what was and what is."""
     if not isinstance(item, Mapping):
-        return _short(item)
+        return _format_value(item)
     rest = {member: value for member, value in item.items() if member not in ("name", "from", "to")}
     parts = [str(item["name"])] if "name" in item else []
     if "from" in item and "to" in item:
-        parts.append(f"{_short(item['from'])} → {_short(item['to'])}")
-    parts += [f"{member} {_short(value)}" for member, value in rest.items() if value is not None]
+        parts.append(f"{_format_value(item['from'])} → {_format_value(item['to'])}")
+    parts += [f"{member} {_format_value(value)}" for member, value in rest.items() if value is not None]
     return ", ".join(parts)
 
 
-def _short(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value in one line: an operator as a call, anything else as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping) and "op" in value:
         params = value.get("params", {})
-        return f"{value['op']}({', '.join(f'{name}={_short(parameter)}' for name, parameter in params.items())})"
+        return f"{value['op']}({', '.join(f'{name}={_format_value(parameter)}' for name, parameter in params.items())})"
     return msgspec.json.encode(value).decode()

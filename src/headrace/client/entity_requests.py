@@ -1,4 +1,4 @@
-"""Observations on the wire: what is stored and decided about entities, and what the answers mean."""
+"""Requests about entities and their answers: observations, snapshots, merges and erasures."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.requests import Moment, Request, ask, known, moment, segment, with_query
+from headrace.client.requests import Moment, Request, check_options, moment, post, segment, with_query
 
 ENTITIES_PATH = "/v1/entities"
-#: The most entities of one request that the verbs for many send.
-STORED_AT_ONCE = 500
+#: The most entities in one request of ``store_many``.
+MAX_STORED_ENTITIES = 500
 
 
 class StoreOptions(TypedDict, total=False):
-    """What may be said with entities, of all of a request; the same is said of one of them under ``_meta``."""
+    """Options of a store request; ``_meta`` of an entity has the same ones for that entity."""
 
     #: When it was so; now where it is left out.
     observed_at: Moment | None
@@ -38,7 +37,7 @@ class StoreOptions(TypedDict, total=False):
 
 
 class StoredEntity(msgspec.Struct, frozen=True):
-    """What became of one entity: ``created``, ``updated``, ``unchanged``, or what would."""
+    """The outcome for one entity; ``action`` is ``created``, ``updated`` or ``unchanged``."""
 
     entity_id: str
     entity_type: str
@@ -55,7 +54,7 @@ class StoredEntity(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What became of each entity of a request, in order, and what is worth knowing about them."""
+    """The outcome for each entity of a request, in order, with warnings."""
 
     entities: list[StoredEntity]
     source_id: str
@@ -64,47 +63,42 @@ class Stored(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
-class Decided(TypedDict, total=False):
-    """What may be said with a decision about an entity."""
+class DecisionOptions(TypedDict, total=False):
+    """Options of a decision about an entity."""
 
     idempotency_key: str | None
     user_id: str | None
 
 
 def store(entities: Sequence[Mapping[str, Any]], options: StoreOptions) -> Request:
-    """POST: what is known of entities."""
-    known(StoreOptions, options)
-    said = {**options, "observed_at": moment(options.get("observed_at")) or None}
+    """POST: observations of entities."""
+    check_options(StoreOptions, options)
+    options = {**options, "observed_at": moment(options.get("observed_at")) or None}
     # The id of an observation is that of its content: to send it again stores nothing twice.
-    return ask("/v1/observations", {"entities": entities, **said}, changes=False)
+    return post("/v1/observations", {"entities": entities, **options}, changes=False)
 
 
-def correct(entity_id: str, fields: Mapping[str, Any], said: Decided) -> Request:
-    """POST: what fields of an entity are, whatever was observed; null says that there is none."""
-    known(Decided, said)
-    return ask(f"{path(entity_id)}/correct", {"fields": fields, **said})
+def correct(entity_id: str, fields: Mapping[str, Any], options: DecisionOptions) -> Request:
+    """POST: set fields of an entity, overriding observations; null clears one."""
+    check_options(DecisionOptions, options)
+    return post(f"{path(entity_id)}/correct", {"fields": fields, **options})
 
 
-def delete(entity_id: str, said: Decided) -> Request:
-    """POST: the entity is not there any more."""
-    known(Decided, said)
-    return ask(f"{path(entity_id)}/delete", said)
+def delete(entity_id: str, options: DecisionOptions) -> Request:
+    """POST: delete an entity."""
+    check_options(DecisionOptions, options)
+    return post(f"{path(entity_id)}/delete", options)
 
 
-def restore(entity_id: str, said: Decided) -> Request:
-    """POST: the entity is there again."""
-    known(Decided, said)
-    return ask(f"{path(entity_id)}/restore", said)
+def restore(entity_id: str, options: DecisionOptions) -> Request:
+    """POST: restore a deleted entity."""
+    check_options(DecisionOptions, options)
+    return post(f"{path(entity_id)}/restore", options)
 
 
 def source(source_id: str, user_id: str | None) -> Request:
-    """GET: what a request brought."""
+    """GET: the content of a store request."""
     return Request("GET", with_query(f"/v1/sources/{segment(source_id)}", {"user_id": user_id}))
-
-
-def stored(answer: Answer) -> Stored:
-    """What became of entities."""
-    return answers.decoded(answer.checked().body, Stored)
 
 
 def path(entity_id: str) -> str:
@@ -113,7 +107,7 @@ def path(entity_id: str) -> str:
 
 
 class View(TypedDict, total=False):
-    """Which entity is meant: as it was known of a moment, as was ingested by one, under a version of its schema."""
+    """Which state of an entity to read: as observed by a moment, as ingested by one, under a version of its schema."""
 
     as_of: Moment | None
     at_ingested: Moment | None
@@ -153,12 +147,12 @@ class _Observations(msgspec.Struct):
 
 
 def get(entity_id: str, view: View) -> Request:
-    """GET: an entity as it is, or was."""
+    """GET: the snapshot of an entity."""
     return Request("GET", with_query(path(entity_id), _view(view)))
 
 
 def provenance(entity_id: str, field: str, view: View) -> Request:
-    """GET: where the value of a field is from."""
+    """GET: the provenance of a field."""
     return Request("GET", with_query(f"{path(entity_id)}/provenance/{segment(field)}", _view(view)))
 
 
@@ -168,33 +162,33 @@ def page(filters: Mapping[str, str | None], after: str | None) -> Request:
 
 
 def observations(entity_id: str, order: str, after: str | None, user_id: str | None) -> Request:
-    """GET: one page of what was observed of an entity."""
+    """GET: one page of observations of an entity."""
     query = {"order": order, "after": after, "user_id": user_id}
     return Request("GET", with_query(f"{path(entity_id)}/observations", query))
 
 
 def merge(from_entity_id: str, to_entity_id: str) -> Request:
-    """POST: an entity is another one."""
-    return ask(f"{ENTITIES_PATH}/merge", {"from_entity_id": from_entity_id, "to_entity_id": to_entity_id})
+    """POST: merge an entity into another."""
+    return post(f"{ENTITIES_PATH}/merge", {"from_entity_id": from_entity_id, "to_entity_id": to_entity_id})
 
 
 def unmerge(from_entity_id: str) -> Request:
-    """POST: an entity that was merged is one of its own."""
-    return ask(f"{ENTITIES_PATH}/merge/undo", {"from_entity_id": from_entity_id})
+    """POST: undo a merge."""
+    return post(f"{ENTITIES_PATH}/merge/undo", {"from_entity_id": from_entity_id})
 
 
 def split(entity_id: str, predicate: Mapping[str, Any], into: Mapping[str, str | None]) -> Request:
-    """POST: some observations of an entity are about another."""
-    return ask(f"{ENTITIES_PATH}/split", {"entity_id": entity_id, "predicate": predicate, **into})
+    """POST: move some observations of an entity to another."""
+    return post(f"{ENTITIES_PATH}/split", {"entity_id": entity_id, "predicate": predicate, **into})
 
 
 def unsplit(entity_id: str, split_id: str) -> Request:
-    """POST: observations that were moved are about the entities that they came from."""
-    return ask(f"{ENTITIES_PATH}/split/undo", {"entity_id": entity_id, "split_id": split_id})
+    """POST: undo a split."""
+    return post(f"{ENTITIES_PATH}/split/undo", {"entity_id": entity_id, "split_id": split_id})
 
 
 def duplicates(entity_type: str, threshold: float | None, limit: int | None) -> Request:
-    """GET: pairs of entities that may be the same."""
+    """GET: pairs of entities that may be duplicates."""
     query = {
         "entity_type": entity_type,
         "threshold": None if threshold is None else str(threshold),
@@ -203,25 +197,20 @@ def duplicates(entity_type: str, threshold: float | None, limit: int | None) -> 
     return Request("GET", with_query(f"{ENTITIES_PATH}/duplicates", query))
 
 
-def snapshot(answer: Answer) -> Snapshot:
-    """An entity."""
-    return answers.decoded(answer.checked().body, Snapshot)
-
-
-def snapshots(answer: Answer) -> tuple[Sequence[Snapshot], str | None]:
+def read_snapshots(answer: Answer) -> tuple[Sequence[Snapshot], str | None]:
     """A page of entities, and where the next one begins."""
-    page = answers.decoded(answer.checked().body, _Page)
+    page = answer.decode(_Page)
     return page.entities, page.after
 
 
-def observed(answer: Answer) -> tuple[Sequence[dict[str, Any]], str | None]:
+def read_observations(answer: Answer) -> tuple[Sequence[dict[str, Any]], str | None]:
     """A page of observations, and where the next one begins."""
-    page = answers.decoded(answer.checked().body, _Observations)
+    page = answer.decode(_Observations)
     return page.observations, page.after
 
 
 def _view(view: View) -> dict[str, str | None]:
-    known(View, view)
+    check_options(View, view)
     return {
         "as_of": moment(view.get("as_of")) or None,
         "at_ingested": moment(view.get("at_ingested")) or None,
@@ -235,7 +224,7 @@ ERASURES_PATH = "/v1/erasures"
 
 
 class ErasurePlan(msgspec.Struct, frozen=True):
-    """What an erasure removes, and where it lies: objects are told with their names and bytes."""
+    """What an erasure removes, with the names and sizes of the objects that hold it."""
 
     ids: list[str]
     observations: int
@@ -248,7 +237,7 @@ class ErasurePlan(msgspec.Struct, frozen=True):
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """An erasure that was begun; ``complete`` once nothing holds the data."""
+    """A started erasure; ``complete`` once nothing holds the data."""
 
     erasure_id: str
     entity_id: str
@@ -267,21 +256,16 @@ class _Planned(msgspec.Struct):
 
 
 def erase(entity_id: str, *, dry_run: bool = False, user_id: str | None = None) -> Request:
-    """POST: remove an entity for good, or ask what that would remove."""
+    """POST: remove an entity for good, or plan that."""
     document = {"dry_run": dry_run, "user_id": user_id}
-    return ask(f"{path(entity_id)}/erase", document, changes=not dry_run)
+    return post(f"{path(entity_id)}/erase", document, changes=not dry_run)
 
 
 def get_erasure(erasure_id: str, user_id: str | None = None) -> Request:
-    """GET: how far an erasure is."""
+    """GET: the progress of an erasure."""
     return Request("GET", with_query(f"{ERASURES_PATH}/{segment(erasure_id)}", {"user_id": user_id}))
 
 
-def planned(answer: Answer) -> ErasurePlan:
-    """What would be removed."""
-    return answers.decoded(answer.checked().body, _Planned).plan
-
-
-def begun(answer: Answer) -> Erasure:
-    """An erasure as it is told."""
-    return answers.decoded(answer.checked().body, Erasure)
+def read_plan(answer: Answer) -> ErasurePlan:
+    """The plan of an erasure."""
+    return answer.decode(_Planned).plan

@@ -1,4 +1,4 @@
-"""Entity types on the wire: versions of their schemas, what fragments speak for, and what the answers mean."""
+"""Requests about entity types and their answers: versions of schemas, and candidates from fragments."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.requests import Request, ask, known, segment, with_query
+from headrace.client.requests import Request, check_options, post, segment, with_query
 
 TYPES_PATH = "/v1/entity-types"
 
 
 class TypeOptions(TypedDict, total=False):
-    """What may be said with a change of an entity type."""
+    """Options of a change of an entity type."""
 
-    #: ``global`` is everybody's, ``user`` the caller's own.
+    #: ``global`` is shared, ``user`` the caller's own.
     scope: str | None
     user_id: str | None
-    #: Change nothing, and say what would change.
+    #: Change nothing; return what would change.
     dry_run: bool | None
     force: bool | None
 
@@ -42,7 +41,7 @@ class SchemaVersion(msgspec.Struct, frozen=True):
 
 
 class TypeChange(msgspec.Struct, frozen=True):
-    """What a change of an entity type did, or would do; ``plan`` says it change by change."""
+    """The result of a change of an entity type; ``plan`` lists the changes one by one."""
 
     success: bool
     changed: bool
@@ -86,56 +85,41 @@ class _Files(msgspec.Struct):
 
 def register(document: Mapping[str, Any], options: TypeOptions) -> Request:
     """POST: a version of a type."""
-    known(TypeOptions, options)
-    return ask(TYPES_PATH, {**document, **options}, changes=not options.get("dry_run"))
+    check_options(TypeOptions, options)
+    return post(TYPES_PATH, {**document, **options}, changes=not options.get("dry_run"))
 
 
 def change(entity_type: str, verb: str, document: Mapping[str, Any], options: TypeOptions) -> Request:
     """POST: one of the verbs of a type."""
-    known(TypeOptions, options)
-    return ask(path(entity_type, verb), {**document, **options}, changes=not options.get("dry_run"))
+    check_options(TypeOptions, options)
+    return post(path(entity_type, verb), {**document, **options}, changes=not options.get("dry_run"))
 
 
-def look(entity_type: str, what: str = "", **query: str | None) -> Request:
+def read(entity_type: str, what: str = "", **query: str | None) -> Request:
     """GET: a type, or something about it."""
     return Request("GET", with_query(path(entity_type, what), query))
 
 
 def page(after: str | None) -> Request:
-    """GET: one page of the types that the caller sees."""
+    """GET: one page of the types that are visible to the caller."""
     return Request("GET", with_query(TYPES_PATH, {"after": after}))
 
 
-def changed(answer: Answer) -> TypeChange:
-    """What a change did, or would do."""
-    return answers.decoded(answer.checked().body, TypeChange)
-
-
-def version(answer: Answer) -> SchemaVersion:
-    """The version that was asked for."""
-    return answers.decoded(answer.checked().body, SchemaVersion)
-
-
-def types(answer: Answer) -> tuple[Sequence[SchemaVersion], str | None]:
+def read_types(answer: Answer) -> tuple[Sequence[SchemaVersion], str | None]:
     """A page of types, and where the next one begins."""
-    page = answers.decoded(answer.checked().body, _Types)
+    page = answer.decode(_Types)
     return page.entity_types, page.next
 
 
-def versions(answer: Answer) -> tuple[Sequence[SchemaVersion], str | None]:
+def read_versions(answer: Answer) -> tuple[Sequence[SchemaVersion], str | None]:
     """A page of versions, and where the next one begins."""
-    page = answers.decoded(answer.checked().body, _Versions)
+    page = answer.decode(_Versions)
     return page.versions, page.next
 
 
-def files(answer: Answer) -> dict[str, str]:
+def read_files(answer: Answer) -> dict[str, str]:
     """Every version as a file: its path, and what is in it."""
-    return {file.path: file.content for file in answers.decoded(answer.checked().body, _Files).files}
-
-
-def told(answer: Answer) -> dict[str, Any]:
-    """An answer as it is."""
-    return answers.decoded(answer.checked().body, dict[str, Any])
+    return {file.path: file.content for file in answer.decode(_Files).files}
 
 
 def path(entity_type: str, below: str = "") -> str:

@@ -1,4 +1,4 @@
-"""What can fail on the caller's side of the wire, and how an answer becomes an error again.
+"""Errors of the client, and errors of the server rebuilt from its answers.
 
 ::
 
@@ -30,14 +30,14 @@ from headrace.client.diffs import Diff, Problem
 from headrace.errors import HeadraceError
 
 #: Every error that a server may answer with, in the order of the tree: of several with one code the first is meant.
-_KNOWN: tuple[type[HeadraceError], ...] = tuple(
+_SERVER_ERRORS: tuple[type[HeadraceError], ...] = tuple(
     kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, HeadraceError) and kind not in (HeadraceError, errors.RequestError)
 )
-BY_CODE = {kind.code: kind for kind in reversed(_KNOWN)}
+BY_CODE = {kind.code: kind for kind in reversed(_SERVER_ERRORS)}
 # The plainest class of each status speaks for answers that carry no code.
-_BY_STATUS = {kind.status: kind for kind in reversed(_KNOWN) if kind.status != 500}
+_BY_STATUS = {kind.status: kind for kind in reversed(_SERVER_ERRORS) if kind.status != 500}
 # The answer to a HEAD has no words, and only streams are asked so.
 _WORDLESS = {404: "there is no such stream"}
 _NUMBERS = {"producer_epoch", "expected_seq", "received_seq", "retry_after"}
@@ -90,7 +90,7 @@ class RegistrationConflict(RegistrationRefused, errors.RegistrationConflict):
 
 
 class HistoryFailed(ClientError):
-    """Rows of the past were asked for, and the server could not find them."""
+    """A history query failed."""
 
     code = "history_failed"
 

@@ -115,7 +115,7 @@ def lit(value: object) -> Expression:
 
 
 def quadkey(lat: object, lon: object, zoom: object) -> Expression:
-    """The tile of a map that a place lies in, as text."""
+    """The tile of a map that contains a point, as text."""
     return Expression(f"quadkey({', '.join(lit(part).text for part in (lat, lon, zoom))})")
 
 

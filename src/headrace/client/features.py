@@ -1,4 +1,4 @@
-"""Features on the wire: what is pushed and asked, and what the answers mean."""
+"""Requests about features and their answers: registration, pushes, rows and history."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import msgspec
 from headrace import decoding
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.diffs import Diff, Effects
+from headrace.client.diffs import Effects
 from headrace.client.errors import HistoryFailed, PushRefused
-from headrace.client.requests import Moment, Request, ask, known, moment, segment, to_json, with_query
+from headrace.client.requests import Moment, Request, check_options, moment, post, segment, to_json, with_query
 from headrace.types import JSON
 
 REGISTRY_PATH = "/v1/registry"
 
 
 class RegisterOptions(TypedDict, total=False):
-    """What may be said with a registration, by the names of the protocol."""
+    """Options of a registration, by the names of the protocol."""
 
-    #: Do what loses state, too.
+    #: Allow changes that lose state.
     force: bool
     #: Change nothing, and say what would change.
     dry_run: bool
@@ -36,12 +36,12 @@ class RegisterOptions(TypedDict, total=False):
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """All that is registered: descriptors as they could be registered again, and whose each is."""
+    """The registry: descriptors in the form of a registration, and the app of each."""
 
     registry_version: int
     descriptors: list[dict[str, Any]]
     apps: dict[str, str] = {}
-    #: The life of every feature, by table and name.
+    #: The version of every feature, by table and name.
     features: dict[str, dict[str, dict[str, Any]]] = {}
 
 
@@ -80,45 +80,35 @@ def history(after: int) -> Request:
 
 
 def rollback(version: int, options: RegisterOptions) -> Request:
-    """POST: what was registered at a version, as the next one."""
-    known(RegisterOptions, options)
+    """POST: register again what was registered at a version."""
+    check_options(RegisterOptions, options)
     return _post_change(f"{REGISTRY_PATH}/rollback", {"version": version, **options})
 
 
-def diff(answer: Answer) -> Diff:
-    """What a registration changed, or would change."""
-    return answers.decoded(answer.checked().body, Diff)
-
-
-def registered(answer: Answer) -> Registered:
-    """The registry as it is."""
-    return answers.decoded(answer.checked().body, Registered)
-
-
-def versions(answer: Answer) -> list[RegistryVersion]:
-    """One page of versions; none is left where it is empty."""
-    return answers.decoded(answer.checked().body, _RegistryVersions).versions
+def read_versions(answer: Answer) -> list[RegistryVersion]:
+    """One page of versions; an empty one is the last."""
+    return answer.decode(_RegistryVersions).versions
 
 
 def _post_change(target: str, document: Mapping[str, Any]) -> Request:
-    return ask(target, document, changes=not document.get("dry_run", False))
+    return post(target, document, changes=not document.get("dry_run", False))
 
 
-#: The most events of one request.
-PUSH_EVENTS = 1_000
+#: The most events of one push.
+MAX_PUSHED_EVENTS = 1_000
 
 Key = Any
-Asked = tuple[str, Key] | tuple[str, Key, Sequence[str]]
+Lookup = tuple[str, Key] | tuple[str, Key, Sequence[str]]
 
 
 class GetOptions(TypedDict, total=False):
-    """What may be said with a get."""
+    """Options of a get."""
 
     #: Only these features; all where it is left out.
     features: Sequence[str] | None
-    #: As it was at a moment.
+    #: The row at a moment of the past.
     as_of: Moment | None
-    #: Say how it came about, too: from which events on, and from which states.
+    #: Explain the row too: from which events and states it was computed.
     explain: bool
 
 
@@ -159,56 +149,51 @@ def push(event: str, fields: Mapping[str, Any] | Sequence[Mapping[str, Any]]) ->
 
 def get(table: str, key: Key, **options: Unpack[GetOptions]) -> Request:
     """POST: the features of one key."""
-    known(GetOptions, options)
-    return _ask("/v1/get", {"table": table, "key": key, **_options(options)})
+    check_options(GetOptions, options)
+    return _post_question("/v1/get", {"table": table, "key": key, **_options(options)})
 
 
-def batch_get(lookups: Sequence[Asked]) -> Request:
+def batch_get(lookups: Sequence[Lookup]) -> Request:
     """POST: the features of several keys, as of one moment."""
     requests = [dict(zip(("table", "key", "features"), lookup, strict=False)) for lookup in lookups]
-    return _ask("/v1/batch_get", {"requests": requests})
+    return _post_question("/v1/batch_get", {"requests": requests})
 
 
-def pushed(answer: Answer) -> Pushed:
-    """The acknowledgement of one event."""
-    return answers.decoded(answer.checked().body, Pushed)
-
-
-def results(answer: Answer) -> list[dict[str, Any]]:
-    """What became of each of several events, in order: an acknowledgement, or the error."""
-    batch = answers.decoded(answer.checked().body, _Batch)
+def read_push_results(answer: Answer) -> list[dict[str, Any]]:
+    """The outcome of each event, in order: an acknowledgement, or the error."""
+    batch = answer.decode(_Batch)
     return [{"registry_version": batch.registry_version, **outcome} for outcome in batch.results]
 
 
-def all_pushed(outcomes: Sequence[dict[str, Any]]) -> list[Pushed]:
-    """The acknowledgements, if every event has one; raises what was refused otherwise."""
+def check_all_pushed(outcomes: Sequence[dict[str, Any]]) -> list[Pushed]:
+    """The acknowledgements of all events; raises PushRefused if one was refused."""
     refused = sum("error" in outcome for outcome in outcomes)
     if refused:
         raise PushRefused(f"{refused:,} of {len(outcomes):,} events were refused", results=list(outcomes))
     return decoding.convert(list(outcomes), list[Pushed])
 
 
-def row(answer: Answer, *, explained: bool = False) -> Row:
-    """The features of one key, and how they came about where that was asked for."""
+def read_row(answer: Answer, *, explained: bool = False) -> Row:
+    """The row of one key, with its explanation where that was requested."""
     body = answer.checked().body
     if not explained:
-        return _row(answers.decoded(body, dict[str, Any]), answer)
-    explained_row = answers.decoded(body, _Explained)
-    made = _row(explained_row.row, answer)
-    made.explain = explained_row.explain
-    return made
+        return _make_row(answers.decode_body(body, dict[str, Any]), answer)
+    explained_row = answers.decode_body(body, _Explained)
+    row = _make_row(explained_row.row, answer)
+    row.explain = explained_row.explain
+    return row
 
 
-def rows(answer: Answer) -> list[Row]:
-    """The features of several keys, in the order in which they were asked for."""
-    return [_row(row, answer) for row in answers.decoded(answer.checked().body, _Batch).results]
+def read_rows(answer: Answer) -> list[Row]:
+    """The rows of several keys, in the order of the request."""
+    return [_make_row(row, answer) for row in answer.decode(_Batch).results]
 
 
-def _row(features: dict[str, Any], answer: Answer) -> Row:
-    made = Row(features)
-    made.complete = answer.headers.get("headrace-coverage", "complete") == "complete"
-    made.events_from = answer.headers.get("headrace-events-from")
-    return made
+def _make_row(features: dict[str, Any], answer: Answer) -> Row:
+    row = Row(features)
+    row.complete = answer.headers.get("headrace-coverage", "complete") == "complete"
+    row.events_from = answer.headers.get("headrace-events-from")
+    return row
 
 
 def _options(options: GetOptions) -> dict[str, Any]:
@@ -221,16 +206,16 @@ def _options(options: GetOptions) -> dict[str, Any]:
     return {name: value for name, value in options_sent.items() if value is not None}
 
 
-def _ask(target: str, body: dict[str, Any]) -> Request:
+def _post_question(target: str, body: dict[str, Any]) -> Request:
     return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(body), changes=False)
 
 
-#: The most rows of one question.
-HISTORY_ROWS = 10_000
+#: The most rows of one history query.
+MAX_HISTORY_ROWS = 10_000
 
 
 class History(msgspec.Struct, frozen=True):
-    """How a question stands; ``results`` are its rows once they are found."""
+    """The state of a history query; ``results`` are its rows once it is done."""
 
     id: str = ""
     state: str = "done"
@@ -245,31 +230,26 @@ class _Begun(msgspec.Struct):
 
 
 def request_history(table: str, rows: Sequence[tuple[Key, Moment]], features: Sequence[str] | None) -> Request:
-    """POST: the rows of these keys, each as it was at its moment."""
+    """POST: a history query: the rows of keys, each at its moment."""
     document = {"rows": [{"key": key, "at": moment(at)} for key, at in rows]}
     body = document if features is None else {**document, "features": list(features)}
     return Request("POST", _path(table), {"content-type": JSON}, msgspec.json.encode(body), changes=False)
 
 
 def poll_history(table: str, id: str) -> Request:
-    """GET: how a question stands."""
+    """GET: the state of a history query."""
     return Request("GET", f"{_path(table)}/{segment(id)}")
 
 
-def started_history(answer: Answer) -> History:
-    """The answer to a question, or where it will be found."""
+def read_history(answer: Answer) -> History:
+    """The result of a history query, or the running query."""
     if answer.checked().status == 202:
-        return answers.decoded(answer.body, _Begun).history
-    return answers.decoded(answer.body, History)
+        return answers.decode_body(answer.body, _Begun).history
+    return answers.decode_body(answer.body, History)
 
 
-def history_status(answer: Answer) -> History:
-    """How a question stands now."""
-    return answers.decoded(answer.checked().body, History)
-
-
-def history_rows(history: History) -> list[Row]:
-    """The rows of a question that is answered, in the order in which they were asked for."""
+def read_history_rows(history: History) -> list[Row]:
+    """The rows of a history query that is done, in the order of the request."""
     if history.state != "done":
         raise HistoryFailed(f"the rows were not found: {history.reason}", history=history.id)
     rows = []

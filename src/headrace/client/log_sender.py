@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 import msgspec
 
 from headrace.client.producer import THREAD_NAME
-from headrace.client.requests import check_numbers, known
+from headrace.client.requests import check_numbers, check_options
 from headrace.errors import HeadraceError
 from headrace.types import rfc3339
 
@@ -40,8 +40,8 @@ _ENCODER = msgspec.json.Encoder(enc_hook=str)
 _SAFE = 2**53
 
 
-def encoded(event: Mapping[str, Any]) -> bytes:
-    """An event as JSON; what JSON has no form for becomes text."""
+def encode_event(event: Mapping[str, Any]) -> bytes:
+    """An event as JSON; values without a JSON form become text."""
     try:
         return _ENCODER.encode(event)
     except (TypeError, ValueError, RecursionError, OverflowError):
@@ -54,12 +54,12 @@ def moment(seconds: float) -> str:
 
 
 def error(exception: BaseException) -> dict[str, str]:
-    """An error as events tell it; its message is searched."""
+    """An error as a member of an event."""
     stack = "".join(traceback.format_exception(exception))
     return {"type": type(exception).__qualname__, "message": str(exception), "stack": stack[-_LONGEST_STACK:]}
 
 
-def error_of(exc_info: Any) -> dict[str, str] | None:
+def find_error(exc_info: Any) -> dict[str, str] | None:
     """The error that ``exc_info`` stands for: an error, what ``sys.exc_info`` gives, or a flag to look there."""
     if isinstance(exc_info, tuple):
         exc_info = exc_info[1] if len(exc_info) == 3 else None
@@ -97,14 +97,14 @@ _MAX_PENDING_BYTES = 8 * 1024 * 1024
 _LINGER_MS = 100.0
 _DELIVERY_TIMEOUT_S = 30.0
 _CLOSE_S = 5.0
-_TELL_EVERY_S = 60.0
+_REPORT_EVERY_S = 60.0
 
 #: What every event of the request that is being handled has.
 CURRENT: ContextVar[dict[str, Any] | None] = ContextVar("headrace_request", default=None)
 
 
 class LogOptions(TypedDict, total=False):
-    """What every event says, and how much may be on its way for how long."""
+    """Members of every event, and limits of what is pending."""
 
     service: str
     environment: str
@@ -120,7 +120,7 @@ class LogSender:
 
     def __init__(self, stream: Stream, **options: Unpack[LogOptions]) -> None:
         """Times are in seconds, but ``linger_ms``: how long an event waits for others to travel with."""
-        known(LogOptions, options)
+        check_options(LogOptions, options)
         check_numbers(options)
         self._stream = stream
         self._options = options
@@ -131,7 +131,7 @@ class LogSender:
         self._begin()
         atexit.register(_close, weakref.ref(self))
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_forgetting(weakref.ref(self)))
+            os.register_at_fork(after_in_child=_make_fork_hook(weakref.ref(self)))
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +160,7 @@ class LogSender:
             return
         try:
             now = {"timestamp": moment(time.time())}
-            body = encoded({**now, **self._base, **trace_ids(), **(CURRENT.get() or {}), **event})
+            body = encode_event({**now, **self._base, **trace_ids(), **(CURRENT.get() or {}), **event})
             with self._changed:
                 if self._taking:
                     return  # What is logged while an event is taken tells of sending.
@@ -188,17 +188,17 @@ class LogSender:
                 producer.close(timeout)
             except HeadraceError:
                 pass  # It is counted, and told below.
-        self._tell(late=True)
+        self._report_losses(late=True)
 
-    def forget(self) -> None:
-        """Begin anew in a process that was forked: what was on its way is the parent's."""
+    def reset_after_fork(self) -> None:
+        """Start afresh in a forked process: pending events belong to the parent."""
         self._running = None
         self._begin()
 
     def _begin(self) -> None:
         self._changed = threading.Condition()
-        self._pending = self._sent = self._dropped = self._told = 0
-        self._told_at = -_TELL_EVERY_S
+        self._pending = self._sent = self._dropped = self._reported = 0
+        self._reported_at = -_REPORT_EVERY_S
         self._reason = ""
         self._taking = False
 
@@ -233,22 +233,22 @@ class LogSender:
         with self._changed:
             self._dropped += count
             self._reason = reason
-        self._tell()
+        self._report_losses()
 
-    def _tell(self, *, late: bool = False) -> None:
-        """Say how many were lost since it was last said, unless that was a moment ago."""
+    def _report_losses(self, *, late: bool = False) -> None:
+        """Log how many events were lost since the last report, at most once a minute."""
         now = time.monotonic()
         with self._changed:
-            lost = self._dropped - self._told
-            if not lost or (not late and now < self._told_at + _TELL_EVERY_S):
+            lost = self._dropped - self._reported
+            if not lost or (not late and now < self._reported_at + _REPORT_EVERY_S):
                 return
-            self._told, self._told_at = self._dropped, now
+            self._reported, self._reported_at = self._dropped, now
             reason = self._reason
         LOGGER.warning("%d log events for the stream %s were lost: %s", lost, self._stream.name, reason)
 
 
 def is_own_thread() -> bool:
-    """Whether a producer is what logs here: its own requests must not become events in turn."""
+    """Whether this thread is a producer's own: what it logs must not become events in turn."""
     return threading.current_thread().name.startswith(THREAD_NAME)
 
 
@@ -265,10 +265,10 @@ def _close(sender: weakref.ref[LogSender]) -> None:
         log_sender.close()
 
 
-def _forgetting(sender: weakref.ref[LogSender]) -> Callable[[], None]:
-    def forget() -> None:
+def _make_fork_hook(sender: weakref.ref[LogSender]) -> Callable[[], None]:
+    def reset_after_fork() -> None:
         log_sender = sender()
         if log_sender is not None:
-            log_sender.forget()
+            log_sender.reset_after_fork()
 
-    return forget
+    return reset_after_fork

@@ -1,4 +1,4 @@
-"""Events from Python's ``logging`` and from structlog."""
+"""Sources of log events: Python's ``logging``, structlog, and the requests of an ASGI application."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from typing import Any
 
-from headrace.client.log_sender import CURRENT, LOGGER, LogSender, error, error_of, moment
+from headrace.client.log_sender import CURRENT, LOGGER, LogSender, error, find_error, moment
 from headrace.client.producer import THREAD_NAME
 
-#: What every record has of its own; the rest was given as ``extra``.
+#: Attributes of every record; the others were passed as ``extra``.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _LEVELS = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))
 _METHODS = {"warning": "warn", "exception": "error", "critical": "error", "fatal": "error", "notset": "debug"}
@@ -26,7 +26,7 @@ class LogHandler(logging.Handler):
         self._sender = sender
 
     def filter(self, record: logging.LogRecord) -> Any:
-        """Whether a record is sent; one that tells of sending is not."""
+        """Whether a record is sent; records about sending are not."""
         # Here and not in emit: whoever flushes holds the lock of the handler, and waits for the thread that sends.
         if record.name == LOGGER.name or (record.threadName or "").startswith(THREAD_NAME):
             return False
@@ -69,7 +69,7 @@ def record_event(record: logging.LogRecord) -> dict[str, Any]:
         "logger": record.name,
         "source": f"{record.filename}:{record.lineno}",
     }
-    if (exception := error_of(record.exc_info)) is not None:
+    if (exception := find_error(record.exc_info)) is not None:
         event["error"] = exception
     return event | {name: value for name, value in vars(record).items() if name not in _OWN}
 
@@ -82,7 +82,7 @@ def structlog_event(method: str, record: Mapping[str, Any]) -> dict[str, Any]:
         event["timestamp"] = moment(event["timestamp"])
     level = str(event.get("level", method)).lower()
     event["level"] = _METHODS.get(level, level)
-    if (exception := error_of(event.pop("exc_info", None))) is not None:
+    if (exception := find_error(event.pop("exc_info", None))) is not None:
         event["error"] = exception
     return event
 
@@ -102,7 +102,7 @@ class RequestLogs:
     """
 
     def __init__(self, app: App, sender: LogSender, *, skip: Collection[str] = ()) -> None:
-        """``skip`` are paths whose requests are not told, such as those of health checks."""
+        """``skip`` are paths whose requests are not logged, such as health checks."""
         self._app = app
         self._sender = sender
         self._skip = frozenset(skip)
@@ -110,7 +110,7 @@ class RequestLogs:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Handle a connection of the application."""
         if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
+            await self._handle_lifespan(scope, receive, send)
         elif scope["type"] != "http" or scope["path"] in self._skip:
             await self._app(scope, receive, send)
         else:
@@ -120,7 +120,7 @@ class RequestLogs:
         request = _Request(scope)
         token = CURRENT.set(request.fields)
         try:
-            await self._app(scope, receive, request.watching(send))
+            await self._app(scope, receive, request.wrap_send(send))
         except BaseException as reason:
             request.failed(reason)
             raise
@@ -128,19 +128,19 @@ class RequestLogs:
             self._sender.send(request.event())
             CURRENT.reset(token)
 
-    async def _live(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Let what is left be sent before the server ends, and the application with it."""
+    async def _handle_lifespan(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Flush pending events before the server shuts down."""
 
-        async def sending(message: Message) -> None:
+        async def forward(message: Message) -> None:
             if message["type"] == "lifespan.shutdown.complete":
                 await asyncio.to_thread(self._sender.flush)
             await send(message)
 
-        await self._app(scope, receive, sending)
+        await self._app(scope, receive, forward)
 
 
 class _Request:
-    """What is known of one request so far."""
+    """The state of one request."""
 
     def __init__(self, scope: MutableMapping[str, Any]) -> None:
         self._scope = scope
@@ -155,15 +155,15 @@ class _Request:
             self.fields["traceparent"] = headers[b"traceparent"]
         self._error: BaseException | None = None
 
-    def watching(self, send: Send) -> Send:
-        async def sending(message: Message) -> None:
+    def wrap_send(self, send: Send) -> Send:
+        async def forward(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._status = message["status"]
             elif message["type"] == "http.response.body":
                 self._bytes += len(message.get("body", b""))
             await send(message)
 
-        return sending
+        return forward
 
     def failed(self, reason: BaseException) -> None:
         """The application did not answer, or not to the end."""

@@ -1,4 +1,4 @@
-"""The operators of features, one function each: what is kept of the events of a key.
+"""The operators of features, a function each.
 
 ``where`` leaves out the rows for which it is not true. ``window`` is how far back events count; without it all count.
 """
@@ -16,6 +16,7 @@ Window = Span | None
 
 _SPANS = {"window", "sub_window", "baseline_window", "half_life"}
 _FIELDS = {"field", "lat_field", "lon_field"}
+_LISTS = {"buckets", "categories"}
 
 
 class Feature:
@@ -42,287 +43,451 @@ def _written(name: str, value: Any) -> Any:
         return text(value)
     if name in _FIELDS and not isinstance(value, str):
         raise TypeError(f"{value!r} is not the name of a field; compute it with with_columns first")
-    return list(value) if isinstance(value, tuple) else value
+    return list(value) if name in _LISTS else value
 
 
 def _feature(op: str, **params: Any) -> Feature:
     return Feature(op, params)
 
 
-def count(*, window: Window = None, where: Where = None) -> Feature:
-    """How many events there were."""
+# Written by tools/operators.py from here on: change the class of an operator and run it.
+
+
+def count(*, window: Span | None = None, where: Where = None) -> Feature:
+    """How many events.
+
+    Example: ``hr.count(window="1h")``
+    """
     return _feature("count", window=window, where=where)
 
 
-def sum(field: str, *, window: Window = None, where: Where = None) -> Feature:
-    """The sum of a field."""
+def sum(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The sum of the values, as a float.
+
+    Example: ``hr.sum("amount", window="1h")``
+    """
     return _feature("sum", field=field, window=window, where=where)
 
 
-def mean(field: str, *, window: Window = None, where: Where = None) -> Feature:
-    """The mean of a field."""
+def mean(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The mean of the values.
+
+    Example: ``hr.mean("amount", window="1h")``
+    """
     return _feature("mean", field=field, window=window, where=where)
 
 
-def min(field: str, *, window: Window = None, where: Where = None) -> Feature:
-    """The least value of a field."""
+def min(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The least value, in the type of its field.
+
+    Example: ``hr.min("amount", window="1h")``
+    """
     return _feature("min", field=field, window=window, where=where)
 
 
-def max(field: str, *, window: Window = None, where: Where = None) -> Feature:
-    """The greatest value of a field."""
+def max(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The greatest value, in the type of its field.
+
+    Example: ``hr.max("amount", window="1h")``
+    """
     return _feature("max", field=field, window=window, where=where)
 
 
-def var(field: str, *, window: Window = None, where: Where = None) -> Feature:
-    """The variance of a field."""
+def var(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The variance of the population.
+
+    Example: ``hr.var("amount", window="1h")``
+    """
     return _feature("var", field=field, window=window, where=where)
 
 
-def std(field: str, *, window: Window = None, where: Where = None) -> Feature:
-    """The standard deviation of a field."""
+def std(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The standard deviation of the population.
+
+    Example: ``hr.std("amount", window="1h")``
+    """
     return _feature("std", field=field, window=window, where=where)
 
 
-def ratio(where: Where, *, window: Window = None) -> Feature:
-    """Which share of the events ``where`` holds for."""
-    return _feature("ratio", where=where, window=window)
+def ratio(where: Where, *, window: Span | None = None) -> Feature:
+    """The share of all events for which ``where`` is true.
+
+    Example: ``hr.ratio("amount > 10", window="1h")``
+    """
+    return _feature("ratio", window=window, where=where)
 
 
-def n_unique(field: str, *, window: Window = None, where: Where = None) -> Feature:
-    """How many different values a field had."""
+def n_unique(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """How many different values: exact up to 256, then ± 1.6 %.
+
+    Example: ``hr.n_unique("shop", window="1h")``
+    """
     return _feature("n_unique", field=field, window=window, where=where)
-
-
-def quantile(field: str, q: float, *, window: Window = None, where: Where = None) -> Feature:
-    """The value below which the share ``q`` of a field's values lies."""
-    return _feature("quantile", field=field, q=q, window=window, where=where)
-
-
-def top_k(field: str, k: int | None = None, *, window: Window = None, where: Where = None) -> Feature:
-    """The ``k`` most frequent values of a field, with their counts."""
-    return _feature("top_k", field=field, k=k, window=window, where=where)
-
-
-def entropy(field: str, *, max_categories: int | None = None, window: Window = None, where: Where = None) -> Feature:
-    """How evenly a field's values are spread, in bits."""
-    return _feature("entropy", field=field, max_categories=max_categories, window=window, where=where)
 
 
 def bloom_member(
     field: str, *, expected_n: int | None = None, fpr: float | None = None, where: Where = None
 ) -> Feature:
-    """Whether the newest value of a field may have been there before."""
+    """Whether the newest value had been there before; wrong with chance ``fpr`` where it had not.
+
+    Example: ``hr.bloom_member("shop")``
+    """
     return _feature("bloom_member", field=field, expected_n=expected_n, fpr=fpr, where=where)
 
 
+def quantile(field: str, q: float, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The value below which the share ``q`` of all lies: exact up to 256 values, then within 1.33 % of rank.
+
+    Example: ``hr.quantile("amount", 0.95, window="1h")``
+    """
+    return _feature("quantile", field=field, q=q, window=window, where=where)
+
+
 def histogram(field: str, buckets: Sequence[float], *, where: Where = None) -> Feature:
-    """How many values of a field lie between each two edges."""
-    return _feature("histogram", field=field, buckets=list(buckets), where=where)
+    """`{"<10": n, "10-20": n, ">=20": n}``.
+
+    Example: ``hr.histogram("amount", [10, 20])``
+    """
+    return _feature("histogram", field=field, buckets=buckets, where=where)
 
 
 def hour_of_day_histogram(*, where: Where = None) -> Feature:
-    """How many events each hour of the day had, in UTC."""
+    """24 counts, one for each hour of the day in UTC.
+
+    Example: ``hr.hour_of_day_histogram()``
+    """
     return _feature("hour_of_day_histogram", where=where)
 
 
 def dow_hour_histogram(*, where: Where = None) -> Feature:
-    """How many events each hour of the week had, in UTC."""
+    """`{"Mon-00": n, …}``, one for each hour of the week in UTC.
+
+    Example: ``hr.dow_hour_histogram()``
+    """
     return _feature("dow_hour_histogram", where=where)
 
 
-def event_type_mix(
-    field: str,
-    *,
-    categories: Sequence[str] | None = None,
-    max_categories: int | None = None,
-    where: Where = None,
+def top_k(field: str, k: int | None = None, *, window: Span | None = None, where: Where = None) -> Feature:
+    """`[{"value": …, "count": …}]``, the most frequent values first; exact up to 2,048 different ones.
+
+    Example: ``hr.top_k("shop", 3, window="1h")``
+    """
+    return _feature("top_k", field=field, k=k, window=window, where=where)
+
+
+def entropy(
+    field: str, *, max_categories: int | None = None, window: Span | None = None, where: Where = None
 ) -> Feature:
-    """The share of each value of a field."""
-    chosen = None if categories is None else list(categories)
-    return _feature("event_type_mix", field=field, categories=chosen, max_categories=max_categories, where=where)
+    """How evenly values are spread, in bits.
+
+    Example: ``hr.entropy("shop", window="1h")``
+    """
+    return _feature("entropy", field=field, max_categories=max_categories, window=window, where=where)
+
+
+def event_type_mix(
+    field: str, *, categories: Sequence[str] | None = None, max_categories: int | None = None, where: Where = None
+) -> Feature:
+    """`{category: share of all values}``.
+
+    Example: ``hr.event_type_mix("shop")``
+    """
+    return _feature("event_type_mix", field=field, categories=categories, max_categories=max_categories, where=where)
 
 
 def first(field: str, *, where: Where = None) -> Feature:
-    """The first value of a field."""
+    """The first value.
+
+    Example: ``hr.first("shop")``
+    """
     return _feature("first", field=field, where=where)
 
 
 def last(field: str, *, where: Where = None) -> Feature:
-    """The newest value of a field."""
+    """The newest value.
+
+    Example: ``hr.last("shop")``
+    """
     return _feature("last", field=field, where=where)
 
 
 def first_n(field: str, n: int, *, where: Where = None) -> Feature:
-    """The first ``n`` values of a field."""
+    """The first values, the oldest first.
+
+    Example: ``hr.first_n("shop", 3)``
+    """
     return _feature("first_n", field=field, n=n, where=where)
 
 
 def last_n(field: str, n: int, *, where: Where = None) -> Feature:
-    """The newest ``n`` values of a field."""
+    """The newest values, the oldest first.
+
+    Example: ``hr.last_n("shop", 3)``
+    """
     return _feature("last_n", field=field, n=n, where=where)
 
 
 def most_recent_n(field: str, n: int, *, where: Where = None) -> Feature:
-    """The newest ``n`` values of a field, the newest first."""
+    """The newest values, the newest first.
+
+    Example: ``hr.most_recent_n("shop", 3)``
+    """
     return _feature("most_recent_n", field=field, n=n, where=where)
 
 
 def lag(field: str, n: int | None = None, *, where: Where = None) -> Feature:
-    """The value of a field ``n`` events ago."""
+    """The value ``n`` events before the newest.
+
+    Example: ``hr.lag("shop", 3)``
+    """
     return _feature("lag", field=field, n=n, where=where)
 
 
-def reservoir_sample(field: str, samples: int, *, where: Where = None) -> Feature:
-    """So many values of a field, chosen evenly among all."""
-    return _feature("reservoir_sample", field=field, samples=samples, where=where)
-
-
 def delta_from_prev(field: str, *, where: Where = None) -> Feature:
-    """By how much the newest value of a field differs from the one before."""
+    """The newest value minus the one before.
+
+    Example: ``hr.delta_from_prev("amount")``
+    """
     return _feature("delta_from_prev", field=field, where=where)
 
 
+def reservoir_sample(field: str, samples: int, *, where: Where = None) -> Feature:
+    """So many values, evenly chosen among all, in the order of events.
+
+    Example: ``hr.reservoir_sample("shop", 3)``
+    """
+    return _feature("reservoir_sample", field=field, samples=samples, where=where)
+
+
 def first_seen(*, where: Where = None) -> Feature:
-    """When the first event came, in milliseconds since 1970."""
+    """When the first event came, since 1970.
+
+    Example: ``hr.first_seen()``
+    """
     return _feature("first_seen", where=where)
 
 
-def last_seen(*, where: Where = None) -> Feature:
-    """When the newest event came, in milliseconds since 1970."""
-    return _feature("last_seen", where=where)
-
-
 def age(*, where: Where = None) -> Feature:
-    """How long ago the first event came, in milliseconds."""
+    """How long ago the first event came.
+
+    Example: ``hr.age()``
+    """
     return _feature("age", where=where)
 
 
-def has_seen(where: Where = None) -> Feature:
-    """Whether there ever was such an event."""
-    return _feature("has_seen", where=where)
+def last_seen(*, where: Where = None) -> Feature:
+    """When the newest event came, since 1970.
+
+    Example: ``hr.last_seen()``
+    """
+    return _feature("last_seen", where=where)
 
 
 def time_since(where: Where = None) -> Feature:
-    """How long ago the newest such event came, in milliseconds."""
+    """How long ago the newest event came.
+
+    Example: ``hr.time_since("amount > 10")``
+    """
     return _feature("time_since", where=where)
 
 
-def time_since_last_n(n: int, *, where: Where = None) -> Feature:
-    """How long ago the newest but ``n`` - 1 such event came, in milliseconds."""
-    return _feature("time_since_last_n", n=n, where=where)
+def has_seen(where: Where = None) -> Feature:
+    """Whether there was an event.
+
+    Example: ``hr.has_seen("amount > 10")``
+    """
+    return _feature("has_seen", where=where)
 
 
 def first_seen_in_window(window: Span, *, where: Where = None) -> Feature:
-    """Whether there was such an event within the window."""
+    """Whether there was an event within the window, to the millisecond.
+
+    Example: ``hr.first_seen_in_window("1h")``
+    """
     return _feature("first_seen_in_window", window=window, where=where)
 
 
+def time_since_last_n(n: int, *, where: Where = None) -> Feature:
+    """How long ago the ``n``-th newest event came.
+
+    Example: ``hr.time_since_last_n(3)``
+    """
+    return _feature("time_since_last_n", n=n, where=where)
+
+
 def streak(where: Where) -> Feature:
-    """How many of the newest events ``where`` holds for without a break."""
+    """Of the newest events, how many in a row match ``where``.
+
+    Example: ``hr.streak("amount > 10")``
+    """
     return _feature("streak", where=where)
 
 
-def max_streak(where: Where) -> Feature:
-    """The longest run of events for which ``where`` holds."""
-    return _feature("max_streak", where=where)
-
-
 def negative_streak(where: Where) -> Feature:
-    """How many of the newest events ``where`` does not hold for without a break."""
+    """Of the newest events, how many in a row do not match ``where``.
+
+    Example: ``hr.negative_streak("amount > 10")``
+    """
     return _feature("negative_streak", where=where)
 
 
+def max_streak(where: Where) -> Feature:
+    """The longest row of events that matched ``where``.
+
+    Example: ``hr.max_streak("amount > 10")``
+    """
+    return _feature("max_streak", where=where)
+
+
 def ewma(field: str, half_life: Span, *, where: Where = None) -> Feature:
-    """The mean of a field in which older values weigh less."""
+    """The mean, in which weights halve with each half-life between events; of events in the same millisecond each
+    takes half of the weight.
+
+    Example: ``hr.ewma("amount", "10m")``
+    """
     return _feature("ewma", field=field, half_life=half_life, where=where)
 
 
 def ewvar(field: str, half_life: Span, *, where: Where = None) -> Feature:
-    """The variance of a field in which older values weigh less."""
+    """The variance with the weights of ``ewma``.
+
+    Example: ``hr.ewvar("amount", "10m")``
+    """
     return _feature("ewvar", field=field, half_life=half_life, where=where)
 
 
 def ew_zscore(field: str, half_life: Span, *, where: Where = None) -> Feature:
-    """How many such deviations the newest value lies away from such a mean."""
+    """How many standard deviations, with the weights of ``ewma``, the newest value lies above that mean.
+
+    Example: ``hr.ew_zscore("amount", "10m")``
+    """
     return _feature("ew_zscore", field=field, half_life=half_life, where=where)
 
 
 def decayed_sum(field: str, half_life: Span, *, where: Where = None) -> Feature:
-    """The sum of a field in which older values weigh less."""
+    """The sum of values, each halving with every half-life until it is read.
+
+    Example: ``hr.decayed_sum("amount", "10m")``
+    """
     return _feature("decayed_sum", field=field, half_life=half_life, where=where)
 
 
 def decayed_count(half_life: Span, *, where: Where = None) -> Feature:
-    """The number of events, of which older ones weigh less."""
+    """The number of events, each halving with every half-life until it is read.
+
+    Example: ``hr.decayed_count("10m")``
+    """
     return _feature("decayed_count", half_life=half_life, where=where)
 
 
 def twa(field: str, window: Span, *, where: Where = None) -> Feature:
-    """The mean of a field over time: each value counts for as long as it held."""
+    """The mean by how long each value held, the newest until now.
+
+    Example: ``hr.twa("amount", "1h")``
+    """
     return _feature("twa", field=field, window=window, where=where)
 
 
-def rate_of_change(field: str, window: Span, *, where: Where = None) -> Feature:
-    """By how much a field changes per second."""
-    return _feature("rate_of_change", field=field, window=window, where=where)
-
-
-def inter_arrival_stats(window: Span, *, where: Where = None) -> Feature:
-    """How much time lies between events."""
-    return _feature("inter_arrival_stats", window=window, where=where)
-
-
-def burst_count(window: Span, sub_window: Span, *, where: Where = None) -> Feature:
-    """How many of the shorter windows within the longer one had events."""
-    return _feature("burst_count", window=window, sub_window=sub_window, where=where)
-
-
-def trend(field: str, window: Span, *, where: Where = None) -> Feature:
-    """The slope of the line that fits a field's values best."""
-    return _feature("trend", field=field, window=window, where=where)
-
-
-def trend_residual(field: str, window: Span, *, where: Where = None) -> Feature:
-    """How far a field's values lie from that line."""
-    return _feature("trend_residual", field=field, window=window, where=where)
-
-
-def outlier_count(field: str, window: Span, *, sigma: float | None = None, where: Where = None) -> Feature:
-    """How many values lay more than ``sigma`` deviations from the mean before them."""
-    return _feature("outlier_count", field=field, sigma=sigma, window=window, where=where)
-
-
-def value_change_count(field: str, window: Span, *, where: Where = None) -> Feature:
-    """How often a field's value was another than the one before."""
-    return _feature("value_change_count", field=field, window=window, where=where)
-
-
 def z_score(field: str, baseline_window: Span, *, where: Where = None) -> Feature:
-    """How many deviations the newest value lies away from the mean."""
+    """How many standard deviations of the population the newest value lies above the mean of the window; null where
+    all values are equal.
+
+    Example: ``hr.z_score("amount", "24h")``
+    """
     return _feature("z_score", field=field, baseline_window=baseline_window, where=where)
 
 
 def seasonal_deviation(field: str, *, where: Where = None) -> Feature:
-    """How many deviations the newest value lies away from the mean of its hour of the day."""
+    """How many standard deviations the newest value lies above the mean of its hour of the day (UTC).
+
+    Example: ``hr.seasonal_deviation("amount")``
+    """
     return _feature("seasonal_deviation", field=field, where=where)
 
 
+def burst_count(window: Span, sub_window: Span, *, where: Where = None) -> Feature:
+    """How many sub-windows had events.
+
+    Example: ``hr.burst_count("1h", "1m")``
+    """
+    return _feature("burst_count", sub_window=sub_window, window=window, where=where)
+
+
+def rate_of_change(field: str, window: Span, *, where: Where = None) -> Feature:
+    """The newest value minus the first of the window, per second.
+
+    Example: ``hr.rate_of_change("amount", "1h")``
+    """
+    return _feature("rate_of_change", field=field, window=window, where=where)
+
+
+def inter_arrival_stats(window: Span, *, where: Where = None) -> Feature:
+    """The mean gap between events, in ms.
+
+    Example: ``hr.inter_arrival_stats("1h")``
+    """
+    return _feature("inter_arrival_stats", window=window, where=where)
+
+
+def value_change_count(field: str, window: Span, *, where: Where = None) -> Feature:
+    """How often a value was another than the one before.
+
+    Example: ``hr.value_change_count("shop", "1h")``
+    """
+    return _feature("value_change_count", field=field, window=window, where=where)
+
+
+def trend(field: str, window: Span, *, where: Where = None) -> Feature:
+    """The slope of the line that fits the values best, per second.
+
+    Example: ``hr.trend("amount", "1h")``
+    """
+    return _feature("trend", field=field, window=window, where=where)
+
+
+def trend_residual(field: str, window: Span, *, where: Where = None) -> Feature:
+    """How far values lie from the line that fits them best: the root of the mean square.
+
+    Example: ``hr.trend_residual("amount", "1h")``
+    """
+    return _feature("trend_residual", field=field, window=window, where=where)
+
+
+def outlier_count(field: str, window: Span, *, sigma: float | None = None, where: Where = None) -> Feature:
+    """Values further than ``sigma`` deviations from the mean of the panes before their own.
+
+    Example: ``hr.outlier_count("amount", "1h")``
+    """
+    return _feature("outlier_count", field=field, sigma=sigma, window=window, where=where)
+
+
 def geo_velocity(lat: str, lon: str, *, where: Where = None) -> Feature:
-    """The greatest speed between two events, in km/h."""
+    """The greatest speed from one event to the next, in km/h.
+
+    Example: ``hr.geo_velocity("lat", "lon")``
+    """
     return _feature("geo_velocity", lat_field=lat, lon_field=lon, where=where)
 
 
 def geo_distance(lat: str, lon: str, *, where: Where = None) -> Feature:
-    """The length of the way from event to event, in km."""
+    """The length of the way from event to event, in km.
+
+    Example: ``hr.geo_distance("lat", "lon")``
+    """
     return _feature("geo_distance", lat_field=lat, lon_field=lon, where=where)
 
 
 def geo_spread(lat: str, lon: str, *, where: Where = None) -> Feature:
-    """How far events lie from their middle, in km."""
+    """The root of the mean squared distance from the middle, in km.
+
+    Example: ``hr.geo_spread("lat", "lon")``
+    """
     return _feature("geo_spread", lat_field=lat, lon_field=lon, where=where)
 
 
 def distance_from_home(lat: str, lon: str, *, samples: int | None = None, where: Where = None) -> Feature:
-    """How far the newest event lies from the middle of the ones before, in km."""
+    """How far the newest place is from the mean of the last so many, in km.
+
+    Example: ``hr.distance_from_home("lat", "lon")``
+    """
     return _feature("distance_from_home", lat_field=lat, lon_field=lon, samples=samples, where=where)

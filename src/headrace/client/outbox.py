@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.client.errors import OutcomeUnknown, ProducerInUse, Unreachable
-from headrace.client.retry import is_passing, pause_s
+from headrace.client.retry import is_transient, pause_s
 from headrace.errors import HeadraceError, Overloaded, ProducerFenced, ProducerGap
 
 
@@ -38,7 +38,7 @@ class Batching(msgspec.Struct, frozen=True):
 
 
 class Settled(NamedTuple):
-    """The end of an event's journey: the offset after its batch, or the error."""
+    """The outcome of an event: the offset after its batch, or the error."""
 
     handle: Any
     offset: str
@@ -64,7 +64,7 @@ class OutBatch:
         self.renumber(0, -1)
 
     def renumber(self, epoch: int, seq: int) -> None:
-        """Take a number under which it was never sent."""
+        """Take an unused number."""
         self.epoch, self.seq = epoch, seq
         self.attempts = 0
         self.floor = seq
@@ -125,7 +125,7 @@ class Outbox:
             self._open = None
 
     def take(self, now: float) -> OutBatch | None:
-        """The batch to send now, if there is one; the caller answers with delivered or failed."""
+        """The batch to send now, if there is one; the caller reports ``delivered`` or ``failed``."""
         self._linger(now)
         self._restart_if_due()
         batch = self._repeat(now) or self._fresh()
@@ -148,7 +148,7 @@ class Outbox:
         if self.broken:
             return
         if duplicate and not batch.in_doubt:
-            self._taken_by_another(batch)
+            self._fail_foreign_epoch(batch)
         elif duplicate and not self._proven and not self._id_is_new:
             self._settle(batch, "", _unknown(None))
             self._claim_if_allowed(self.epoch + 1)
@@ -162,16 +162,16 @@ class Outbox:
         if self.broken:
             return
         if isinstance(error, ProducerFenced):
-            self._fenced(error)
+            self._handle_fence(error)
         elif isinstance(error, ProducerGap):
-            self._out_of_turn(batch, error)
-        elif is_passing(error):
+            self._handle_gap(batch, error)
+        elif is_transient(error):
             batch.in_doubt |= _leaves_doubt(error)
             batch.not_before = now + pause_s(batch.attempts, error)
             if batch.not_before > batch.deadline:
-                self._refused(batch, error)
+                self._handle_refusal(batch, error)
         else:
-            self._refused(batch, error)
+            self._handle_refusal(batch, error)
 
     def collect(self) -> list[Settled]:
         """What has been settled since the last call."""
@@ -232,7 +232,7 @@ class Outbox:
             else:
                 self._ready.appendleft(batch)
 
-    def _fenced(self, error: ProducerFenced) -> None:
+    def _handle_fence(self, error: ProducerFenced) -> None:
         current = error.facts.get("producer_epoch")
         if not isinstance(current, int) or not self._claim_if_allowed(current + 1):
             self.fail_all(error)
@@ -242,7 +242,7 @@ class Outbox:
             self._claim = max(self._claim or 0, epoch, self.epoch + 1)
         return self._auto_claim
 
-    def _taken_by_another(self, batch: OutBatch) -> None:
+    def _fail_foreign_epoch(self, batch: OutBatch) -> None:
         if batch.seq == 0 and self._claim_if_allowed(self.epoch + 1):
             return
         self.fail_all(
@@ -254,7 +254,7 @@ class Outbox:
             )
         )
 
-    def _out_of_turn(self, batch: OutBatch, error: ProducerGap) -> None:
+    def _handle_gap(self, batch: OutBatch, error: ProducerGap) -> None:
         expected = error.facts.get("expected_seq")
         if not isinstance(expected, int) or not batch.floor <= expected < batch.seq:
             # The server forgot what it had acknowledged: the stream was deleted and made anew.
@@ -262,7 +262,7 @@ class Outbox:
         else:
             batch.waits_its_turn = True
 
-    def _refused(self, batch: OutBatch, error: HeadraceError) -> None:
+    def _handle_refusal(self, batch: OutBatch, error: HeadraceError) -> None:
         if not batch.in_doubt or batch.behind_hole:
             for later in self._sent:
                 later.behind_hole |= later.seq > batch.seq

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Self, Unpack
 
 from headrace.client import requests
-from headrace.client.deliveries import AsyncDelivery, Deliveries, Delivery, Ledger, tell
+from headrace.client.deliveries import AsyncDelivery, Deliveries, Delivery, Ledger, notify_handles
 from headrace.client.errors import ProducerClosed
 from headrace.client.outbox import Settled
 from headrace.client.requests import ProducerOptions
@@ -25,8 +25,8 @@ _MAX_PENDING_BYTES = 32 * 1024 * 1024
 _DRAIN_EVERY_S = 0.001
 #: How the names of threads begin that send.
 THREAD_NAME = "headrace-producer-"
-#: After these nobody wants to wait until everything is sent.
-_HURRIES = (asyncio.CancelledError, KeyboardInterrupt)
+#: Exceptions after which a block ends without waiting.
+_IMMEDIATE_ENDS = (asyncio.CancelledError, KeyboardInterrupt)
 
 
 class AsyncProducer:
@@ -44,7 +44,7 @@ class AsyncProducer:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            await self.close(_patience_s(kind))
+            await self.close(_close_timeout_s(kind))
         except HeadraceError:
             if kind is None:
                 raise
@@ -76,7 +76,7 @@ class AsyncProducer:
         """Wait until everything sent so far is settled."""
         self._check_running()
         await self._deliveries.flush()
-        self._ledger.complain()
+        self._ledger.raise_unseen()
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what is left, then stop; what is not settled within so many seconds, or until cancelled, fails."""
@@ -91,7 +91,7 @@ class AsyncProducer:
         finally:
             self._deliveries.stop()
             await self._task
-        self._ledger.complain()
+        self._ledger.raise_unseen()
 
     def _take(self, body: bytes, key: str) -> AsyncDelivery:
         self._check_running()
@@ -106,7 +106,7 @@ class AsyncProducer:
 
     def _on_settled(self, settled: Sequence[Settled]) -> None:
         self._ledger.leave(settled)
-        tell(settled)
+        notify_handles(settled)
         self._room.set()
 
 
@@ -129,7 +129,7 @@ class Producer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self.close(_patience_s(kind))
+            self.close(_close_timeout_s(kind))
         except HeadraceError:
             if kind is None:
                 raise
@@ -216,10 +216,10 @@ class Producer:
 
     def _complain(self) -> None:
         with self._changed:
-            self._ledger.complain()
+            self._ledger.raise_unseen()
 
     def _keep_draining(self) -> None:
-        """Empty the inbox every moment while events come, which spares the senders a wake-up each."""
+        """Empty the inbox periodically while events arrive, instead of once for each event."""
         with self._changed:
             self._draining = bool(self._inbox)
         if self._draining:
@@ -236,9 +236,9 @@ class Producer:
         with self._changed:
             self._ledger.leave(settled)
             self._changed.notify_all()
-        tell(settled)
+        notify_handles(settled)
 
 
-def _patience_s(kind: type[BaseException] | None) -> float | None:
-    """How long the end of a block waits for what is left."""
-    return 0.0 if kind is not None and issubclass(kind, _HURRIES) else None
+def _close_timeout_s(kind: type[BaseException] | None) -> float | None:
+    """How long the end of a block waits for pending events; None: without a limit."""
+    return 0.0 if kind is not None and issubclass(kind, _IMMEDIATE_ENDS) else None

@@ -34,12 +34,12 @@ class Request(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     body: bytes = b""
     wait_s: float = 0.0
-    #: False where a body only asks, so that it may be sent again whatever happened.
+    #: False where the request only reads, so that it may be retried after any failure.
     changes: bool = True
 
 
 class CreateOptions(TypedDict, total=False):
-    """What may be said when a stream is created or forked."""
+    """Options of creating or forking a stream."""
 
     content_type: str
     ttl: Span
@@ -54,7 +54,7 @@ class CreateOptions(TypedDict, total=False):
 
 
 class AppendOptions(TypedDict, total=False):
-    """What may be said with an append: routing key, time, writer's sequence, expected tail, last one."""
+    """Options of an append."""
 
     key: str
     timestamp: Moment
@@ -78,7 +78,7 @@ class ProducerOptions(TypedDict, total=False):
     delivery_timeout: float
 
 
-def known(kind: type, options: Iterable[str]) -> None:
+def check_options(kind: type, options: Iterable[str]) -> None:
     """Refuse an option that the typed dictionary ``kind`` does not have, and name the one that may be meant."""
     names = list(kind.__annotations__)
     for name in options:
@@ -88,7 +88,7 @@ def known(kind: type, options: Iterable[str]) -> None:
             raise TypeError(f"there is no option {name!r}; {hint}")
 
 
-def at_least(least: int, options: Mapping[str, Any], *names: str) -> None:
+def check_at_least(least: int, options: Mapping[str, Any], *names: str) -> None:
     """Refuse a number below the least, or what is none at all, among these of the options."""
     for name in names:
         if name in options and not options[name] >= least:
@@ -97,12 +97,12 @@ def at_least(least: int, options: Mapping[str, Any], *names: str) -> None:
 
 def check_numbers(options: Mapping[str, Any]) -> None:
     """Refuse numbers with which nothing would ever be sent."""
-    at_least(1, options, "max_batch_events", "max_batch_bytes", "max_in_flight", "max_pending_bytes")
-    at_least(0, options, "epoch", "linger_ms", "delivery_timeout")
+    check_at_least(1, options, "max_batch_events", "max_batch_bytes", "max_in_flight", "max_pending_bytes")
+    check_at_least(0, options, "epoch", "linger_ms", "delivery_timeout")
 
 
 def stream_path(name: str) -> str:
-    """The path of a stream; slashes in the name stay slashes. A name that would lead to another stream is refused."""
+    """The path of a stream; slashes in the name stay slashes. A name that would be another path is refused."""
     if any(part in ("", *_DOTS) for part in name.split("/")):
         raise BadRequest("a stream name has no empty, '.' or '..' segments", field="name")
     # Spelled so, the server takes "_schema" and its like for a part of the name, and says that it is reserved.
@@ -110,13 +110,13 @@ def stream_path(name: str) -> str:
 
 
 def segment(text: str) -> str:
-    """Any text as one segment of a path, which nothing on the way takes for a step to somewhere else."""
+    """Any text as one segment of a path; dots are escaped, so that no proxy resolves them."""
     return _DOTS.get(text) or quote(text, safe="")
 
 
 def create(name: str, **options: Unpack[CreateOptions]) -> Request:
-    """PUT: create the stream, a JSON stream unless told otherwise, or a fork of ``forked_from``."""
-    known(CreateOptions, options)
+    """PUT: create the stream, a JSON stream by default, or a fork of ``forked_from``."""
+    check_options(CreateOptions, options)
     source = options.get("forked_from", "")
     content_type = options.get("content_type", "" if source else JSON)
     sub_offset = options.get("fork_sub_offset", 0)
@@ -138,8 +138,8 @@ def create(name: str, **options: Unpack[CreateOptions]) -> Request:
 
 
 def append(name: str, body: bytes, content_type: str, **options: Unpack[AppendOptions]) -> Request:
-    """POST: append a body, and close the stream with it where asked."""
-    known(AppendOptions, options)
+    """POST: append a body, and close the stream with it on request."""
+    check_options(AppendOptions, options)
     headers = _present(
         {
             "content-type": content_type,
@@ -154,7 +154,7 @@ def append(name: str, body: bytes, content_type: str, **options: Unpack[AppendOp
 
 
 def produce(name: str, body: bytes, content_type: str, *, key: str, producer_id: str, epoch: int, seq: int) -> Request:
-    """POST: append a producer's batch, which the server takes once however often it is sent."""
+    """POST: append a producer's batch, which the server appends once however often it is sent."""
     plain = append(name, body, content_type, key=key)
     producer = {"producer-id": producer_id, "producer-epoch": str(epoch), "producer-seq": str(seq)}
     return msgspec.structs.replace(plain, headers={**plain.headers, **producer})
@@ -204,18 +204,18 @@ def tail(
     return Request("GET", with_query(stream_path(name), query), accept, wait_s=90.0)
 
 
-def way_to_wait(content_type: str, filter: str | None) -> Live:
-    """How to follow a stream where nobody says: by SSE, which has no filters, and changes the line ends of text."""
+def choose_live(content_type: str, filter: str | None) -> Live:
+    """The default way to follow a stream: SSE; long-poll for filters, and for text, whose line ends SSE changes."""
     return "long-poll" if filter is not None or media_type(content_type).startswith("text/") else "sse"
 
 
 def info(name: str) -> Request:
-    """HEAD: what is known of the stream."""
+    """HEAD: the metadata of the stream."""
     return Request("HEAD", stream_path(name))
 
 
 def details(name: str) -> Request:
-    """GET: everything about the stream."""
+    """GET: all details of the stream."""
     return Request("GET", f"{stream_path(name)}/_details")
 
 
@@ -245,23 +245,23 @@ def to_json(value: Any) -> bytes:
     """JSON text; a number that JSON does not have is refused, where the encoder would write null in its place."""
     body = msgspec.json.encode(value)
     if b"null" in body:
-        _refuse_no_numbers(msgspec.to_builtins(value, enc_hook=_spelled_already))
+        _check_finite(msgspec.to_builtins(value, enc_hook=_leave_raw))
     return body
 
 
-def _spelled_already(_: Any) -> None:
+def _leave_raw(_: Any) -> None:
     """Raw JSON, which has no such numbers."""
 
 
-def _refuse_no_numbers(value: Any) -> None:
+def _check_finite(value: Any) -> None:
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is a number that JSON does not have; send None, or text")
     if isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:
-            _refuse_no_numbers(part)
+            _check_finite(part)
 
 
-def ask(target: str, document: Mapping[str, Any], *, changes: bool = True) -> Request:
+def post(target: str, document: Mapping[str, Any], *, changes: bool = True) -> Request:
     """POST: a document, without what is None in it."""
     members = {name: value for name, value in document.items() if value is not None}
     return Request("POST", target, {"content-type": JSON}, to_json(members), changes=changes)
@@ -298,8 +298,8 @@ def moment(value: Moment | None) -> str:
 def _seconds(value: Span | None) -> str:
     """A span where the protocol wants whole seconds; text goes as it is."""
     if isinstance(value, timedelta):
-        whole, rest = divmod(value, timedelta(seconds=1))
-        return f"{value // timedelta(milliseconds=1)}ms" if rest else str(whole)
+        seconds, rest = divmod(value, timedelta(seconds=1))
+        return f"{value // timedelta(milliseconds=1)}ms" if rest else str(seconds)
     return _text(value) if isinstance(value, int | None) else value
 
 
@@ -312,8 +312,8 @@ def duration(value: Span | None) -> str:
 Described = TypeVar("Described", CreateResult, StreamInfo)
 
 
-class Handle:
-    """A stream's name, and its content type once that is known."""
+class StreamHandle:
+    """A stream's name, and its content type once it is known; builds requests of both clients."""
 
     def __init__(self, name: str, content_type: str | None) -> None:
         self.name = name
@@ -322,23 +322,23 @@ class Handle:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
-    def _learn(self, described: Described) -> Described:
+    def _remember_type(self, described: Described) -> Described:
         self.content_type = described.content_type
         return described
 
-    def _must_ask(self, value: Any) -> bool:
+    def _needs_content_type(self, value: Any) -> bool:
         return self.content_type is None and isinstance(value, bytes | bytearray | memoryview)
 
-    def _appending(self, value: Any, **options: Unpack[AppendOptions]) -> Request:
+    def _append_request(self, value: Any, **options: Unpack[AppendOptions]) -> Request:
         content_type = self.content_type or JSON
         return append(self.name, encode(value, content_type), content_type, **options)
 
-    def _producing(self, options: ProducerOptions) -> ProducerOptions:
+    def _producer_options(self, options: ProducerOptions) -> ProducerOptions:
         if self.content_type is not None:
             options.setdefault("content_type", self.content_type)
         return options
 
-    def _forking(self, options: CreateOptions) -> CreateOptions:
+    def _fork_options(self, options: CreateOptions) -> CreateOptions:
         options["forked_from"] = self.name
         if self.content_type is not None:
             options.setdefault("content_type", self.content_type)

@@ -1,4 +1,4 @@
-"""Registries on the wire: what is asked of a stream's schemas, and what the answers mean."""
+"""Requests about the schemas and the profile of a stream, and their answers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from headrace.types import JSON
 
 Registry = dict[str, Any]
 
-#: What is not given stays as it is; None clears it.
+#: The default of a setting, which leaves it as it is; None clears it.
 UNSET = msgspec.UNSET
 Setting = Mapping[str, Any] | msgspec.UnsetType | None
 
-FIRST_LOOK_S, LAST_LOOK_S = 0.05, 1.0
+FIRST_POLL_S, LAST_POLL_S = 0.05, 1.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change does, or would do; ``registry`` is what it leads to, or what stays where it is refused."""
+    """The plan of a change; ``registry`` is its result, or the current registry if it is refused."""
 
     subject: str
     from_version: int
@@ -48,7 +48,7 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """A change held against stored events: everything before ``through_offset`` was looked at.
+    """The check of a change against stored events: everything before ``through_offset`` has been checked.
 
     ``failing`` counts the events that would fail, by cause; ``failures`` are the first of them.
     """
@@ -69,17 +69,17 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will be found."""
+        """Whether the verification has ended."""
         return self.state != "running"
 
     @property
     def passed(self) -> bool:
-        """Whether every event carries the change."""
+        """Whether every event fits the change."""
         return self.state == "done" and not any(self.failing.values())
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """A plan, and what came of it on data; None where it makes no version that events could be held against."""
+    """A plan and its verification on data; None where the plan makes no new version."""
 
     plan: Plan
     verification: Verification | None
@@ -112,7 +112,7 @@ def history(name: str) -> Request:
 
 
 def verification(name: str, id: str) -> Request:
-    """GET: how far a verification is."""
+    """GET: the progress of a verification."""
     return Request("GET", f"{_path(name)}/verifications/{segment(id)}")
 
 
@@ -134,48 +134,38 @@ def evolve(
     return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(body))
 
 
-def registry(answer: Answer) -> Registry:
-    """The registry of a stream."""
-    return answers.decoded(answer.checked().body, Registry)
-
-
-def revisions(answer: Answer) -> list[Revision]:
+def read_revisions(answer: Answer) -> list[Revision]:
     """Every revision of a registry, the oldest first."""
-    return answers.decoded(answer.checked().body, _History).revisions
+    return answer.decode(_History).revisions
 
 
-def plan(answer: Answer) -> Plan:
-    """The plan that a dry run shows, or that was carried out: then it is the ``diff`` beside the registry."""
-    document = registry(answer)
+def read_plan(answer: Answer) -> Plan:
+    """The plan of a dry run, or the ``diff`` of an applied change."""
+    document = answer.decode(Registry)
     diff = document.pop("diff", None)
-    whole = document if diff is None else {**diff, "registry": document}
-    return answers.decoded(msgspec.json.encode(whole), Plan)
+    planned = document if diff is None else {**diff, "registry": document}
+    return answers.decode_body(msgspec.json.encode(planned), Plan)
 
 
-def verified(answer: Answer) -> Verified:
+def read_verified(answer: Answer) -> Verified:
     """The plan of a dry run on data, and the verification that has begun."""
-    begun = answers.decoded(answer.checked().body, _Begun)
-    return Verified(plan(answer), begun.verification)
+    begun = answer.decode(_Begun)
+    return Verified(read_plan(answer), begun.verification)
 
 
-def progress(answer: Answer) -> Verification:
-    """A verification as it is now."""
-    return answers.decoded(answer.checked().body, Verification)
-
-
-def pauses() -> Iterator[float]:
-    """How long to wait before each look at a verification."""
-    pause = FIRST_LOOK_S
+def poll_pauses() -> Iterator[float]:
+    """The pauses between polls, growing to a second."""
+    pause = FIRST_POLL_S
     while True:
         yield pause
-        pause = min(2 * pause, LAST_LOOK_S)
+        pause = min(2 * pause, LAST_POLL_S)
 
 
 def _path(name: str) -> str:
     return f"{stream_path(name)}/_schema"
 
 
-#: A profile as it is shown: its kind, and its settings beside it.
+#: A profile: its kind and its settings.
 Profile = dict[str, Any]
 
 
@@ -189,15 +179,15 @@ def show_profile(name: str) -> Request:
 
 
 def change_profile(name: str, kind: str, settings: Mapping[str, Any] | None, *, dry_run: bool = False) -> Request:
-    """POST: another profile, or other settings; a dry run only asks."""
+    """POST: another profile, or other settings; a dry run changes nothing."""
     body = {"profile": {**(settings or {}), "kind": kind}}
     target = f"{_profile_path(name)}?dry_run=true" if dry_run else _profile_path(name)
     return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(body), changes=not dry_run)
 
 
-def profile(answer: Answer) -> Profile:
+def read_profile(answer: Answer) -> Profile:
     """The profile of a stream."""
-    return answers.decoded(answer.checked().body, _Resource).profile
+    return answer.decode(_Resource).profile
 
 
 def _profile_path(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Search on the wire: what is asked of a stream's fields, rollups and keys, and what the answers mean."""
+"""Requests for searches, aggregates and routing keys, and their answers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
-from headrace.client.requests import Moment, Request, known, moment, stream_path, with_query
+from headrace.client.requests import Moment, Request, check_options, moment, stream_path, with_query
 from headrace.errors import TimedOut
 from headrace.types import JSON
 
-#: How exactly, and from where, an answer was found; ``complete`` is the member that counts.
+#: What a search covered; ``complete`` says whether that is everything.
 Coverage = dict[str, Any]
 
 
 class SearchOptions(TypedDict, total=False):
-    """What may be said with a search, by the names of the protocol."""
+    """Options of a search, by the names of the protocol."""
 
     sort: Sequence[str]
     size: int
@@ -30,7 +30,7 @@ class SearchOptions(TypedDict, total=False):
 
 
 class AggregateOptions(TypedDict, total=False):
-    """What may be said with an aggregate, by the names of the protocol."""
+    """Options of an aggregate, by the names of the protocol."""
 
     q: str | None
     group_by: Sequence[str]
@@ -38,7 +38,7 @@ class AggregateOptions(TypedDict, total=False):
 
 
 class Hit(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
-    """An event that was found: where it lies, how well it answers, its place in the order, and the event itself."""
+    """A matching event: its offset, its score, its sort values, and the event itself."""
 
     offset: str
     score: float | None
@@ -50,7 +50,7 @@ class Hit(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     @cached_property
     def source(self) -> Any:
         """The event, decoded; ``raw`` is how it was spelled."""
-        return answers.events(b"[" + bytes(self.raw) + b"]")[0]
+        return answers.decode_events(b"[" + bytes(self.raw) + b"]")[0]
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class SearchResult(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Whether every event was looked at that could be on this page."""
+        """Whether every event that could be on this page was searched."""
         return bool(self.coverage["complete"])
 
 
@@ -107,7 +107,7 @@ class AggregateResult(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Whether every event was looked at."""
+        """Whether every event was counted."""
         return bool(self.coverage["complete"])
 
 
@@ -119,7 +119,7 @@ class _Keys(msgspec.Struct):
 
 def search(name: str, q: str, **options: Unpack[SearchOptions]) -> Request:
     """POST: one page of the events that match."""
-    known(SearchOptions, options)
+    check_options(SearchOptions, options)
     return _post(f"{stream_path(name)}/_search", {"q": q, **options})
 
 
@@ -127,7 +127,7 @@ def aggregate(
     name: str, rollup: str, start: Moment, end: Moment, interval: str, **options: Unpack[AggregateOptions]
 ) -> Request:
     """POST: the buckets of a rollup from ``start`` up to ``end``."""
-    known(AggregateOptions, options)
+    check_options(AggregateOptions, options)
     span = {"from": moment(start), "to": moment(end), "interval": interval}
     # No measures are all of them; to the server an empty list is a mistake.
     options_sent = {option: value for option, value in options.items() if value}
@@ -140,19 +140,9 @@ def routing_keys(name: str, after: str, limit: int | None) -> Request:
     return Request("GET", with_query(f"{stream_path(name)}/_routing_keys", query))
 
 
-def found(answer: Answer) -> SearchResult:
-    """A page of hits; one whose time was over too, which says so."""
-    return answers.decoded(answer.checked().body, SearchResult)
-
-
-def aggregated(answer: Answer) -> AggregateResult:
-    """The buckets of a rollup."""
-    return answers.decoded(answer.checked().body, AggregateResult)
-
-
-def keys(answer: Answer) -> tuple[list[str], str | None]:
+def read_routing_keys(answer: Answer) -> tuple[list[str], str | None]:
     """A page of routing keys, and after which the next begins; raises where some may be missing."""
-    page = answers.decoded(answer.checked().body, _Keys)
+    page = answer.decode(_Keys)
     if not page.coverage["complete"]:
         raise TimedOut("the server had no time to look for all routing keys", coverage=page.coverage)
     return page.keys, page.next_after
@@ -168,12 +158,12 @@ class Paging:
         self._options = options
 
     def request(self) -> Request:
-        """What to ask now."""
+        """The next request."""
         return search(self._name, self._q, **self._options)
 
     def accept(self, answer: Answer) -> SearchResult:
         """The page that the answer brought."""
-        page = found(answer)
+        page = answer.decode(SearchResult)
         # What was not looked at may belong before what comes next.
         self.ended = page.next_search_after is None or page.timed_out
         # Once is enough: the others would count the same.

@@ -12,7 +12,7 @@ from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.keys import ENCODINGS, encode_argument
 from headrace.types import JSON
 
-#: A wait is answered a little after its time is up.
+#: The server answers a wait shortly after its timeout.
 _GRACE_S = 15.0
 WAIT_S = 30.0
 
@@ -71,7 +71,7 @@ def table_key(entity: str) -> str:
 
 
 class Stale(msgspec.Struct, frozen=True):
-    """Why it cannot be told whether something was touched."""
+    """Why a wait cannot know whether something was touched."""
 
     code: str = ""
     message: str = ""
@@ -82,28 +82,28 @@ class Touch(msgspec.Struct, frozen=True, rename="camel"):
 
     cursor: str
     touched: bool = False
-    #: Whether it cannot be told: ask for the data again, and go on from the cursor.
+    #: Whether that is unknown: read the data again, and continue from the cursor.
     stale: bool = False
     effective_wait_kind: str = ""
     error: Stale | None = None
 
 
 class Activation(msgspec.Struct, frozen=True):
-    """What became of templates; each has a ``templateId``."""
+    """The outcome of an activation; each template has a ``templateId``."""
 
     activated: list[dict[str, Any]] = []
     denied: list[dict[str, Any]] = []
 
 
 def meta(name: str, settle: bool, timeout_s: float) -> Request:
-    """GET: how things stand, or once everything is told."""
+    """GET: the state of the journal, on request once it is settled."""
     query = {"settle": "flush", "timeoutMs": str(int(timeout_s * 1000))} if settle else {}
     wait_s = timeout_s + _GRACE_S if settle else 0.0
     return Request("GET", with_query(f"{stream_path(name)}/touch/meta", query), wait_s=wait_s)
 
 
 def activate(name: str, templates: Iterable[Template], inactivity_s: float | None) -> Request:
-    """POST: tell rows apart by these templates."""
+    """POST: activate templates."""
     body: dict[str, Any] = {"templates": [template.declaration() for template in templates]}
     body |= {} if inactivity_s is None else {"inactivityTtlMs": inactivity_s * 1000}
     return _post(f"{stream_path(name)}/touch/templates/activate", body)
@@ -112,7 +112,7 @@ def activate(name: str, templates: Iterable[Template], inactivity_s: float | Non
 def wait(
     name: str, wanted: Iterable[str], cursor: str, timeout_s: float, templates: Sequence[Template], **more: bool
 ) -> Request:
-    """POST: wait for keys; templates that they are of are activated with it."""
+    """POST: wait for keys, and activate their templates."""
     body: dict[str, Any] = {"cursor": cursor, "keys": list(wanted), "timeoutMs": timeout_s * 1000}
     if templates:
         body["templateIdsUsed"] = [template.id for template in templates]

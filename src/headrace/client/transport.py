@@ -17,18 +17,18 @@ import msgspec
 
 from headrace.client.answers import Answer
 from headrace.client.errors import BadAnswer, ClientError, Unreachable
-from headrace.client.requests import Request, at_least
+from headrace.client.requests import Request, check_at_least
 from headrace.errors import BadRequest, HeadraceError
 
 #: The steps of a request that bring a new socket.
 _CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 #: Whoever follows many streams has many connections; only idle ones are few.
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-_DISTRUST = "CERTIFICATE_VERIFY_FAILED"
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Which server, with which key, and how patiently."""
+    """The server, the key, and the limits of time."""
 
     url: str
     key: str | None
@@ -37,12 +37,12 @@ class Settings(msgspec.Struct, frozen=True):
     ca_file: str | None
 
 
-def settings_for(url: str, key: str | None, timeout_s: float, retry_for_s: float, ca_file: str | None) -> Settings:
-    """Checked settings; the URL may have a path below which the server lives."""
+def make_settings(url: str, key: str | None, timeout_s: float, retry_for_s: float, ca_file: str | None) -> Settings:
+    """Checked settings; the URL may have a path."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ValueError(f"{url!r} is not the URL of a server, such as http://127.0.0.1:4437")
-    at_least(0, {"timeout": timeout_s, "retry_for": retry_for_s}, "timeout", "retry_for")
+    check_at_least(0, {"timeout": timeout_s, "retry_for": retry_for_s}, "timeout", "retry_for")
     return Settings(url.rstrip("/"), key, timeout_s, retry_for_s, ca_file)
 
 
@@ -74,7 +74,7 @@ class Transport:
 
     def send(self, request: Request) -> Answer:
         """The whole answer to a request, whatever its status."""
-        with _translated(self):
+        with _translate_errors(self):
             response = self._http.request(**_arguments(self.settings, request), extensions={"trace": self._on_step})
             return Answer(response.status_code, response.headers, response.content)
 
@@ -82,15 +82,15 @@ class Transport:
     def open(self, request: Request) -> Iterator[Arriving]:
         """An answer that is read while it comes."""
         arguments = _arguments(self.settings, request)
-        with _translated(self), self._http.stream(**arguments, extensions={"trace": self._on_step}) as response:
+        with _translate_errors(self), self._http.stream(**arguments, extensions={"trace": self._on_step}) as response:
             yield Arriving(response.status_code, response.headers, response.iter_bytes())
 
     def close(self) -> None:
-        """Let go of the connections; whoever waits for an answer in another thread waits no more."""
+        """Close the connections; requests that wait in other threads fail."""
         with self._lock:
             self.closed = True
             for connected in self._sockets:
-                _shut(connected)
+                _shut_down(connected)
         self._http.close()
 
     def _on_step(self, step: str, facts: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ class Transport:
             with self._lock:
                 self._sockets.add(connected)
                 if self.closed:
-                    _shut(connected)
+                    _shut_down(connected)
 
 
 class AsyncTransport:
@@ -112,19 +112,19 @@ class AsyncTransport:
 
     async def send(self, request: Request) -> Answer:
         """The whole answer to a request, whatever its status."""
-        with _translated(self):
+        with _translate_errors(self):
             response = await self._http.request(**_arguments(self.settings, request))
             return Answer(response.status_code, response.headers, response.content)
 
     @asynccontextmanager
     async def open(self, request: Request) -> AsyncIterator[ArrivingAsync]:
         """An answer that is read while it comes."""
-        with _translated(self):
+        with _translate_errors(self):
             async with self._http.stream(**_arguments(self.settings, request)) as response:
                 yield ArrivingAsync(response.status_code, response.headers, response.aiter_bytes())
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self.closed = True
         await self._http.aclose()
 
@@ -137,10 +137,10 @@ def _options(settings: Settings) -> dict[str, Any]:
     if settings.url.startswith("http://"):
         # Loading certificates costs more than a whole request, and here there is nothing to verify.
         return {**options, "verify": False}
-    return {**options, "verify": _trusting(settings.ca_file)} if settings.ca_file else options
+    return {**options, "verify": _make_ssl_context(settings.ca_file)} if settings.ca_file else options
 
 
-def _trusting(ca_file: str) -> ssl.SSLContext:
+def _make_ssl_context(ca_file: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as reason:  # an SSLError is one
@@ -158,7 +158,7 @@ def _arguments(settings: Settings, request: Request) -> dict[str, Any]:
     }
 
 
-def _shut(connected: socket.socket) -> None:
+def _shut_down(connected: socket.socket) -> None:
     try:
         # Not the method of a TLS socket, which would speak without TLS from then on.
         socket.socket.shutdown(connected, socket.SHUT_RDWR)
@@ -167,7 +167,7 @@ def _shut(connected: socket.socket) -> None:
 
 
 @contextmanager
-def _translated(transport: Transport | AsyncTransport) -> Iterator[None]:
+def _translate_errors(transport: Transport | AsyncTransport) -> Iterator[None]:
     if transport.closed:
         raise ClientError("the client is closed")
     try:
@@ -181,7 +181,7 @@ def _translated(transport: Transport | AsyncTransport) -> Iterator[None]:
 def _error(url: str, reason: httpx2.HTTPError) -> HeadraceError:
     match reason:
         case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.UnsupportedProtocol():
-            hint = "; ca_file (--ca-file) names certificates to trust" if _DISTRUST in str(reason) else ""
+            hint = "; ca_file (--ca-file) names certificates to trust" if _UNTRUSTED in str(reason) else ""
             return Unreachable(f"no server answers at {url}: {reason}{hint}", sent=False)
         case httpx2.LocalProtocolError():
             return BadRequest(f"the request cannot be written: {reason}")

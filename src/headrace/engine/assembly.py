@@ -24,7 +24,7 @@ from headrace.engine.features.features import Features
 from headrace.engine.features.past import Pasts
 from headrace.engine.features.training_sets import TrainingSets
 from headrace.engine.history.recovery import Recovered
-from headrace.engine.history.sealer import SealContext, Sealer
+from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.catalog import AppendHooks, Catalog
 from headrace.engine.log.lifecycle import apply
@@ -123,7 +123,7 @@ class Engine:
         try:
             with database.using(Path(engine._reader.filename)):
                 await asyncio.to_thread(engine._recover)
-                engine._has_companions = Companions(engine._reader).are_there()
+                engine._has_companions = Companions(engine._reader).exist()
                 engine.work.restore_workers()
         except BaseException:
             engine._release()
@@ -253,25 +253,19 @@ class Engine:
         )
 
     def _create_sealer(self) -> None:
-        context = SealContext(
-            objects=self.objects,
-            node=self.node,
-            segments=self.caches.segments,
-            clock=self.clock,
-            config=self.config.storage,
-            vfs=self._vfs,
-            close_removed=self.caches.forget_objects,
-            journals=JOURNALS,
-            make_rewriter=SEGMENT_REWRITER,
-        )
         self.sealer = Sealer(
             log=self.log,
             writer=self.writer,
             streams=self.streams,
             published=self.published,
             reader=self._reader,
-            context=context,
             connect=self.connect,
+            objects=self.objects,
+            node=self.node,
+            segments=self.caches.segments,
+            close_removed=self.caches.forget_objects,
+            journals=JOURNALS,
+            make_rewriter=SEGMENT_REWRITER,
             clock=self.clock,
             config=self.config.storage,
             columns_share=self.caches.columns_share,

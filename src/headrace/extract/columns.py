@@ -28,8 +28,8 @@ from headrace.reduce import parts
 from headrace.reduce.parts import GREATEST_COUNT, TYPES, read_parts
 
 #: A text field with more values or words in one event makes it odd: positions of words could not tell them apart.
-MOST_VALUES = 2_048
-MOST_WORDS = 2**20
+MAX_VALUES = 2_048
+MAX_WORDS = 2**20
 
 #: Arrays in arrays are opened so many times for all events at once; what is still one then is rare.
 _LEVELS = 3
@@ -74,9 +74,9 @@ class WantedColumn(NamedTuple):
         lengths = np.array([len(kept or ()) for kept in kept_values])
         repeated = lengths[codes]
         begins = np.repeat((np.cumsum(lengths) - lengths)[codes], repeated)
-        within = np.arange(len(begins)) - np.repeat(np.cumsum(repeated) - repeated, repeated)
+        offsets = np.arange(len(begins)) - np.repeat(np.cumsum(repeated) - repeated, repeated)
         flat = pa.array(chain.from_iterable(kept or () for kept in kept_values), self.type)
-        return np.repeat(places, repeated), flat.take(pa.array(begins + within))
+        return np.repeat(places, repeated), flat.take(pa.array(begins + offsets))
 
     def _reference(self, text: str) -> list[Any] | None:
         """What is kept of the values in a JSON text, or None where a column cannot hold them."""
@@ -127,10 +127,10 @@ def _fit(kind: Kind, canonical_values: list[Canonical]) -> bool:
 def _crowded_rows(spaced: RowValues, count: int) -> Flags:
     """The rows, of so many, that have more values or words than can be told apart."""
     texts = Texts(spaced.values)
-    crowded: Flags = np.bincount(spaced.rows, minlength=count) > MOST_VALUES
-    if np.bincount(spaced.rows, texts.lengths).max(initial=0) > MOST_WORDS:
+    crowded: Flags = np.bincount(spaced.rows, minlength=count) > MAX_VALUES
+    if np.bincount(spaced.rows, texts.lengths).max(initial=0) > MAX_WORDS:
         blanks = texts.count(texts.data == ord(" "))
-        crowded |= np.bincount(spaced.rows, blanks - 1, minlength=count) > MOST_WORDS
+        crowded |= np.bincount(spaced.rows, blanks - 1, minlength=count) > MAX_WORDS
     return crowded
 
 
@@ -158,9 +158,9 @@ _Doubles = NDArray[np.float64]
 def summaries(texts: Mapping[str, Column], odd_rows: Flags) -> dict[str, Column]:
     """The column of each part, from the JSON texts of the parts; odd rows have no values."""
     count, total, least, greatest = (_numbers(texts[part]) for part in ("count", "sum", "min", "max"))
-    whole = (count >= 0) & (count <= GREATEST_COUNT) & (np.floor(count) == count)
-    some = whole & (count > 0) & ~(np.isnan(total) | np.isnan(least) | np.isnan(greatest)) & ~odd_rows
-    is_summary = some | (whole & (count == 0) & ~odd_rows)
+    is_count = (count >= 0) & (count <= GREATEST_COUNT) & (np.floor(count) == count)
+    some = is_count & (count > 0) & ~(np.isnan(total) | np.isnan(least) | np.isnan(greatest)) & ~odd_rows
+    is_summary = some | (is_count & (count == 0) & ~odd_rows)
     made = {
         "count": pa.array(np.where(is_summary, count, 0).astype(np.int64), mask=~is_summary),
         "sum": pa.array(total, mask=~some),

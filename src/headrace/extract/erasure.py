@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from headrace import decoding
 from headrace.format.segment import layout
 from headrace.format.segment.columns import with_tombstones, without_keys
-from headrace.format.segment.layout import Sealed
+from headrace.format.segment.layout import SealedSegment
 from headrace.format.segment.reader import SegmentReader
 from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entity.observation import Observation, decode, tombstone
@@ -121,7 +121,7 @@ def holds(reader: SegmentReader, targets: Sequence[Targets]) -> bool:
     )
 
 
-def rewrite(reader: SegmentReader, targets: Sequence[Targets], sink: BinaryIO) -> Sealed:
+def rewrite(reader: SegmentReader, targets: Sequence[Targets], sink: BinaryIO) -> SealedSegment:
     """Write a segment anew without the observations that go; everything else of it stays as it is."""
     info = reader.info
     writer = SegmentWriter(

@@ -244,10 +244,10 @@ def in_memory(columns: pa.Table, definition: Definition, first_seq: int, through
     def panes(rollup: str, interval: int) -> Any:
         from headrace.reduce import rollup as reducing  # loads DuckDB, which takes long
 
-        most = max(_LEAST_GROUPS, columns.num_rows // _EVENTS_OF_GROUP)
+        max_groups = max(_LEAST_GROUPS, columns.num_rows // _EVENTS_OF_GROUP)
         search = definition.search
         try:
-            return reducing.panes(columns, search.rollups[rollup], search, intervals=[interval], most_groups=most)
+            return reducing.panes(columns, search.rollups[rollup], search, intervals=[interval], most_groups=max_groups)
         except TooManyGroups:
             return None
 

@@ -348,15 +348,15 @@ def _of_strings(pieces: Pieces, read: Callable[[Texts], Column]) -> ReadValues:
 
 
 def _plain_integers(pieces: Pieces) -> Flags:
-    return _whole(pieces.texts, pieces.first) & (pieces.texts.lengths <= _SURELY_INT64)
+    return _is_integer(pieces.texts, pieces.first) & (pieces.texts.lengths <= _SURELY_INT64)
 
 
-def _whole(texts: Texts, first: Bytes) -> Flags:
+def _is_integer(texts: Texts, first: Bytes) -> Flags:
     """The numbers that have digits only, and maybe a sign."""
-    whole = _NUMBER[first]
-    if whole.any():
-        whole &= texts.count((texts.data < ord("0")) | (texts.data > ord("9"))) == (first == ord("-"))
-    return whole
+    is_integer = _NUMBER[first]
+    if is_integer.any():
+        is_integer &= texts.count((texts.data < ord("0")) | (texts.data > ord("9"))) == (first == ord("-"))
+    return is_integer
 
 
 def may_be_rounded(texts: Texts) -> Flags:
@@ -373,4 +373,4 @@ def may_be_rounded(texts: Texts) -> Flags:
 def is_spelled_alike(texts: Texts) -> Flags:
     """The JSON texts that any decoder understands alike: no containers, no numbers with a fraction or an exponent."""
     first = texts.first()
-    return _whole(texts, first) | ~_CLOSE_READ[first]
+    return _is_integer(texts, first) | ~_CLOSE_READ[first]

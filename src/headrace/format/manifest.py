@@ -21,7 +21,7 @@ from headrace.format.state import State
 from headrace.types import NEVER_US
 
 if TYPE_CHECKING:
-    from headrace.format.segment.layout import Sealed
+    from headrace.format.segment.layout import SealedSegment
 
 VERSION = 4
 _VERSIONS = (1, 2, VERSION)
@@ -145,7 +145,7 @@ def decode(data: bytes, key: str) -> Manifest:
     return manifest
 
 
-def segment_entry(sealed: Sealed, name: str, before_bytes: int, total_bytes: int) -> Segment:
+def segment_entry(sealed: SealedSegment, name: str, before_bytes: int, total_bytes: int) -> Segment:
     """A segment as the manifest lists it."""
     info = sealed.info
     return Segment(

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _TRAILER_BYTES = 8
 
 
-class Opened(NamedTuple):
+class OpenParquet(NamedTuple):
     """An open file; ``parquet`` may be used by one thread at a time, ``source`` by any number."""
 
     source: Any
@@ -81,7 +81,7 @@ class ParquetSource:
         """Some columns of a row group, or all."""
         return self.ask(lambda opened: _row_group(opened, group, columns))
 
-    def ask(self, question: Callable[[Opened], T]) -> T:
+    def ask(self, question: Callable[[OpenParquet], T]) -> T:
         """What a question finds in the file; it is asked a second time where a damaged copy was replaced."""
         opened = self._opened
         try:
@@ -96,7 +96,7 @@ class ParquetSource:
         with intact(self.name):
             return question(self._opened)
 
-    def _open(self, source: Path | bytes, footer_checksum: int | None) -> Opened:
+    def _open(self, source: Path | bytes, footer_checksum: int | None) -> OpenParquet:
         opened = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
         whole = self._sha256 if footer_checksum is None else None
         if whole is not None and hashlib.file_digest(opened, "sha256").hexdigest() != whole:
@@ -106,14 +106,14 @@ class ParquetSource:
             if footer_checksum not in (None, checksum):
                 raise self._different()
             parquet = pq.ParquetFile(opened, pre_buffer=False, page_checksum_verification=True)
-        return Opened(opened, parquet, threading.Lock(), checksum)
+        return OpenParquet(opened, parquet, threading.Lock(), checksum)
 
     def _different(self) -> CorruptData:
         message = f"{self.name} is not what was written: its checksum differs"
         return CorruptData(message, object=self.name, check="checksum")
 
 
-def _row_group(opened: Opened, group: int, columns: list[str] | None) -> Any:
+def _row_group(opened: OpenParquet, group: int, columns: list[str] | None) -> Any:
     with opened.lock:
         table = opened.parquet.read_row_group(group, columns=columns, use_threads=False)
     # Where one column's name goes on with that of another and a dot, Parquet means both.

@@ -53,7 +53,7 @@ class Count(Operator):
 class Sum(FieldOperator):
     """The sum of the values as a double; null where there are none."""
 
-    declaration = declare("sum", COUNTS, "the sum, as a float", "f64", window="optional", field=NUMBER)
+    declaration = declare("sum", COUNTS, "the sum of the values, as a float", "f64", window="optional", field=NUMBER)
     order = "any"
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
@@ -88,7 +88,9 @@ class Sum(FieldOperator):
 class Mean(Sum):
     """The mean of the values; null where there are none. The state is their sum and number."""
 
-    declaration = declare("mean", COUNTS, "the mean", "f64", window="optional", aliases=("avg",), field=NUMBER)
+    declaration = declare(
+        "mean", COUNTS, "the mean of the values", "f64", window="optional", aliases=("avg",), field=NUMBER
+    )
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more value."""

@@ -27,7 +27,7 @@ from headrace.errors import HeadraceError, Unavailable
 from headrace.pipeline import jobs, session
 from headrace.pipeline.jobs import Progress, Tasks, stages
 from headrace.pipeline.reports import ReportFile, UnitDocument, groups, key_of
-from headrace.pipeline.session import SparkFailed, spark_failed, summary
+from headrace.pipeline.session import SparkFailed, spark_failed, summarize
 from headrace.pipeline.work import Lease, Refused, Work
 from headrace.storage.files import restrict_process
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.pipeline")
 
-_YIELDING = 10
-#: How often the server hears how far a job is.
-_BEAT_S = 2.0
+_NICENESS = 10
+#: The time between heartbeats, which carry the progress.
+_HEARTBEAT_S = 2.0
 _SOON_S = 0.1
 #: How long Spark may take to start and to perform its first task; clusters may have to find executors first.
 _START_S = 600.0
@@ -68,7 +68,7 @@ class DriverConfig(msgspec.Struct, frozen=True):
 
 
 class Driver:
-    """Works for one server until it is idle for long enough, or told to stop."""
+    """Works for one server until it is idle for long enough, or stopped."""
 
     def __init__(self, orders: DriverConfig, scratch: Path) -> None:
         self._config = orders.config
@@ -117,8 +117,8 @@ class Driver:
         # What follows a semicolon in the address of a Spark Connect server may be a secret.
         master = (self._config.remote or self._config.master).partition(";")[0]
         # Without a session one unit is enough: the lease lasts while Spark starts.
-        most = 1 if self._spark is None else self._config.lease_units
-        return self._work.lease(self._worker, most, host=socket.gethostname(), master=master)
+        max_units = 1 if self._spark is None else self._config.lease_units
+        return self._work.lease(self._worker, max_units, host=socket.gethostname(), master=master)
 
     def stop(self) -> None:
         """Give up the running job; what it leased goes back."""
@@ -130,14 +130,14 @@ class Driver:
         self._work.release(lease)
         self._refuse_hidden(lease.store)
         try:
-            with self._within(_START_S, f"Spark performed no task within {_START_S:.0f} s; are there executors?"):
+            with self._time_limit(_START_S, f"Spark performed no task within {_START_S:.0f} s; are there executors?"):
                 spark = session.start(self._config, self._scratch)
                 session.check_store(spark, lease.store)
                 self._stages = stages(spark, remote=bool(self._config.remote))
         except HeadraceError:
             raise
         except Exception as reason:
-            raise SparkFailed(f"Spark did not start: {summary(reason)}") from reason
+            raise SparkFailed(f"Spark did not start: {summarize(reason)}") from reason
         return spark
 
     def _serve(self, spark: SparkSession, lease: Lease) -> None:
@@ -175,7 +175,7 @@ class Driver:
         self._file.save()
 
     def _report_blamed(self, job: _Job) -> None:
-        """Note failures of units over which Spark has failed, now that it works again."""
+        """Report failures of units over which Spark has failed, now that it works again."""
         chosen = [unit for unit in job.open if key_of(unit) in self._blamed]
         if chosen:
             results = [{"unit": unit["unit"], "error": self._blamed.pop(key_of(unit))} for unit in chosen]
@@ -223,11 +223,11 @@ class Driver:
         job.progress.start, job.progress.finished = len(job.lease.units) - len(job.open), 0
 
     def _check(self, spark: SparkSession) -> None:
-        """Go on with a session only if it performs a task."""
+        """Check that a session still performs a task; raises SparkFailed otherwise."""
         if self._stopping.is_set():
             return
         try:
-            with self._within(_CHECK_S, f"Spark performed no task within {_CHECK_S:.0f} s after a lease was lost"):
+            with self._time_limit(_CHECK_S, f"Spark performed no task within {_CHECK_S:.0f} s after a lease was lost"):
                 session.check_executors(spark)
         except HeadraceError:
             raise
@@ -242,7 +242,7 @@ class Driver:
             )
 
     @contextlib.contextmanager
-    def _within(self, seconds: float, reason: str) -> Iterator[None]:
+    def _time_limit(self, seconds: float, reason: str) -> Iterator[None]:
         """End this process where something takes longer: calls into Spark cannot be interrupted."""
         timer = threading.Timer(seconds, self._abort, (reason,))
         timer.daemon = True
@@ -260,7 +260,7 @@ class Driver:
 
     @contextlib.contextmanager
     def _alive(self, job: _Job, lost: threading.Event) -> Iterator[None]:
-        """Keep a lease alive while something takes its time, and note where it was lost."""
+        """Send heartbeats for a lease during the block, and set ``lost`` if the lease is lost."""
         done = threading.Event()
         beating = threading.Thread(target=self._beat, args=(job, done, lost), daemon=True)
         beating.start()
@@ -271,7 +271,7 @@ class Driver:
             beating.join()
 
     def _beat(self, job: _Job, done: threading.Event, lost: threading.Event) -> None:
-        while not done.wait(min(job.lease.ttl_ms / 3000, _BEAT_S)):
+        while not done.wait(min(job.lease.ttl_ms / 3000, _HEARTBEAT_S)):
             try:
                 self._work.heartbeat(job.lease, job.progress.done())
             except Refused as refused:
@@ -296,11 +296,11 @@ class Driver:
             try:
                 self._spark.interruptAll()
             except Exception as reason:  # a Spark that is gone runs nothing
-                log.info("Spark was not interrupted: %s", summary(reason))
+                log.info("Spark was not interrupted: %s", summarize(reason))
 
 
 class _Job:
-    """A lease, its units that have no result yet, and how far it is."""
+    """A lease, its units without a result, and its progress."""
 
     def __init__(self, lease: Lease, progress: Progress) -> None:
         self.lease = lease
@@ -320,17 +320,17 @@ def missing_results(units: Sequence[UnitDocument], results: Sequence[jobs.Result
 
 
 def pause(idle_s: float, poll_s: float) -> float:
-    """How long to wait before looking for work: who has just had some looks again soon, since changes come in rows."""
+    """The pause before the next poll: short after recent work, since changes come in groups."""
     return min(poll_s, max(_SOON_S, idle_s / 20))
 
 
 def main() -> None:
-    """Take the orders from standard input, and stop when that ends: the parent is gone, or wants us to."""
+    """Read the configuration from standard input, and stop when that ends: the parent has exited, or wants it."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     for chatty in ("httpx2", "py4j"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     restrict_process()
-    os.nice(_YIELDING)  # on one machine the server comes first
+    os.nice(_NICENESS)  # on one machine the server comes first
     orders = decoding.decode(sys.stdin.buffer.readline(), DriverConfig)
     code = 0
     with tempfile.TemporaryDirectory(prefix="headrace-spark-", ignore_cleanup_errors=True) as scratch:
@@ -357,7 +357,7 @@ def _until_left(driver: Driver) -> None:
 
 
 def orders_line(orders: DriverConfig) -> bytes:
-    """Orders as a driver reads them."""
+    """The configuration in the form that a driver reads."""
     return msgspec.json.encode(orders) + b"\n"
 
 

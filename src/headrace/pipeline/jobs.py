@@ -37,7 +37,7 @@ def with_panes(
     store: str,
     partitions: int,
 ) -> list[ResultDocument]:
-    """The results of merged companions, each with the panes that its rollups want."""
+    """The results of merged companions, each with the panes of its rollups."""
     names = {
         unit_result["unit"]: unit_result["companion"]["name"] for unit_result in results if "companion" in unit_result
     }
@@ -70,7 +70,7 @@ def _with_part(result: ResultDocument, part: str | None, failed: str | None) -> 
 def answer_history(
     spark: SparkSession, units: Sequence[dict[str, Any]], store: str, tasks: int, partitions: int
 ) -> list[ResultDocument]:
-    """The results of units that read rows as of moments."""
+    """The results of units that answer history queries."""
     if not units:
         return []
     encoded_units = {unit["unit"]: msgspec.json.encode(unit) for unit in units}
@@ -106,7 +106,7 @@ def merge_states(
         return failed
     lease = _MergeLease(spark, splits, packs, store)
     frames = [frame for frame in (lease.in_lanes(False), lease.in_lanes(True), lease.in_order()) if frame is not None]
-    together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+    together = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
     # Where a unit failed to be read, the row that says so is the first of it.
     rows = together.repartition(partitions, "unit").sortWithinPartitions(*merge.SORTED)
     results = rows.mapInArrow(merge.combined(lease.units, store), "result string").collect()
@@ -141,7 +141,7 @@ class _MergeLease:
         self._splits = list(splits.values())
 
     def in_lanes(self, gathers: bool) -> DataFrame | None:
-        """The reduced rows of lives that Catalyst can reduce."""
+        """The reduced rows of feature versions that Catalyst can reduce."""
         from pyspark.sql import functions
 
         lanes_by_unit = [split.alike(gathers) for split in self._splits]
@@ -153,7 +153,7 @@ class _MergeLease:
         return frame.groupBy(*merge.SORTED).agg(*reduced)
 
     def in_order(self) -> DataFrame | None:
-        """The rows of lives that are merged in order, which Catalyst cannot reduce."""
+        """The rows of feature versions that are merged in order, which Catalyst cannot reduce."""
         return self._read(merge.in_order, [not split.lanes or bool(split.in_order) for split in self._splits], [])
 
     def _read(self, read: merge.Read, wanted: Sequence[bool], names: Sequence[str]) -> DataFrame | None:

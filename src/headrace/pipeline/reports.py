@@ -57,33 +57,33 @@ def take(path: Path) -> Report:
 
 UnitDocument = dict[str, Any]
 
-#: So often units are performed together before they are told apart.
-_TOGETHER = 2
+#: Failures of a group before it is split.
+_GROUP_FAILURES = 2
 _SHRINK = 16
 #: Suspects that are remembered.
-_MOST = 4096
+_MAX_SUSPECTS = 4096
 
 
 def key_of(unit: UnitDocument) -> str:
-    """What identifies a unit in every lease that has it."""
+    """The key of a unit, which is the same in every lease."""
     subject = unit.get("history") or unit.get("table") or unit.get("verification") or ""
     span = f"{unit['first_seq']}+{unit['count']}"
     return f"{unit['job']}:{subject}:{unit['incarnation']}:{span}:{unit['level']}"
 
 
-def groups(units: Sequence[UnitDocument], failures: Mapping[str, int], most: int) -> Iterator[list[UnitDocument]]:
-    """Units to perform together: those that nothing speaks against first, then suspects in ever smaller groups."""
+def groups(units: Sequence[UnitDocument], failures: Mapping[str, int], max_size: int) -> Iterator[list[UnitDocument]]:
+    """Units to perform together: unsuspected ones first, then suspects in ever smaller groups."""
     by_size: dict[int, list[UnitDocument]] = {}
     for unit in units:
-        by_size.setdefault(group_size(failures.get(key_of(unit), 0), most), []).append(unit)
+        by_size.setdefault(group_size(failures.get(key_of(unit), 0), max_size), []).append(unit)
     for size in sorted(by_size, reverse=True):
         alike = by_size[size]
         yield from (alike[start : start + size] for start in range(0, len(alike), size))
 
 
-def group_size(failures: int, most: int) -> int:
-    """How many units are performed together that have seen so many failures."""
-    return most if failures < _TOGETHER else max(1, most // _SHRINK ** (failures - _TOGETHER + 1))
+def group_size(failures: int, max_size: int) -> int:
+    """The size of groups of units with so many failures."""
+    return max_size if failures < _GROUP_FAILURES else max(1, max_size // _SHRINK ** (failures - _GROUP_FAILURES + 1))
 
 
 class Suspects:
@@ -99,9 +99,9 @@ class Suspects:
         for key in keys:
             seen = self.failures.pop(key, 0) + 1
             self.failures[key] = seen
-            if len(keys) == 1 and seen > _TOGETHER:
+            if len(keys) == 1 and seen > _GROUP_FAILURES:
                 self.blamed[key] = reason
-        while len(self.failures) > _MOST:
+        while len(self.failures) > _MAX_SUSPECTS:
             oldest = next(iter(self.failures))
             del self.failures[oldest]
             self.blamed.pop(oldest, None)

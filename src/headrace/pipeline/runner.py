@@ -33,7 +33,7 @@ ATTEMPTS = 5
 
 
 class Runner:
-    """Looks for work and starts drivers until it is told to stop."""
+    """Polls for work and starts drivers until it is stopped."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Runner:
         self._failures = 0
 
     def run(self) -> int:
-        """Until stopped, or until nothing is due where that was asked for; the exit code."""
+        """Run until stopped, or with ``once`` until nothing is due; returns the exit code."""
         with self._work, tempfile.TemporaryDirectory(prefix="headrace-pipeline-") as directory:
             report = Path(directory) / "report.json"
             while not self._stopping.is_set():
@@ -73,7 +73,7 @@ class Runner:
                 return self._drive(report)
             self._failures = 0
             return self._end_of_once(status) if self._orders.once and status is not None else None
-        except Exception as reason:  # this loop ends only when it is told to
+        except Exception as reason:  # this loop ends only when it is stopped
             if self._orders.once:
                 raise
             self._failures += 1
@@ -98,7 +98,7 @@ class Runner:
             driver.stdin.close()
 
     def _status(self) -> dict[str, Any] | None:
-        """What the server says about work; None where it says nothing and may be asked again."""
+        """The status of work; None if the server does not answer, and may be polled again."""
         try:
             return self._work.status()
         except Unreachable as reason:
@@ -178,7 +178,7 @@ class Runner:
 
 
 def _ending(code: int) -> str:
-    """How a process has ended that left no reason."""
+    """How a process ended that left no reason."""
     if code < 0:
         return f"it was killed by {signal.Signals(-code).name}"
     return f"it ended with {code}"

@@ -25,7 +25,7 @@ _CONNECT_S = 10.0
 _RETRIES, _LONGEST_PAUSE_MS = 10, 5_000
 
 
-def reach(remote: str) -> None:
+def check_server(remote: str) -> None:
     """Raise Unavailable where no server answers; a session would try for ten minutes."""
     import grpc
     from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -40,7 +40,7 @@ def reach(remote: str) -> None:
 
 
 def limit_retries(spark: SparkSession) -> None:
-    """Let a session fail soon where its server has gone."""
+    """Make a session fail soon if its server is gone."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_LONGEST_PAUSE_MS)])
@@ -76,7 +76,7 @@ def start(config: PipelineConfig, scratch: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
     if config.remote.startswith("sc://"):
-        reach(config.remote)
+        check_server(config.remote)
 
     builder = SparkSession.builder.appName("headrace")
     for name, value in _settings(config, scratch).items():
@@ -156,7 +156,7 @@ def check_store(spark: SparkSession, store: str) -> None:
 
 Kind = Literal["connection", "session", "context", "packages", "executors", "job"]
 
-_WORDS: dict[Kind, str] = {
+_SENTENCES: dict[Kind, str] = {
     "connection": "Spark does not answer",
     "session": "the Spark session is gone",
     "context": "the Spark context has stopped",
@@ -164,8 +164,8 @@ _WORDS: dict[Kind, str] = {
     "executors": "executors were lost",
     "job": "a Spark job failed",
 }
-#: Parts of messages, the most telling first; Spark has error classes for few of these.
-_SIGNS: tuple[tuple[Kind, str], ...] = (
+#: Parts of messages, the most specific first; Spark has error classes for few of these.
+_PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("session", r"INVALID_HANDLE\.SESSION_|NO_ACTIVE_SESSION|SESSION_(CLOSED|NOT_FOUND|CHANGED)"),
     ("context", r"stopped SparkContext|SparkContext (was|is|has been) (shut down|stopped)|SparkContext was cancelled"),
     ("connection", r"StatusCode\.UNAVAILABLE|failed to connect to all addresses|Connection refused"),
@@ -183,17 +183,17 @@ class SparkFailed(HeadraceError):
 
 
 def spark_failed(reason: BaseException) -> SparkFailed:
-    """What a job or a session raised, as one failure with a sentence."""
+    """An exception of a job or a session as a SparkFailed with a sentence."""
     if isinstance(reason, SparkFailed):
         return reason
     kind = kind_of(reason)
-    return SparkFailed(f"{_WORDS[kind]}: {summary(reason)}", reason=kind)
+    return SparkFailed(f"{_SENTENCES[kind]}: {summarize(reason)}", reason=kind)
 
 
 def kind_of(reason: BaseException) -> Kind:
     """Which part of Spark has failed."""
     text = f"{_condition(reason)} {type(reason).__name__} {_text(reason)}"
-    for kind, sign in _SIGNS:
+    for kind, sign in _PATTERNS:
         if re.search(sign, text):
             return kind
     if is_unavailable(reason) or isinstance(reason, (OSError, EOFError)) or _is_py4j_network(reason):
@@ -201,8 +201,8 @@ def kind_of(reason: BaseException) -> Kind:
     return "job"
 
 
-def summary(reason: BaseException) -> str:
-    """What an exception says, without the stack of the JVM."""
+def summarize(reason: BaseException) -> str:
+    """The message of an exception, without the stack of the JVM."""
     lines = [line.strip() for line in _text(reason).splitlines()]
     telling = [line for line in lines if line and not re.match(r"at [\w.$]+\(|\.\.\. \d+ more|JVM stacktrace", line)]
     return (" ".join(telling) or type(reason).__name__)[:_REASON_LENGTH]

@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError
 
 _TIMEOUT_S = 30.0
 _DISTRUST = "CERTIFICATE_VERIFY_FAILED"
-_MOST_CLIENTS = 4
+_MAX_CLIENTS = 4
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -54,9 +54,9 @@ def is_open(status: dict[str, Any]) -> bool:
 
 
 def trust(ca_file: str, *, is_pinned: bool) -> ssl.SSLContext:
-    """What a server must show: a certificate that the file vouches for or, if pinned, the first one of the file itself.
+    """The TLS context, which requires a certificate that the file vouches for or, if pinned, the first one of the file.
 
-    A pinned certificate need not name the address: a process that was given the file of its own server knows it better.
+    A pinned certificate need not name the address: a process that has the file of its own server knows better.
     """
     if not is_pinned:
         return ssl.create_default_context(cafile=ca_file)
@@ -82,7 +82,7 @@ class Work:
         self._clients = [self._connected()]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for client in self._clients:
             client.close()
 
@@ -111,12 +111,12 @@ class Work:
         return Lease(lease["id"], lease["token"], lease["ttl_ms"], granted["store"], tuple(granted["units"]))
 
     def heartbeat(self, lease: Lease, done: int) -> None:
-        """The lease lives on; raises Refused where it was lost."""
+        """Extend a lease; raises Refused if it was lost."""
         total = len(lease.units)
         self._ask("POST", f"/v1/work/leases/{lease.id}/heartbeat", {"token": lease.token, "done": done, "total": total})
 
     def commit(self, lease: Lease, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Register what was written; all of it or nothing."""
+        """Commit results, all or none."""
         body = {"token": lease.token, "results": list(results)}
         return self._ask("POST", f"/v1/work/leases/{lease.id}/commit", body)
 
@@ -125,11 +125,11 @@ class Work:
         self._ask("POST", f"/v1/work/leases/{lease.id}/release", {"token": lease.token})
 
     def pause(self) -> dict[str, Any]:
-        """Hand out nothing until further notice."""
+        """Give out no more work."""
         return self._ask("POST", "/v1/work/pause", {})
 
     def resume(self) -> dict[str, Any]:
-        """Hand out work again."""
+        """Give out work again."""
         return self._ask("POST", "/v1/work/resume", {})
 
     def run(self, stream: str, *, seal: bool = False) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Work:
                 raise
         # The certificate may have been replaced, and the file with it. Others may still use the client from before.
         self._clients.append(self._connected())
-        if len(self._clients) > _MOST_CLIENTS:
+        if len(self._clients) > _MAX_CLIENTS:
             self._clients.pop(0).close()
         return self._clients[-1].request(method, url, **arguments)
 

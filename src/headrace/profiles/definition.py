@@ -135,6 +135,16 @@ class Profile:
         return {"apiVersion": API_VERSION, "profile": self.document}
 
 
+def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of objects that have all of these members and no others."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(properties),
+        "properties": properties,
+    }
+
+
 def _bound(kind: str, pointer: str, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "bindings": [{"version": 1, "jsonPointer": pointer}], **more}
 

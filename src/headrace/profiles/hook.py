@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import msgspec
 
 from headrace.errors import BadRequest
-from headrace.schema.entries import Failure, entries_of
+from headrace.schema.canonical import same
+from headrace.schema.entries import Failure, entries_of, read
+from headrace.schema.routing_key import MAX_FAILURES
 from headrace.types import Steps
 
-Made = TypeVar("Made")
+_ENCODE = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class Misfit(Exception):
@@ -91,16 +95,45 @@ def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
     return BadRequest(message, field="body", failures=problems)
 
 
-def make_records(values: Sequence[Any], make: Callable[[dict[str, Any]], Made]) -> tuple[list[Made], list[Failure]]:
-    """What a profile makes of records, and why it does not take the others."""
-    taken: list[Made] = []
-    failures: list[Failure] = []
-    for index, value in enumerate(values):
-        if type(value) is not dict:
-            failures.append(Failure(index, "", "is no object"))
-            continue
-        try:
-            taken.append(make(value))
-        except Misfit as misfit:
-            failures.append(Failure(index, misfit.pointer, misfit.reason))
-    return taken, failures
+def refuse_entries(failures: list[Failure]) -> NoReturn:
+    """Refuse an append; the first failures are named."""
+    raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
+
+
+class RecordHook(AppendHook):
+    """A hook that makes a canonical record of each entry, and routes it by a member of the record."""
+
+    normalises = True
+    suggests_keys = True
+    #: The schema that every record fits.
+    schema: Any = True
+
+    def make_record(self, raw_record: dict[str, Any]) -> Any:
+        """The canonical record, which msgspec can encode; raises Misfit. The raw one may be used up."""
+        raise NotImplementedError
+
+    def normalise(self, joined: bytes, terms: Any) -> bytes:
+        """Entries as canonical records."""
+        values, failures = read(joined)
+        encoded, _, misfits = self.encode_records(values)
+        if failures or misfits:
+            refuse_entries(failures + misfits)
+        return encoded
+
+    def encode_records(self, values: Sequence[Any]) -> tuple[bytes, int, list[Failure]]:
+        """The records of those values that have one, joined by commas; how many they are; and why others have none."""
+        records: list[Any] = []
+        failures: list[Failure] = []
+        for index, value in enumerate(values):
+            if type(value) is not dict:
+                failures.append(Failure(index, "", "is no object"))
+                continue
+            try:
+                records.append(self.make_record(value))
+            except Misfit as misfit:
+                failures.append(Failure(index, misfit.pointer, misfit.reason))
+        return _ENCODE(records)[1:-1], len(records), failures
+
+    def guarantees(self, schema: Any) -> bool:
+        """Records fit the schema that the profile brings."""
+        return same(schema, self.schema)

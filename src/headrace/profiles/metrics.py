@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from headrace import decoding
-from headrace.profiles.definition import Defaults, Definition, keyword, read_no_settings, typed
-from headrace.profiles.hook import AppendHook, Misfit, make_records, refusal
-from headrace.schema import entries
-from headrace.schema.canonical import same
+from headrace.profiles.definition import Defaults, Definition, closed_object, keyword, read_no_settings, typed
+from headrace.profiles.hook import Misfit, RecordHook
 from headrace.schema.pointer import text
 from headrace.schema.registry import KeySetting
-from headrace.schema.routing_key import MAX_FAILURES
 
 API_VERSION = "durable.streams/metrics/v1"
 
@@ -73,12 +69,7 @@ _WORDS = {"type": "object", "additionalProperties": {"type": "string"}}
 _COUNTS = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
 _COUNT = {"type": "number", "minimum": 0}
 
-_SUMMARY: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["count", "sum", "min", "max", "histogram"],
-    "properties": {"count": _COUNT, "sum": _NUMBER, "min": _MAYBE, "max": _MAYBE, "histogram": _COUNTS},
-}
+_SUMMARY = closed_object({"count": _COUNT, "sum": _NUMBER, "min": _MAYBE, "max": _MAYBE, "histogram": _COUNTS})
 _PROPERTIES: dict[str, Any] = {
     "apiVersion": {"const": API_VERSION},
     "kind": {"const": "interval"},
@@ -93,12 +84,7 @@ _PROPERTIES: dict[str, Any] = {
     "buckets": _COUNTS,
     "summary": _SUMMARY,
 }
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": list(KEYS),
-    "properties": {name: _PROPERTIES[name] for name in KEYS},
-}
+SCHEMA = closed_object({name: _PROPERTIES[name] for name in KEYS})
 
 
 _DIMENSIONS = ["metric", "unit", "stream", "instance", "dimensionKey", "metricKind", "temporality"]
@@ -331,7 +317,7 @@ def _average(total: Any, count: int) -> Any:
 
 def _percentile(histogram: dict[str, Any], percent: int) -> Any:
     """The least bucket with at least that share at or below it; 0 where there are no buckets."""
-    below, total = 0, _sum(histogram.values())
+    below, total = 0, sum(histogram.values())
     for label, count in histogram.items():
         below += count
         if below * 100 >= percent * total:
@@ -339,17 +325,10 @@ def _percentile(histogram: dict[str, Any], percent: int) -> Any:
     return 0
 
 
-def _sum(counts: Iterable[Any]) -> Any:
-    return sum(counts)
-
-
 def _plain(number: Any) -> Any:
     """A number without a fraction where it has none."""
     whole = isinstance(number, float) and number.is_integer() and abs(number) < _EXACT
     return int(number) if whole else number
-
-
-_ENCODE = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class _Series(msgspec.Struct, gc=False, rename="camel"):
@@ -361,24 +340,14 @@ class _Series(msgspec.Struct, gc=False, rename="camel"):
 _SERIES = decoding.make_decoder(list[_Series])
 
 
-class MetricsHook(AppendHook):
+class MetricsHook(RecordHook):
     """Makes intervals, and routes them by their series."""
 
-    normalises = True
-    suggests_keys = True
+    schema = SCHEMA
 
-    def normalise(self, joined: bytes, terms: Any) -> bytes:
-        """Records as intervals."""
-        values, failures = entries.read(joined)
-        intervals, misfits = make_records(values, interval)
-        failures += misfits
-        if failures:
-            raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
-        return _ENCODE(intervals)[1:-1]
-
-    def guarantees(self, schema: Any) -> bool:
-        """Intervals fit the schema that they come with."""
-        return same(schema, SCHEMA)
+    def make_record(self, raw_record: dict[str, Any]) -> Interval:
+        """The interval of a record."""
+        return interval(raw_record)
 
     def routing_keys(self, joined: bytes) -> list[str | None]:
         """The series of each record."""

@@ -40,15 +40,15 @@ def read_question(body: Any) -> RequestQuestion:
     if part.knows(("streams", "lookup", "time", "include", "limits")):
         by, wanted = _lookup(part["lookup"])
         include = {name: _flag(part["include"], name) for name in _INCLUDE}
-        if part["include"].is_given:
+        if part["include"].is_present:
             part["include"].knows(_INCLUDE)
         events = _stream(part["streams"], "events", wanted=include["events"])
         traces = _stream(part["streams"], "traces", wanted=include["trace"])
-        if part["streams"].is_given:
+        if part["streams"].is_present:
             part["streams"].knows(("events", "traces"))
         from_ms, to_ms = _time(part["time"])
         limits = {name: _limit(part["limits"], name) for name in _LIMITS}
-        if part["limits"].is_given:
+        if part["limits"].is_present:
             part["limits"].knows(_LIMITS)
         if not (include["events"] or include["trace"]):
             part["include"].note("must leave events or trace")
@@ -74,7 +74,7 @@ def read_question(body: Any) -> RequestQuestion:
 def _lookup(part: Part) -> tuple[str, str]:
     if not part.knows(IDS):
         return "", ""
-    ids = [name for name in IDS if part[name].is_given and part[name].value is not None]
+    ids = [name for name in IDS if part[name].is_present and part[name].value is not None]
     if len(ids) != 1:
         part.note(f"must have exactly one of {', '.join(IDS)}")
         return "", ""
@@ -86,7 +86,7 @@ def _lookup(part: Part) -> tuple[str, str]:
 
 def _flag(part: Part, name: str) -> bool:
     member = part[name]
-    return member.flag() if member.is_given else _INCLUDE[name]
+    return member.flag() if member.is_present else _INCLUDE[name]
 
 
 def _stream(part: Part, role: str, *, wanted: bool) -> str | None:
@@ -94,25 +94,25 @@ def _stream(part: Part, role: str, *, wanted: bool) -> str | None:
     if not wanted:
         return None
     name = member.text() or ""
-    if member.is_given and member.value == "":
+    if member.is_present and member.value == "":
         member.note("must not be empty")
     return name
 
 
 def _limit(part: Part, name: str) -> int:
     member, (usual, most) = part[name], _LIMITS[name]
-    if not member.is_given:
+    if not member.is_present:
         return usual
-    number = member.whole()
+    number = member.integer()
     if number is not None and not 1 <= number <= most:
         member.note(f"must lie between 1 and {most}")
     return number or usual
 
 
 def _time(part: Part) -> tuple[int | None, int | None]:
-    if not part.is_given or not part.knows(("from", "to", "paddingMs")):
+    if not part.is_present or not part.knows(("from", "to", "paddingMs")):
         return None, None
-    padding = part["paddingMs"].whole() or 0 if part["paddingMs"].is_given else 0
+    padding = part["paddingMs"].integer() or 0 if part["paddingMs"].is_present else 0
     if not 0 <= padding <= _MAX_PADDING_MS:
         part["paddingMs"].note(f"must lie between 0 and {_MAX_PADDING_MS}")
     start, end = _moment(part["from"]), _moment(part["to"])
@@ -122,7 +122,7 @@ def _time(part: Part) -> tuple[int | None, int | None]:
 
 
 def _moment(part: Part) -> int | None:
-    text = part.text() if part.is_given else None
+    text = part.text() if part.is_present else None
     if text is None:
         return None
     try:

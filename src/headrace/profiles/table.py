@@ -29,7 +29,7 @@ def read(body: Any) -> Profile | list[Problem]:
     part = Part(body)
     if not part.knows(("apiVersion", "profile")):
         return part.problems
-    if part["apiVersion"].is_given and part["apiVersion"].value != API_VERSION:
+    if part["apiVersion"].is_present and part["apiVersion"].value != API_VERSION:
         part["apiVersion"].note(f"must be {API_VERSION}")
     profile = part["profile"]
     kind = profile["kind"].one_of(PROFILES) if profile.is_object() else None

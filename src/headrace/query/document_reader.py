@@ -32,7 +32,7 @@ class Part:
         return Part(members.get(name, msgspec.UNSET), (*self.at, name), self.problems)
 
     @property
-    def is_given(self) -> bool:
+    def is_present(self) -> bool:
         """Whether the document has this part; a null is given."""
         return self.value is not msgspec.UNSET
 
@@ -76,9 +76,9 @@ class Part:
 
     def flag(self) -> bool:
         """True or false; an absent one is false."""
-        return self.is_given and self._is(bool, "true or false") and self.value
+        return self.is_present and self._is(bool, "true or false") and self.value
 
-    def whole(self) -> int | None:
+    def integer(self) -> int | None:
         """A whole number, however it is spelled."""
         value = self.value
         if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
@@ -116,4 +116,4 @@ class Part:
         return True
 
     def _refuse(self, expected: str) -> None:
-        self.note(f"must be {expected}" if self.is_given else f"is required: {expected}")
+        self.note(f"must be {expected}" if self.is_present else f"is required: {expected}")

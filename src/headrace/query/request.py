@@ -98,7 +98,7 @@ def _decode_parameter(name: str, text: str) -> Any:
 
 
 def _size(part: Part) -> int:
-    size = part.whole() if part.is_given else SIZE
+    size = part.integer() if part.is_present else SIZE
     if size is not None and not 0 <= size <= MAX_SIZE:
         part.note(f"lies between 0 and {MAX_SIZE}")
     return size or 0
@@ -106,7 +106,7 @@ def _size(part: Part) -> int:
 
 def _timeout_ms(part: Part) -> float:
     """The time given, but no more than the server gives."""
-    value = part.value if part.is_given else MAX_TIMEOUT_MS
+    value = part.value if part.is_present else MAX_TIMEOUT_MS
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         part.note("must be a number that is not negative")
         return 0
@@ -114,13 +114,13 @@ def _timeout_ms(part: Part) -> float:
 
 
 def _texts(part: Part) -> list[str]:
-    texts = [element.text() for element in (part.elements() if part.is_given else ())]
+    texts = [element.text() for element in (part.elements() if part.is_present else ())]
     return [text for text in texts if text is not None]
 
 
 def _list(part: Part) -> list[Any] | None:
     """An array; null is none."""
-    if not part.is_given or part.value is None:
+    if not part.is_present or part.value is None:
         return None
     return [element.value for element in part.elements()]
 

@@ -74,8 +74,8 @@ def _field(name: str, part: Part, current_version: int) -> Field | None:
         return None
     kind = part["kind"].one_of([*Kind])
     bindings = _bindings(part["bindings"], current_version)
-    normalizer = part["normalizer"].one_of(NORMALIZERS) if part["normalizer"].is_given else None
-    analyzer = part["analyzer"].one_of(ANALYZERS) if part["analyzer"].is_given else None
+    normalizer = part["normalizer"].one_of(NORMALIZERS) if part["normalizer"].is_present else None
+    analyzer = part["analyzer"].one_of(ANALYZERS) if part["analyzer"].is_present else None
     flags = {capability: part[capability].flag() for capability in CAPABILITIES}
     if kind is None:
         return None
@@ -83,7 +83,7 @@ def _field(name: str, part: Part, current_version: int) -> Field | None:
     for key in sorted(_REFUSED[Kind(kind)]):
         if options[key]:
             part[key].note(f"is not supported for {kind} fields")
-    if kind == Kind.TEXT and not part["analyzer"].is_given:
+    if kind == Kind.TEXT and not part["analyzer"].is_present:
         part["analyzer"].note("is required for text fields")
     return Field(name=name, kind=Kind(kind), bindings=bindings, lowercase=normalizer == "lowercase_v1", **flags)
 
@@ -96,7 +96,7 @@ def _bindings(part: Part, current_version: int) -> tuple[Binding, ...]:
     for element in elements:
         if not element.knows({"version", "jsonPointer"}):
             continue
-        version, pointer = element["version"].whole(), element["jsonPointer"].pointer()
+        version, pointer = element["version"].integer(), element["jsonPointer"].pointer()
         if version is not None and not 1 <= version <= current_version:
             element["version"].note(f"must be a version of the schema, 1 to {current_version}")
         elif version in bindings:
@@ -122,7 +122,7 @@ _MEASURE_KEYS = {
 
 def read_rollups(part: Part, search: Search, declared: DeclaredFields) -> dict[str, Rollup]:
     """Every rollup; ``search`` is the rest of the document."""
-    if not part.is_given:
+    if not part.is_present:
         return {}
     reader = _RollupReader(search, declared)
     rollups = {name: reader.rollup(name, rollup) for name, rollup in part.named()}
@@ -149,7 +149,7 @@ class _RollupReader:
         )
 
     def _timestamp(self, part: Part) -> str:
-        if not part.is_given:
+        if not part.is_present:
             return self._search.primary_timestamp
         field = self._declared.named_by(part)
         if field and field.kind is not Kind.DATE:
@@ -158,7 +158,7 @@ class _RollupReader:
 
     def _dimensions(self, part: Part) -> tuple[str, ...]:
         names: list[str] = []
-        for element in part.elements() if part.is_given else ():
+        for element in part.elements() if part.is_present else ():
             field = self._declared.named_by(element)
             if field and field.name in names:
                 element.note(f"{field.name} is listed twice")
@@ -171,7 +171,7 @@ class _RollupReader:
         return tuple(names)
 
     def _include(self, part: Part) -> Node | None:
-        text = part.text() if part.is_given else None
+        text = part.text() if part.is_present else None
         if text is None:
             return None
         try:
@@ -202,7 +202,7 @@ class _RollupReader:
             case "summary":
                 field = self._measured_field(part["field"], NUMBERS)
                 histogram = part["histogram"]
-                return Summary(field, histogram.is_given and histogram.one_of(HISTOGRAMS) is not None)
+                return Summary(field, histogram.is_present and histogram.one_of(HISTOGRAMS) is not None)
             case "quantiles":
                 return Quantiles(self._measured_field(part["field"], NUMBERS))
             case "distinct":
@@ -226,7 +226,7 @@ def _summary_parts(part: Part) -> SummaryParts:
         sum=total or (),
         min=least or (),
         max=greatest or (),
-        histogram=histogram.pointer() if histogram.is_given else None,
+        histogram=histogram.pointer() if histogram.is_present else None,
     )
 
 
@@ -283,7 +283,7 @@ def parse_search_document(source: Any, *, current_version: int) -> Search | list
         default_fields=_default_fields(document["defaultFields"], declared),
         contains_default_fields=_contains_default_fields(document["containsDefaultFields"], declared),
         rollups={},
-        profile=document["profile"].text() if document["profile"].is_given else None,
+        profile=document["profile"].text() if document["profile"].is_present else None,
     )
     search = msgspec.structs.replace(search, rollups=read_rollups(document["rollups"], search, declared))
     return document.problems or search
@@ -313,7 +313,7 @@ def _primary_timestamp(part: Part, declared: DeclaredFields) -> str:
 
 def _aliases(part: Part, declared: DeclaredFields) -> dict[str, str]:
     aliases: dict[str, str] = {}
-    for alias, target in part.named() if part.is_given else ():
+    for alias, target in part.named() if part.is_present else ():
         field = declared.named_by(target)
         if alias in declared and alias != target.value:
             target.note(f"{alias!r} hides the field of that name")
@@ -324,16 +324,16 @@ def _aliases(part: Part, declared: DeclaredFields) -> dict[str, str]:
 
 def _default_fields(part: Part, declared: DeclaredFields) -> tuple[DefaultField, ...]:
     defaults: list[DefaultField] = []
-    for element in part.elements() if part.is_given else ():
+    for element in part.elements() if part.is_present else ():
         if element.knows({"field", "boost"}):
             name = _string_field(element["field"], declared)
-            boost = element["boost"].positive() if element["boost"].is_given else 1.0
+            boost = element["boost"].positive() if element["boost"].is_present else 1.0
             defaults += [DefaultField(name, boost)] if name and boost else []
     return tuple(defaults)
 
 
 def _contains_default_fields(part: Part, declared: DeclaredFields) -> tuple[str, ...]:
-    names = [_string_field(element, declared) for element in (part.elements() if part.is_given else ())]
+    names = [_string_field(element, declared) for element in (part.elements() if part.is_present else ())]
     return tuple(name for name in names if name)
 
 

@@ -141,14 +141,14 @@ def _integer(value: Any) -> int | None:
         case float():
             return int(exactly(value)) if value.is_integer() else None
         case Decimal():
-            return _whole(value)
+            return _to_integer(value)
         case str():
             text = value.strip()
             return int(text) if len(text.removeprefix("-")) <= MAX_DIGITS and _INTEGER.fullmatch(text) else None
     return None
 
 
-def _whole(value: Decimal) -> int | None:
+def _to_integer(value: Decimal) -> int | None:
     """A decimal as an integer, or None where it has a fraction or more digits than are read."""
     return int(value) if value.adjusted() < MAX_DIGITS and value == value.to_integral_value() else None
 

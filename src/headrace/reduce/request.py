@@ -42,7 +42,7 @@ def read(body: Any, search: Search) -> AggregateRequest:
     interval = _interval(document["interval"], rollup)
     group_by = _names(document["group_by"], rollup.dimensions, "dimension")
     measures = _names(document["measures"], rollup.measures, "measure")
-    if document["measures"].is_given and not measures:
+    if document["measures"].is_present and not measures:
         document["measures"].note("must name at least one measure")
     if document.problems:
         raise _refused(document)
@@ -62,7 +62,7 @@ def _rollup(part: Part, search: Search) -> Rollup | None:
 
 def _time(part: Part) -> int | None:
     """Milliseconds since 1970: of a number of them, of a timestamp, or of nanoseconds in digits."""
-    value = part.value if part.is_given else None
+    value = part.value if part.is_present else None
     if isinstance(value, str):
         try:
             value = parse_timestamp_us(value, part.at[-1]) // 1000
@@ -85,7 +85,7 @@ def _interval(part: Part, rollup: Rollup) -> int:
 
 def _names(part: Part, allowed: Any, what: str) -> list[str]:
     names: set[str] = set()
-    for element in part.elements() if part.is_given else ():
+    for element in part.elements() if part.is_present else ():
         name = element.text()
         if name is not None and name not in allowed:
             element.note(
@@ -97,7 +97,7 @@ def _names(part: Part, allowed: Any, what: str) -> list[str]:
 
 
 def _where(part: Part, search: Search) -> Node | None:
-    text = part.text() if part.is_given and part.value is not None else None
+    text = part.text() if part.is_present and part.value is not None else None
     if part.problems:
         raise _refused(part)
     return None if text is None else query(text, search)

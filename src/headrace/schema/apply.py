@@ -1,7 +1,7 @@
 """Plan an update of a registry, with every refusal at once.
 
-The plan is made for one head of the stream. Whoever applies it later takes the registry of the plan and moves the
-boundary to where the stream ends then (``Registry.bounded``).
+The plan is made for one head of the stream. The commit takes the registry of the plan and moves the boundary to where
+the stream ends then (``Registry.bounded``).
 """
 
 from __future__ import annotations

@@ -15,11 +15,9 @@ from headrace.deadline import check_deadline
 from headrace.schema import keyword_changes, pointer
 from headrace.schema.canonical import same
 from headrace.schema.change import Change, Classification, worst
-from headrace.schema.containment import find_gaps
-from headrace.schema.containment.check import Gap
+from headrace.schema.containment import find_schema_gaps
 from headrace.schema.document import Validator
 from headrace.schema.keyword_changes import Finding, Node, SchemaLocation, SchemaPair, describe_change
-from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root, Source
 
 MAX_CHANGES = 1000
@@ -48,7 +46,7 @@ def diff(old: Any, new: Any) -> tuple[Change, ...]:
     """Every change from one valid schema to another; none where they are the same JSON value."""
     if same(old, new):
         return ()
-    unproven = _find_gaps(old, new)
+    unproven = find_schema_gaps(old, new, judge)
     changes = tuple(_SchemaComparison(old, new).changes(proven=not unproven))
     if unproven and not worst(changes).breaking:
         changes += tuple(
@@ -57,14 +55,9 @@ def diff(old: Any, new: Any) -> tuple[Change, ...]:
         )
     elif worst(changes) is Classification.IDENTICAL:
         changes = changes or (_rewritten_change(),)
-        if _find_gaps(new, old):
+        if find_schema_gaps(new, old, judge):
             changes += (SchemaLocation().change("more_allowed", Classification.WIDENING, "may be more than before"),)
     return _limit_changes(changes)
-
-
-def _find_gaps(old: Any, new: Any) -> list[Gap]:
-    """Why an event that is valid under one schema might not be under the other."""
-    return find_gaps(shape_of(Root(old).source), Root(new).source, judge)
 
 
 def _rewritten_change() -> Change:

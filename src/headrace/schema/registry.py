@@ -122,13 +122,13 @@ class Registry(msgspec.Struct, frozen=True, kw_only=True):
     def _check(self) -> None:
         versions = list(range(1, self.current_version + 1))
         offsets = [edge.offset for edge in self.boundaries]
-        whole = (
+        is_complete = (
             sorted(self.schemas) == versions
             and [edge.version for edge in self.boundaries] == versions
             and offsets == sorted(offsets)
             and sorted([*self.lenses, *self.breaks]) == versions[:-1]
         )
-        if not whole:
+        if not is_complete:
             raise CorruptData(
                 f"the registry of {self.schema} does not have one schema and one boundary for each of its "
                 f"{self.current_version} versions, and one lens or break between them",

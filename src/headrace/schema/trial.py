@@ -19,14 +19,14 @@ from headrace.schema.lens.values import LensFailure
 from headrace.schema.registry import Registry
 
 #: How many events that would fail are named.
-MOST_NAMED = 100
-MOST_TEXT = 300
+MAX_NAMED = 100
+MAX_TEXT = 300
 
 #: What an event fails at: a lens, or the proposed schema.
 Cause = Literal["lens", "schema"]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
 
 class Misfit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +47,7 @@ class Findings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: Count = 0
     lens: Count = 0
     schema: Count = 0
-    misfits: Annotated[tuple[Misfit, ...], msgspec.Meta(max_length=MOST_NAMED)] = ()
+    misfits: Annotated[tuple[Misfit, ...], msgspec.Meta(max_length=MAX_NAMED)] = ()
 
     @property
     def failing(self) -> int:
@@ -59,7 +59,7 @@ class Findings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not other.misfits:
             misfits = self.misfits
         else:
-            misfits = tuple(heapq.merge(self.misfits, other.misfits, key=_seq))[:MOST_NAMED]
+            misfits = tuple(heapq.merge(self.misfits, other.misfits, key=_seq))[:MAX_NAMED]
         return Findings(self.events + other.events, self.lens + other.lens, self.schema + other.schema, misfits)
 
 
@@ -85,7 +85,7 @@ class Trial:
             pass
         misfits = list(self._misfits(first_seq, version, joined))
         lens = sum(misfit.cause == "lens" for misfit in misfits)
-        return Findings(count, lens, len(misfits) - lens, tuple(misfits[:MOST_NAMED]))
+        return Findings(count, lens, len(misfits) - lens, tuple(misfits[:MAX_NAMED]))
 
     def _carry(self, joined: bytes, version: int) -> bytes:
         # Events that came before the first schema are taken as they are.
@@ -95,7 +95,7 @@ class Trial:
         """The events that would fail; only the first ones have the reason of a schema failure."""
         named = 0
         for seq, entry in enumerate(entries_of(joined), start=first_seq):
-            misfit = self._judge(seq, version, bytes(entry), explains=named < MOST_NAMED)
+            misfit = self._judge(seq, version, bytes(entry), explains=named < MAX_NAMED)
             if misfit is not None:
                 named += 1
                 yield misfit
@@ -115,7 +115,7 @@ class Trial:
 
 
 def _misfit(seq: int, cause: Cause, pointer: str, reason: str) -> Misfit:
-    return Misfit(seq, cause, pointer[:MOST_TEXT], reason[:MOST_TEXT])
+    return Misfit(seq, cause, pointer[:MAX_TEXT], reason[:MAX_TEXT])
 
 
 def _lens(document: Any) -> Lens:

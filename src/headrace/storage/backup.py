@@ -39,10 +39,10 @@ _STEP_PAGES = 1_000
 _TRIES = 5
 
 #: Told how many bytes are done, of how many that are known of.
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
-class Copied(msgspec.Struct, frozen=True):
+class CopiedFile(msgspec.Struct, frozen=True):
     """One file of a backup."""
 
     bytes: int
@@ -56,7 +56,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     taken_us: int
     object_store: str
-    files: dict[str, Copied]
+    files: dict[str, CopiedFile]
     objects: int = 0
     object_bytes: int = 0
     #: Objects that were damaged or missing when it was taken.
@@ -64,8 +64,8 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Progress:
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
         self.done = self.total = 0
 
     def expect(self, size: int) -> None:
@@ -73,10 +73,10 @@ class _Progress:
 
     def advance(self, size: int) -> None:
         self.done += size
-        self._tell(self.done, self.total)
+        self._on_progress(self.done, self.total)
 
 
-def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, tell: Tell) -> Backup:
+def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, on_progress: OnProgress) -> Backup:
     """Copy the state of a data directory to a new directory; ``object_store`` is empty where it lies inside."""
     if not (data_dir / LOG).exists():
         raise NotFound(f"{data_dir} holds no log to back up", data_dir=str(data_dir))
@@ -87,7 +87,7 @@ def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, tell:
         refuse_log_damage(data_dir / name)
     partial = target.with_name(target.name + ".partial")
     _make_empty_directory(partial)
-    progress, taken_us = _Progress(tell), clock.now_us()
+    progress, taken_us = _Progress(on_progress), clock.now_us()
     files = {name: _copy_database(data_dir / name, partial / name, progress) for name in _databases(data_dir)}
     backup = Backup(taken_us=taken_us, object_store=object_store, files=files)
     if not object_store and (data_dir / OBJECTS).is_dir():
@@ -105,14 +105,14 @@ def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, tell:
     return backup
 
 
-def restore(source: Path, storage: StorageConfig, tell: Tell) -> Backup:
+def restore(source: Path, storage: StorageConfig, on_progress: OnProgress) -> Backup:
     """Fill an empty data directory from a backup; whoever starts there knows that it was restored."""
     backup, data_dir = _contents(source), Path(storage.data_dir)
     make_directory(data_dir, storage.directory_permissions)
     lock = DirectoryLock(data_dir)
     try:
         refuse_if_used(data_dir)
-        progress = _Progress(tell)
+        progress = _Progress(on_progress)
         progress.expect(sum(copied.bytes for copied in backup.files.values()))
         for name, copied in backup.files.items():
             _copy_file(source / name, data_dir / f"{name}.restoring", copied, progress)
@@ -158,7 +158,7 @@ def _databases(data_dir: Path) -> Iterator[str]:
             yield name
 
 
-def _copy_database(source: Path, target: Path, progress: _Progress) -> Copied:
+def _copy_database(source: Path, target: Path, progress: _Progress) -> CopiedFile:
     """One transaction's view of a database, in steps that leave room for its writer."""
     create_private(target)
     reading = database.connect(source, cache_bytes=_CACHE_BYTES, readonly=True)
@@ -253,7 +253,7 @@ class _ObjectsCopy:
         self.bytes += size
 
 
-def _copy_file(source: Path, target: Path, copied: Copied, progress: _Progress) -> None:
+def _copy_file(source: Path, target: Path, copied: CopiedFile, progress: _Progress) -> None:
     copy_private(source, target)
     if _digest(target) != copied:
         raise CorruptData(f"{source} is not what was backed up", object=str(source), check="checksum")
@@ -283,7 +283,7 @@ def _mark(path: Path) -> None:
         connection.close()
 
 
-def _digest(path: Path) -> Copied:
+def _digest(path: Path) -> CopiedFile:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-        return Copied(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+        return CopiedFile(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())

@@ -26,9 +26,9 @@ from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, fetche
 from headrace.storage.objects import ObjectMissing, Objects
 
 #: Files of companions that may be open.
-MOST_OPEN = 256
+MAX_OPEN = 256
 #: Footers whose checksums are remembered.
-_MOST_FOOTERS = 20_000
+_MAX_FOOTERS = 20_000
 _SUFFIX = ".parquet"
 
 
@@ -60,10 +60,10 @@ class CompanionFiles:
         self._decoded = DecodedCache(decoded_bytes)
         self._files = None if objects.is_local else FileCache(directory, _SUFFIX, limit_bytes=limit_bytes)
         self._opened: OpenFiles[tuple[str, ...], FileCompanion] = OpenFiles(
-            MOST_OPEN,
+            MAX_OPEN,
             limit_bytes=footer_bytes,
             footprint=lambda companion: companion.footprint,
-            files=lambda companion: companion.most_files,
+            files=lambda companion: companion.max_files,
         )
         self._lock = threading.Lock()
         #: By the checksums of files that were verified, those of their footers.
@@ -156,6 +156,6 @@ class CompanionFiles:
             raise ObjectMissing(f"a file of {companion} is missing", object=companion, check="present") from reason
         with self._lock:
             self._footers[listed.sha256] = source.footer_checksum
-            if len(self._footers) > _MOST_FOOTERS:
+            if len(self._footers) > _MAX_FOOTERS:
                 del self._footers[next(iter(self._footers))]
         return source

@@ -27,7 +27,7 @@ SQLiteError = apsw.Error
 DiskFull = apsw.FullError
 
 BUSY_TIMEOUT_MS = 5_000
-_BRIEFLY_MS = 20
+_SHORT_TIMEOUT_MS = 20
 # An array of a hundred events fits into two pages, and a commit of single events dirties few.
 PAGE_BYTES = 8192
 #: The migration from which on every page has a checksum.
@@ -55,16 +55,16 @@ class NewerDatabase(HeadraceError):
 class WriteAheadLog:
     """The file that holds what was committed and is not in the database yet, and how long it should be at most."""
 
-    def __init__(self, database: Path, most_pages: int) -> None:
+    def __init__(self, database: Path, max_pages: int) -> None:
         self._path = database.with_name(f"{database.name}-wal")
-        self.most_bytes = _LOG_HEAD_BYTES + most_pages * (_FRAME_HEAD_BYTES + PAGE_BYTES)
+        self.max_bytes = _LOG_HEAD_BYTES + max_pages * (_FRAME_HEAD_BYTES + PAGE_BYTES)
         #: So many pages are moved into the database; commits that leave that to the next one add more meanwhile.
-        self.due_pages = max(1, most_pages * 3 // 4)
+        self.due_pages = max(1, max_pages * 3 // 4)
 
     @property
     def growth(self) -> int:
         """How much more disk it may still want."""
-        return max(0, self.most_bytes - (self._path.stat().st_size if self._path.exists() else 0))
+        return max(0, self.max_bytes - (self._path.stat().st_size if self._path.exists() else 0))
 
 
 def connect(
@@ -117,7 +117,7 @@ def _make_durable(connection: Connection, log: WriteAheadLog | None, max_bytes: 
     connection.pragma("secure_delete", "FAST")  # pages that are written anyway keep nothing of what was deleted
     if log is not None:
         connection.pragma("wal_autocheckpoint", log.due_pages)
-        connection.pragma("journal_size_limit", log.most_bytes)  # readers can make it longer, for as long as they read
+        connection.pragma("journal_size_limit", log.max_bytes)  # readers can make it longer, for as long as they read
     if max_bytes:
         connection.pragma("max_page_count", max(1, max_bytes // int(connection.pragma("page_size"))))
 
@@ -222,12 +222,12 @@ def checkpoint(connection: Connection) -> None:
 @contextmanager
 def not_growing(connection: Connection) -> Iterator[None]:
     """In this block the database has the pages that it has, those that are free among them."""
-    most = connection.pragma("max_page_count")
+    max_pages = connection.pragma("max_page_count")
     connection.pragma("max_page_count", connection.pragma("page_count"))
     try:
         yield
     finally:
-        connection.pragma("max_page_count", most)
+        connection.pragma("max_page_count", max_pages)
 
 
 def free_bytes(connection: Connection) -> int:
@@ -238,7 +238,7 @@ def free_bytes(connection: Connection) -> int:
 def truncate(path: Path) -> bool:
     """Move everything into the database, so that nothing is left in the write-ahead log; False where others read."""
     connection = connect(path, cache_bytes=1024 * 1024)
-    connection.set_busy_timeout(_BRIEFLY_MS)  # while it waits for readers nobody else writes
+    connection.set_busy_timeout(_SHORT_TIMEOUT_MS)  # while it waits for readers nobody else writes
     try:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except apsw.BusyError:
@@ -255,18 +255,18 @@ def limit_memory(limit_bytes: int) -> None:
 
 def sqlite_memory() -> dict[str, int]:
     """What SQLite's allocator holds in this process, and the most it ever held."""
-    used, most_used = apsw.status(apsw.SQLITE_STATUS_MEMORY_USED)
-    slots, most_slots = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_USED)
-    overflow, most_overflow = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_OVERFLOW)
-    allocations, most_allocations = apsw.status(apsw.SQLITE_STATUS_MALLOC_COUNT)
+    used, peak_used = apsw.status(apsw.SQLITE_STATUS_MEMORY_USED)
+    slots, peak_slots = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_USED)
+    overflow, peak_overflow = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_OVERFLOW)
+    allocations, peak_allocations = apsw.status(apsw.SQLITE_STATUS_MALLOC_COUNT)
     return {
         "memory_used_bytes": used,
-        "memory_highwater_bytes": most_used,
+        "memory_highwater_bytes": peak_used,
         "pagecache_used_slots": slots,
-        "pagecache_used_slots_highwater": most_slots,
+        "pagecache_used_slots_highwater": peak_slots,
         "pagecache_overflow_bytes": overflow,
-        "pagecache_overflow_highwater_bytes": most_overflow,
+        "pagecache_overflow_highwater_bytes": peak_overflow,
         "malloc_count": allocations,
-        "malloc_count_highwater": most_allocations,
+        "malloc_count_highwater": peak_allocations,
         "open_connections": len(apsw.connections()),
     }

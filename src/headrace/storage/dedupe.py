@@ -66,14 +66,14 @@ def stored_key(user_id: str, key: str) -> str:
     return _DIGESTED + sha256(msgspec.json.encode([user_id, key])).hexdigest()
 
 
-class Answered(NamedTuple):
+class StoredAnswer(NamedTuple):
     """What a request asked for, as a digest, and its answer; that of one entity in a request has none of its own."""
 
     digest: bytes
     answer: bytes
 
 
-class _StoredAnswer(msgspec.Struct, array_like=True):
+class _PackedAnswer(msgspec.Struct, array_like=True):
     """An answer as it is stored: in less space where that pays, with the size that it had."""
 
     size: int
@@ -83,16 +83,16 @@ class _StoredAnswer(msgspec.Struct, array_like=True):
 class Idempotency(TableQueries):
     """Reads and writes answers through one connection."""
 
-    def find(self, user_id: str, key: str) -> Answered | None:
+    def find(self, user_id: str, key: str) -> StoredAnswer | None:
         """What a user's request of this key was answered, if it is remembered."""
         sql = "SELECT digest, answer FROM idempotency WHERE user_id = ? AND key = ?"
         row = self._connection.execute(sql, (user_id, stored_key(user_id, key))).fetchone()
         if row is None and not key.startswith(_DIGESTED):
             # Keys that were stored before they were digested; they are forgotten with the answers.
             row = self._connection.execute(sql, (user_id, key)).fetchone()
-        return None if row is None else Answered(row[0], _unpack_answer(row[1]))
+        return None if row is None else StoredAnswer(row[0], _unpack_answer(row[1]))
 
-    def save(self, user_id: str, key: str, answered: Answered, at_us: int) -> None:
+    def save(self, user_id: str, key: str, answered: StoredAnswer, at_us: int) -> None:
         """Remember an answer."""
         sql = "INSERT INTO idempotency (user_id, key, digest, answer, at_us) VALUES (?, ?, ?, ?, ?)"
         values = user_id, stored_key(user_id, key), answered.digest, _pack_answer(answered.answer), at_us
@@ -112,11 +112,11 @@ class Idempotency(TableQueries):
         """Forget answers, by their stored keys."""
         self._delete_each("idempotency", "user_id = ? AND key = ?", ((user_id, key) for key in keys))
 
-    def forget(self, before_us: int, most: int, most_bytes: int, limit: int) -> int:
+    def forget(self, before_us: int, max_answers: int, max_bytes: int, limit: int) -> int:
         """Forget up to so many of the oldest that are too old or beyond so many, or so many bytes; answers how many."""
         row: Any = self._connection.execute(_TOTAL).fetchone()
-        if row[0] > most or (row[1] or 0) > most_bytes:
-            before_us = max(before_us, int(self._value(_CUT, most, most_bytes)) + 1)
+        if row[0] > max_answers or (row[1] or 0) > max_bytes:
+            before_us = max(before_us, int(self._value(_CUT, max_answers, max_bytes)) + 1)
         return self._delete("idempotency", _OLDEST, before_us, limit)
 
 
@@ -132,9 +132,9 @@ _OLDEST = "(user_id, key) IN (SELECT user_id, key FROM idempotency WHERE at_us <
 
 def _pack_answer(answer: bytes) -> bytes:
     packed = pack(answer) if len(answer) >= LEAST_BYTES else None
-    return msgspec.msgpack.encode(_StoredAnswer(len(answer), answer if packed is None else packed))
+    return msgspec.msgpack.encode(_PackedAnswer(len(answer), answer if packed is None else packed))
 
 
 def _unpack_answer(stored: bytes) -> bytes:
-    kept = decoding.unpack(stored, _StoredAnswer)
+    kept = decoding.unpack(stored, _PackedAnswer)
     return kept.body if len(kept.body) == kept.size else unpack(kept.body, kept.size)

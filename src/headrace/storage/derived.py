@@ -76,7 +76,7 @@ class Companions(Derived[Companion]):
     table = DocumentTable("companions", Companion, ("name", "first_seq", "count"), extra=("stream",))
     order = "first_seq, id"
 
-    def are_there(self) -> bool:
+    def exist(self) -> bool:
         """Whether any stream has one."""
         return self._exists("companions", "true")
 

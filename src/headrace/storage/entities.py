@@ -43,7 +43,7 @@ class Entities(TableQueries):
         """One entity, whoever it belongs to."""
         return self._first(_ENTITIES, "WHERE entity_id = ?", entity_id)
 
-    def known(self, ids: Sequence[str]) -> set[str]:
+    def existing(self, ids: Sequence[str]) -> set[str]:
         """Those of the given entities that there are."""
         return set(self._texts(f"SELECT entity_id FROM entities WHERE entity_id {IN_LIST}", json_list(ids)))
 

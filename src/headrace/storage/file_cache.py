@@ -58,12 +58,12 @@ class FileCache:
         suffix: str,
         *,
         limit_bytes: int,
-        most_files: int | None = None,
+        max_files: int | None = None,
         on_remove: Callable[[str], object] = lambda sha256: None,
     ) -> None:
         """``on_remove`` is called, with the lock held, when a file is forgotten."""
         self._directory, self._suffix = directory, suffix
-        self._limit_bytes, self._most_files = limit_bytes, most_files
+        self._limit_bytes, self._max_files = limit_bytes, max_files
         self._on_remove = on_remove
         self._lock = threading.Lock()
         #: The one used longest ago first.
@@ -229,15 +229,15 @@ class FileCache:
 
     def _shrink(self, limit_bytes: int) -> None:
         """Remove what was used longest ago until the rest is within the limits; nothing that is in use."""
-        if self._is_within(limit_bytes):
+        if self._fits(limit_bytes):
             return
         for file in [file for file in self._files.values() if not file.pins]:
-            if self._is_within(limit_bytes):
+            if self._fits(limit_bytes):
                 return
             self._remove(file)
 
-    def _is_within(self, limit_bytes: int) -> bool:
-        return self.bytes <= limit_bytes and (self._most_files is None or len(self._files) <= self._most_files)
+    def _fits(self, limit_bytes: int) -> bool:
+        return self.bytes <= limit_bytes and (self._max_files is None or len(self._files) <= self._max_files)
 
     def _remove(self, file: CachedFile) -> None:
         del self._files[file.sha256]
@@ -268,14 +268,14 @@ class OpenFiles(Generic[Key, Opened]):
 
     def __init__(
         self,
-        most_files: int,
+        max_files: int,
         *,
         limit_bytes: int | None = None,
         footprint: Callable[[Opened], int] = lambda opened: 0,
         files: Callable[[Opened], int] = lambda opened: 1,
     ) -> None:
         """``footprint`` and ``files`` say how much memory and how many files something takes as long as it is open."""
-        self._most_files = most_files
+        self._max_files = max_files
         #: Memory that all of it may take.
         self.limit_bytes = limit_bytes
         self._footprint, self._files = footprint, files
@@ -336,9 +336,9 @@ class OpenFiles(Generic[Key, Opened]):
         surplus = []
         size = sum(map(self._footprint, self._opened.values()))
         files = sum(map(self._files, self._opened.values()))
-        most_files = most_open_files(self._most_files)
+        max_files = max_open_files(self._max_files)
         while len(self._opened) > 1 and (
-            files > most_files or (self.limit_bytes is not None and size > self.limit_bytes)
+            files > max_files or (self.limit_bytes is not None and size > self.limit_bytes)
         ):
             _, oldest = self._opened.popitem(last=False)
             size, files = size - self._footprint(oldest), files - self._files(oldest)
@@ -346,7 +346,7 @@ class OpenFiles(Generic[Key, Opened]):
         return surplus
 
 
-def most_open_files(wanted: int, divisor: int = 16) -> int:
+def max_open_files(wanted: int, divisor: int = 16) -> int:
     """As many as are wanted, or a small part of those that the system lets this process open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if files == resource.RLIM_INFINITY else min(wanted, files // divisor)

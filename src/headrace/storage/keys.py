@@ -1,7 +1,7 @@
 """API keys: who may call, kept hashed in a small SQLite file of their own.
 
 The command line writes the file while a server reads it: ``generation`` moves when keys have changed, here or,
-after a :meth:`KeyStore.look`, elsewhere. A secret has 256 random bits, so one SHA-256 is enough to store it by. What
+after a :meth:`KeyStore.refresh`, elsewhere. A secret has 256 random bits, so one SHA-256 is enough to store it by. What
 was done is noted in the same commit, until a server tells it.
 """
 
@@ -38,7 +38,7 @@ _SCHEMA_VERSION = 4
 #: From this version on every page of the file has a checksum.
 _CHECKSUMS_SINCE = 3
 _CACHE_BYTES = 256 * 1024
-_OPEN_WITHIN_S = 5.0
+_OPEN_TIMEOUT_S = 5.0
 _NO_HASH = bytes(32)
 _CREATE = """
 CREATE TABLE IF NOT EXISTS keys (
@@ -104,7 +104,7 @@ class KeyStore:
         bytes_per_s: int | None = None,
     ) -> tuple[Key, str]:
         """Make a key; the token is shown this once and cannot be had again."""
-        _check_text("user_id", user_id, MAX_TEXT, least=1)
+        _check_text("user_id", user_id, MAX_TEXT, min_length=1)
         _check_text("name", name, MAX_TEXT)
         _check_text("prefix", prefix, MAX_PREFIX)
         limits = _limit("requests_per_s", requests_per_s), _limit("bytes_per_s", bytes_per_s)
@@ -176,7 +176,7 @@ class KeyStore:
         """How many keys open a door."""
         return sum(key.revoked_us is None for key, _ in self._rows(""))
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Notice what other processes have changed; costs a few microseconds."""
         version = int(self._connection.pragma("data_version"))
         if version != self._data_version:
@@ -272,7 +272,7 @@ class KeyStore:
 
 def _connect(path: Path) -> database.Connection:
     """Open the file; SQLite does not wait by itself while another process makes it a WAL database."""
-    give_up = time.monotonic() + _OPEN_WITHIN_S
+    give_up = time.monotonic() + _OPEN_TIMEOUT_S
     while True:
         try:
             return database.connect(path, cache_bytes=_CACHE_BYTES)
@@ -319,8 +319,8 @@ def _check_scopes(scopes: Collection[str]) -> tuple[str, ...]:
     return tuple(scope for scope in SCOPES if scope in scopes)
 
 
-def _check_text(field: str, text: str, most: int, *, least: int = 0) -> None:
-    if not least <= len(text) <= most:
-        raise BadRequest(f"{field} has {len(text)} characters, not {least} to {most}", field=field)
+def _check_text(field: str, text: str, max_length: int, *, min_length: int = 0) -> None:
+    if not min_length <= len(text) <= max_length:
+        raise BadRequest(f"{field} has {len(text)} characters, not {min_length} to {max_length}", field=field)
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise BadRequest(f"{field} holds half a character, which UTF-8 cannot carry", field=field)

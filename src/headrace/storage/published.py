@@ -11,7 +11,7 @@ from headrace.storage.table import Table, TableQueries
 from headrace.types import MAX_AHEAD_US
 
 
-class Placed(NamedTuple):
+class SegmentObject(NamedTuple):
     """A segment, and the key of its object."""
 
     key: str
@@ -62,19 +62,19 @@ class ContainedSegments(NamedTuple):
     last_us: int | None
 
 
-class _JoinedSegments(Table[Placed]):
+class _JoinedSegments(Table[SegmentObject]):
     """Segments with the keys of their objects, of which a stream's name and incarnation are parts."""
 
     def __init__(self) -> None:
-        super().__init__("segments", Placed)
+        super().__init__("segments", SegmentObject)
         columns = ", ".join(f"segments.{field}" for field in Segment.__struct_fields__)
         self.select = f"SELECT streams.name, incarnation, {columns} FROM segments JOIN streams ON id = stream"
 
-    def to_row(self, record: Any) -> Placed:
+    def to_row(self, record: Any) -> SegmentObject:
         """The segment of a record, and its key."""
         stream, incarnation, *values = record
         segment = Segment(*values)
-        return Placed(segment_key(stream, incarnation, segment.name), segment)
+        return SegmentObject(segment_key(stream, incarnation, segment.name), segment)
 
 
 _SEGMENTS = Table("segments", Segment, extra=("stream",))
@@ -85,16 +85,16 @@ _GRAVES = Table("graves", DeletedStream)
 class Published(TableQueries):
     """Reads and writes what is known of published objects through one connection."""
 
-    def holding(self, stream: int, seq: int) -> Placed | None:
+    def holding(self, stream: int, seq: int) -> SegmentObject | None:
         """The segment that holds an entry."""
         placed = self._first(_JOINED, _HOLDING, stream, seq)
         return placed if placed is not None and seq < placed.segment.end_seq else None
 
-    def following(self, stream: int, start: int, end: int, limit: int = -1) -> list[Placed]:
+    def following(self, stream: int, start: int, end: int, limit: int = -1) -> list[SegmentObject]:
         """The segments that hold entries of [start, end), in order."""
         return self._all(_JOINED, _FOLLOWING, stream, start, end, limit)
 
-    def last(self, stream: int) -> Placed | None:
+    def last(self, stream: int) -> SegmentObject | None:
         """The newest segment."""
         return self._first(_JOINED, "WHERE stream = ? ORDER BY segments.first_seq DESC LIMIT 1", stream)
 
@@ -115,7 +115,7 @@ class Published(TableQueries):
         """The checksum of every segment of any stream."""
         return set(self._texts("SELECT sha256 FROM segments"))
 
-    def first_from(self, stream: int, us: int) -> Placed | None:
+    def first_from(self, stream: int, us: int) -> SegmentObject | None:
         """The first segment whose last entry was appended at or after a moment."""
         return self._first(_JOINED, "WHERE stream = ? AND max_us >= ? ORDER BY segments.first_seq LIMIT 1", stream, us)
 
@@ -130,7 +130,7 @@ class Published(TableQueries):
         keys = ((stream, segment.first_seq) for segment in segments)
         self._delete_each("segments", "stream = ? AND first_seq = ?", keys)
 
-    def first_beyond(self, stream: int, size: int) -> Placed | None:
+    def first_beyond(self, stream: int, size: int) -> SegmentObject | None:
         """The first segment that ends after so many payload bytes of the stream."""
         return self._first(
             _JOINED, "WHERE stream = ? AND total_bytes > ? ORDER BY segments.first_seq LIMIT 1", stream, size
@@ -206,9 +206,9 @@ class Published(TableQueries):
         row: Any = self._connection.execute(_TOUCHED, (stream, first, end)).fetchone()
         return SegmentSpan(0, first, end) if not row[0] else SegmentSpan(*row)
 
-    def within(self, stream: int, first: int, end: int) -> ContainedSegments:
+    def contained(self, stream: int, first: int, end: int) -> ContainedSegments:
         """The own segments of a stream that lie in [first, end) as a whole."""
-        row: Any = self._connection.execute(_WITHIN, (stream, first, end)).fetchone()
+        row: Any = self._connection.execute(_CONTAINED, (stream, first, end)).fetchone()
         return ContainedSegments(*row)
 
     def newest_companion(self) -> int:
@@ -260,7 +260,7 @@ SELECT count(*), min(first_seq), max(first_seq + count) FROM segments
 WHERE stream = ?1 AND first_seq < ?3 AND first_seq + count > ?2
   AND first_seq >= ifnull((SELECT max(first_seq) FROM segments WHERE stream = ?1 AND first_seq <= ?2), ?2)
 """
-_WITHIN = """
+_CONTAINED = """
 SELECT count(*), max(max_us) FROM segments
 WHERE stream = ?1 AND first_seq >= ?2 AND first_seq < ?3 AND first_seq + count <= ?3
 """

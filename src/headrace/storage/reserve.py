@@ -58,7 +58,7 @@ class Reserve:
             size = min(self._size, room // _SHARE)
             if self.is_out:
                 # Less would not last for a checkpoint, and the next time nothing could be freed.
-                least = min(least + self._log.most_bytes, disk.total // _SHARE)
+                least = min(least + self._log.max_bytes, disk.total // _SHARE)
                 size = min(self._size, room - self._log.growth - LEAST_BYTES)
             if size >= least and (held >= size or self._grow(size)):
                 self.is_out = False

@@ -24,8 +24,8 @@ from headrace.format.segment.reader import SegmentReader
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, fetcher
 from headrace.storage.objects import ObjectMissing, Objects
 
-KNOWN_FILES = 20_000
-MOST_READERS = 512
+MAX_FILES = 20_000
+MAX_READERS = 512
 _SUFFIX = ".parquet"
 
 
@@ -59,10 +59,10 @@ class Segments:
         self._masks: Mapping[str, Mask] = {} if masks is None else masks
         self._decoded = DecodedCache(decoded_bytes)
         self._readers: OpenFiles[str, SegmentReader] = OpenFiles(
-            MOST_READERS, limit_bytes=footer_bytes, footprint=lambda reader: reader.footprint
+            MAX_READERS, limit_bytes=footer_bytes, footprint=lambda reader: reader.footprint
         )
         self._files = FileCache(
-            directory, _SUFFIX, limit_bytes=limit_bytes, most_files=KNOWN_FILES, on_remove=self._readers.pop
+            directory, _SUFFIX, limit_bytes=limit_bytes, max_files=MAX_FILES, on_remove=self._readers.pop
         )
         self._lock = threading.Lock()
         #: Readers that a thread is opening, by the checksums of their segments.

@@ -38,7 +38,7 @@ _SUFFIX, _SCRATCH = ".sums", "headrace-state-"
 #: Files of earlier versions, whose rows have no checksums.
 _OUTDATED = ".rows"
 #: States whose files are open, and the page cache of each.
-MOST_OPEN, _CACHE_KIB = 64, 512
+MAX_OPEN, _CACHE_KIB = 64, 512
 #: Larger pages than usual are written sooner, and hold more rows than one.
 _PAGE_BYTES = 8192
 _DECODER = msgspec.msgpack.Decoder(dict[str, bytes])
@@ -122,7 +122,7 @@ class StateFiles:
         self._objects = objects
         self._directory = directory
         self._files = FileCache(directory, _SUFFIX, limit_bytes=limit_bytes)
-        self._open: OpenFiles[StateFile, StateFile] = OpenFiles(MOST_OPEN)
+        self._open: OpenFiles[StateFile, StateFile] = OpenFiles(MAX_OPEN)
         for path in directory.glob(f"*{_OUTDATED}"):
             path.unlink()
         for path in directory.glob(f"{_SCRATCH}*"):

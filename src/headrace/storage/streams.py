@@ -62,7 +62,7 @@ _BY_NAME_UNLOGGED = f"{_SELECT_UNLOGGED} WHERE name = ?"
 _AMONG = f"FROM streams WHERE name {IN_LIST}"
 _NAMED = f"SELECT json_group_array(json_array(json_array({', '.join(_COLUMNS)}), json(({_NEWEST})))) {_AMONG}"
 _NAMED_UNLOGGED = f"SELECT json_group_array(json_array(json_array({', '.join(_COLUMNS)}), NULL)) {_AMONG}"
-_BY_LIFE = f"{_SELECT} WHERE incarnation = ? AND state != {DELETED}"
+_BY_INCARNATION = f"{_SELECT} WHERE incarnation = ? AND state != {DELETED}"
 #: Of the newest row of the WAL: the position after it, its time, the bytes up to there, and the Stream-Seq.
 Newest = tuple[int, int, int, str | None]
 _HEAD = decoding.make_decoder(Newest)
@@ -113,7 +113,7 @@ class Streams(TableQueries):
 
     def of(self, incarnation: str) -> StreamRow | None:
         """The stream that lives this life of its name, unless it is deleted."""
-        return self._one(_BY_LIFE, incarnation)
+        return self._one(_BY_INCARNATION, incarnation)
 
     def every(self, after_id: int, limit: int) -> list[StreamRow]:
         """Streams that are not deleted, in id order."""

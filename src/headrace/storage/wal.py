@@ -96,8 +96,8 @@ class Wal:
             return None
         counts, append_us, keys = _NUMBERS(facts[0]), _NUMBERS(facts[1]), _TEXTS(facts[2])
         bundle = Bundle(counts, append_us, keys or [None] * len(counts), *facts[3:])
-        is_whole = bundle.end_seq - position == sum(counts) and len(bundle.keys) == len(counts)
-        return bundle if is_whole else None
+        is_complete = bundle.end_seq - position == sum(counts) and len(bundle.keys) == len(counts)
+        return bundle if is_complete else None
 
     def scan_key(self, stream: int, key: str, position: int, end: int) -> Generator[Entries, None, None]:
         """The same for rows of one key, and rows of several keys that may have it among them."""

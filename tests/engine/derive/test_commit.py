@@ -331,7 +331,7 @@ def test_objects_that_nobody_lists_are_swept(directory: Path) -> None:
         grant = worker.granted()
         worker.made(grant)
         assert len(stored(rig)) == 2
-        later = rig.engine.sealer._context.publisher.orphans
+        later = rig.engine.sealer.publisher.orphans
         assert later(1 << 62) == [], "somebody may still list them"
         worker.release(grant)
         found = later(1 << 62)

@@ -62,7 +62,7 @@ def test_companions_that_no_manifest_lists_yet_are_made_again(machines: Machines
         assert {one.name for one in listed(rig, "s")} <= stored(rig)
         Worker(rig).work()
         assert covered(rig, "s") == [(0, 30)]
-        orphans = rig.engine.sealer._context.publisher.orphans(1 << 62)
+        orphans = rig.engine.sealer.publisher.orphans(1 << 62)
         found = [key for key in orphans if key.startswith("companions/")]
         assert {key.rpartition("/")[2].partition(".")[0] for key in found} == stored(rig) - _known(rig)
 
@@ -132,7 +132,7 @@ def test_a_companion_that_comes_while_a_manifest_is_written_is_in_the_next(tmp_p
 
         async def meanwhile() -> None:
             sealer, work = rig.engine.sealer, rig.engine.work
-            publication = await sealer._in_thread(lambda: sealer._context.publisher.publish(stream.id, sealer.pace))
+            publication = await sealer._in_thread(lambda: sealer.publisher.publish(stream.id, sealer.pace))
             assert publication is not None
             await work.commit(grant.lease.id, grant.lease.token, results)
             await sealer._commit(stream, publication)

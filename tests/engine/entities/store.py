@@ -58,7 +58,7 @@ class Store:
         assert not outcome.plan.refusals, outcome.plan.refusals
 
     def asked(self, entities: list[Payload], user: str = "local", **said: Any) -> request.StoreRequest:
-        return request.read(msgspec.json.encode({"entities": entities, **said}), user)
+        return request.read_store_request(msgspec.json.encode({"entities": entities, **said}), user)
 
     def wish(self, entities: list[Payload], user: str = "local", **said: Any) -> tuple[ObservationWrite, Any]:
         """What is wished for, and the types it found."""

@@ -101,12 +101,12 @@ def test_what_began_with_a_lost_event_begins_with_the_next(tmp_path: Path) -> No
         publish(rig, "events/Txn")
         rig.append("events/Txn", array(fine(2), fine(3)))
         registered(rig, event(cold_after="2h", keep_events_for="7d"), table(), backfill=False, force=True)
-        assert rig.engine.features.current.lives["Users"]["count"].birth == 3
+        assert rig.engine.features.current.feature_versions["Users"]["count"].birth == 3
         publish(rig)
-        lost = rig.engine.features.current.lives["Users"]["count"].id
+        lost = rig.engine.features.current.feature_versions["Users"]["count"].id
     with opened(tmp_path, "second") as rig:
         current = rig.engine.features.current
-        life = current.lives["Users"]["count"]
+        life = current.feature_versions["Users"]["count"]
         assert (life.id, life.birth) == (lost, 1)
         assert current.cold("Txn") == ((0, 3_600_000), (1, 7_200_000))
         assert (current.version, current.document.plan.action) == (3, "recovery")

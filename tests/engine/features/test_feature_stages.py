@@ -39,21 +39,21 @@ def test_registering_makes_streams_with_schemas_and_lives(rig: Rig) -> None:
     stream = rig.find("events/Txn")
     assert stream.managed
     assert stream.head.registry is not None and stream.head.registry.version == 1
-    life = rig.engine.features.current.lives["Users"]["count"]
+    life = rig.engine.features.current.feature_versions["Users"]["count"]
     assert life.birth == 0
 
 
 def test_what_is_new_is_born_with_the_first_event_and_what_is_reborn_with_the_next(rig: Rig) -> None:
     registered(rig, event(), table())
     rig.append("events/Txn", array(FINE, FINE))
-    before = rig.engine.features.current.lives["Users"]["count"]
+    before = rig.engine.features.current.feature_versions["Users"]["count"]
     more = {"count": {"op": "count", "params": {}}, "total": {"op": "sum", "params": {"field": "amount"}}}
     registered(rig, event(), table(**more))
-    first = rig.engine.features.current.lives["Users"]
+    first = rig.engine.features.current.feature_versions["Users"]
     assert (first["count"], first["total"].birth) == (before, 0)
     more["total"] = {"op": "sum", "params": {"field": "amount", "window": "1h"}}
     registered(rig, event(), table(**more), force=True)
-    second = rig.engine.features.current.lives["Users"]
+    second = rig.engine.features.current.feature_versions["Users"]
     assert (second["count"], second["total"].birth) == (before, 2)
     assert second["total"].id != first["total"].id
 
@@ -63,7 +63,7 @@ def test_backfill_says_when_a_new_feature_is_born(rig: Rig, backfill: bool | Non
     registered(rig, event())
     rig.append("events/Txn", array(FINE, FINE))
     registered(rig, event(), table(), backfill=backfill)
-    assert rig.engine.features.current.lives["Users"]["count"].birth == birth
+    assert rig.engine.features.current.feature_versions["Users"]["count"].birth == birth
 
 
 def test_nothing_is_born_before_a_break(rig: Rig) -> None:
@@ -72,7 +72,7 @@ def test_nothing_is_born_before_a_break(rig: Rig) -> None:
     narrow = event(schema={"user": "str", "amount": "i64"})
     registered(rig, narrow, force=True)
     registered(rig, narrow, table())
-    assert rig.engine.features.current.lives["Users"]["count"].birth == 2
+    assert rig.engine.features.current.feature_versions["Users"]["count"].birth == 2
 
 
 def planned(rig: Rig, *descriptors: dict[str, object], **terms: object) -> PlannedFeatureChange:

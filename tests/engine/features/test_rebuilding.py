@@ -136,7 +136,9 @@ class World:
 
     def _births(self) -> dict[str, int]:
         """With which event each feature began."""
-        return {name: life.birth for name, life in self.pipelines.engine.features.current.lives["Users"].items()}
+        return {
+            name: life.birth for name, life in self.pipelines.engine.features.current.feature_versions["Users"].items()
+        }
 
     def _register(self, **terms: Any) -> None:
         self.pipelines.register(*descriptors(self.later, self.hours), **terms)
@@ -154,7 +156,7 @@ class World:
             self.events, self.keys, self.later, self.first = [], set(), 0, 0
             self._register()
             return
-        self.later = len(current.lives["Users"]) - len(FIRST) - 1
+        self.later = len(current.feature_versions["Users"]) - len(FIRST) - 1
         self.hours = current.table("Users").features["fresh"].params["window"] // HOUR_MS
         assert self.later >= self.stored_later
         head = self.pipelines.find("events/Order").head

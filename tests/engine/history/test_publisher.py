@@ -85,7 +85,7 @@ def test_manifests_that_a_lost_node_left_behind_are_found_once_they_are_old(rig:
         rig.publish("s")
     store = str(tmp_path / "objects")
     with Rig(tmp_path / "fresh", storage={"object_store": store}) as fresh:
-        publisher = fresh.engine.sealer._context.publisher
+        publisher = fresh.engine.sealer.publisher
         assert publisher.orphans(0) == []
         old = [object_names.manifest_key("s", fresh.find("s").incarnation, number) for number in (1, 2)]
         assert publisher.orphans(1 << 60) == old
@@ -155,7 +155,7 @@ def test_what_a_crash_left_behind_is_found_once_it_is_old(rig: Rig) -> None:
     rig.publish("s")
     [one] = placed(rig, "s")
     assert len(keys(rig.engine.objects, "segments")) == 3
-    publisher = rig.engine.sealer._context.publisher
+    publisher = rig.engine.sealer.publisher
     assert publisher.orphans(0) == []
     orphans = publisher.orphans(1 << 60)
     assert sorted([*orphans, one.key]) == keys(rig.engine.objects, "segments")
@@ -165,7 +165,7 @@ def test_segments_of_streams_that_are_not_known_here_are_no_orphans(rig: Rig) ->
     rig.engine.objects.put(object_names.segment_key("other", "77", object_names.segment_name(0, 1, "x")), b"theirs")
     rig.create("s", OCTETS, b"a")
     rig.publish("s")
-    assert rig.engine.sealer._context.publisher.orphans(1 << 60) == []
+    assert rig.engine.sealer.publisher.orphans(1 << 60) == []
 
 
 GRACE_US = int(GRACE_S * 1e6)

@@ -74,7 +74,7 @@ def test_what_ended_after_a_manifest_whose_commit_was_cut_off_has_ended(machines
         sealer = rig.engine.sealer
         for name in ("closed", "deleted"):
             stream = rig.find(name).id
-            rig.run(sealer._in_thread(partial(sealer._context.publisher.publish, stream, sealer.pace)))
+            rig.run(sealer._in_thread(partial(sealer.publisher.publish, stream, sealer.pace)))
         rig.append("closed", close=True)
         rig.delete("deleted")
     machines.pass_by()
@@ -118,7 +118,7 @@ def test_what_was_kept_for_forks_that_are_nowhere_is_buried(machines: Machines, 
             rig.publish(name)
         rig.delete("fork")
         if published:
-            bury = rig.engine.sealer._context.cleaner.remove_stream
+            bury = rig.engine.sealer.remover.remove_stream
             (grave,) = [one for one in rig.engine.published.deleted_streams(9) if one.name == "fork"]
             bury(grave)
     assert machines.manifest("s").state == "soft_deleted"

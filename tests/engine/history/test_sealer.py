@@ -124,7 +124,7 @@ def test_the_files_of_a_deleted_stream_are_closed(opened: Open) -> None:
         rig.create(name, OCTETS, name.encode())
         rig.publish(name)
         assert b"".join(rig.read(name)) == name.encode()
-    segments = rig.engine.sealer._context._segments()
+    segments = rig.engine.sealer._open_segments()
     assert segments.usage().readers == 2
     rig.delete("gone")
     rig.clear()
@@ -140,7 +140,7 @@ def test_the_file_of_a_replaced_segment_is_closed_when_its_object_goes(opened: O
     rig.append("s", b"b")
     rig.publish("s")  # both are in one segment now
     assert b"".join(rig.read("s")) == b"ab"
-    segments = rig.engine.sealer._context._segments()
+    segments = rig.engine.sealer._open_segments()
     assert segments.usage().readers == 2
     rig.clock.us += 60 * SECOND
     rig.clear()

@@ -13,7 +13,6 @@ from crash.forgetful import Disk
 from headrace.engine.log import retention
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import Delete
-from headrace.engine.log.retention import PersistAccesses
 from headrace.errors import NotFound, Unavailable
 from headrace.types import JSON, OCTETS
 from support.engine_rig import Rig, array
@@ -138,14 +137,14 @@ def test_an_access_that_could_not_be_stored_is_stored_by_the_next_sweep(tmp_path
 def test_a_stream_stays_in_memory_until_its_access_is_stored(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "_STREAMS", 2)
     streams = [rig.create(f"s{number}", ttl_s=60) for number in range(5)]
-    catalog, perform = rig.engine.log.catalog, PersistAccesses.perform
+    catalog, perform = rig.engine.log.catalog, retention.store_deadlines
     left: list[int] = []
 
-    def noting(change: PersistAccesses, batch: Batch) -> None:
+    def noting(batch: Batch, deadlines: Any) -> None:
         left.append(len(catalog.accessed))
-        perform(change, batch)
+        perform(batch, deadlines)
 
-    monkeypatch.setattr(PersistAccesses, "perform", noting)
+    monkeypatch.setattr(retention, "store_deadlines", noting)
     rig.clock.us += 40 * SECOND
     for stream in streams:
         catalog.note_access(stream)
@@ -156,16 +155,16 @@ def test_a_stream_stays_in_memory_until_its_access_is_stored(rig: Rig, monkeypat
 
 
 def test_an_access_while_the_last_one_is_stored_is_stored_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream, perform = rig.create("s", ttl_s=60), PersistAccesses.perform
+    stream, perform = rig.create("s", ttl_s=60), retention.store_deadlines
 
-    def accessed_again(change: PersistAccesses, batch: Batch) -> None:
-        perform(change, batch)
+    def accessed_again(batch: Batch, deadlines: Any) -> None:
+        perform(batch, deadlines)
         rig.clock.us += SECOND
         rig.engine.log.catalog.note_access(stream)
 
     rig.engine.log.catalog.note_access(stream)
     with monkeypatch.context() as patched:
-        patched.setattr(PersistAccesses, "perform", accessed_again)
+        patched.setattr(retention, "store_deadlines", accessed_again)
         rig.run(rig.engine.sweeper._persist_accesses())
     rig.sweep()
     row = rig.engine.streams.by_name("s")

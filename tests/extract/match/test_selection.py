@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.extract.match.selection import Selection, among, between, within
+from headrace.extract.match.selection import Selection, among, between, rows_in_window
 
 COUNT = 40
 chosen = st.sets(st.integers(0, COUNT - 1))
@@ -56,6 +56,8 @@ def test_numbers_are_found_among_others(wanted: set[int], held: set[int], scale:
 @given(chosen, st.integers(0, COUNT), st.integers(0, COUNT))
 def test_a_window_has_its_rows(found: set[int], start: int, stop: int) -> None:
     array = np.array(sorted(found), np.int32)
-    assert (within(array, start, stop) + start).tolist() == [row for row in sorted(found) if start <= row < stop]
+    assert (rows_in_window(array, start, stop) + start).tolist() == [
+        row for row in sorted(found) if start <= row < stop
+    ]
     low, high = between(array, min(start, stop), max(start, stop))
     assert array[low:high].tolist() == [row for row in sorted(found) if min(start, stop) <= row < max(start, stop)]

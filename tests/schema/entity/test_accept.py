@@ -35,7 +35,7 @@ def test_a_value_that_its_validator_refuses_is_kept_as_a_fragment() -> None:
     splitter = Splitter(schema().schema_definition)
     fields, fragments = splitter.split({"email": "nobody"})
     assert (fields, fragments) == ({}, (Fragment("email", "nobody", "unknown_field"),))
-    assert splitter.complaint(fragments[0])[0] == "VALIDATOR_FAILED"
+    assert splitter.explain_fragment(fragments[0])[0] == "VALIDATOR_FAILED"
 
 
 def test_a_validator_judges_what_conversion_made() -> None:
@@ -138,4 +138,4 @@ def test_all_that_speaks_against_it_is_said_at_once() -> None:
 def test_an_entity_that_is_named_by_its_id_needs_no_name() -> None:
     found = accepted({"age": 3}, target_id="ent_x")
     assert (found.identity.entity_id, found.identity.basis) == ("ent_x", "target_id")
-    assert ACCEPTOR.required_missing(found.fields) == ["name"]
+    assert ACCEPTOR.missing_required_fields(found.fields) == ["name"]

@@ -10,13 +10,13 @@ from headrace.schema.entity.identity import (
     Identity,
     Link,
     Moment,
+    Resolver,
     Unresolved,
     check_name_collision,
     entity_id,
     find_links,
     find_moments,
     missing_identity_fields,
-    resolve,
 )
 from headrace.schema.entity.nodes import Definition, Notice
 from headrace.schema.problem import RequestProblem
@@ -38,7 +38,7 @@ def ruled(*rules: Any, **options: Any) -> Definition:
 
 def name(definition: Definition, given: dict[str, Any]) -> tuple[str, str, str] | None:
     fields = {key: value for key, value in given.items() if key in definition.fields}
-    found = resolve(definition, "place", fields, given, "t")
+    found = Resolver(definition, "place").resolve(fields, given, "t")
     return (found.canonical_name, found.basis, found.rule) if isinstance(found, Identity) else None
 
 
@@ -64,7 +64,9 @@ def test_a_rule_that_is_not_complete_falls_back_on_habit_unless_it_is_strict() -
 
 
 def test_what_would_have_helped_is_said_when_nothing_tells() -> None:
-    found = resolve(ruled("email", {"composite": ["name", "city"]}, canonical_name_strict=True), "place", {}, {}, "t")
+    found = Resolver(ruled("email", {"composite": ["name", "city"]}, canonical_name_strict=True), "place").resolve(
+        {}, {}, "t"
+    )
     assert isinstance(found, Unresolved)
     assert found.code == "ERR_CANONICAL_NAME_UNRESOLVED"
     assert found.hint == {
@@ -186,7 +188,7 @@ def test_each_dated_value_is_a_moment() -> None:
 
 def test_each_named_entity_is_a_link_to_the_id_that_storing_it_gives() -> None:
     company = defined({"name": "string"}, canonical_name_fields=["name"]).schema_definition
-    stored = resolve(company, "company", {"name": "Acme, Inc."}, {}, "t")
+    stored = Resolver(company, "company").resolve({"name": "Acme, Inc."}, {}, "t")
     assert isinstance(stored, Identity)
     assert find_links(DEFINITION, {"company": "ACME Corp."}, "t") == [
         Link("company", "WORKS_AT", "company", "ACME Corp.", stored.entity_id)

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from headrace import decoding
 from headrace.schema.entity import registration
 from headrace.schema.entity.definition import read
-from headrace.schema.entity.nodes import load_definition, load_reducer_config
+from headrace.schema.entity.nodes import Definition, ReducerConfig
 from headrace.schema.entity.registration import TypeRegistration
 from headrace.schema.problem import Location
 from schema.entity.samples import CONTACT, NANOS, NUMERIC, POLICIES, codes, payload, schema
@@ -37,8 +38,8 @@ def test_what_was_read_is_written_as_it_was() -> None:
     found = schema()
     assert found.schema_definition.dump() == CONTACT
     assert found.reducer_config.dump() == POLICIES
-    assert load_definition(found.schema_definition.dump()) == found.schema_definition
-    assert load_reducer_config(found.reducer_config.dump()) == found.reducer_config
+    assert decoding.convert(found.schema_definition.dump(), Definition) == found.schema_definition
+    assert decoding.convert(found.reducer_config.dump(), ReducerConfig) == found.reducer_config
 
 
 @pytest.mark.parametrize("name", ["entity_type", "schema_version", "schema_definition", "reducer_config"])

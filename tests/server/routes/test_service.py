@@ -455,7 +455,7 @@ def test_top_streams_are_the_five_largest_and_the_most_watched(config: Config) -
         assert [(line["stream"], line["bytes"]) for line in top["local_storage_bytes"]] == [
             (f"s{n}", 10 * n) for n in (6, 5, 4, 3, 2)
         ]
-        assert top.pending_wal_bytes[0] == {"stream": "s6", "pending_wal_bytes": 60, "pending_rows": 6}
+        assert top["pending_wal_bytes"][0] == {"stream": "s6", "pending_wal_bytes": 60, "pending_rows": 6}
         assert top["notifier_waiters"] == [{"stream": "s0", "waiters": 2, "details_waiters": 0, "total_waiters": 2}]
         assert memory["runtime_counts"]["watchers"] == 2
         assert memory["runtime_counts"]["cached_streams"] == 7

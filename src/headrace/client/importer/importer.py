@@ -22,7 +22,7 @@ from headrace.client import requests
 from headrace.client.client import Client, Stream
 from headrace.client.importer.facts import FieldFacts, read_facts
 from headrace.client.importer.reader import BadRow, Chunk, RowReader
-from headrace.client.retry import Patience, is_passing
+from headrace.client.retry import Backoff, is_transient
 from headrace.errors import BadRequest, HeadraceError, TooLarge
 from headrace.types import JSON
 
@@ -142,7 +142,7 @@ class Importer:
         request = requests.produce(
             self._stream, _body(rows), JSON, key="", producer_id=self._producer, epoch=0, seq=seq
         )
-        retries = Patience(_RETRY_FOR_S)
+        retries = Backoff(_RETRY_FOR_S)
         while True:
             try:
                 answer = self._client.transport.send(request).checked()
@@ -152,7 +152,7 @@ class Importer:
                     f"{error.message}: raise limits.body_bytes of the server to {BATCH_BYTES * 2}"
                 ) from error
             except HeadraceError as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 time.sleep(retries.pause_s(error))
         self._offset = answer.header("stream-next-offset")

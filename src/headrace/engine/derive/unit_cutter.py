@@ -10,7 +10,7 @@ from headrace.config import PipelineConfig
 from headrace.format.object_names import name_hash, range_name
 from headrace.format.ranges import Range
 from headrace.reduce.work_units import JobName, Source, Unit, concern
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.streams import StreamRow, Streams
 from headrace.storage.work import FailureRow
 
@@ -96,7 +96,7 @@ def segment_parts(published: Published, owned: list[OwnedRange], wanted: Range) 
                 return
 
 
-def _source(placed: Placed) -> Source:
+def _source(placed: SegmentObject) -> Source:
     segment = placed.segment
     return Source(placed.key, segment.first_seq, segment.count, segment.bytes, segment.sha256)
 

@@ -1,4 +1,4 @@
-"""What an entity type does to plain appends: entries are entities, and become observations like any others."""
+"""The append hook of entity types: entries are entities, and become observations like any others."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _FOREVER = 2**62
 _OBSERVATIONS = decoding.make_decoder(list[Observation])
 
 
-class _Named(msgspec.Struct, gc=False):
-    """The members of an observation that tell it apart."""
+class _ObservationIds(msgspec.Struct, gc=False):
+    """The ids in an observation."""
 
     id: str
     entity_id: str
     source_id: str | None = None
 
 
-_NAMED = decoding.make_decoder(list[_Named])
+_IDS = decoding.make_decoder(list[_ObservationIds])
 
 
 class EntityHook(EntityType, AppendHook):
-    """What an entity type does to entries that are appended to its stream: they become observations of entities."""
+    """Turns entries that are appended to the stream of an entity type into observations of entities."""
 
     normalises = True
     assigns_keys = True
@@ -55,7 +55,7 @@ class EntityHook(EntityType, AppendHook):
     dedupe_window_us = _FOREVER
 
     def normalise(self, joined: bytes, terms: Terms) -> bytes:
-        """Observations of entities of one type, in the order of the request; all are the user's who appends."""
+        """Observations of entities of one type, in the order of the request, of the user who appends."""
         effective = self.effective(terms.user)
         if effective is None:
             raise NoSchemaForEntityType(f"{self.entity_type} has no schema for you", entity_type=self.entity_type)
@@ -68,8 +68,8 @@ class EntityHook(EntityType, AppendHook):
         entities = [_of_type(number, value, self.entity_type) for number, value in enumerate(values)]
         request = make_store_request(entities, RequestOptions(), terms.user)
         now_us = time.time_ns() // 1_000 if terms.timestamp_us is None else terms.timestamp_us
-        storing = ObservationWrite(request, dict.fromkeys(request.types, self.entity_type), now_us)
-        prepared = storing.prepare({self.entity_type: Typed(self.entity_type, effective)})
+        write = ObservationWrite(request, dict.fromkeys(request.types, self.entity_type), now_us)
+        prepared = write.prepare({self.entity_type: Typed(self.entity_type, effective)})
         made = {draft.told.observation_id: encode(draft.observation) for draft in prepared.drafts[self.entity_type]}
         return b",".join([made[answer.observation_id] for answer in prepared.told])
 
@@ -104,13 +104,13 @@ class EntityHook(EntityType, AppendHook):
         return BadRequest(f"observation {number + first.index} does not fit: {first.reason}", field=first.pointer)
 
     def dedupe_keys(self, joined: bytes) -> list[str | None]:
-        """Observations are told apart by their ids."""
-        observations = _NAMED.decode(b"[" + joined + b"]")
+        """Each observation has a key by its id."""
+        observations = _IDS.decode(b"[" + joined + b"]")
         return [dedupe_key(observation.id, observation.source_id) for observation in observations]
 
     def routing_keys(self, joined: bytes) -> list[str | None]:
         """Observations are routed by the entities that they are about."""
-        return [observation.entity_id for observation in _NAMED.decode(b"[" + joined + b"]")]
+        return [observation.entity_id for observation in _IDS.decode(b"[" + joined + b"]")]
 
 
 def _of_type(number: int, value: Any, entity_type: str) -> Any:
@@ -147,10 +147,10 @@ def note_observations(
     events: Iterable[tuple[int, int, Observation]],
     erased: Mapping[str, int] = NOTHING_ERASED,
 ) -> None:
-    """Store which entities and sources observations of a stream are about, given in order with their times.
+    """Store the entities and sources of observations of a stream, which come in order with their times.
 
-    What is known of an entity stays; so a recovery can go through all observations again. ``erased`` has entities that
-    were erased, and up to where: observations before that were moved from them, and do not bring them back.
+    An entity that is stored already stays as it is, so a recovery can go through all observations again. ``erased`` has
+    the end of each erased entity: observations before that were moved from it, and do not bring it back.
     """
     entities, sources = Entities(connection), Sources(connection)
     for (user_id, at_us), group in groupby(events, key=lambda event: (event[2].user_id, event[1])):
@@ -160,7 +160,7 @@ def note_observations(
             if seq >= erased.get(observation.entity_id, 0):
                 names.setdefault(observation.entity_id, (observation.canonical_name or "", seq))
         entities.save(stream, user_id, at_us, [(entity_id, name, seq) for entity_id, (name, seq) in names.items()])
-        for source_id, part in groupby(run, key=lambda event: source_of(event[2])):
-            seqs = [seq for seq, _, _ in part]
+        for source_id, observed in groupby(run, key=lambda event: source_of(event[2])):
+            seqs = [seq for seq, _, _ in observed]
             if source_id is not None:
                 sources.save(user_id, source_id, [SourceRange(stream, seqs[0], seqs[-1] - seqs[0] + 1, at_us)])

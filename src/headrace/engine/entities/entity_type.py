@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple, Self
 
 import msgspec
 
 from headrace import decoding
-from headrace.reduce.policies.reducer import life_of
-from headrace.schema.descriptor.nodes import FeatureVersion
+from headrace.reduce.policies.reducer import EVERYONE, life_of
 from headrace.schema.entity.accept import Acceptor
 from headrace.schema.entity.nodes import Definition, ReducerConfig, Schema
 from headrace.storage.database import Connection
@@ -18,16 +17,14 @@ from headrace.storage.enhancements import Enhancements
 from headrace.storage.entity_types import EVERYBODY, SchemaRegistry, SchemaRow
 from headrace.storage.journals import EntityChanges
 
-#: What the streams of entity types are called.
+#: What the names of the streams of entity types begin with.
 ENTITIES = "entities/"
-#: The life that every entity is folded in.
-COMMON = ""
 _COMPILED = 1024
-_MOST_USERS = 4096
+_MAX_USERS = 4096
 
 
 class EntityRules(msgspec.Struct, frozen=True, tag="entity", tag_field="kind"):
-    """What a stream that holds the observations of an entity type is stored with."""
+    """The settings of a stream that holds the observations of an entity type."""
 
     entity_type: str
 
@@ -42,7 +39,7 @@ class EntityRules(msgspec.Struct, frozen=True, tag="entity", tag_field="kind"):
 
 
 class Effective(NamedTuple):
-    """The schema that holds for a user, and what accepts entities by it."""
+    """The schema that holds for a user, and the acceptor of entities that fit it."""
 
     schema: Schema
     acceptor: Acceptor
@@ -60,8 +57,6 @@ class EntityType:
         self.undone = tuple(sorted(undone))
         self.rows: Mapping[str, SchemaRow] = {row.user_id: row for row in rows}
         self._effective: dict[str, Effective] = {}
-        self._lives: dict[str, FeatureVersion] | None = None
-        self._configs: dict[str, ReducerConfig] = {}
 
     @classmethod
     def load(cls, connection: Connection, entity_type: str) -> Self:
@@ -71,47 +66,30 @@ class EntityType:
         return cls(entity_type, number, SchemaRegistry(connection).active(entity_type), undone)
 
     def effective(self, user_id: str) -> Effective | None:
-        """What holds for a user: their own schema, else the global one; None where there is neither."""
+        """The schema of a user: their own, else the global one; None where there is neither."""
         row = self.rows.get(user_id) or self.rows.get(EVERYBODY)
         if row is None:
             return None
         effective = self._effective.get(row.user_id)
         if effective is None:
-            if len(self._effective) >= _MOST_USERS:
+            if len(self._effective) >= _MAX_USERS:
                 self._effective.clear()
             acceptor = _acceptor(row.entity_type, row.schema_definition, row.reducer_config)
             effective = self._effective[row.user_id] = Effective(schema_of(row), acceptor)
         return effective
 
-    def lives(self) -> Mapping[str, FeatureVersion]:
-        """The lives of its snapshots: that of all entities, and those of users whose policies differ from the global
-        ones.
-        """
-        if self._lives is None:
-            self._find_lives()
-        assert self._lives is not None
-        return self._lives
-
-    def config(self, life: str) -> ReducerConfig:
-        """The policies of a life, by its name."""
-        self.lives()
-        return self._configs[life]
-
-    def _find_lives(self) -> None:
-        common = self.rows.get(EVERYBODY)
-        shared = ReducerConfig({}) if common is None else _config(common.reducer_config)
-        life = life_of(shared)
-        configs, lives = {COMMON: shared}, {COMMON: FeatureVersion(life_of(shared, None, self.undone), 0)}
-        for user, row in self.rows.items():
-            own = _config(row.reducer_config)
-            if user != EVERYBODY and life_of(own) != life:
-                configs[user], lives[user] = own, FeatureVersion(life_of(own, user, self.undone), 0)
-        self._configs = configs
-        self._lives = lives
+    @cached_property
+    def configs(self) -> Mapping[str, ReducerConfig]:
+        """The policies that snapshots are merged by: the global ones, and those of users whose own differ from them."""
+        row = self.rows.get(EVERYBODY)
+        common = ReducerConfig({}) if row is None else _config(row.reducer_config)
+        users = {user: _config(row.reducer_config) for user, row in self.rows.items() if user != EVERYBODY}
+        identity = life_of(common)
+        return {EVERYONE: common, **{user: config for user, config in users.items() if life_of(config) != identity}}
 
 
 def dedupe_key(observation_id: str, source_id: str | None) -> str:
-    """What an observation is remembered by; those of one source lie together, so that a request touches few pages."""
+    """The key that stores an observation once; keys of one source lie together, so that a request touches few pages."""
     return observation_id if source_id is None else source_id[:12] + observation_id
 
 
@@ -130,7 +108,7 @@ def schema_of(row: SchemaRow) -> Schema:
 
 
 def compiled(schema: Schema) -> Effective:
-    """A schema that is stored nowhere, ready for use."""
+    """A schema that is not stored, ready for use."""
     return Effective(schema, Acceptor(schema))
 
 
@@ -146,7 +124,7 @@ def _config(text: str) -> ReducerConfig:
 
 @lru_cache(maxsize=_COMPILED)
 def _acceptor(entity_type: str, definition: str, config: str) -> Acceptor:
-    """What accepts entities; users with equal schemas share it."""
+    """The acceptor of a schema; users with equal schemas share it."""
     schema = Schema(
         entity_type=entity_type,
         schema_version="",

@@ -134,16 +134,16 @@ def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[]
 
 def _clamped(document: FeatureDocument, ends: Mapping[str, int]) -> FeatureDocument:
     """The registry with nothing that begins after the next event of its source, given the ends of their streams."""
-    roots = {table: document.root_of(table) for table in document.lives}
+    roots = {table: document.root_of(table) for table in document.feature_versions}
     versions = {
         table: {
-            name: FeatureVersion(life.id, min(life.birth, ends.get(roots[table], life.birth)))
-            for name, life in table_lives.items()
+            name: FeatureVersion(version.id, min(version.birth, ends.get(roots[table], version.birth)))
+            for name, version in features.items()
         }
-        for table, table_lives in document.lives.items()
+        for table, features in document.feature_versions.items()
     }
     cold = {event: _clamped_steps(steps, ends.get(event, 0)) for event, steps in document.cold.items()}
-    return msgspec.structs.replace(document, lives=versions, cold=cold)
+    return msgspec.structs.replace(document, feature_versions=versions, cold=cold)
 
 
 def _clamped_rules(rules: SourceRules, next_seq: int) -> SourceRules:

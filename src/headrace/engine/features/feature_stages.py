@@ -196,7 +196,7 @@ class PlannedFeatureChange(PlannedChange):
         )
         cold = {name: change.cold for name, change in changes.items()}
         document = FeatureDocument(
-            nodes=dict(proposal.nodes), apps=dict(proposal.apps), lives=versions, cold=cold, plan=plan
+            nodes=dict(proposal.nodes), apps=dict(proposal.apps), feature_versions=versions, cold=cold, plan=plan
         )
         return (
             SaveFeatures(proposal.base.version + 1, proposal.change.app, document),
@@ -258,17 +258,17 @@ def make_feature_versions(
         source = readable[root_of(proposal.nodes, table)]
         versions[table] = {}
         for feature in node.features:
-            version = base.lives.get(table, {}).get(feature)
-            fate = proposal.diff.fates.get(table, {}).get(feature, "kept")
-            if version is not None and fate == "kept":
+            version = base.feature_versions.get(table, {}).get(feature)
+            change = proposal.diff.fates.get(table, {}).get(feature, "kept")
+            if version is not None and change == "kept":
                 versions[table][feature] = version
                 continue
-            is_cleared = (version is not None and fate == "zeroed") if backfill is None else not backfill
-            birth = source.next_seq if is_cleared else source.first_seq
-            versions[table][feature] = FeatureVersion(f"{feature}@{epoch}", birth)
-            state, born = "reborn" if fate == "zeroed" else "new", "now" if is_cleared else "first_retained"
-            effects.append({"table": table, "feature": feature, "state": state, "born": born, "seq": birth})
-    for table, features in base.lives.items():
+            is_cleared = (version is not None and change == "zeroed") if backfill is None else not backfill
+            first_seq = source.next_seq if is_cleared else source.first_seq
+            versions[table][feature] = FeatureVersion(f"{feature}@{epoch}", first_seq)
+            state, start = "reborn" if change == "zeroed" else "new", "now" if is_cleared else "first_retained"
+            effects.append({"table": table, "feature": feature, "state": state, "born": start, "seq": first_seq})
+    for table, features in base.feature_versions.items():
         gone = (feature for feature in features if feature not in versions.get(table, {}))
         effects += ({"table": table, "feature": feature, "state": "cleared"} for feature in gone)
     return versions, effects

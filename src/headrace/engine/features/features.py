@@ -86,7 +86,7 @@ class Features:
             stream = self._log.catalog.find(EVENTS + name) if proposal.has_stream(name) else None
             if stream is not None and not stream.managed:
                 message = f"the stream {EVENTS}{name} exists already and is no event source: delete or rename it"
-                problems.append(RequestProblem("name_taken", proposal.path_of(name), message))
+                problems.append(RequestProblem("name_taken", proposal.change.path_of(name), message))
         return problems
 
     def _streams(self, proposal: FeatureProposal) -> dict[str, Stream]:

@@ -1,4 +1,4 @@
-"""From what is asked for to what the registry would be: who owns what, what falls with it, and what is wrong."""
+"""Proposals for the feature registry: the nodes of all apps after a change, what is removed with it, and problems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ELSEWHERE = "registry."
 
 
 class FeatureChange(msgspec.Struct, frozen=True):
-    """A change that is asked for: the nodes of some apps, whole, and on which terms."""
+    """A requested change: all nodes of some apps, and its options."""
 
     nodes: dict[str, Node]
     owners: dict[str, str]
@@ -36,7 +36,7 @@ class FeatureChange(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, registration: Registration) -> FeatureChange:
-        """What a payload asks for: the full set of its app."""
+        """The change of a payload, which has all nodes of its app."""
         return cls(
             nodes=dict(registration.nodes),
             owners=dict.fromkeys(registration.nodes, registration.app),
@@ -50,18 +50,23 @@ class FeatureChange(msgspec.Struct, frozen=True):
         )
 
     def back_to(self, document: FeatureDocument) -> FeatureChange:
-        """The same terms, for the nodes that an earlier registry had."""
+        """A change with the same options, to the nodes that an earlier registry had."""
         nodes = {name: node for name, node in document.nodes.items() if self.covers(document.apps[name])}
         owners = {name: document.apps[name] for name in nodes}
         return msgspec.structs.replace(self, nodes=nodes, owners=owners, action="rollback")
 
     def covers(self, app: str) -> bool:
-        """Whether it says everything about an app."""
+        """Whether it has all nodes of an app."""
         return self.apps is None or app in self.apps
+
+    def path_of(self, name: str) -> str:
+        """Where the payload has a node, or that it does not have it."""
+        check_deadline()
+        return f"descriptors[{list(self.nodes).index(name)}]" if name in self.nodes else _ELSEWHERE + name
 
 
 class FeatureProposal(NamedTuple):
-    """What the registry would be, how that differs from what it is, and who forbids it even with force."""
+    """The registry after a change, how it differs, and the refusals that hold even with force."""
 
     base: Current
     change: FeatureChange
@@ -72,49 +77,38 @@ class FeatureProposal(NamedTuple):
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the registry is what is asked for."""
+        """Whether the registry would stay as it is."""
         return self.apps == self.base.apps and fingerprint(self.nodes) == fingerprint(self.base.nodes)
 
     def has_stream(self, name: str) -> bool:
         """Whether events of a node can be read."""
         return not isinstance(self.nodes[name], Table)
 
-    def path_of(self, name: str) -> str:
-        """Where the payload has a node."""
-        return path_of(self.change, name)
-
     def losses(self) -> Iterator[RequestProblem]:
-        """What would be taken away."""
+        """The problems that name what is lost without force."""
         for loss in self.diff.losses:
-            yield RequestProblem("registration_conflict", self.path_of(loss.node) + loss.rest, loss.message)
-
-
-def path_of(change: FeatureChange, name: str) -> str:
-    """Where the payload of a change has a node, or that it does not have it."""
-    check_deadline()
-    names = list(change.nodes)
-    return f"descriptors[{names.index(name)}]" if name in change.nodes else _ELSEWHERE + name
+            yield RequestProblem("registration_conflict", self.change.path_of(loss.node) + loss.rest, loss.message)
 
 
 def propose(base: Current, change: FeatureChange) -> FeatureProposal | list[RequestProblem]:
-    """What a change would make of a registry, or everything that is wrong with what it asks for."""
+    """The registry after a change, or every problem with the nodes of the change."""
     refusals = _refusals(base, change)
     nodes = {name: node for name, node in base.nodes.items() if not change.covers(base.apps[name])}
     nodes |= change.nodes
     apps = {name: change.owners.get(name) or base.apps[name] for name in nodes}
-    others = _fallen(base, change, nodes, apps)
+    others = _remove_downstream(base, change, nodes, apps)
     while problems := validate(nodes, change.nodes):
         check_deadline()
         ours = [problem for problem in problems if not problem.path.startswith(_ELSEWHERE)]
         if ours:
             return ours
-        # What others have registered does not fit this change: it falls as if its upstream were gone.
+        # Nodes of other apps that do not fit this change are removed as if their upstream were.
         for problem in problems:
             name = problem.path.removeprefix(_ELSEWHERE).split(".")[0]
             if name in nodes:
                 others[name] = upstream(nodes.pop(name)) or name
                 del apps[name]
-        others |= _fallen(base, change, nodes, apps)
+        others |= _remove_downstream(base, change, nodes, apps)
     if not change.cascade:
         refusals += [_used_by(base, change, name, over) for name, over in others.items()]
     owned = {name for name, app in base.apps.items() if change.covers(app)}
@@ -123,11 +117,11 @@ def propose(base: Current, change: FeatureChange) -> FeatureProposal | list[Requ
 
 def _used_by(base: Current, change: FeatureChange, name: str, over: str) -> RequestProblem:
     message = f"{over!r} is used by {name!r} of the app {base.apps[name]!r}: with cascade that is removed too"
-    return RequestProblem("used_by", path_of(change, over), message)
+    return RequestProblem("used_by", change.path_of(over), message)
 
 
 def _refusals(base: Current, change: FeatureChange) -> list[RequestProblem]:
-    """Why the registry as it is does not let this be asked for."""
+    """Why the current registry refuses a change."""
     problems = []
     expected = change.expected_version
     if expected is not None and expected != base.version:
@@ -137,27 +131,29 @@ def _refusals(base: Current, change: FeatureChange) -> list[RequestProblem]:
         owner = base.apps.get(name)
         if owner is not None and not change.covers(owner):
             message = f"{name!r} belongs to the app {owner!r}"
-            problems.append(RequestProblem("owned_by", f"{path_of(change, name)}.name", message))
+            problems.append(RequestProblem("owned_by", f"{change.path_of(name)}.name", message))
     return problems
 
 
-def _fallen(base: Current, change: FeatureChange, nodes: dict[str, Node], apps: dict[str, str]) -> dict[str, str]:
-    """Take away what was registered over nodes that are gone; answers what of it belongs to others, and over what."""
+def _remove_downstream(
+    base: Current, change: FeatureChange, nodes: dict[str, Node], apps: dict[str, str]
+) -> dict[str, str]:
+    """Remove nodes whose upstream is removed; answers those of other apps, each with its upstream."""
     others: dict[str, str] = {}
     while True:
         check_deadline()
-        fallen = {
-            name: before
+        downstream = {
+            name: above
             for name, node in nodes.items()
-            if name in base.nodes and (before := upstream(node)) is not None and _is_gone(base, nodes, before)
+            if name in base.nodes and (above := upstream(node)) is not None and _is_removed(base, nodes, above)
         }
-        if not fallen:
+        if not downstream:
             return others
-        for name, before in fallen.items():
+        for name, above in downstream.items():
             if not change.covers(apps[name]):
-                others[name] = before
+                others[name] = above
             del nodes[name], apps[name]
 
 
-def _is_gone(base: Current, nodes: Mapping[str, Node], name: str) -> bool:
+def _is_removed(base: Current, nodes: Mapping[str, Node], name: str) -> bool:
     return name in base.nodes and name not in nodes

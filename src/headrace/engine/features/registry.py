@@ -17,21 +17,21 @@ from headrace.schema.descriptor.nodes import Derivation, Event, FeatureVersion, 
 from headrace.storage.journals import FeatureRegistryRow
 from headrace.types import Steps
 
-#: What the streams of event sources are called.
+#: What the names of the streams of event sources begin with.
 EVENTS = "events/"
 #: The app of a payload that names none.
 DEFAULT_APP = "default"
 
 
 class AppliedChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a change did, as it was answered: kept for the history."""
+    """The effects of a change, as they were answered."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[dict[str, Any], ...] = ()
     action: str = "register"
     force: bool = False
-    #: What became of the features of tables, and of the streams of event sources.
+    #: The effects on features of tables, and on streams of event sources.
     features: tuple[dict[str, Any], ...] = ()
     streams: tuple[dict[str, Any], ...] = ()
 
@@ -41,7 +41,8 @@ class FeatureDocument(msgspec.Struct, frozen=True, omit_defaults=True):
 
     nodes: dict[str, Node] = {}
     apps: dict[str, str] = {}
-    lives: dict[str, dict[str, FeatureVersion]] = {}
+    #: The versions of the features of each table.
+    feature_versions: dict[str, dict[str, FeatureVersion]] = msgspec.field(name="lives", default_factory=dict)
     #: ``cold_after`` of each event source, by the event from which on it holds.
     cold: dict[str, Steps] = {}
     plan: AppliedChange = AppliedChange()
@@ -75,7 +76,7 @@ class Current:
         self.document = document
         self.nodes: Mapping[str, Node] = MappingProxyType(document.nodes)
         self.apps: Mapping[str, str] = MappingProxyType(document.apps)
-        self.lives: Mapping[str, Mapping[str, FeatureVersion]] = MappingProxyType(document.lives)
+        self.feature_versions: Mapping[str, Mapping[str, FeatureVersion]] = MappingProxyType(document.feature_versions)
         self._derived: dict[str, DerivedEvents] = {}
 
     @classmethod
@@ -107,14 +108,14 @@ class Current:
 
     def stream_of(self, name: str) -> str | None:
         """The stream that a table is made from; None where there is no table of this name."""
-        return EVENTS + self.root_of(name) if name in self.lives else None
+        return EVENTS + self.root_of(name) if name in self.feature_versions else None
 
     def defined(self, name: str) -> TableDefinition:
-        """A table, whole enough to be folded anywhere; raises UnknownTable where there is none of this name."""
+        """A table with everything that folding it takes; raises UnknownTable where there is none of this name."""
         self.table(name)
         nodes = {node.name: node for node in _upstreams(self.nodes, name)}
         root = self.root_of(name)
-        return TableDefinition(name, root, EVENTS + root, nodes, dict(self.lives[name]), self.cold(root))
+        return TableDefinition(name, root, EVENTS + root, nodes, dict(self.feature_versions[name]), self.cold(root))
 
     def root_of(self, name: str) -> str:
         """The event source that a node leads back to."""

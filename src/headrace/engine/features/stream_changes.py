@@ -1,4 +1,4 @@
-"""What a change of an event source does to its stream: the schema version, the lens or break, the rules of its gate."""
+"""Changes of the stream of an event source: its schema version, the lens or break, and the rules of the source."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _lens(registry: Registry, old: Event, new: Event) -> dict[str, object] | Non
 
 
 def stepped(steps: Steps, value: int | None, next_seq: int) -> Steps:
-    """A setting that changes with the next event, where it changes."""
+    """A setting that changes with the next event, unless it has this value already."""
     if steps and steps[-1][1] == value:
         return steps
     return (*(step for step in steps if step[0] < next_seq), (next_seq, value)) if next_seq else ((0, value),)

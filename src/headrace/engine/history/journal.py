@@ -17,7 +17,6 @@ import msgspec
 
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Chore
 from headrace.engine.log.stream import Stream
 from headrace.errors import CorruptData
 from headrace.format.decoded_columns import DecodedCache
@@ -198,7 +197,7 @@ class Journal(ABC, Generic[Row]):
         return max(map(self.rows.number, stored), default=0)
 
     def verify(self, objects: Objects) -> JournalContents:
-        """Read every object of the store; each that is damaged or missing is told."""
+        """Read every object of the store; answers which are damaged or missing."""
         numbers, size, damage = set[int](), 0, list[CorruptData]()
         for info in objects.list(self.format.prefix):
             if self.format.number_of(info.key) is None:
@@ -228,15 +227,3 @@ def _read_runs(
         for batch in events.batches(chunk):
             yield from runs_of_batch(batch, _MAX_RUN_BYTES)
         start = chunk.stop
-
-
-class NotePublished(Chore):
-    """Notes that the store has every record of a journal up to a number."""
-
-    def __init__(self, journal: Journal[Any], until: int, done: Callable[[Any], None]) -> None:
-        super().__init__(done, size=100)
-        self.journal, self.until = journal, until
-
-    def perform(self, batch: Batch) -> None:
-        """Set the mark."""
-        self.journal.rows(batch.connection).note_published(self.until)

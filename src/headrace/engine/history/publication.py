@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.forks import forks_beyond, read_by_forks
-from headrace.engine.log.lifecycle import Chore
 from headrace.engine.log.stream import Stream
 from headrace.format import object_names
 from headrace.format.companion.layout import Companion
@@ -22,7 +21,7 @@ from headrace.format.state import State
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions, Stamp, States, companion_object_keys
 from headrace.storage.derived import state_object_keys as state_keys
-from headrace.storage.published import DeletedStream, Placed, Published
+from headrace.storage.published import DeletedStream, Published, SegmentObject
 from headrace.storage.registries import Registries, RegistryRow
 from headrace.storage.streams import DELETED, LIVE, SOFT_DELETED, StreamRow, Streams
 from headrace.storage.work import Work
@@ -47,8 +46,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     producers: dict[str, tuple[int, int]]
     revisions: list[RegistryRow]
     #: Those that still hold something anyone can read, and those that do not any more.
-    segments: list[Placed]
-    dropped: list[Placed]
+    segments: list[SegmentObject]
+    dropped: list[SegmentObject]
     lineage: tuple[tuple[str, int], ...]
     forks: list[tuple[int, int]]
     #: Those that count, those that do not any more, and what says that these are all.
@@ -105,11 +104,13 @@ def take_snapshot(connection: Connection, stream: int, now_us: int) -> Snapshot 
         connection.execute("COMMIT")
 
 
-def _split_needed(streams: Streams, row: StreamRow, segments: list[Placed]) -> tuple[list[Placed], list[Placed]]:
+def _split_needed(
+    streams: Streams, row: StreamRow, segments: list[SegmentObject]
+) -> tuple[list[SegmentObject], list[SegmentObject]]:
     """Segments that are retained or that forks read, and the others."""
     needed = read_by_forks(streams, row.id) if segments and segments[0].segment.end_seq <= row.first_seq else []
 
-    def is_needed(candidate: Placed) -> bool:
+    def is_needed(candidate: SegmentObject) -> bool:
         first, end = candidate.segment.first_seq, candidate.segment.end_seq
         return end > row.first_seq or any(a < end and first < b for a, b in needed)
 
@@ -179,7 +180,7 @@ class Built(NamedTuple):
 class Swaps(NamedTuple):
     """Segments that were written anew, with those whose place they take, and how many more there are to rewrite."""
 
-    made: list[tuple[Placed, Segment]]
+    made: list[tuple[SegmentObject, Segment]]
     #: Those of them that are not in the store yet.
     built: list[Built]
     left: int
@@ -203,146 +204,83 @@ class Publication(NamedTuple):
     generation: int
     manifest_bytes: int
     built: list[Built]
-    replaced: Placed | None
+    replaced: SegmentObject | None
     swaps: Swaps = Swaps([], [], 0)
 
 
-class MarkAttempted(Chore):
-    """Notes that a stream may have objects from now on, whether or not anybody hears of them."""
+def commit_publication(batch: Batch, stream: Stream, publication: Publication) -> None:
+    """List the segments of a publication; what was written in vain, or is no longer needed, is left over.
 
-    def __init__(self, stream: int, done: Callable[[Any], None]) -> None:
-        super().__init__(done, size=100)
-        self.stream = stream
-
-    def perform(self, batch: Batch) -> None:
-        """Set the mark."""
-        batch.streams.update(self.stream, attempted=1)
-
-
-class Publish(Chore):
-    """Makes a publication known; the rows it holds can go afterwards."""
-
-    frees = True
-
-    def __init__(self, stream: Stream, publication: Publication, done: Callable[[Any], None]) -> None:
-        super().__init__(done, pinned=(stream,), size=1000)
-        self.stream, self.publication = stream, publication
-
-    def perform(self, batch: Batch) -> None:
-        """List the segments; what was written in vain, or is no longer needed, is left over."""
-        head, publication = batch.draft(self.stream), self.publication
-        row, published = publication.snapshot.row, batch.published
-        if head.state == DELETED:
-            published.mark_deleted(DeletedStream(row.incarnation, row.name))
-            return
-        for segment in (*(built.segment for built in publication.built), *(new for _, new in publication.swaps.made)):
-            published.add(row.id, segment)
-        companions, states = Companions(batch.connection), States(batch.connection)
-        if publication.snapshot.is_current(batch.streams) and publication.snapshot.lists_all(companions, states):
-            published.unmark(row.id, batch.now_us)
-        # Generations between the two were created, and their commit was cut off.
-        replaced = range(max(1, row.generation), publication.generation)
-        published.discard([object_names.manifest_key(row.name, row.incarnation, old) for old in replaced], batch.now_us)
-        gone = [*publication.snapshot.dropped, *([publication.replaced] if publication.replaced else [])]
-        published.remove(row.id, (placed.segment for placed in publication.snapshot.dropped))
-        gone += [old for old, _ in publication.swaps.made]
-        published.discard([placed.key for placed in gone], batch.now_us)
-        self._let_derived_follow(batch, head.published_seq)
-        self._retire_swapped(batch)
-        head.published_seq = max(head.published_seq, row.next_seq)
-        batch.save_head(
-            self.stream,
-            published_seq=head.published_seq,
-            published_us=publication.snapshot.taken_us,
-            generation=publication.generation,
-            manifest_bytes=publication.manifest_bytes,
-        )
-
-    def _let_derived_follow(self, batch: Batch, until: int) -> None:
-        """No manifest lists what counts no more; entries from ``until`` on can be derived from now."""
-        snapshot, work = self.publication.snapshot, Work(batch.connection)
-        row = snapshot.row
-        Companions(batch.connection).remove(row.id, (retired.name for retired in snapshot.retired))
-        States(batch.connection).remove(row.id, (retired.name for retired in snapshot.retired_states))
-        keys = [*companion_object_keys(row.name, row.incarnation, snapshot.retired)]
-        keys += state_keys(row.name, row.incarnation, snapshot.retired_states)
-        batch.published.discard(keys, batch.now_us)
-        work.forgive(row.id, row.first_seq)
-        if self.publication.built:
-            for stream in (row.id, *forks_beyond(batch.streams, row.id, until)):
-                work.mark(stream, batch.now_us)
-
-    def _retire_swapped(self, batch: Batch) -> None:
-        """What was derived from segments that were rewritten counts no more, wherever they are read."""
-        swapped, companions = [old.segment for old, _ in self.publication.swaps.made], Companions(batch.connection)
-        own = self.publication.snapshot.row.id
-        readers = [own, *forks_beyond(batch.streams, own, swapped[0].first_seq)] if swapped else []
-        for stream in readers:
-            listed = companions.listed(stream)
-            names = [
-                companion.name
-                for companion in listed
-                if any(companion.first_seq < old.end_seq and old.first_seq < companion.end_seq for old in swapped)
-            ]
-            companions.retire(stream, names)
-            batch.published.mark(stream, batch.now_us)
+    The rows that it holds can go afterwards.
+    """
+    head = batch.draft(stream)
+    row, published = publication.snapshot.row, batch.published
+    if head.state == DELETED:
+        published.mark_deleted(DeletedStream(row.incarnation, row.name))
+        return
+    for segment in (*(built.segment for built in publication.built), *(new for _, new in publication.swaps.made)):
+        published.add(row.id, segment)
+    companions, states = Companions(batch.connection), States(batch.connection)
+    if publication.snapshot.is_current(batch.streams) and publication.snapshot.lists_all(companions, states):
+        published.unmark(row.id, batch.now_us)
+    # Generations between the two were created, and their commit was cut off.
+    replaced = range(max(1, row.generation), publication.generation)
+    published.discard([object_names.manifest_key(row.name, row.incarnation, old) for old in replaced], batch.now_us)
+    gone = [*publication.snapshot.dropped, *([publication.replaced] if publication.replaced else [])]
+    published.remove(row.id, (placed.segment for placed in publication.snapshot.dropped))
+    gone += [old for old, _ in publication.swaps.made]
+    published.discard([placed.key for placed in gone], batch.now_us)
+    _update_derived(batch, publication, head.published_seq)
+    _retire_swapped(batch, publication)
+    head.published_seq = max(head.published_seq, row.next_seq)
+    batch.save_head(
+        stream,
+        published_seq=head.published_seq,
+        published_us=publication.snapshot.taken_us,
+        generation=publication.generation,
+        manifest_bytes=publication.manifest_bytes,
+    )
 
 
-class TrimPublished(Chore):
-    """Removes rows of entries that are in segments."""
-
-    frees = True
-
-    def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
-        super().__init__(done, pinned=(stream,), size=100)
-        self.stream = stream
-        self.removed = 0
-
-    def perform(self, batch: Batch) -> None:
-        """Remove one slice."""
-        batch.flush()
-        self.removed = batch.wal.trim(self.stream.id, 0, self.stream.head.published_seq, TRIM_ROWS)
-
-
-class AbandonPublication(Chore):
-    """Marks what was written for a deleted stream for removal."""
-
-    frees = True
-
-    def __init__(self, stream: int, publication: Publication | None, done: Callable[[Any], None]) -> None:
-        super().__init__(done, size=100)
-        self.stream, self.publication = stream, publication
-
-    def perform(self, batch: Batch) -> None:
-        """Let the objects go, and expect nothing more of the stream."""
-        if self.publication is not None:
-            row = self.publication.snapshot.row
-            batch.published.mark_deleted(DeletedStream(row.incarnation, row.name))
-        batch.published.unmark(self.stream, batch.now_us)
+def _update_derived(batch: Batch, publication: Publication, until: int) -> None:
+    """Remove what no manifest lists any more; from the entries after ``until`` more can be derived now."""
+    snapshot, work = publication.snapshot, Work(batch.connection)
+    row = snapshot.row
+    Companions(batch.connection).remove(row.id, (retired.name for retired in snapshot.retired))
+    States(batch.connection).remove(row.id, (retired.name for retired in snapshot.retired_states))
+    keys = [*companion_object_keys(row.name, row.incarnation, snapshot.retired)]
+    keys += state_keys(row.name, row.incarnation, snapshot.retired_states)
+    batch.published.discard(keys, batch.now_us)
+    work.forgive(row.id, row.first_seq)
+    if publication.built:
+        for stream in (row.id, *forks_beyond(batch.streams, row.id, until)):
+            work.mark(stream, batch.now_us)
 
 
-class DiscardObjects(Chore):
-    """Marks objects that nothing refers to for removal."""
+def _retire_swapped(batch: Batch, publication: Publication) -> None:
+    """Retire the companions of segments that were rewritten, wherever those are read."""
+    swapped, companions = [old.segment for old, _ in publication.swaps.made], Companions(batch.connection)
+    own = publication.snapshot.row.id
+    readers = [own, *forks_beyond(batch.streams, own, swapped[0].first_seq)] if swapped else []
+    for stream in readers:
+        listed = companions.listed(stream)
+        names = [
+            companion.name
+            for companion in listed
+            if any(companion.first_seq < old.end_seq and old.first_seq < companion.end_seq for old in swapped)
+        ]
+        companions.retire(stream, names)
+        batch.published.mark(stream, batch.now_us)
 
-    frees = True
 
-    def __init__(self, keys: list[str], done: Callable[[Any], None]) -> None:
-        super().__init__(done, size=100)
-        self.keys = keys
-
-    def perform(self, batch: Batch) -> None:
-        """Leave them over."""
-        batch.published.discard(self.keys, batch.now_us)
+def trim_published(batch: Batch, stream: Stream) -> int:
+    """Remove some rows of entries that are in segments; returns how many."""
+    return batch.wal.trim(stream.id, 0, stream.head.published_seq, TRIM_ROWS)
 
 
-class SpareEpochs(Chore):
-    """Stores epochs that were reserved for later use."""
-
-    def __init__(self, start: int, done: Callable[[Any], None]) -> None:
-        super().__init__(done, size=100)
-        self.start = start
-
-    def perform(self, batch: Batch) -> None:
-        """Keep them, unless there are some."""
-        if batch.streams.meta("spare_epoch", -1) < 0:
-            batch.streams.set_meta("spare_epoch", self.start)
+def abandon_publication(batch: Batch, stream: int, publication: Publication | None) -> None:
+    """Mark what was written for a deleted stream for removal, and expect nothing more of the stream."""
+    if publication is not None:
+        row = publication.snapshot.row
+        batch.published.mark_deleted(DeletedStream(row.incarnation, row.name))
+    batch.published.unmark(stream, batch.now_us)

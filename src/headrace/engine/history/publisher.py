@@ -23,8 +23,6 @@ from headrace.engine.history.publication import (
 )
 from headrace.engine.history.seal_watch import SealPace
 from headrace.engine.history.segment_builder import SegmentBuilder
-from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import Chore
 from headrace.format import manifest as manifests
 from headrace.format import object_names
 from headrace.format.manifest import Manifest
@@ -36,7 +34,7 @@ from headrace.storage.derived import state_object_keys as state_keys
 from headrace.storage.files import make_directories
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
-from headrace.storage.published import DeletedStream, Placed, Published
+from headrace.storage.published import DeletedStream, Published, SegmentObject
 from headrace.storage.segments import Segments
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
@@ -107,7 +105,7 @@ class Publisher:
         self._segments.adopt(built.path, built.segment)
 
     def _announce(
-        self, snapshot: Snapshot, built: list[Built], replaced: Placed | None, swaps: Swaps
+        self, snapshot: Snapshot, built: list[Built], replaced: SegmentObject | None, swaps: Swaps
     ) -> tuple[int, int]:
         """Create the next manifest; answers its generation and its size.
 
@@ -215,22 +213,6 @@ class ObjectRemover:
             key = object_names.manifest_key(deleted_stream.name, deleted_stream.incarnation, generation)
             if self._objects.create(key, manifests.encode(tombstone)):
                 return key
-
-
-class ForgetObjects(Chore):
-    """Forgets objects, and perhaps a deleted stream, that were removed."""
-
-    frees = True
-
-    def __init__(self, keys: list[str], deleted_stream: DeletedStream | None, done: Callable[[Any], None]) -> None:
-        super().__init__(done, size=100)
-        self.keys, self.deleted_stream = keys, deleted_stream
-
-    def perform(self, batch: Batch) -> None:
-        """Take them off the lists."""
-        batch.published.forget(self.keys)
-        if self.deleted_stream is not None:
-            batch.published.unmark_deleted(self.deleted_stream)
 
 
 def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterator[str]:

@@ -10,31 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.config import StorageConfig
-from headrace.engine.history.journal import Journal, NotePublished
+from headrace.engine.history.journal import Journal
 from headrace.engine.history.publication import (
     TRIM_ROWS,
-    AbandonPublication,
-    DiscardObjects,
     MakeRewriter,
-    MarkAttempted,
     Publication,
-    Publish,
-    SpareEpochs,
-    TrimPublished,
+    abandon_publication,
+    commit_publication,
+    trim_published,
 )
-from headrace.engine.history.publisher import ForgetObjects, ObjectRemover, Publisher
+from headrace.engine.history.publisher import ObjectRemover, Publisher
 from headrace.engine.history.seal_watch import SealPace, SealWatch
-from headrace.engine.log.lifecycle import run_change
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import apply
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread, RepeatedWarning
 from headrace.errors import Fenced, Unavailable
-from headrace.storage import database
 from headrace.storage.database import Connection
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
-from headrace.storage.published import Backlog, Published
+from headrace.storage.published import Backlog, DeletedStream, Published
 from headrace.storage.reserve import is_disk_full
 from headrace.storage.streams import Streams
 from headrace.types import Clock
@@ -57,67 +54,6 @@ _LONGEST_PAUSE_S = 60.0
 _LONGEST_PUT_OFF_S = 600.0
 
 
-class SealContext:
-    """What the sealer's thread works with, made when first needed.
-
-    It belongs to that thread, apart from ``node``, which is set before it starts.
-    """
-
-    def __init__(
-        self,
-        *,
-        objects: Objects,
-        node: Node,
-        segments: Callable[[], Segments],
-        clock: Clock,
-        config: StorageConfig,
-        vfs: str | None,
-        close_removed: Callable[[Collection[str]], None],
-        journals: Sequence[Journal[Any]],
-        make_rewriter: MakeRewriter,
-    ) -> None:
-        """``close_removed`` closes the files of objects that were removed."""
-        self.journals = journals
-        self._make_rewriter = make_rewriter
-        self._objects = objects
-        self.node = node
-        self._segments = segments
-        self._clock = clock
-        self._config = config
-        self._vfs = vfs
-        self._close_removed = close_removed
-        self._connection: Connection | None = None
-
-    @cached_property
-    def publisher(self) -> Publisher:
-        """Writes the objects of streams."""
-        data_dir = Path(self._config.data_dir)
-        self._connection = database.connect(
-            data_dir / "headrace.db", cache_bytes=self._config.cache_bytes // 8, readonly=True, vfs=self._vfs
-        )
-        return Publisher(
-            connection=self._connection,
-            objects=self._objects,
-            segments=self._segments(),
-            node=self.node,
-            clock=self._clock,
-            directory=data_dir / "sealing",
-            config=self._config,
-            journals=self.journals,
-            make_rewriter=self._make_rewriter,
-        )
-
-    @cached_property
-    def cleaner(self) -> ObjectRemover:
-        """Removes objects."""
-        return ObjectRemover(self._objects, self.node, self._clock, self._close_removed)
-
-    def close(self) -> None:
-        """Let go of the database."""
-        if self._connection is not None:
-            self._connection.close()
-
-
 class Sealer:
     """Publishes streams that are due, one after the other, in a thread of its own."""
 
@@ -129,21 +65,32 @@ class Sealer:
         streams: Streams,
         published: Published,
         reader: Connection,
-        context: SealContext,
         connect: Callable[[], Connection],
+        objects: Objects,
+        node: Node,
+        segments: Callable[[], Segments],
+        close_removed: Callable[[Collection[str]], None],
+        journals: Sequence[Journal[Any]],
+        make_rewriter: MakeRewriter,
         clock: Clock,
         config: StorageConfig,
         columns_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """``close_removed`` closes the files of objects that were removed."""
         self._log = log
         self._writer = writer
         self._streams = streams
         self._published = published
         self._reader = reader
-        self._context = context
+        self._objects = objects
+        self._node = node
+        self._open_segments = segments
+        self._journals = journals
+        self._make_rewriter = make_rewriter
+        self.remover = ObjectRemover(objects, node, clock, close_removed)
         self._clock = clock
         self._config = config
-        self._thread = BackgroundThread("sealer")
+        self._thread = BackgroundThread("sealer", connect)
         self._loop = BackgroundLoop(
             "headrace.sealing", self._publish_due, failed="nothing was published", retry_s=TICK_S
         )
@@ -155,7 +102,7 @@ class Sealer:
         self._publishing = asyncio.Lock()
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
         self.watch = SealWatch(
-            writer, connect, lambda: self._in_thread(context.node.check), clock, limit_bytes=config.backlog_bytes
+            writer, connect, lambda: self._in_thread(node.check), clock, limit_bytes=config.backlog_bytes
         )
         self.pace = SealPace(self.watch, lambda: log.counters.appends, clock, config, columns_share)
         self.seals = 0
@@ -165,6 +112,21 @@ class Sealer:
         self._warning = RepeatedWarning("headrace.sealing", "the object store takes nothing")
         self.segments = 0
         self.bytes = 0
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        """Writes the objects of streams; made in the thread, when it is first needed."""
+        return Publisher(
+            connection=self._thread.connection,
+            objects=self._objects,
+            segments=self._open_segments(),
+            node=self._node,
+            clock=self._clock,
+            directory=Path(self._config.data_dir) / "sealing",
+            config=self._config,
+            journals=self._journals,
+            make_rewriter=self._make_rewriter,
+        )
 
     def start(self) -> None:
         """Publish what is due from now on, until another node has taken over."""
@@ -176,7 +138,6 @@ class Sealer:
         self.pace.stop()
         await self._loop.stop(timeout_s=0)
         await self.watch.stop()
-        await self._in_thread(self._context.close)
         await self._thread.stop()
 
     async def _publish_due(self) -> float | None:
@@ -230,20 +191,20 @@ class Sealer:
 
     async def publish_journals(self) -> None:
         """Publish new records of every journal."""
-        for journal in self._context.journals:
+        for journal in self._journals:
             if journal.is_due(self._reader):
                 until = await self._in_thread(partial(self._publish_journal, journal))
-                await run_change(self._writer, NotePublished, journal, until)
+                await self._apply(partial(_note_published, journal=journal, until=until))
 
     def _publish_journal(self, journal: Journal[Any]) -> int:
-        return self._context.publisher.publish_journal(journal)
+        return self.publisher.publish_journal(journal)
 
     async def _reserve_epochs(self) -> None:
         """Have a block of epochs to spare."""
         if self._streams.meta("spare_epoch", -1) >= 0:
             return
-        block = await self._in_thread(self._context.node.reserve_epochs)
-        await run_change(self._writer, SpareEpochs, block.start)
+        block = await self._in_thread(self._node.reserve_epochs)
+        await self._apply(partial(_store_spare_epochs, start=block.start))
 
     def request(self, stream: int) -> None:
         """Publish a stream soon, however little it holds."""
@@ -278,9 +239,9 @@ class Sealer:
     async def purge(self, stream: int) -> list[str]:
         """Remove every object of a stream that is on none of its lists; answers which there were."""
         async with self._publishing:
-            keys = await self._in_thread(lambda: self._context.publisher.unlisted_keys(stream))
-            await self._in_thread(lambda: self._context.cleaner.remove(keys))
-            await run_change(self._writer, ForgetObjects, keys, None)
+            keys = await self._in_thread(lambda: self.publisher.unlisted_keys(stream))
+            await self._in_thread(lambda: self.remover.remove(keys))
+            await self._apply(partial(_forget_objects, keys=keys), frees=True)
             return keys
 
     def _behind(self, stream: int) -> list[int]:
@@ -297,41 +258,64 @@ class Sealer:
     async def _publish(self, stream: int) -> Publication | None:
         row = self._streams.by_id(stream)
         if row is not None and not row.attempted:
-            await run_change(self._writer, MarkAttempted, stream)
-        publication = await self._in_thread(lambda: self._context.publisher.publish(stream, self.pace))
+            await self._apply(lambda batch: batch.streams.update(stream, attempted=1))
+        publication = await self._in_thread(lambda: self.publisher.publish(stream, self.pace))
         loaded = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
         if publication is None or loaded is None or loaded.id != stream:
-            await run_change(self._writer, AbandonPublication, stream, publication)
+            await self._apply(lambda batch: abandon_publication(batch, stream, publication), frees=True)
             return None
         await self._commit(loaded, publication)
         return publication
 
     async def _commit(self, stream: Stream, publication: Publication) -> None:
-        await run_change(self._writer, Publish, stream, publication)
+        await self._apply(lambda batch: commit_publication(batch, stream, publication), frees=True, pinned=(stream,))
         self.seals += 1
         self.segments += len(publication.built)
         self.bytes += sum(built.segment.bytes for built in publication.built)
-        while (await run_change(self._writer, TrimPublished, stream)).removed >= TRIM_ROWS:
+        while await self._apply(lambda batch: trim_published(batch, stream), frees=True, pinned=(stream,)) >= TRIM_ROWS:
             await asyncio.sleep(0)
 
     async def clear(self) -> None:
         """Remove objects of deleted streams, and those that were replaced a while ago."""
         for deleted_stream in self._published.deleted_streams(_PAGE):
             try:
-                keys = await self._in_thread(partial(self._context.cleaner.remove_stream, deleted_stream))
+                keys = await self._in_thread(partial(self.remover.remove_stream, deleted_stream))
             except Unavailable as reason:
                 if is_disk_full(reason):
                     self._writer.reserve.release()
                 raise
-            await run_change(self._writer, ForgetObjects, keys, deleted_stream)
+            await self._apply(partial(_forget_objects, keys=keys, deleted_stream=deleted_stream), frees=True)
         now_us = self._clock.now_us()
         while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
-            await self._in_thread(partial(self._context.cleaner.remove, keys))
-            await run_change(self._writer, ForgetObjects, keys, None)
+            await self._in_thread(partial(self.remover.remove, keys))
+            await self._apply(partial(_forget_objects, keys=keys), frees=True)
         if now_us >= self._orphans_us:
             self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
-            keys = await self._in_thread(lambda: self._context.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
-            await run_change(self._writer, DiscardObjects, keys)
+            keys = await self._in_thread(lambda: self.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
+            await self._apply(lambda batch: batch.published.discard(keys, batch.now_us), frees=True)
+
+    async def _apply(
+        self, perform: Callable[[Batch], Any], *, frees: bool = False, pinned: tuple[Stream, ...] = ()
+    ) -> Any:
+        return await apply(self._writer, perform, is_chore=True, frees=frees, pinned=pinned)
 
     async def _in_thread(self, work: Callable[[], Returned]) -> Returned:
         return await self._thread.run(work)
+
+
+def _note_published(batch: Batch, journal: Journal[Any], until: int) -> None:
+    """Note that the store has every record of a journal up to a number."""
+    journal.rows(batch.connection).note_published(until)
+
+
+def _store_spare_epochs(batch: Batch, start: int) -> None:
+    """Store epochs that were reserved for later use, unless there are some."""
+    if batch.streams.meta("spare_epoch", -1) < 0:
+        batch.streams.set_meta("spare_epoch", start)
+
+
+def _forget_objects(batch: Batch, keys: list[str], deleted_stream: DeletedStream | None = None) -> None:
+    """Forget objects that were removed, and perhaps the deleted stream that they were of."""
+    batch.published.forget(keys)
+    if deleted_stream is not None:
+        batch.published.unmark_deleted(deleted_stream)

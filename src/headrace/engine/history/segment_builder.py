@@ -25,7 +25,7 @@ from headrace.format.segment.row_group import AppendRun, Notes
 from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entries import entries_of
 from headrace.storage.files import open_private
-from headrace.storage.published import Placed
+from headrace.storage.published import SegmentObject
 from headrace.storage.segments import Segments
 from headrace.storage.wal import Bundle, Entries, Wal
 from headrace.types import JSON, media_type
@@ -92,7 +92,9 @@ class SegmentBuilder:
         self._directory = directory
         self._config = config
 
-    def build(self, snapshot: Snapshot, pace: SealPace, *, alone: bool = False) -> tuple[list[Built], Placed | None]:
+    def build(
+        self, snapshot: Snapshot, pace: SealPace, *, alone: bool = False
+    ) -> tuple[list[Built], SegmentObject | None]:
         """Segments of everything that is not published, and the small one that the first of them replaces.
 
         ``alone`` says that it replaces none.
@@ -163,7 +165,7 @@ class SegmentBuilder:
         fills = bundle is not None and self._is_enough(file, bundle.total_bytes, bundle.end_seq)
         return None if fills else bundle
 
-    def _small(self, snapshot: Snapshot) -> Placed | None:
+    def _small(self, snapshot: Snapshot) -> SegmentObject | None:
         """The newest segment, if it ends where the rows begin, is small, and they are few: then all become one."""
         last, row = snapshot.segments[-1] if snapshot.segments else None, snapshot.row
         if last is None or last.segment.end_seq != row.published_seq:
@@ -177,7 +179,7 @@ class SegmentBuilder:
         changes = _lifetime_changes(snapshot, last.segment.first_seq)
         return None if changes and changes[0] <= row.published_seq else last
 
-    def _rewrite(self, stack: ExitStack, snapshot: Snapshot, small: Placed) -> _File | None:
+    def _rewrite(self, stack: ExitStack, snapshot: Snapshot, small: SegmentObject) -> _File | None:
         """A segment that begins with all of another; None where that is damaged, and so must be left as it is."""
         file = stack.enter_context(self._open_file(snapshot, small.segment.first_seq, small.segment.before_bytes))
         try:

@@ -21,7 +21,7 @@ from headrace.format.segment import layout
 from headrace.format.segment.row_group import AppendRun, RowGroupBuilder
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.wal import Entries, Wal
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
     owner: int
     start: int
     stop: int
-    placed: Placed | None
+    placed: SegmentObject | None
 
 
 class Events:
@@ -216,7 +216,7 @@ class Events:
             self._connection.execute("COMMIT")
 
 
-def _events_at_once(placed: Placed) -> int:
+def _events_at_once(placed: SegmentObject) -> int:
     """How many events of a segment are read together."""
     return max(1, placed.segment.count * CHUNK_BYTES // max(1, placed.segment.payload_bytes))
 

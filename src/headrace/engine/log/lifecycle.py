@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -55,12 +56,6 @@ class StreamChange(Operation):
         self.done(self)
 
 
-class Chore(StreamChange):
-    """An operation of the server itself: it is accepted even when the queue is full, as it frees space."""
-
-    is_chore = True
-
-
 ChangeType = TypeVar("ChangeType", bound=StreamChange)
 
 
@@ -87,12 +82,20 @@ async def run_change(writer: Writer, make_change: Callable[..., ChangeType], *ar
     return change
 
 
-class _Call(StreamChange):
+class Call(StreamChange):
     """A function to run inside a commit."""
 
-    def __init__(self, function: Callable[[Batch], Any], done: Callable[[Any], None]) -> None:
-        super().__init__(done, size=200)
-        self.function = function
+    def __init__(
+        self,
+        function: Callable[[Batch], Any],
+        done: Callable[[Any], None],
+        *,
+        is_chore: bool = False,
+        frees: bool = False,
+        pinned: tuple[Stream, ...] = (),
+    ) -> None:
+        super().__init__(done, size=200, pinned=pinned)
+        self.function, self.is_chore, self.frees = function, is_chore, frees
         self.returned: Any = None
 
     def perform(self, batch: Batch) -> None:
@@ -101,15 +104,19 @@ class _Call(StreamChange):
         self.returned = self.function(batch)
 
 
-class _ChoreCall(_Call):
-    """A function that no client has asked for."""
+async def apply(
+    writer: Writer,
+    perform: Callable[[Batch], Any],
+    *,
+    is_chore: bool = False,
+    frees: bool = False,
+    pinned: tuple[Stream, ...] = (),
+) -> Any:
+    """Run a function inside a commit, on the writer's thread, and return what it returned.
 
-    is_chore = True
-
-
-async def apply(writer: Writer, perform: Callable[[Batch], Any], *, is_chore: bool = False) -> Any:
-    """Run a function inside a commit, on the writer's thread, and answer what it returned."""
-    return (await run_change(writer, _ChoreCall if is_chore else _Call, perform)).returned
+    A chore is accepted even when the queue is full, and what ``frees`` space even when the disk is.
+    """
+    return (await run_change(writer, partial(Call, is_chore=is_chore, frees=frees, pinned=pinned), perform)).returned
 
 
 class Create(StreamChange):

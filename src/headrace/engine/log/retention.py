@@ -17,7 +17,7 @@ from headrace.engine.log.append import dedupe_horizon
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.catalog import AppendHooks
 from headrace.engine.log.forks import read_by_forks
-from headrace.engine.log.lifecycle import Chore, Delete, StreamChange, make_done_callback, run_change
+from headrace.engine.log.lifecycle import Delete, apply, make_done_callback
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
@@ -25,7 +25,7 @@ from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError
 from headrace.storage.background_requests import KEPT, KEPT_US, Verifications
 from headrace.storage.dedupe import Dedupe, Idempotency
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.streams import DELETED, LIVE, Streams
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Steps
@@ -39,104 +39,59 @@ REMEMBER_DELETED_US = 86_400_000_000
 ANSWERED_US, ANSWERED, ANSWERED_BYTES = 7 * 86_400_000_000, 50_000, 256 * 1024 * 1024
 
 
-class PersistAccesses(Chore):
-    """Persists the sliding windows of streams that were accessed."""
-
-    def __init__(self, streams: tuple[Stream, ...], done: Callable[[Any], None]) -> None:
-        super().__init__(done, pinned=streams, size=50 * len(streams))
-        self.deadlines = [(stream, stream.deadline_us) for stream in streams]
-
-    def perform(self, batch: Batch) -> None:
-        """Store the deadlines."""
-        for stream, deadline_us in self.deadlines:
-            if batch.draft(stream).state == LIVE:
-                batch.streams.update(stream.id, deadline_us=deadline_us)
+def store_deadlines(batch: Batch, deadlines: list[tuple[Stream, int | None]]) -> None:
+    """Store the sliding windows of streams that were accessed."""
+    for stream, deadline_us in deadlines:
+        if batch.draft(stream).state == LIVE:
+            batch.streams.update(stream.id, deadline_us=deadline_us)
 
 
-class Purge(Chore):
-    """Removes rows of deleted streams, tombstones and verifications that are a day old, and answers that are older
-    than requests are repeated, or too many.
+def purge(batch: Batch) -> int:
+    """Remove some rows of deleted streams, and tombstones and verifications that are a day old; returns how many.
+
+    Answers go that are older than requests are repeated, or too many.
     """
-
-    frees = True
-    removed = 0
-
-    def perform(self, batch: Batch) -> None:
-        """Remove one slice."""
-        self.removed = batch.streams.purge(PURGE_ROWS)
-        self.removed += batch.streams.drop_tombstones(batch.now_us - REMEMBER_DELETED_US, PURGE_ROWS)
-        Verifications(batch.connection).forget(batch.now_us - KEPT_US, KEPT)
-        self.removed += Idempotency(batch.connection).forget(
-            batch.now_us - ANSWERED_US, ANSWERED, ANSWERED_BYTES, PURGE_ROWS
-        )
+    removed = batch.streams.purge(PURGE_ROWS)
+    removed += batch.streams.drop_tombstones(batch.now_us - REMEMBER_DELETED_US, PURGE_ROWS)
+    Verifications(batch.connection).forget(batch.now_us - KEPT_US, KEPT)
+    return removed + Idempotency(batch.connection).forget(
+        batch.now_us - ANSWERED_US, ANSWERED, ANSWERED_BYTES, PURGE_ROWS
+    )
 
 
-class Retain(Chore):
-    """Moves the first retained entry of a stream forward; the rows before it go in a later commit.
+def retain(batch: Batch, stream: Stream) -> None:
+    """Move the first retained entry of a stream forward; the rows before it go in a later commit.
 
     A reader that looked at the old head has finished by then, so it never finds a gap.
     """
-
-    frees = True
-
-    def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
-        super().__init__(done, pinned=(stream,), size=100)
-        self.stream = stream
-
-    def perform(self, batch: Batch) -> None:
-        """Apply the rule to what the stream holds now."""
-        stream, head = self.stream, batch.draft(self.stream)
-        if head.state == DELETED:
-            return
-        batch.flush()
-        first = first_retained(batch.wal, batch.published, stream, head, batch.now_us)
-        if first.seq > head.first_seq:
-            head.first_seq, head.first_bytes = first
-            batch.published.mark(stream.id, batch.now_us)
-        batch.save_head(stream, first_seq=head.first_seq, first_bytes=head.first_bytes)
+    head = batch.draft(stream)
+    if head.state == DELETED:
+        return
+    first = first_retained(batch.wal, batch.published, stream, head, batch.now_us)
+    if first.seq > head.first_seq:
+        head.first_seq, head.first_bytes = first
+        batch.published.mark(stream.id, batch.now_us)
+    batch.save_head(stream, first_seq=head.first_seq, first_bytes=head.first_bytes)
 
 
-class Trim(Chore):
-    """Removes rows before the first retained entry, except those that forks still read."""
-
-    frees = True
-
-    def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
-        super().__init__(done, pinned=(stream,), size=100)
-        self.stream = stream
-        self.removed = 0
-
-    def perform(self, batch: Batch) -> None:
-        """Remove one slice."""
-        batch.flush()
-        start = self.removed = 0
-        for first, end in sorted(read_by_forks(batch.streams, self.stream.id)):
-            self._trim(batch, start, min(first, self.stream.head.first_seq))
-            start = max(start, end)
-        self._trim(batch, start, self.stream.head.first_seq)
-
-    def _trim(self, batch: Batch, start: int, end: int) -> None:
-        if start < end and self.removed < PURGE_ROWS:
-            self.removed += batch.wal.trim(self.stream.id, start, end, PURGE_ROWS - self.removed)
+def trim(batch: Batch, stream: Stream) -> int:
+    """Remove some rows before the first retained entry, except those that forks still read; returns how many."""
+    start = removed = 0
+    for first, end in [*sorted(read_by_forks(batch.streams, stream.id)), (stream.head.first_seq, 0)]:
+        until = min(first, stream.head.first_seq)
+        if start < until and removed < PURGE_ROWS:
+            removed += batch.wal.trim(stream.id, start, until, PURGE_ROWS - removed)
+        start = max(start, end)
+    return removed
 
 
-class ForgetKeys(Chore):
-    """Forgets keys of events that are no longer remembered."""
-
-    frees = True
-
-    def __init__(self, stream: Stream, done: Callable[[Any], None]) -> None:
-        super().__init__(done, pinned=(stream,), size=100)
-        self.stream = stream
-        self.removed = 0
-
-    def perform(self, batch: Batch) -> None:
-        """Forget one slice."""
-        head = batch.draft(self.stream)
-        if head.registry is None or head.registry.hook is None or head.state == DELETED:
-            return
-        since, since_us = dedupe_horizon(head.registry.hook, head.next_seq, batch.now_us)
-        self.removed = Dedupe(batch.connection).forget(self.stream.id, since, since_us, PURGE_ROWS)
+def forget_dedupe_keys(batch: Batch, stream: Stream) -> int:
+    """Remove some keys of events that are no longer remembered; returns how many."""
+    head = batch.draft(stream)
+    if head.registry is None or head.registry.hook is None or head.state == DELETED:
+        return 0
+    since, since_us = dedupe_horizon(head.registry.hook, head.next_seq, batch.now_us)
+    return Dedupe(batch.connection).forget(stream.id, since, since_us, PURGE_ROWS)
 
 
 class RetainedStart(NamedTuple):
@@ -177,7 +132,7 @@ def _first_kept(wal: Wal, published: Published, stream: Stream, head: Head, step
         kept_ms = next(kept for since, kept in reversed(steps) if since <= seq)
         return NEVER_US if kept_ms is None else now_us - kept_ms * 1000
 
-    def kept(owner: int) -> Placed | None:
+    def kept(owner: int) -> SegmentObject | None:
         first = published.first_from(owner, us=since_us(head.next_seq))
         start = head.next_seq if first is None else first.segment.first_seq
         segments = published.following(owner, start, head.next_seq)
@@ -197,7 +152,7 @@ def _first(
     published: Published,
     stream: Stream,
     head: Head,
-    kept: Callable[[int], Placed | None],
+    kept: Callable[[int], SegmentObject | None],
     reached: Callable[[Entries], bool],
 ) -> RetainedStart:
     """The first segment that is kept, or else the first row of the log for which ``reached`` holds."""
@@ -265,14 +220,16 @@ class Sweeper:
         return SWEEP_S
 
     async def _purge(self) -> None:
-        await self._run_out(Purge)
+        await self._remove_all(purge)
 
     async def _persist_accesses(self) -> None:
         accessed = self._catalog.accessed
         for _ in range(0, len(accessed), _STREAMS):
-            change = await run_change(self._writer, PersistAccesses, tuple(islice(accessed, _STREAMS)))
+            streams = tuple(islice(accessed, _STREAMS))
+            deadlines = [(stream, stream.deadline_us) for stream in streams]
+            await apply(self._writer, partial(store_deadlines, deadlines=deadlines), is_chore=True, pinned=streams)
             # Until then they stay in memory, where alone it is known that they were accessed.
-            for stream, deadline_us in change.deadlines:
+            for stream, deadline_us in deadlines:
                 if stream in accessed:
                     del accessed[stream]
                     if stream.deadline_us != deadline_us:
@@ -315,18 +272,19 @@ class Sweeper:
         retain_from = self.retain_from(stream) if stream.managed else None
         first = first_retained(self._wal, self._published, stream, stream.head, self._log.clock.now_us())
         if first.seq > stream.head.first_seq and (retain_from is None or first.seq <= retain_from):
-            await self._run(Retain, stream)
+            await self._apply(retain, stream)
         if self._wal.starts_before(stream.id, stream.head.first_seq):
-            await self._run_out(Trim, stream)
+            await self._remove_all(trim, stream)
         hook = None if stream.head.registry is None else stream.head.registry.hook
         if hook is not None and hook.deduplicates:
-            await self._run_out(ForgetKeys, stream)
+            await self._remove_all(forget_dedupe_keys, stream)
 
-    async def _run_out(self, make_change: Callable[..., StreamChange], *arguments: Any) -> None:
-        """Carry out an operation again and again, until it finds less than it may remove at once."""
-        while await self._run(make_change, *arguments) >= PURGE_ROWS:
+    async def _remove_all(self, remove: Callable[..., int], *streams: Stream) -> None:
+        """Remove rows in one commit after the other, until one finds fewer than it may remove."""
+        while await self._apply(remove, *streams) >= PURGE_ROWS:
             await asyncio.sleep(0)
 
-    async def _run(self, make_change: Callable[..., StreamChange], *arguments: Any) -> int:
-        """Carry out a sweep's operation; answers how many rows it removed."""
-        return getattr(await run_change(self._writer, make_change, *arguments), "removed", 0)
+    async def _apply(self, perform: Callable[..., Any], *streams: Stream) -> Any:
+        return await apply(
+            self._writer, lambda batch: perform(batch, *streams), is_chore=True, frees=True, pinned=streams
+        )

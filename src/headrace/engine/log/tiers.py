@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace.deadline import Deadline
 from headrace.errors import HeadraceError
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.wal import Wal
 
 if TYPE_CHECKING:
@@ -110,25 +110,25 @@ class Tiers:
         )
         return times.first_since(since_us)
 
-    def request_end(self, placed: Placed, seq: int) -> int:
+    def request_end(self, placed: SegmentObject, seq: int) -> int:
         """Where the append request ends that holds a published entry."""
         return self._answer_or_fetch(
             ("end", placed.key, seq), lambda: self._with_reader(placed, lambda reader: reader.request_at(seq)[1])
         )
 
-    def time_at(self, placed: Placed, seq: int) -> int:
+    def time_at(self, placed: SegmentObject, seq: int) -> int:
         """When a published entry was appended."""
         return self._answer_or_fetch(
             ("at", placed.key, seq), lambda: self._with_reader(placed, lambda reader: reader.time_at(seq))
         )
 
-    def cell(self, placed: Placed, seq: int) -> Cell:
+    def cell(self, placed: SegmentObject, seq: int) -> Cell:
         """A published entry."""
         return self._answer_once(
             ("cell", placed.key, seq), lambda: self._with_reader(placed, lambda reader: Cell(*reader.cell(seq)))
         )
 
-    def bytes_before(self, placed: Placed, seq: int) -> int:
+    def bytes_before(self, placed: SegmentObject, seq: int) -> int:
         """Payload bytes of the stream before a published entry."""
 
         cache_key = ("bytes", placed.key, seq)
@@ -157,7 +157,7 @@ class Tiers:
 
         return self._answer_once(("key", following[0].key, position, until, budget, key), read_segments)
 
-    def _extend(self, placed: Placed, entries: Slice, until: int, room: int, key: str) -> Slice | None:
+    def _extend(self, placed: SegmentObject, entries: Slice, until: int, room: int, key: str) -> Slice | None:
         """What was found, and the entries of one more segment; None where they do not fit, or cannot be read now."""
         try:
             more = self._with_reader(placed, lambda reader: reader.read(entries.position, until, room, key))
@@ -169,7 +169,7 @@ class Tiers:
             return None
         return more._replace(parts=entries.parts + more.parts)
 
-    def _with_reader(self, placed: Placed, ask: Callable[[SegmentReader], Answer]) -> Answer:
+    def _with_reader(self, placed: SegmentObject, ask: Callable[[SegmentReader], Answer]) -> Answer:
         with self._open().open(placed.key, placed.segment) as reader:
             return ask(reader)
 
@@ -196,7 +196,7 @@ class Tiers:
 
         raise NeedsFetch(compute_answer)
 
-    def _load_ahead(self, owner: int, placed: Placed | None, position: int) -> None:
+    def _load_ahead(self, owner: int, placed: SegmentObject | None, position: int) -> None:
         """Decode what a reader that goes on will ask for next."""
         for _ in range(self._groups_ahead):
             if placed is not None and position >= placed.segment.end_seq:
@@ -210,7 +210,7 @@ class Tiers:
                 return
             position = reader.group_end(position)
 
-    def _load(self, placed: Placed, position: int) -> None:
+    def _load(self, placed: SegmentObject, position: int) -> None:
         """Let a thread decode the row group that holds an entry, unless one does already."""
         group = placed.key, position
         if group in self._loading:

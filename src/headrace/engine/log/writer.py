@@ -67,7 +67,7 @@ class Writer:
         self._streams, self._wal = Streams(self._connection), Wal(self._connection)
         self._clock = clock
         # A checkpoint may have to write as much again as the write-ahead log holds, and the rest is for what frees.
-        held_back = self._log_file.most_bytes + _RESERVE_BYTES
+        held_back = self._log_file.max_bytes + _RESERVE_BYTES
         self.reserve = Reserve(path.with_name("reserve"), held_back, self._log_file)
         self.reserve.restock()
         #: Whether the last commit wrote anything, and how many in a row that did were quick.

@@ -20,7 +20,7 @@ from headrace.engine.search.archive import Archive, IndexedRange, SearchSnapshot
 from headrace.engine.search.companion_coverage import SearchDefinition
 from headrace.engine.search.scan import Documents, Missing, Scan
 from headrace.extract.match.evaluate import Evaluator, query_fields
-from headrace.extract.match.selection import Window, within
+from headrace.extract.match.selection import Window, rows_in_window
 from headrace.extract.match.tally import Tally
 from headrace.format.companion import tables
 from headrace.format.companion.layout import PartName
@@ -132,7 +132,7 @@ class _Aggregate:
                 spans = tuple(self._narrowed.edges)
         self._gather(piece, spans)
         first = companion.first_seq
-        for row in within(companion.odd_rows(), piece.start - first, piece.stop - first).tolist():
+        for row in rows_in_window(companion.odd_rows(), piece.start - first, piece.stop - first).tolist():
             self._deadline.check()
             event = self._documents.get(piece.start + row)
             if event is not None and self._counts(document := event.document()):

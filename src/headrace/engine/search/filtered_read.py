@@ -19,7 +19,7 @@ from headrace.engine.search.companion_coverage import SearchDefinition
 from headrace.engine.search.scan import Documents
 from headrace.errors import NotRepresentable
 from headrace.extract.match.evaluate import Evaluator, query_fields
-from headrace.extract.match.selection import Selection, Window, growing_windows, within
+from headrace.extract.match.selection import Selection, Window, growing_windows, rows_in_window
 from headrace.extract.match.tally import Tally
 from headrace.format.companion.layout import KEYS, PartName
 from headrace.format.companion.reader import CompanionReader
@@ -129,7 +129,7 @@ class _Read:
         groups = evaluator.columns.groups("odd")
         for window in growing_windows(groups, piece.start - first, piece.stop - first, backward=False):
             start = first + window.start
-            odd = set(within(evaluator.odd, window.start, window.stop).tolist())
+            odd = set(rows_in_window(evaluator.odd, window.start, window.stop).tolist())
             rows = evaluator.select(self._tree, window).rows().tolist()
             keyed = self._keyed(companion, window)
             seqs = [start + row for row in (sorted({*rows, *odd}) if odd else rows) if keyed is None or keyed[row]]
@@ -138,7 +138,7 @@ class _Read:
     def _keyed(self, companion: CompanionReader, window: Window) -> list[bool] | None:
         if self._key is None:
             return None
-        rows = within(companion.rows(KEYS, self._key), window.start, window.stop)
+        rows = rows_in_window(companion.rows(KEYS, self._key), window.start, window.stop)
         marks: list[bool] = Selection(window.count, rows=rows).mask().tolist()
         return marks
 

@@ -60,7 +60,7 @@ class PublishedSegments:
         segments, last_us = 0, None
         for part, touched in self._parts:
             if wanted.overlaps(Range(part.first, part.end)):
-                counted = self._counts.within(part.owner, *_edges(wanted, part, touched))
+                counted = self._counts.contained(part.owner, *_edges(wanted, part, touched))
                 segments += counted.segments
                 last_us = counted.last_us if counted.segments else last_us
         return CoveredSegments(segments, segments, last_us)

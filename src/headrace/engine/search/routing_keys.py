@@ -28,7 +28,7 @@ from headrace.format.decoded_columns import DecodedCache
 from headrace.format.ranges import Range, without
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.streams import LIVE, Streams
 from headrace.storage.wal import WalKeys
 
@@ -105,7 +105,7 @@ class RoutingKeyReader:
 class _SegmentPart(NamedTuple):
     """Entries of a segment that no companion describes."""
 
-    placed: Placed
+    placed: SegmentObject
     start: int
     end: int
 

@@ -19,7 +19,7 @@ from headrace.engine.search.companion_coverage import SearchDefinition
 from headrace.engine.search.scan import Documents, Missing, PromotedEvent, Scan
 from headrace.errors import BadRequest, OffsetGone
 from headrace.extract.match.evaluate import Evaluator, families, query_fields
-from headrace.extract.match.selection import Selection, Window, by_group, growing_windows, within
+from headrace.extract.match.selection import Selection, Window, by_group, growing_windows, rows_in_window
 from headrace.extract.match.tally import Tally
 from headrace.extract.match.top_hits import Bounds, HeldHit, TopHits, count_rows, score_rows, sequence
 from headrace.format import offset as offsets
@@ -112,7 +112,7 @@ class _Search:
         timed_out = self._deadline.passed
         if self._statistics.scoring:
             # What is left of the time is for the events whose words were counted.
-            ranges = self._scan.visit(ranges, self._deadline.part(_COUNTING_SHARE), self._count)
+            ranges = self._scan.visit(ranges, self._deadline.with_share(_COUNTING_SHARE), self._count)
         visited = self._scan.visit(ranges, self._deadline, self._visit)
         return self._hits(visited, timed_out or self._scan.out_of_time)
 
@@ -145,7 +145,7 @@ class _Search:
                 deadline.check()
                 if not evaluator.may_hold(self._request.tree):
                     break
-                self._select(evaluator, window, within(odd, window.start, window.stop))
+                self._select(evaluator, window, rows_in_window(odd, window.start, window.stop))
         if len(odd) and self._is_needed(piece.start, piece.stop):
             for seq, document in self._odd(piece, evaluator, deadline).items():
                 if self._matches(document):
@@ -189,7 +189,7 @@ class _Search:
     def _odd(self, piece: IndexedRange, evaluator: Evaluator, deadline: Deadline) -> dict[int, Any]:
         """The documents of rows that columns cannot describe."""
         first = piece.companion.first_seq
-        rows = within(evaluator.odd, piece.start - first, piece.stop - first)
+        rows = rows_in_window(evaluator.odd, piece.start - first, piece.stop - first)
         events: dict[int, Any] = {}
         for row in rows.tolist():
             deadline.check()

@@ -19,7 +19,7 @@ from headrace.engine.log.batch import Batch
 from headrace.format.object_names import COMPANIONS
 from headrace.format.ranges import Range, merge_ranges, without
 from headrace.reduce.work_units import Unit
-from headrace.schema.trial import MOST_NAMED, Findings
+from headrace.schema.trial import MAX_NAMED, Findings
 from headrace.storage.background_requests import DONE, FAILED, RUNNING, VerificationRow, Verifications
 from headrace.storage.database import Connection
 from headrace.storage.published import Published
@@ -78,7 +78,7 @@ class VerifyJob(Job[Findings]):
         is_about = (
             unit.verification is not None
             and output.events == unit.count
-            and len(seqs) == min(output.failing, MOST_NAMED)
+            and len(seqs) == min(output.failing, MAX_NAMED)
             and output.failing <= unit.count
             and seqs == sorted(set(seqs))
             and all(unit.first_seq <= seq < unit.end_seq for seq in seqs)

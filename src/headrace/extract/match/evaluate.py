@@ -12,7 +12,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.extract.match.selection import DENSE, Columns, Int64s, Numbers, Selection, Window, among, between, within
+from headrace.extract.match.selection import (
+    DENSE,
+    Columns,
+    Int64s,
+    Numbers,
+    Selection,
+    Window,
+    among,
+    between,
+    rows_in_window,
+)
 from headrace.extract.match.tally import Tally
 from headrace.extract.postings import term
 from headrace.format.companion.postings import Int32s, Mask
@@ -192,7 +202,7 @@ class Evaluator:
 
     def _clause(self, clause: Clause, field: Field, window: Window) -> Selection:
         if self._is_posted(clause, field):
-            return Selection(window.count, rows=within(self.rows(clause, field), window.start, window.stop))
+            return Selection(window.count, rows=rows_in_window(self.rows(clause, field), window.start, window.stop))
         name = f"f.{field.name}"
         match clause:
             case Has():

@@ -109,7 +109,7 @@ def between(rows: Numbers, start: int, stop: int) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def within(rows: Int32s, start: int, stop: int) -> Int32s:
+def rows_in_window(rows: Int32s, start: int, stop: int) -> Int32s:
     """The part of ascending rows that lies in a window, counted from its start."""
     low, high = between(rows, start, stop)
     shifted: Int32s = rows[low:high] - np.int32(start) if start else rows[low:high]
@@ -290,7 +290,7 @@ def _put(mask: Mask, window: Window, group: ColumnGroup, matches: Mask | bool) -
 
 
 #: So many row groups are looked at together at most.
-_MOST = 16
+_MAX_TOGETHER = 16
 
 
 def by_group(groups: Sequence[ColumnGroup], start: int, stop: int, *, backward: bool) -> Iterator[Window]:
@@ -308,4 +308,4 @@ def growing_windows(groups: Sequence[ColumnGroup], start: int, stop: int, *, bac
     while at < len(pending):
         together = pending[at : at + size]
         yield Window(min(window.start for window in together), max(window.stop for window in together))
-        at, size = at + size, min(2 * size, _MOST)
+        at, size = at + size, min(2 * size, _MAX_TOGETHER)

@@ -245,7 +245,7 @@ class TopHits:
         if not len(rows) or not self._size:
             return
         leading = SortValues(lookup(self._order[0], rows), descending=self._order[0].descending)
-        keep = self._within_reach(leading)
+        keep = self._reachable(leading)
         if keep is not None:
             rows, leading = rows[keep], leading[keep]
         columns = [leading, *(SortValues(lookup(key, rows), descending=key.descending) for key in self._order[1:])]
@@ -269,7 +269,7 @@ class TopHits:
     def _is_full(self) -> bool:
         return len(self._held) >= self._size
 
-    def _within_reach(self, leading: SortValues) -> Mask | None:
+    def _reachable(self, leading: SortValues) -> Mask | None:
         """The candidates that the first key does not already rule out; None is all."""
         keep: Mask | None = None
         if self._is_full:

@@ -30,7 +30,7 @@ from headrace.format.companion.postings import Block, Int32s, Lists, PostingRun,
 from headrace.format.companion.reader import ColumnGroup, CompanionReader
 from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import file_name
-from headrace.format.parquet_file import Opened, ParquetSource, intact
+from headrace.format.parquet_file import OpenParquet, ParquetSource, intact
 
 # What an open footer takes for each column of each row group, measured.
 _CHUNK_FOOTPRINT = 1024
@@ -71,7 +71,7 @@ class File(Generic[Index]):
             raise CorruptData(f"{self.name} is damaged: {what}", object=self.name, check="identity")
 
 
-def _bytes_at(opened: Opened, byte_range: ByteRange) -> bytes:
+def _bytes_at(opened: OpenParquet, byte_range: ByteRange) -> bytes:
     content: bytes = opened.source.read_at(byte_range.size, byte_range.offset)
     if zlib.crc32(content) != byte_range.checksum:
         raise ValueError("bytes between its row groups are not what was written")
@@ -113,7 +113,7 @@ class FileCompanion(CompanionReader):
         return footprint
 
     @property
-    def most_files(self) -> int:
+    def max_files(self) -> int:
         """How many files it has open at most: those of its parts."""
         return len(self._sources)
 

@@ -74,16 +74,16 @@ class MemoryCompanion(CompanionReader):
 
     def column(self, name: str, group: int) -> Any:
         """A stored column of one row group."""
-        whole = self._whole(name)
-        return whole.slice(group * _ROWS, _ROWS)
+        column = self._stored_column(name)
+        return column.slice(group * _ROWS, _ROWS)
 
     def groups(self, name: str) -> Sequence[ColumnGroup]:
         """The row groups of a stored column."""
-        whole = self._whole(name)
+        column = self._stored_column(name)
 
         def make() -> list[ColumnGroup]:
-            pieces = [whole.slice(start, _ROWS) for start in range(0, len(whole), _ROWS)]
-            starts = range(0, len(whole), _ROWS)
+            pieces = [column.slice(start, _ROWS) for start in range(0, len(column), _ROWS)]
+            starts = range(0, len(column), _ROWS)
             return [
                 ColumnGroup(start, start + len(piece), *zone(piece))
                 for start, piece in zip(starts, pieces, strict=True)
@@ -111,7 +111,7 @@ class MemoryCompanion(CompanionReader):
         run: TableRun = self._once(("postings", field), lambda: TableRun(self._postings(field)))
         return run
 
-    def _whole(self, name: str) -> Any:
+    def _stored_column(self, name: str) -> Any:
         return self._once(("column", name), lambda: one_array(self._columns.column(name)))
 
     def _once(self, name: object, make: Callable[[], Any]) -> Any:

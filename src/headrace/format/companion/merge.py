@@ -36,7 +36,7 @@ from headrace.format.companion.postings import Block, Piece, concatenate_pieces,
 from headrace.format.companion.writer import ColumnsWriter, PostingsWriter, write_panes
 from headrace.format.object_names import file_name, range_name
 
-_MOST_ROWS = 2**31 - 1
+_MAX_ROWS = 2**31 - 1
 
 
 def merge(
@@ -176,7 +176,7 @@ def merge_infos(
     for before, after in pairwise(infos):
         if (before.stream, before.incarnation, before.end_seq) != (after.stream, after.incarnation, after.first_seq):
             raise ValueError(f"event {after.first_seq} cannot come where {before.end_seq} is due")
-    if count > _MOST_ROWS:
+    if count > _MAX_ROWS:
         raise ValueError(f"a companion cannot have {count} rows")
     _must_be_valid(infos, fields, rollups)
     shapes = {name: _shape([info.fields[name] for info in infos], hash) for name, hash in fields.items()}

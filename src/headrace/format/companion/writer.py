@@ -203,8 +203,8 @@ class PostingsWriter:
         text = self._limits.term_bytes - sum(pending.term_bytes for pending in self._pending)
         terms = self._limits.terms - sum(len(pending.terms) for pending in self._pending)
         stops = (
-            _last_within(block.ends, start, postings),
-            _last_within(offsets(block.terms), start, text),
+            _last_fitting(block.ends, start, postings),
+            _last_fitting(offsets(block.terms), start, text),
             start + terms,
             len(block.terms),
         )
@@ -239,7 +239,7 @@ class PostingsWriter:
         self._index.filters.append(self._sink.put(bloom.make_filter(terms)) if has_filter else None)
 
 
-def _last_within(ends: NDArray[np.int32], start: int, room: int) -> int:
+def _last_fitting(ends: NDArray[np.int32], start: int, room: int) -> int:
     """The greatest place whose end is not more than ``room`` after that of the first."""
     return int(np.searchsorted(ends, np.int64(ends[start]) + room, side="right")) - 1
 

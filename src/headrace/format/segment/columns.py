@@ -127,7 +127,7 @@ class BodyRun(NamedTuple):
     body: bytes
 
 
-def body_runs(batch: Any, most_bytes: int) -> Iterator[BodyRun]:
+def body_runs(batch: Any, max_bytes: int) -> Iterator[BodyRun]:
     """All entries of a batch in the columns of a segment, in order, few enough at a time; an entry is never cut."""
     if not batch.num_rows:
         return
@@ -136,7 +136,7 @@ def body_runs(batch: Any, most_bytes: int) -> Iterator[BodyRun]:
     runs = pc.run_end_encode(batch.column(layout.VERSION_COLUMN))
     for end, version in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
         while start < end:
-            stop = max(start + 1, payloads.fitting(start, end, most_bytes))
+            stop = max(start + 1, payloads.fitting(start, end, max_bytes))
             yield BodyRun(first_seq + start, version, stop - start, bytes(payloads.piece(start, stop)))
             start = stop
 

@@ -37,7 +37,7 @@ class SegmentInfo(msgspec.Struct, frozen=True):
     groups: tuple[tuple[int, int], ...]
 
 
-class Sealed(NamedTuple):
+class SealedSegment(NamedTuple):
     """A segment that was written whole: what it says about itself, its size and its SHA-256 in hex."""
 
     info: SegmentInfo

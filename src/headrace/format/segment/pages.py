@@ -16,7 +16,7 @@ _USUAL_ROWS = 1024
 #: A column with larger pages is not worth a walk.
 _LARGEST = 4 * PAGE_BYTES
 #: So few values are picked, more are decoded.
-MOST = 16
+MAX_PICKED = 16
 
 _DATA_PAGE, _PLAIN = 0, 0
 _ZSTD = pa.Codec("zstd")

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from headrace.errors import CorruptData
 from headrace.format import bloom
 from headrace.format.decoded_columns import DecodedCache
-from headrace.format.parquet_file import Opened, ParquetSource, intact
+from headrace.format.parquet_file import OpenParquet, ParquetSource, intact
 from headrace.format.segment import layout, pages
 from headrace.format.segment.columns import (
     KeyIndex,
@@ -321,7 +321,7 @@ class SegmentReader:
 
     def _pick(self, group: RowGroup, rows: list[int]) -> Payloads:
         """The payloads of some rows of a group."""
-        if len(rows) <= pages.MOST and not self._hidden_rows(group):
+        if len(rows) <= pages.MAX_PICKED and not self._hidden_rows(group):
             payloads = self._source.ask(lambda opened: _pick_payloads(opened, group, rows))
             if payloads is not None:
                 return Payloads.of(pieces(pa.string() if self.info.json else pa.binary(), payloads))
@@ -334,7 +334,7 @@ class SegmentReader:
             return True
         return bloom.may_hold(self._source.ask(lambda opened: self._filter(opened, group)), key_hash)
 
-    def _filter(self, opened: Opened, group: RowGroup) -> bytes:
+    def _filter(self, opened: OpenParquet, group: RowGroup) -> bytes:
         """The Bloom filter of a row group; raises ValueError where it is not what it was when the file was verified."""
         filter_bytes = _filter_bytes(opened, group)
         if zlib.crc32(filter_bytes) != self.checksums.filters[group.number]:
@@ -433,12 +433,12 @@ class SegmentReader:
         return CorruptData(f"{self.name} is damaged: {what}", object=self.name, check=check)
 
 
-def _filter_bytes(opened: Opened, group: RowGroup) -> bytes:
+def _filter_bytes(opened: OpenParquet, group: RowGroup) -> bytes:
     """The Bloom filter of a row group, nothing where it has none."""
     return b"" if group.filter is None else bytes(opened.source.read_at(group.filter[1], group.filter[0]))
 
 
-def _pick_payloads(opened: Opened, group: RowGroup, rows: list[int]) -> list[bytes] | None:
+def _pick_payloads(opened: OpenParquet, group: RowGroup, rows: list[int]) -> list[bytes] | None:
     """The payloads of some rows, from the pages that hold them; None where the library has to decode the column."""
     chunk = opened.parquet.metadata.row_group(group.number).column(layout.PAYLOAD)
     return pages.pick(opened.source.read_at(chunk.total_compressed_size, chunk.data_page_offset), rows)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.format.segment import layout, pages
-from headrace.format.segment.layout import Sealed, SegmentInfo
+from headrace.format.segment.layout import SealedSegment, SegmentInfo
 from headrace.format.segment.row_group import AppendRun, Notes, RowGroupBuilder, Split, decode_keys, payload_bytes
 from headrace.types import NEVER_US
 
@@ -106,7 +106,7 @@ class SegmentWriter:
             self._row_group.take(batch, size)
             self._advance(batch.num_rows, times[-1].as_py())
 
-    def finish(self) -> Sealed:
+    def finish(self) -> SealedSegment:
         """Write what is left and the footer; the file stays open, and is not synced yet."""
         self._flush()
         if self._file is None:
@@ -126,7 +126,7 @@ class SegmentWriter:
         self._file.add_key_value_metadata({layout.METADATA: msgspec.json.encode(info)})
         self._file.close()
         self._sink.flush()
-        return Sealed(info, self._sink.size, self._sink.digest.hexdigest())
+        return SealedSegment(info, self._sink.size, self._sink.digest.hexdigest())
 
     def _follow(self, seq: int, append_us: int) -> None:
         if seq != self.next_seq:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.profiles.definition import Defaults, keyword, text, typed
+from headrace.profiles.definition import Defaults, closed_object, keyword, text, typed
 
 LEVELS = ("debug", "info", "warn", "error")
 Level = Literal["debug", "info", "warn", "error"]
@@ -53,20 +53,10 @@ _OTHERS: dict[str, Any] = {
     "status": {"type": ["integer", "null"]},
     "duration": {"type": ["number", "null"]},
     "sampling": {"type": ["object", "null"]},
-    "redaction": {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["keys"],
-        "properties": {"keys": {"type": "array", "items": {"type": "string"}}},
-    },
+    "redaction": closed_object({"keys": {"type": "array", "items": {"type": "string"}}}),
     "context": {"type": "object"},
 }
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": list(KEYS),
-    "properties": {name: _OTHERS.get(name, _TEXT) for name in KEYS},
-}
+SCHEMA = closed_object({name: _OTHERS.get(name, _TEXT) for name in KEYS})
 
 
 _CLASSES = {f"{first}xx": f"status:>={first}00 status:<{first + 1}00" for first in range(1, 6)}

@@ -17,13 +17,13 @@ from headrace.profiles.definition import Definition, Settings, read_counterpart,
 from headrace.profiles.evlog.envelope import DEFAULTS, KEYS, SCHEMA, Envelope
 from headrace.profiles.evlog.fast_path import FastPath
 from headrace.profiles.evlog.normalise import Correlation, EventNormaliser
-from headrace.profiles.hook import AppendHook, refusal
+from headrace.profiles.hook import AppendHook, refuse_entries
 from headrace.profiles.redaction import is_among
 from headrace.query.document_reader import Part
 from headrace.schema import entries
 from headrace.schema.canonical import same
 from headrace.schema.entries import Failure
-from headrace.schema.routing_key import MAX_FAILURES, MAX_KEY_BYTES
+from headrace.schema.routing_key import MAX_KEY_BYTES
 from headrace.types import rfc3339
 
 _CANONICAL = decoding.make_decoder(list[Envelope])
@@ -85,7 +85,7 @@ class EvlogHook(AppendHook):
         values, failures = entries.read(joined)
         failures += [Failure(n, "", "is no object") for n, value in enumerate(values) if type(value) is not dict]
         if failures:
-            raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
+            refuse_entries(failures)
         if self._fast_path.curious:
             self._fast_path.learn(values)
         envelope = self._normaliser.envelope
@@ -124,11 +124,11 @@ def _read(part: Part) -> Settings:
     if not part.knows(("redactKeys", "correlation", "observability")):
         return {}
     settings: Settings = {}
-    if part["redactKeys"].is_given:
+    if part["redactKeys"].is_present:
         settings["redactKeys"] = read_words(part["redactKeys"], lowercase=True, refused=_ENVELOPE)
-    if part["correlation"].is_given:
+    if part["correlation"].is_present:
         settings["correlation"] = _correlation(part["correlation"])
-    if part["observability"].is_given:
+    if part["observability"].is_present:
         settings["observability"] = read_counterpart(part["observability"], "tracesStream")
     return settings
 
@@ -137,10 +137,10 @@ def _correlation(part: Part) -> Settings:
     if not part.knows(("requestIdFields", "traceContextFields", "parseTraceparent")):
         return {}
     settings: Settings = {name: read_words(part[name]) for name in part.value if name.endswith("Fields")}
-    for element in part["traceContextFields"].elements() if part["traceContextFields"].is_given else ():
+    for element in part["traceContextFields"].elements() if part["traceContextFields"].is_present else ():
         if isinstance(element.value, str) and element.value.strip().rpartition(".")[2] not in _ENDS:
             element.note(f"must end in one of {', '.join(_ENDS)}")
-    if part["parseTraceparent"].is_given:
+    if part["parseTraceparent"].is_present:
         settings["parseTraceparent"] = part["parseTraceparent"].flag()
     return settings
 

@@ -8,16 +8,10 @@ import msgspec
 
 from headrace import decoding
 from headrace.profiles.definition import Definition
-from headrace.profiles.hook import AppendHook, make_records, refusal
+from headrace.profiles.hook import RecordHook
 from headrace.profiles.otel_traces.normalise import SpanNormaliser
 from headrace.profiles.otel_traces.rules import Rules, read_settings, rules_of
 from headrace.profiles.otel_traces.span import DEFAULTS, SCHEMA
-from headrace.schema import entries
-from headrace.schema.canonical import same
-from headrace.schema.entries import Failure
-from headrace.schema.routing_key import MAX_FAILURES
-
-_ENCODE = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class _Traced(msgspec.Struct, gc=False, rename="camel"):
@@ -29,33 +23,18 @@ class _Traced(msgspec.Struct, gc=False, rename="camel"):
 _TRACED = decoding.make_decoder(list[_Traced])
 
 
-class TracesHook(AppendHook):
+class TracesHook(RecordHook):
     """Makes canonical spans, and routes them by their traces."""
 
-    normalises = True
-    suggests_keys = True
+    schema = SCHEMA
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self._normaliser = SpanNormaliser(rules)
 
-    def normalise(self, joined: bytes, terms: Any) -> bytes:
-        """Entries as canonical spans."""
-        values, failures = entries.read(joined)
-        spans, misfits = make_records(values, self._normaliser.span)
-        failures += misfits
-        if failures:
-            raise refusal(sorted(failures, key=lambda failure: failure.index)[:MAX_FAILURES])
-        return _ENCODE(spans)[1:-1]
-
-    def exported(self, spans: list[dict[str, Any]]) -> tuple[bytes, int, list[Failure]]:
-        """The canonical ones of some spans, how many they are, and what is wrong with the others."""
-        canonical, failures = make_records(spans, self._normaliser.span)
-        return _ENCODE(canonical)[1:-1], len(canonical), failures
-
-    def guarantees(self, schema: Any) -> bool:
-        """Spans fit the schema that they come with."""
-        return same(schema, SCHEMA)
+    def make_record(self, raw_record: dict[str, Any]) -> dict[str, Any]:
+        """The canonical span of a span."""
+        return self._normaliser.span(raw_record)
 
     def routing_keys(self, joined: bytes) -> list[str | None]:
         """The trace of each span."""

@@ -87,7 +87,7 @@ def read_settings(part: Part) -> Settings:
     if not part.knows(_KNOWN):
         return {}
     settings: Settings = {}
-    for name in (name for name in _KNOWN if part[name].is_given):
+    for name in (name for name in _KNOWN if part[name].is_present):
         member = part[name]
         if name == "redactKeys":
             settings[name] = read_words(member, lowercase=True, refused=_MEMBERS)
@@ -111,7 +111,7 @@ def _group(part: Part, kind: type[msgspec.Struct]) -> Settings:
         if isinstance(defaults.get(name), bool):
             settings[name] = part[name].flag()
         elif name in defaults:
-            number = part[name].whole()
+            number = part[name].integer()
             if number is not None and not 1 <= number <= _MAX_SETTING:
                 part[name].note(f"must lie between 1 and {_MAX_SETTING}")
             settings[name] = number

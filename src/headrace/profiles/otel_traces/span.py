@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.profiles.definition import Defaults, keyword, text, typed
+from headrace.profiles.definition import Defaults, closed_object, keyword, text, typed
 
 KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
 CODES = ("unset", "ok", "error")
@@ -65,23 +65,14 @@ _SPAN: dict[str, Any] = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
 _OPEN: dict[str, Any] = {"type": "object"}
 
 
-def _closed_object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": list(properties),
-        "properties": properties,
-    }
-
-
 def _group(members: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    return _closed_object({name: _WHOLE if name in WHOLE else _MAYBE for name in members})
+    return closed_object({name: _WHOLE if name in WHOLE else _MAYBE for name in members})
 
 
-_EVENT = _closed_object({"timeUnixNano": _MAYBE, "timestamp": _MAYBE, "name": _TEXT, "attributes": _OPEN})
-_LINK = _closed_object({"traceId": _MAYBE, "spanId": _MAYBE, "traceState": _MAYBE, "attributes": _OPEN})
+_EVENT = closed_object({"timeUnixNano": _MAYBE, "timestamp": _MAYBE, "name": _TEXT, "attributes": _OPEN})
+_LINK = closed_object({"traceId": _MAYBE, "spanId": _MAYBE, "traceState": _MAYBE, "attributes": _OPEN})
 
-SCHEMA = _closed_object(
+SCHEMA = closed_object(
     {
         "schemaVersion": {"const": 1},
         "signal": {"const": "trace.span"},
@@ -97,23 +88,23 @@ SCHEMA = _closed_object(
         "startUnixNano": _TEXT,
         "endUnixNano": _TEXT,
         "duration": {"type": "number", "minimum": 0},
-        "status": _closed_object({"code": {"enum": list(CODES)}, "message": _MAYBE}),
+        "status": closed_object({"code": {"enum": list(CODES)}, "message": _MAYBE}),
         **dict.fromkeys((*RESOURCE, "requestId"), _MAYBE),
         **{name: _group(members) for name, members in GROUPS.items()},
-        "error": _closed_object(
+        "error": closed_object(
             {"isError": {"type": "boolean"}, "type": _MAYBE, "message": _MAYBE, "stacktrace": _MAYBE}
         ),
-        "resource": _closed_object({"attributes": _OPEN, "schemaUrl": _MAYBE}),
-        "instrumentationScope": _closed_object(
+        "resource": closed_object({"attributes": _OPEN, "schemaUrl": _MAYBE}),
+        "instrumentationScope": closed_object(
             {"name": _MAYBE, "version": _MAYBE, "schemaUrl": _MAYBE, "attributes": _OPEN}
         ),
         "attributes": _OPEN,
         "events": {"type": "array", "items": _EVENT},
         "eventNames": {"type": "array", "items": _TEXT},
         "links": {"type": "array", "items": _LINK},
-        "dropped": _closed_object({name: _COUNT for name in DROPPED}),
-        "redaction": _closed_object({"keys": {"type": "array", "items": _TEXT}}),
-        "identity": _closed_object({"spanKey": _TEXT}),
+        "dropped": closed_object({name: _COUNT for name in DROPPED}),
+        "redaction": closed_object({"keys": {"type": "array", "items": _TEXT}}),
+        "identity": closed_object({"spanKey": _TEXT}),
     }
 )
 #: The names of the members, in their order.

@@ -88,7 +88,7 @@ def _read_section(part: Part, section: type[_Section]) -> _Section:
         return section()
     members: dict[str, Any] = {}
     for name, field in fields.items():
-        if not part[name].is_given:
+        if not part[name].is_present:
             continue
         if isinstance(field.default, msgspec.Struct):
             members[field.name] = _read_section(part[name], type(field.default))
@@ -128,7 +128,7 @@ class StateProtocol(AppendHook):
 
 
 def _read(part: Part) -> Settings:
-    if not part.knows(("touch",)) or not part["touch"].is_given:
+    if not part.knows(("touch",)) or not part["touch"].is_present:
         return {}
     return {"touch": dump_touch(read_touch(part["touch"]))}
 

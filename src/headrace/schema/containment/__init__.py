@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.schema import pointer
 from headrace.schema.containment import containers, scalars
 from headrace.schema.containment.check import Check, Exhausted, Gap, Oracle, ProofLocation
-from headrace.schema.problem import Problem
 from headrace.schema.shape.model import Shape
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root, Source
@@ -23,12 +21,9 @@ def find_gaps(shape: Shape, schema: Source, oracle: Oracle | None = None) -> lis
         return [ProofLocation().gap("the schemas are too large to compare")]
 
 
-def containment_problems(old: Any, new: Any, oracle: Oracle | None = None) -> list[Problem]:
-    """Why a document valid under the old schema might not be valid under the new one; nothing where all are.
+def find_schema_gaps(old: Any, new: Any, oracle: Oracle | None = None) -> list[Gap]:
+    """Why a document valid under one schema might not be valid under the other; nothing where all are.
 
-    The pointers lead into the new schema. Both schemas are taken to be well formed.
+    Both schemas are taken to be well formed.
     """
-    gaps = find_gaps(shape_of(Root(old).source), Root(new).source, oracle)
-    return [
-        Problem(pointer.text(gap.keyword), f"{pointer.text(gap.pointer) or 'the event'}: {gap.reason}") for gap in gaps
-    ]
+    return find_gaps(shape_of(Root(old).source), Root(new).source, oracle)

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.schema.entity.identity import Identity, Resolver, Unresolved, missing_identity_fields
 from headrace.schema.entity.nodes import Definition, Field, Notice, Schema, Type
-from headrace.schema.entity.values import PLAIN, UNFIT, VALIDATORS, Limits, Violation, convert_value
+from headrace.schema.entity.values import PLAIN, UNFIT, VALIDATORS, ConstraintChecker, Violation, convert_value
 
 Reason = Literal["unknown_field", "converted_value_original"]
 
@@ -77,7 +77,7 @@ class Splitter:
         accepts = self._validators.get(key)
         return UNFIT if made is UNFIT or (accepts is not None and not accepts(made)) else made
 
-    def complaint(self, fragment: Fragment) -> tuple[str, str]:
+    def explain_fragment(self, fragment: Fragment) -> tuple[str, str]:
         """Why a value that was given is not among the fields: a code and a sentence."""
         field = self._fields.get(fragment.key)
         if field is None:
@@ -121,7 +121,7 @@ class Acceptor:
         self._type, self._definition, self._config = schema.entity_type, schema.schema_definition, schema.reducer_config
         self._splitter = Splitter(self._definition)
         self._resolver = Resolver(self._definition, self._type)
-        self._limits = Limits(self._definition)
+        self._constraints = ConstraintChecker(self._definition)
         self._required = [name for name, field in self._definition.fields.items() if field.required]
         self._wants = bool(self._required or self._definition.content_field or self._definition.store_warnings)
 
@@ -130,15 +130,15 @@ class Acceptor:
     ) -> Accepted | Refused:
         """Accept or refuse an entity; ``prioritised`` says that it came with a source priority."""
         fields, fragments = self._splitter.split(members)
-        violations = self._limits.violations(fields)
+        violations = self._constraints.violations(fields)
         identity: Identity | Unresolved
         if target_id is not None:
             identity = Identity(target_id, "", "target_id", "")
         else:
             identity = self._resolver.resolve(fields, members, tenant)
-        if (violations and self._limits.rejects) or isinstance(identity, Unresolved):
+        if (violations and self._constraints.rejects) or isinstance(identity, Unresolved):
             return Refused(
-                violations if self._limits.rejects else [], identity if isinstance(identity, Unresolved) else None
+                violations if self._constraints.rejects else [], identity if isinstance(identity, Unresolved) else None
             )
         notices = list(self._unknown_field_notices(fragments)) if fragments else []
         if self._wants or identity.basis.startswith("heuristic"):
@@ -148,20 +148,20 @@ class Acceptor:
             notices += self._ignored_priority_notices(fields)
         return Accepted(fields, fragments, identity, notices)
 
-    def required_missing(self, fields: Mapping[str, Any]) -> list[str]:
+    def missing_required_fields(self, fields: Mapping[str, Any]) -> list[str]:
         """The required fields that have no value."""
         return [name for name in self._required if fields.get(name) is None]
 
     def _unknown_field_notices(self, fragments: tuple[Fragment, ...]) -> Iterator[Notice]:
         for fragment in fragments:
             if fragment.reason == "unknown_field":
-                code, message = self._splitter.complaint(fragment)
+                code, message = self._splitter.explain_fragment(fragment)
                 yield Notice(code, message, (fragment.key,))
 
     def _missing_field_notices(self, fields: Mapping[str, Any], identity: Identity) -> Iterator[Notice]:
         """Notices about fields that should have a value."""
         definition = self._definition
-        if lacking := self.required_missing(fields):
+        if lacking := self.missing_required_fields(fields):
             yield Notice("MISSING_REQUIRED_FIELD", "required fields have no value", tuple(lacking))
         if identity.basis.startswith("heuristic") and (parts := missing_identity_fields(definition, fields)):
             yield Notice("MISSING_IDENTITY_FIELDS", f"the name was guessed from {identity.rule}", parts)

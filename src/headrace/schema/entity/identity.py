@@ -157,17 +157,10 @@ def _compose_name(parts: list[tuple[str, bool]], fields: Mapping[str, Any]) -> s
     return "|".join(texts)
 
 
-def resolve(
-    definition: Definition, entity_type: str, fields: Mapping[str, Any], members: Mapping[str, Any], tenant: str
-) -> Identity | Unresolved:
-    """The identity of one entity, without a compiled resolver."""
-    return Resolver(definition, entity_type).resolve(fields, members, tenant)
-
-
 def missing_identity_fields(definition: Definition, fields: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields of the preferred identity rule that have no value, where no rule is complete."""
     lacking = [
-        tuple(name for name in names if _field_name_part(definition, name, fields.get(name)) is None)
+        tuple(name for name in names if name_part(fields.get(name), definition.fields[name].preserve_case) is None)
         for names in definition.alternatives
     ]
     return lacking[0] if lacking and all(lacking) else ()
@@ -194,10 +187,6 @@ def _make_identity(tenant: str, entity_type: str, name: str, basis: Basis, rule:
     if len(canonical_name) > MAX_CHARACTERS:
         canonical_name = canonical_name[: MAX_CHARACTERS - 1] + "…"
     return Identity(identifier, canonical_name, basis, rule)
-
-
-def _field_name_part(definition: Definition, name: str, value: Any) -> str | None:
-    return name_part(value, definition.fields[name].preserve_case)
 
 
 def _guess_names(definition: Definition, members: Mapping[str, Any]) -> Iterator[tuple[Basis, str, str]]:

@@ -9,8 +9,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from headrace import decoding
-
 Type = Literal["string", "number", "date", "boolean", "array", "object"]
 TYPES: tuple[Type, ...] = get_args(Type)
 Strategy = Literal["last_write", "highest_priority", "most_specific", "merge_array"]
@@ -169,16 +167,6 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
 def _document(node: msgspec.Struct) -> dict[str, Any]:
     document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(node))
     return document
-
-
-def load_definition(document: Any) -> Definition:
-    """A definition from what ``dump`` made of it; what comes from outside is read by ``definition.read``."""
-    return decoding.convert(document, Definition)
-
-
-def load_reducer_config(document: Any) -> ReducerConfig:
-    """A configuration from what ``dump`` made of it."""
-    return decoding.convert(document, ReducerConfig)
 
 
 class Notice(NamedTuple):

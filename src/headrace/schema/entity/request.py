@@ -68,7 +68,7 @@ class ObservationOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     @property
     def observed_at_us(self) -> int | None:
         """When the observation was made, if given."""
-        return None if self.observed_at is None else moment(self.observed_at)
+        return None if self.observed_at is None else parse_observed_at(self.observed_at)
 
 
 class Meta(ObservationOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -103,7 +103,7 @@ class StoreRequest(msgspec.Struct, frozen=True):
         return list(dict.fromkeys(entity["entity_type"] for entity in self.entities))
 
 
-def read(body: bytes, user_id: str) -> StoreRequest:
+def read_store_request(body: bytes, user_id: str) -> StoreRequest:
     """The request that a body holds."""
     document = parse_document(body)
     entities = document.pop("entities", None)
@@ -133,7 +133,7 @@ def make_store_request(entities: list[Any], envelope: RequestOptions, user_id: s
     return StoreRequest(entities, envelope, user_id, source_id or content_address, digest.digest())
 
 
-def address(entities: list[Any], user_id: str) -> str:
+def address_of_contents(entities: list[Any], user_id: str) -> str:
     """The id of the source that has these contents."""
     return ADDRESSED + sha256(_ENCODE_SORTED(user_id) + _ENCODE_SORTED(entities)).hexdigest()
 
@@ -150,8 +150,8 @@ def check_source(source_id: str | None, content_address: str) -> None:
         raise BadRequest(f"{source_id}: ids that begin with {ADDRESSED} are those of contents", field="source_id")
 
 
-def moment(text: str) -> int:
-    """A moment in microseconds."""
+def parse_observed_at(text: str) -> int:
+    """The time of an observation, in microseconds since 1970."""
     return parse_timestamp_us(text, "observed_at")
 
 
@@ -190,11 +190,11 @@ def _check(number: int, entity: Any) -> None:
     if type(name) is not str or not name:
         raise BadRequest(f"entity {number} has no entity_type", field="entity_type", item=number)
     for key, value in entity.items():
-        if type(value) in _CONTAINERS and (reason := find_flaw(value)) is not None:
+        if type(value) in _CONTAINERS and (reason := find_unstorable_value(value)) is not None:
             raise BadRequest(f"entity {number}: {key!r} {reason}", field=key, item=number)
 
 
-def find_flaw(value: Any) -> str | None:
+def find_unstorable_value(value: Any) -> str | None:
     """Why a value cannot be kept as it is: a number in it that no float holds, or too many levels."""
     level = [value]
     for _ in range(MAX_LEVELS):
@@ -296,7 +296,7 @@ class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: dict[str, Any] | None = None
 
 
-def issues_of(refused: Refused, item: int, entity_type: str) -> list[Issue]:
+def list_issues(refused: Refused, item: int, entity_type: str) -> list[Issue]:
     """The reasons to refuse one entity."""
     issues = [
         Issue(
@@ -340,6 +340,6 @@ class StoreAnswer(msgspec.Struct):
 _ENCODE = msgspec.json.Encoder().encode
 
 
-def encode(answer: StoreAnswer) -> bytes:
+def encode_answer(answer: StoreAnswer) -> bytes:
     """The answer as it is sent, and remembered for the same request."""
     return _ENCODE(answer)

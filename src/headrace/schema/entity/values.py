@@ -136,60 +136,52 @@ class Violation(NamedTuple):
         return Notice("CONSTRAINT_VIOLATION", self.message, (self.field,), *facts)
 
 
-class BrokenConstraint(NamedTuple):
-    """A constraint that a value breaks, and why it does."""
-
-    constraint: str
-    constraint_value: Any
-    reason: str
-
-
-Check = Callable[[Any], BrokenConstraint | None]
-
-
-class Limits:
-    """The constraints of a definition, compiled once to judge many observations."""
+class ConstraintChecker:
+    """The constraints of a definition, compiled once to check many entities."""
 
     def __init__(self, definition: Definition) -> None:
         self.rejects = definition.constraint_violation_policy == "reject"
         self._checks = {
-            name: check(field.constraints) for name, field in definition.fields.items() if field.constraints is not None
+            name: compile_check(name, field.constraints)
+            for name, field in definition.fields.items()
+            if field.constraints is not None
         }
 
     def violations(self, fields: Mapping[str, Any]) -> list[Violation]:
-        """What values break; a null breaks nothing."""
+        """The first violation of each field; null violates nothing."""
         violations = []
-        for name, judge in self._checks.items():
+        for name, check in self._checks.items():
             value = fields.get(name)
-            broken = None if value is None else judge(value)
-            if broken is not None:
-                violations.append(
-                    Violation(name, f"{name}: {broken.reason}", broken.constraint, broken.constraint_value)
-                )
+            violation = None if value is None else check(value)
+            if violation is not None:
+                violations.append(violation)
         return violations
 
 
-def check(constraints: Constraints) -> Check:
-    """A function that gives the first constraint that a value breaks, or None where it breaks none."""
+def compile_check(name: str, constraints: Constraints) -> Callable[[Any], Violation | None]:
+    """A function that returns the first violation by a value of a field, or None."""
     least, greatest = _exact(constraints.min), _exact(constraints.max)
     choices, banned = list(map(_exact, constraints.enum)), list(map(_exact, constraints.banned))
     pattern = None if constraints.pattern is None else document.Validator({"pattern": constraints.pattern})
 
-    def judge(value: Any) -> BrokenConstraint | None:
+    def violation(constraint: str, reason: str) -> Violation:
+        return Violation(name, f"{name}: {reason}", constraint, getattr(constraints, constraint))
+
+    def check(value: Any) -> Violation | None:
         exact = _exact(value)
         if least is not None and exact < least:
-            return BrokenConstraint("min", constraints.min, f"is below {constraints.min}")
+            return violation("min", f"is below {constraints.min}")
         if greatest is not None and exact > greatest:
-            return BrokenConstraint("max", constraints.max, f"is above {constraints.max}")
+            return violation("max", f"is above {constraints.max}")
         if choices and exact not in choices:
-            return BrokenConstraint("enum", constraints.enum, f"is none of {', '.join(map(repr, constraints.enum))}")
+            return violation("enum", f"is none of {', '.join(map(repr, constraints.enum))}")
         if exact in banned:
-            return BrokenConstraint("banned", constraints.banned, "is a value that is banned")
+            return violation("banned", "is a value that is banned")
         if pattern is not None and not pattern.accepts(value):
-            return BrokenConstraint("pattern", constraints.pattern, f"does not match {constraints.pattern}")
+            return violation("pattern", f"does not match {constraints.pattern}")
         return None
 
-    return judge
+    return check
 
 
 def _exact(value: Any) -> Any:

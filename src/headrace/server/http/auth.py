@@ -225,7 +225,7 @@ class Authenticator:
         """Notice, within a second, that keys were made or revoked; watchers of a revoked key are woken."""
         if monotonic() >= self._look_at:
             self._look_at = monotonic() + _LOOK_EVERY_S
-            self._keys.look()
+            self._keys.refresh()
         if self._keys.generation != self.generation:
             self.generation = self._keys.generation
             self._memo.clear()

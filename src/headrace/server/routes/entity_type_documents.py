@@ -166,11 +166,11 @@ def answer(kind: type[Changed], outcome: Outcome, *, dry_run: bool, **more: Any)
     if plan.refusals and not dry_run:
         raise refusal(plan.refusals)
     schema, row = plan.registry, proposal.row
-    stored = row is not None and (outcome.number is not None or not proposal.steps)
+    stored = row is not None and (outcome.number is not None or not proposal.owner_changes)
     common: dict[str, Any] = {
         "success": not plan.refusals,
         "dry_run": dry_run,
-        "changed": bool(proposal.steps) and not dry_run,
+        "changed": bool(proposal.owner_changes) and not dry_run,
         "schema_id": row.id if row is not None and stored else None,
         "entity_type": schema.entity_type,
         "schema_version": schema.schema_version,

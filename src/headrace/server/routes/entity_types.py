@@ -221,7 +221,7 @@ class EntityTypeRoutes:
             version = self._requested_version(entity_type, user, query.get("scope"), query.get("schema_version"))
         if version is None:
             raise unknown(entity_type)
-        kind = self._types.kind(entity_type)
+        kind = self._types.find(entity_type)
         change = 0 if kind is None else kind.number
         return json_response(documents.effective(version, ENTITIES + entity_type, change))
 
@@ -383,7 +383,7 @@ class EntityTypeRoutes:
     async def _rekeyed(self, outcome: Outcome, dry_run: bool) -> Rekeyed | None:
         """What a dry run of a change of the identity rule says about existing entities."""
         stream = self._types.stream(outcome.plan.registry.entity_type)
-        if not dry_run or stream is None or not outcome.proposal.steps or not is_rekeyed(outcome.proposal):
+        if not dry_run or stream is None or not outcome.proposal.owner_changes or not is_rekeyed(outcome.proposal):
             return None
         return await rekey(outcome.proposal, stream.id, self._snapshots, self._types.entities)
 

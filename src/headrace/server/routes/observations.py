@@ -94,7 +94,7 @@ class ObservationRoute:
         if len(request.body) > LONG_BYTES:
             self._background.begin(request.exchange, self._read_in_background(request, user_id))
             return
-        store_request = entity_request.read(request.body, user_id)
+        store_request = entity_request.read_store_request(request.body, user_id)
         lookup = self._look_up(request.principal, store_request)
         if lookup.unknown and store_request.envelope.commit:
             self._background.begin(request.exchange, self._store_in_background(request, store_request))
@@ -104,7 +104,9 @@ class ObservationRoute:
 
     async def _read_in_background(self, request: Request, user_id: str) -> None:
         """Read and accept a long body in a thread, while others are served."""
-        store_request = await self._computing.run(len(request.body), entity_request.read, request.body, user_id)
+        store_request = await self._computing.run(
+            len(request.body), entity_request.read_store_request, request.body, user_id
+        )
         await self._store_in_background(request, store_request)
 
     async def _store_in_background(self, request: Request, store_request: StoreRequest, tries: int = 1) -> None:
@@ -209,7 +211,7 @@ class ObservationDecisionRoutes:
         body = await _read(request, CorrectionBody)
         corrections = body.corrections()
         for name, value in corrections.items():
-            if (reason := entity_request.find_flaw(value)) is not None:
+            if (reason := entity_request.find_unstorable_value(value)) is not None:
                 raise BadRequest(f"{name!r} {reason}", field=name)
         return await self._decide(request, "correction", body, corrections)
 

@@ -336,7 +336,7 @@ class RegistrationRoutes:
             apps={name: current.apps[name] for name in nodes},
             features={
                 table: {name: FeatureStart(life.id, life.birth) for name, life in versions.items()}
-                for table, versions in current.lives.items()
+                for table, versions in current.feature_versions.items()
                 if table in nodes
             },
         )

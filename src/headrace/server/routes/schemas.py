@@ -17,7 +17,7 @@ from headrace.schema import entries
 from headrace.schema.change import Change
 from headrace.schema.plan import PlannedLens, Refusal
 from headrace.schema.registry import Boundary
-from headrace.schema.trial import MOST_NAMED, Cause
+from headrace.schema.trial import MAX_NAMED, Cause
 from headrace.schema.update import SchemaUpdate, parse_update
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
@@ -139,7 +139,7 @@ class Verification(Struct, kw_only=True):
     total: Whole
     through_offset: Offset
     failing: FailingEvents
-    failures: Annotated[list[MisfitEvent], Meta(max_length=MOST_NAMED)]
+    failures: Annotated[list[MisfitEvent], Meta(max_length=MAX_NAMED)]
 
 
 class VerifiedPlan(SchemaPlan, kw_only=True):

@@ -326,7 +326,7 @@ class SearchRoutes:
         archive = self._engine.caches.archive()
         defined = archive.defined(stream, head)
         search_request = reading(defined.definition.search)
-        within = deadline.within(search_request.timeout_ms / 1000 - waited_s)
+        within = deadline.with_timeout(search_request.timeout_ms / 1000 - waited_s)
         outcome = search(archive, stream, head, defined, search_request, within)
         took_ms = round((monotonic() - arrived_s) * 1000)
         return _rendered(stream, defined.definition.search, search_request, outcome, took_ms)
@@ -431,7 +431,7 @@ class AggregateRoute:
         document = read_document(request, "an aggregate")
         stream = find_readable_stream(self._engine, request)
         deadline = Deadline(self._time_s * PARTIAL_ANSWER_SHARE)
-        answer_by = deadline.within(partial_answer_s(self._time_s) * PARTIAL_ANSWER_SHARE)
+        answer_by = deadline.with_timeout(partial_answer_s(self._time_s) * PARTIAL_ANSWER_SHARE)
         answer = self._answer(
             request, stream, lambda head: self._aggregate(stream, head, document, deadline, answer_by)
         )

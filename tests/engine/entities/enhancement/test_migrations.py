@@ -70,7 +70,7 @@ def test_no_value_comes_back_that_was_erased_while_it_was_moved(rig: Growing, mo
         reads.append(len(found.values))
         if len(reads) == 1:
             await begin(gone, "local")
-            asked = request.read(
+            asked = request.read_store_request(
                 msgspec.json.encode({"entities": [{"entity_type": "contact", "email": "a@x.y"}]}), "local"
             )
             await rig._store(asked)
@@ -91,8 +91,8 @@ def test_many_entities_of_one_source_get_their_own_values(rig: Growing) -> None:
 
 
 def test_there_is_no_cap_and_steps_are_bounded(rig: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_moves, "MOST_VALUES", 7)
-    monkeypatch.setattr(fragment_moves, "MOST_OBSERVATIONS", 20)
+    monkeypatch.setattr(fragment_moves, "MAX_VALUES", 7)
+    monkeypatch.setattr(fragment_moves, "MAX_OBSERVATIONS", 20)
     for start in range(0, 120, 40):
         rig.store(*({"entity_type": "contact", "email": f"{start + n}@x.y", "nick": "x"} for n in range(40)))
         rig.store(*({"entity_type": "contact", "email": f"{start + n}@x.y", "name": "y"} for n in range(40)))

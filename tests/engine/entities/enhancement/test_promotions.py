@@ -218,7 +218,7 @@ def test_settings_and_decisions_come_back_from_the_store_alone(tmp_path: Path) -
         assert rig.engine.enhancement.promotions.settings("contact", "ann") == held
         assert recommended(rig) == known
         assert rig.engine.enhancement.migrations.runs("contact", [EVERYBODY]) == [undone]
-        kind = rig.engine.types.kind("contact")
+        kind = rig.engine.types.find("contact")
         assert kind is not None and kind.undone == (run.id,)
 
 

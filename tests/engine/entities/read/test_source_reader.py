@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.entities.store import CONTACT, Store
 from headrace.engine.log.batch import Batch
 from headrace.errors import NotFound
-from headrace.schema.entity.request import address
+from headrace.schema.entity.request import address_of_contents
 from headrace.schema.entries import entries_of
 
 ADA = {"entity_type": "contact", "email": "ada@example.com", "name": "Ada", "nick": None, "born": 5}
@@ -24,7 +24,7 @@ def test_a_source_is_what_was_given_and_its_id_proves_it(contacts: Store) -> Non
     source_id = contacts.store(*entities)["source_id"]
     source = contacts.source(source_id)
     assert (source.entities, source.complete, source.content_addressed) == (entities, True, True)
-    assert address(source.entities, "local") == source_id
+    assert address_of_contents(source.entities, "local") == source_id
     assert len(source.observations) == 3 and {one.item for one in source.observations} == {0, 1, 2}
 
 
@@ -107,4 +107,4 @@ def test_fields_and_fragments_and_sources_reproduce_whatever_is_given(contacts: 
     answer = contacts.store(*entities)
     source = contacts.source(answer["source_id"])
     assert source.complete and source.entities == entities
-    assert address(source.entities, "local") == source.source_id
+    assert address_of_contents(source.entities, "local") == source.source_id

@@ -112,7 +112,7 @@ def test_a_dry_run_says_everything_and_does_nothing(rig: Rig) -> None:
         deactivate(rig, "1.0.0", dry_run=True),
     ]
     assert [outcome.number for outcome in outcomes] == [None] * 4
-    assert [bool(outcome.proposal.steps) for outcome in outcomes] == [True, True, False, True]
+    assert [bool(outcome.proposal.owner_changes) for outcome in outcomes] == [True, True, False, True]
     assert (rig.engine.types.number, version_of(rig, "u")) == (before, "1.0.0")
     done = update(rig, fields_to_add=[added("age", "number")])
     assert done.plan.dump() == outcomes[1].plan.dump()
@@ -334,19 +334,18 @@ def test_exports_have_the_same_bytes_every_time(rig: Rig) -> None:
         assert next(iter(files(other.engine.types.versions("contact", "u")))) == found[0]
 
 
-def test_users_whose_policies_differ_have_lives_of_their_own(rig: Rig) -> None:
+def test_users_whose_policies_differ_have_snapshots_of_their_own(rig: Rig) -> None:
     register(rig, schema())
-    kind = rig.engine.types.kind("contact")
+    kind = rig.engine.types.find("contact")
     assert kind is not None
-    common = kind.lives()
-    assert (set(common), kind.config("")) == ({""}, ReducerConfig({}))
+    assert dict(kind.configs) == {"": ReducerConfig({})}
     update(rig, "u", fields_to_add=[added("a")])
     update(rig, "v", fields_to_add=[added("a", "array", reducer_strategy="merge_array")])
-    later = rig.engine.types.kind("contact")
+    later = rig.engine.types.find("contact")
     assert later is not None and later is not kind and later.number > kind.number
-    assert set(later.lives()) == {"", "v"}
-    assert later.lives()[""] == common[""] != later.lives()["v"]
-    assert "a" in later.config("v").merge_policies
+    assert set(later.configs) == {"", "v"}
+    assert later.configs[""] == kind.configs[""]
+    assert "a" in later.configs["v"].merge_policies
 
 
 def test_a_stored_version_is_what_holds(rig: Rig) -> None:

@@ -71,14 +71,14 @@ def test_sixteen_clients_leave_whole_tables(tmp_path: Path) -> None:
         try:
             check_tables(connection)
             for entity_type in TYPES:
-                kind, stored = types.kind(entity_type), EntityType.load(connection, entity_type)
+                kind, stored = types.find(entity_type), EntityType.load(connection, entity_type)
                 assert kind is not None
                 assert (kind.number, kind.rows) == (stored.number, stored.rows)
         finally:
             connection.close()
         rig.reopen()
         for entity_type in TYPES:
-            kind = rig.engine.types.kind(entity_type)
+            kind = rig.engine.types.find(entity_type)
             assert kind is not None and kind.rows == stored_rows(rig, entity_type)
 
 

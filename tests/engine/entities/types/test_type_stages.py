@@ -60,7 +60,7 @@ def test_a_name_that_was_taken_meanwhile_is_refused_in_the_commit(rig: Rig) -> N
     rig.create("entities/task")
     with pytest.raises(Conflict):
         commit(rig, task)
-    assert rig.engine.types.kind("task") is None
+    assert rig.engine.types.find("task") is None
 
 
 def test_a_changed_type_replaces_what_admits_its_observations(rig: Rig) -> None:
@@ -73,4 +73,4 @@ def test_a_changed_type_replaces_what_admits_its_observations(rig: Rig) -> None:
     assert after is not before
     assert after.revision == before.revision
     assert after.registry == before.registry
-    assert after.hook is rig.engine.types.kind("contact")
+    assert after.hook is rig.engine.types.find("contact")

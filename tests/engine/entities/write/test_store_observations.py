@@ -102,7 +102,7 @@ def test_a_type_that_nobody_registered_gets_a_schema_of_the_users_own(store: Sto
         "schema_version": "1.0.0", "canonical_name": "red_wine:rioja", "identity_basis": "heuristic_name",
         "identity_rule": "name", "unknown_fields": [], "required_fields_missing": [],
     }  # fmt: skip
-    kind = store.engine.types.kind("red_wine")
+    kind = store.engine.types.find("red_wine")
     assert kind is not None and kind.effective("ann") is not None and kind.effective("ben") is None
 
 
@@ -275,7 +275,7 @@ def test_a_body_that_is_no_request_or_would_lose_something_is_refused(store: Sto
     from headrace.schema.entity import request
 
     with pytest.raises(BadRequest):
-        request.read(body, "local")
+        request.read_store_request(body, "local")
 
 
 def test_a_request_with_too_many_entities_is_refused(store: Store) -> None:
@@ -368,7 +368,7 @@ def test_a_dry_run_says_what_would_become_of_everything_and_writes_nothing(conta
     assert answer["dry_run"] is True
     assert [contacts.rows(f"SELECT * FROM {table}") for table in TABLES] == before
     unknown = contacts.store({"entity_type": "wine", "name": "Rioja"}, commit=False)
-    assert contacts.actions(unknown) == ["would_create"] and contacts.engine.types.kind("wine") is None
+    assert contacts.actions(unknown) == ["would_create"] and contacts.engine.types.find("wine") is None
     with pytest.raises(ConstraintViolation):
         contacts.store({**ADA, "age": 200}, commit=False)
     committed = contacts.store({**ADA, "age": 1}, BOB, {**BOB, "age": 1}, idempotency_key="k")

@@ -130,7 +130,7 @@ class FragmentCandidates:
 
     def schema(self, entity_type: str, owner: str) -> Schema:
         """The schema that an owner's fragments are held against: what holds for them."""
-        kind = self._types.kind(entity_type)
+        kind = self._types.find(entity_type)
         if kind is None:
             raise unknown(entity_type)
         row = kind.rows.get(owner) or kind.rows.get(EVERYBODY)

@@ -52,7 +52,7 @@ class Reconciliation:
 
     async def reconcile(self, entity_type: str, who: str, *, dry_run: bool) -> Reconciled:
         """Add what users agree on to the global schema; users' own schemas follow it."""
-        stream, kind = self._types.stream(entity_type), self._types.kind(entity_type)
+        stream, kind = self._types.stream(entity_type), self._types.find(entity_type)
         if stream is None or kind is None:
             raise unknown(entity_type)
         common = kind.rows.get(EVERYBODY)

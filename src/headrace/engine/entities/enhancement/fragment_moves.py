@@ -23,7 +23,7 @@ from headrace.schema.entity.accept import Splitter
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, of_scope
 from headrace.schema.entity.request import EntityOutcome, Warnings
-from headrace.schema.entity.values import Limits
+from headrace.schema.entity.values import ConstraintChecker
 from headrace.schema.entries import entries_of
 from headrace.storage.background_requests import Erasures
 from headrace.storage.database import Connection
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 #: What is looked at in one step, and stored in one commit.
-MOST_OBSERVATIONS, MOST_VALUES = 20_000, 2_000
+MAX_OBSERVATIONS, MAX_VALUES = 20_000, 2_000
 _SLICE_BYTES = 1024 * 1024
 _KIND: Kind = "migration"
 
@@ -71,7 +71,7 @@ def values_in(
     erased = [load(row.targets) for row in Erasures(connection).running(stream.id)]
     at = start = max(start, stream.head.first_seq)
     for seq, body in _entries(stream, connection, segments, start, stop):
-        if seq - start >= MOST_OBSERVATIONS or len(values) >= MOST_VALUES:
+        if seq - start >= MAX_OBSERVATIONS or len(values) >= MAX_VALUES:
             break
         at = seq + 1
         if b'"fragments"' not in body:
@@ -124,7 +124,7 @@ def _settled(connection: Connection, values: list[FragmentValue]) -> list[Fragme
         fragment._replace(entity_id=moved.get((fragment.entity_id, fragment.found_in.id), fragment.entity_id))
         for fragment in values
     ]
-    there = Entities(connection).known(list({fragment.entity_id for fragment in placed}))
+    there = Entities(connection).existing(list({fragment.entity_id for fragment in placed}))
     return [fragment for fragment in placed if fragment.entity_id in there]
 
 
@@ -149,7 +149,7 @@ class FragmentMove:
         """An observation for every value that fits."""
         entity_type = typed[self._entity_type]
         definition = entity_type.effective.schema.schema_definition
-        splitter, limits = Splitter(definition), Limits(definition)
+        splitter, limits = Splitter(definition), ConstraintChecker(definition)
         drafts = []
         for fragment in self._values:
             fields = splitter.split({fragment.key: fragment.value}).fields

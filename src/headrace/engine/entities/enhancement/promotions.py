@@ -225,13 +225,14 @@ def _promoting(request: ChangeRequest, made: Iterable[Recommendation], run: Run 
 
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
         proposal = update(base, counts, now_us)
-        if not proposal.steps or proposal.row is None:
+        if not proposal.owner_changes or proposal.row is None:
             return proposal
         version = proposal.row.schema_version
         promoted = tuple(msgspec.structs.replace(recommendation, schema_version=version) for recommendation in made)
-        more = [TypeChange("recommend", recommendations=promoted)]
+        documents = [TypeChange("recommend", recommendations=promoted)]
         if run is not None:
-            more.append(TypeChange("migrate", run=run))
-        return proposal._replace(steps=(*proposal.steps, *(OwnerChange(base.owner, document) for document in more)))
+            documents.append(TypeChange("migrate", run=run))
+        more = (OwnerChange(base.owner, document) for document in documents)
+        return proposal._replace(owner_changes=(*proposal.owner_changes, *more))
 
     return make

@@ -19,7 +19,7 @@ from headrace.storage.database import Connection
 from headrace.storage.dedupe import Idempotency
 from headrace.storage.derived import Companions, States
 from headrace.storage.entities import Aliases, SourceRange, Sources
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
 
@@ -163,7 +163,7 @@ def _observed(observations: Observations, targets: Targets) -> Iterator[Observed
         yield from (observed for observed in observations.of(key) if targets.take(observed.seq, observed.observation))
 
 
-def _within(seqs: list[int], placed: Placed) -> int:
+def _within(seqs: list[int], placed: SegmentObject) -> int:
     return sum(placed.segment.first_seq <= seq < placed.segment.end_seq for seq in seqs)
 
 
@@ -172,7 +172,7 @@ def _log_rows(connection: Connection, stream: Stream, head: Head, targets: Targe
     return len({row.seq for key in targets.keys for row in wal.scan_key(stream.id, key, 0, head.next_seq)})
 
 
-def _companions(connection: Connection, stream: Stream, held: list[Placed]) -> list[AffectedObject]:
+def _companions(connection: Connection, stream: Stream, held: list[SegmentObject]) -> list[AffectedObject]:
     return [
         AffectedObject(companion.name, sum(part.bytes for part in companion.parts.values()))
         for companion in Companions(connection).listed(stream.id)

@@ -25,7 +25,7 @@ from headrace.reduce.work_units import Source, Unit
 from headrace.storage.background_requests import OFFERED, ErasureRow, Erasures
 from headrace.storage.database import Connection
 from headrace.storage.files import open_private
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.work import UnitRow, Work
 
@@ -106,7 +106,7 @@ class ErasePlanner(JobPlanner):
                 if first not in taken | resting:
                     yield PlannedUnit(self._unit(stream, placed), stream.id, first in lost)
 
-    def left(self, row: ErasureRow, stream: StreamRow) -> list[Placed]:
+    def left(self, row: ErasureRow, stream: StreamRow) -> list[SegmentObject]:
         """The segments that were to be rewritten when an erasure was planned, and are still listed as they were."""
         names = {held.name for held in decoding.decode(row.plan, ErasurePlan).segments}
         listed = self._published.following(stream.id, 0, stream.next_seq)
@@ -116,7 +116,7 @@ class ErasePlanner(JobPlanner):
             if placed.segment.name in names and self._erasures.rewritten(stream.id, placed.segment.name) is None
         ]
 
-    def _unit(self, stream: StreamRow, placed: Placed) -> Unit:
+    def _unit(self, stream: StreamRow, placed: SegmentObject) -> Unit:
         segment, unique = placed.segment, secrets.token_hex(6)
         targets = [load(erasure.targets) for erasure in self._erasures.running(stream.id)]
         name = range_name(segment.first_seq, segment.count, unique)
@@ -169,7 +169,7 @@ class SegmentEraser:
                     left += 1
         return swaps._replace(left=left)
 
-    def _ready(self, snapshot: Snapshot, placed: Placed, targets: Sequence[Targets]) -> Segment | None:
+    def _ready(self, snapshot: Snapshot, placed: SegmentObject, targets: Sequence[Targets]) -> Segment | None:
         """What a worker has made of a segment, if it did so and nothing of what goes is in it."""
         row = snapshot.row
         ready = self._erasures.rewritten(row.id, placed.segment.name)

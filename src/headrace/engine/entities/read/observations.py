@@ -22,7 +22,7 @@ from headrace.schema.entries import entries_of
 from headrace.storage.background_requests import Erasures
 from headrace.storage.database import Connection
 from headrace.storage.entities import Aliases, Entities, EntityRow, SplitRow
-from headrace.storage.published import Placed, Published
+from headrace.storage.published import Published, SegmentObject
 from headrace.storage.wal import Entries, Wal, WalKeys
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Observations:
         head = self._head
         return max(start, head.first_seq), head.next_seq if stop is None else min(stop, head.next_seq)
 
-    def _look(self, key: str, start: int, stop: int) -> tuple[list[Placed], list[Entries]]:
+    def _look(self, key: str, start: int, stop: int) -> tuple[list[SegmentObject], list[Entries]]:
         """The segments that may hold a key, and the rows of the log after them, as of one moment."""
         self._connection.execute("BEGIN")
         try:
@@ -216,7 +216,7 @@ class Observations:
                 rows += [] if row is None else [row]
         return rows
 
-    def _sealed(self, placed: Placed, key: str, start: int, stop: int) -> Iterator[Observed]:
+    def _sealed(self, placed: SegmentObject, key: str, start: int, stop: int) -> Iterator[Observed]:
         with self._segments().open(placed.key, placed.segment) as reader:
             for seq, at_us, payload in reader.having(start, stop, key):
                 observation = decode(payload)

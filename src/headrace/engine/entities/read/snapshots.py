@@ -42,8 +42,7 @@ Known = dict[str, tuple[int, TypeDefinition]]
 
 def defined_of(kind: EntityType) -> TypeDefinition:
     """A type as it is now."""
-    configs = {name: kind.config(name) for name in kind.lives()}
-    return TypeDefinition(kind.entity_type, ENTITIES + kind.entity_type, configs, kind.undone)
+    return TypeDefinition(kind.entity_type, ENTITIES + kind.entity_type, dict(kind.configs), kind.undone)
 
 
 class TypeDefinitions:
@@ -226,8 +225,8 @@ class Snapshots:
         head = stream.head
         kind = None if head.registry is None else head.registry.hook
         assert isinstance(kind, EntityType)
-        life = row.user_id if row.user_id in kind.lives() else EVERYONE
-        config = kind.config(life)
+        life = row.user_id if row.user_id in kind.configs else EVERYONE
+        config = kind.configs[life]
         if query.schema_version is None:
             effective = kind.effective(row.user_id)
             schema = None if effective is None else effective.schema
@@ -279,7 +278,7 @@ class Snapshots:
     def _may_use_states(self, view: View) -> bool:
         if view.asked.is_past or view.group.moved or view.group.since:
             return False
-        return view.asked.schema_version is None or life_of(view.config) == life_of(view.kind.config(view.life))
+        return view.asked.schema_version is None or life_of(view.config) == life_of(view.kind.configs[view.life])
 
     def _is_folded(self, generation: Generation, view: View) -> bool:
         """Whether a generation answers for the very policies that are asked for."""

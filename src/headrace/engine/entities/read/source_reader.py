@@ -15,7 +15,7 @@ from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.accept import rejoin_fragments
 from headrace.schema.entity.observation import Observation, decode
-from headrace.schema.entity.request import ADDRESSED, address
+from headrace.schema.entity.request import ADDRESSED, address_of_contents
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.entities import SourceRange, Sources
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SLICE_BYTES = 1024 * 1024
 #: More observations of a source are not put together at once.
-MOST_OBSERVATIONS = 100_000
+MAX_OBSERVATIONS = 100_000
 
 
 Timestamp = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
@@ -85,8 +85,8 @@ class SourceReader:
         ranges = self._sources.ranges(user_id, source_id)
         if not ranges:
             raise NotFound("there is no such source", source_id=source_id)
-        if sum(source_range.count for source_range in ranges) > MOST_OBSERVATIONS:
-            raise TooLarge(f"the source has more than {MOST_OBSERVATIONS} observations", limit=MOST_OBSERVATIONS)
+        if sum(source_range.count for source_range in ranges) > MAX_OBSERVATIONS:
+            raise TooLarge(f"the source has more than {MAX_OBSERVATIONS} observations", limit=MAX_OBSERVATIONS)
         return [Place(self._stream(source_range.stream), source_range) for source_range in ranges]
 
     def _stream(self, stream: int) -> Stream | None:
@@ -111,7 +111,7 @@ class SourceReader:
         entities = [entity for number in sorted(entities_given) for entity in entities_given[number]]
         complete = len(observations) == sum(source_range.range.count for source_range in places)
         if is_addressed:
-            complete = address(entities, user_id) == source_id
+            complete = address_of_contents(entities, user_id) == source_id
         stored_at = rfc3339(min(source_range.range.at_us for source_range in places))
         return SourceSummary(
             source_id,

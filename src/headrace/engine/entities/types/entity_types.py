@@ -36,18 +36,16 @@ Migrate = Callable[[str, str, str, ChangeRequest], Awaitable[Mapping[str, Any]]]
 
 
 class Outcome(NamedTuple):
-    """What a change came to: the plan, what the version is that it was about, and the number of the change if it was
-    made.
-    """
+    """A change as it was proposed, and its number in the journal if it was made."""
 
     proposal: TypeProposal
     number: int | None = None
-    #: What became of values that were stored before there was a place for them, where that was asked for.
+    #: The migration of values that were stored before they had a field, where one was requested.
     migration: Mapping[str, Any] | None = None
 
     @property
     def plan(self) -> Plan[Schema]:
-        """Everything that the change does, or would do."""
+        """The plan of the change."""
         return self.proposal.plan
 
 
@@ -87,7 +85,7 @@ class EntityTypes:
         stream = self._log.catalog.find(ENTITIES + entity_type)
         return stream if stream is not None and stream.head.state == LIVE and stream.managed else None
 
-    def kind(self, entity_type: str) -> EntityType | None:
+    def find(self, entity_type: str) -> EntityType | None:
         """A type as it is now; None where it has no version yet."""
         stream = self.stream(entity_type)
         kind = None if stream is None or stream.head.registry is None else stream.head.registry.hook
@@ -95,11 +93,11 @@ class EntityTypes:
 
     def effective(self, entity_type: str, user_id: str) -> Effective | None:
         """The schema of a type that holds for a user."""
-        kind = self.kind(entity_type)
+        kind = self.find(entity_type)
         return None if kind is None else kind.effective(user_id)
 
     def resolve(self, name: str, user_id: str) -> str:
-        """The type that a user means: one that holds for them, else one that is called so, else the name itself."""
+        """The type of a name: one that holds for the user, else one with this alias, else the name itself."""
         entity_type = names.normalise_type_name(name)
         if self.effective(entity_type, user_id) is not None:
             return entity_type
@@ -111,7 +109,7 @@ class EntityTypes:
 
     def active(self, entity_type: str, user_id: str) -> SchemaRow | None:
         """The active version that holds for a user: their own, else the global one."""
-        kind = self.kind(entity_type)
+        kind = self.find(entity_type)
         return None if kind is None else kind.rows.get(user_id) or kind.rows.get(EVERYBODY)
 
     def version(self, entity_type: str, owner: str, schema_version: str) -> SchemaRow:
@@ -206,10 +204,10 @@ class EntityTypes:
 
     async def prepare(self, entity_type: str, owner: str, make: Make) -> PlannedTypeChange:
         """A change, planned from what the type is now."""
-        base = load(self._registry, self.kind(entity_type) or EntityType(entity_type, 0, ()), owner)
+        base = load(self._registry, self.find(entity_type) or EntityType(entity_type, 0, ()), owner)
         counts = await self._counts(entity_type, owner)
         proposal = await self._changes.compute(partial(make, base, counts, self._clock.now_us()))
-        if proposal.steps and proposal.row is not None:
+        if proposal.owner_changes and proposal.row is not None:
             refusals = name_refusals(self._registry, schema_of(proposal.row), owner) if proposal.activates else []
             proposal = proposal.refused([*refusals, *self._taken(entity_type)])
         return PlannedTypeChange(proposal, self.stream(entity_type))

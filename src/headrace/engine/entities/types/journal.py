@@ -1,4 +1,4 @@
-"""What a change did to entity types, as it is written down: read by whoever asks, and done again by a recovery."""
+"""Changes of entity types as documents: kept as their history, and replayed by a recovery."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def load(row: EntityChangeRow) -> TypeChange:
 
 
 def replay(registry: SchemaRegistry, entity_type: str, owner: str, document: TypeChange) -> None:
-    """Do what a document says; in the order of their numbers, documents make the registry."""
+    """Apply a document to the registry; all of them, in the order of their numbers, make the registry."""
     if document.made is not None:
         registry.insert(document.made)
     _replay_enhancement(registry.connection, entity_type, owner, document)

@@ -1,4 +1,4 @@
-"""From what is asked for to what an entity type would be: the version made, what becomes active, and who follows."""
+"""Proposals for entity types: the version that a request makes, which becomes active, and the users who follow."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from headrace.schema.plan import Effect, Impact, Plan, Refusal
 from headrace.storage.entity_types import EVERYBODY, SchemaRow
 
 #: How many versions an owner may have of a type.
-MOST_VERSIONS = 1_000
+MAX_VERSIONS = 1_000
 _FULL = "registry_full"
 _INHERITED = "GLOBAL_FIELDS_INHERITED"
 
 
-#: How many entities and observations there are, as far as that is known.
+#: How many entities and observations a change concerns.
 Counts = Mapping[str, int]
 
 
 class OwnerChange(NamedTuple):
-    """What a change does for one owner."""
+    """A change of the schema of one owner."""
 
     owner: str
     document: TypeChange
 
 
 class TypeProposal(NamedTuple):
-    """A change with all that it does; one that is refused or changes nothing does nothing."""
+    """A change of an entity type; one that is refused or changes nothing has no changes of owners."""
 
     base: TypeBase
     plan: Plan[Schema]
-    steps: tuple[OwnerChange, ...] = ()
+    owner_changes: tuple[OwnerChange, ...] = ()
     notices: tuple[Notice, ...] = ()
     #: The version that the change is about, where there is one.
     row: SchemaRow | None = None
@@ -59,32 +59,32 @@ class TypeProposal(NamedTuple):
         row = self.row
         if row is None:
             return False
-        if self.steps and self.steps[0].document.active is not None:
-            return self.steps[0].document.active == row.schema_version
+        if self.owner_changes and self.owner_changes[0].document.active is not None:
+            return self.owner_changes[0].document.active == row.schema_version
         return bool(row.active)
 
     @property
     def activates(self) -> bool:
         """Whether the version that it is about becomes the active one."""
-        return bool(self.steps and self.steps[0].document.active)
+        return bool(self.owner_changes and self.owner_changes[0].document.active)
 
     def refused(self, refusals: Iterable[Refusal]) -> TypeProposal:
-        """The same, if anything more speaks against it."""
+        """The proposal with more refusals, which do away with its changes."""
         more = (*self.plan.refusals, *refusals)
         plan = msgspec.structs.replace(self.plan, refusals=more)
-        return self._replace(plan=plan, steps=()) if more else self
+        return self._replace(plan=plan, owner_changes=()) if more else self
 
 
 Make = Callable[[TypeBase, Counts, int], TypeProposal]
 
 
 def register(registration: TypeRegistration) -> Make:
-    """A version as it is given; a user's takes in what is global."""
+    """Register a version; a user's takes in the fields of the global one."""
 
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
         schema, notices = _owned(base, registration.schema)
         active = base.active(base.owner)
-        impacts = impact(base, active, schema, counts)
+        impacts = _impacts(base, active, schema, counts)
         plan = plan_registration(active, schema, base.versions(base.owner), impacts)
         notices = (*registration.notices, *notices)
         return _proposal(base, plan, "register", now_us, activates=registration.activate, notices=notices)
@@ -93,7 +93,7 @@ def register(registration: TypeRegistration) -> Make:
 
 
 def update(request: ChangeRequest) -> Make:
-    """The next version of what holds for the owner."""
+    """Make the next version of the schema that holds for the owner."""
 
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
         basis = _basis(base)
@@ -104,7 +104,7 @@ def update(request: ChangeRequest) -> Make:
         made = apply_update(basis, request.update, taken)
         if isinstance(made, list):
             return TypeProposal(base, plan_update(basis, request.update, taken))
-        plan = plan_update(basis, request.update, taken, impact(base, basis, made.schema, counts))
+        plan = plan_update(basis, request.update, taken, _impacts(base, basis, made.schema, counts))
         notices = tuple(made.notices)
         proposal = _proposal(base, plan, "update", now_us, activates=request.activate, notices=notices)
         old, new = basis.schema_definition.fields, made.schema.schema_definition.fields
@@ -121,17 +121,18 @@ def activate(row: SchemaRow) -> Make:
 
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
         schema, active = schema_of(row), base.active(base.owner)
-        plan = plan_activation(active, schema, impact(base, active, schema, counts))
+        plan = plan_activation(active, schema, _impacts(base, active, schema, counts))
         current = base.rows.get(base.owner)
         if current is not None and current.id == row.id:
             return TypeProposal(base, plan, row=current)
-        return TypeProposal(base, plan, steps(base, plan, "activate", None, schema, now_us), row=_as_active(row, False))
+        changes = _owner_changes(base, plan, "activate", None, schema, now_us)
+        return TypeProposal(base, plan, changes, row=_as_active(row, False))
 
     return make
 
 
 def deactivate(row: SchemaRow) -> Make:
-    """Let a version be active no longer; what holds then is the global one, or none."""
+    """Deactivate a version; then the global one holds, or none."""
 
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
         schema, current = schema_of(row), base.rows.get(base.owner)
@@ -139,7 +140,7 @@ def deactivate(row: SchemaRow) -> Make:
             plan = _plan(base, row.schema_version, row.schema_version, schema)
             return TypeProposal(base, plan, row=_as_active(row, False))
         impact = Impact("snapshots", Effect.REBUILT, counts)
-        plan = _plan(base, row.schema_version, NONE, schema, impact=(impact,), reasons=(after(base),))
+        plan = _plan(base, row.schema_version, NONE, schema, impact=(impact,), reasons=(_fallback_reason(base),))
         document = TypeChange("deactivate", active=NONE, from_version=row.schema_version, reasons=plan.reasons)
         return TypeProposal(base, plan, (OwnerChange(base.owner, document),), row=row)
 
@@ -147,10 +148,10 @@ def deactivate(row: SchemaRow) -> Make:
 
 
 def infer(schema: Schema) -> Make:
-    """The first version of a type that has none for a user."""
+    """Make the first version of a type for a user for whom none holds."""
 
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
-        if base.rows.get(base.owner) or base.common:
+        if base.rows.get(base.owner) or base.global_schema:
             row = base.rows.get(base.owner) or base.rows[EVERYBODY]
             stored = schema_of(row)
             return TypeProposal(base, _plan(base, row.schema_version, row.schema_version, stored), row=row)
@@ -165,10 +166,10 @@ def infer(schema: Schema) -> Make:
 
 
 def _owned(base: TypeBase, schema: Schema) -> tuple[Schema, tuple[Notice, ...]]:
-    """A schema that is given, as its owner has it."""
+    """A registered schema with the fields that its owner inherits."""
     if base.owner == EVERYBODY:
         return schema, ()
-    own, common = msgspec.structs.replace(schema, user_id=base.owner), base.common
+    own, common = msgspec.structs.replace(schema, user_id=base.owner), base.global_schema
     if common is None:
         return own, ()
     made = msgspec.structs.replace(overlay_schema(own, None, common), base_version=common.schema_version)
@@ -179,8 +180,8 @@ def _owned(base: TypeBase, schema: Schema) -> tuple[Schema, tuple[Notice, ...]]:
 
 
 def _basis(base: TypeBase) -> Schema | None:
-    """What the owner's schema is updated from: what holds for them, as one of their own."""
-    common = base.common
+    """The schema that an update starts from: the one that holds for the owner, as their own."""
+    common = base.global_schema
     if base.owner == EVERYBODY:
         return common
     own = base.active(base.owner)
@@ -206,11 +207,11 @@ def _proposal(
     schema, current = plan.registry, base.rows.get(base.owner)
     if plan.refusals or plan.changes_nothing:
         return TypeProposal(base, plan, notices=notices, row=current or base.rows.get(EVERYBODY))
-    if len(base.versions(base.owner)) >= MOST_VERSIONS:
-        refusal = Refusal(_FULL, "", f"{base.entity_type} has {MOST_VERSIONS} versions: no more are kept")
+    if len(base.versions(base.owner)) >= MAX_VERSIONS:
+        refusal = Refusal(_FULL, "", f"{base.entity_type} has {MAX_VERSIONS} versions: no more are kept")
         return TypeProposal(base, msgspec.structs.replace(plan, refusals=(refusal,)), notices=notices)
-    row = row_of(schema, now_us)
-    done = steps(base, plan, action, row, schema if activates else None, now_us)
+    row = _make_row(schema, now_us)
+    done = _owner_changes(base, plan, action, row, schema if activates else None, now_us)
     return TypeProposal(base, plan, done, notices, row)
 
 
@@ -238,10 +239,10 @@ def _plan(
 
 
 def record(document: TypeChange) -> Make:
-    """Write something down."""
+    """Add a document to the journal, with no change of the schema."""
 
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
-        schema = base.active(base.owner) or base.common or first_schema(base.entity_type, ())
+        schema = base.active(base.owner) or base.global_schema or first_schema(base.entity_type, ())
         version = schema.schema_version
         plan = Plan(subject=base.entity_type, from_version=version, to_version=version, registry=schema)
         return TypeProposal(base, plan, (OwnerChange(base.owner, document),))
@@ -249,10 +250,10 @@ def record(document: TypeChange) -> Make:
     return make
 
 
-def steps(
+def _owner_changes(
     base: TypeBase, plan: Plan[Schema], action: Action, made: SchemaRow | None, active: Schema | None, now_us: int
 ) -> tuple[OwnerChange, ...]:
-    """What is done for the owner, and for the users who follow."""
+    """The changes of the owner, and of the users who follow."""
     own = TypeChange(
         action,
         made=made,
@@ -270,12 +271,12 @@ def _follow(base: TypeBase, schema: Schema, now_us: int) -> OwnerChange:
     user, version = str(schema.user_id), schema.schema_version
     before = base.rows[user].schema_version
     document = TypeChange(
-        "follow", made=row_of(schema, now_us), active=version, from_version=before, to_version=version
+        "follow", made=_make_row(schema, now_us), active=version, from_version=before, to_version=version
     )
     return OwnerChange(user, document)
 
 
-def row_of(schema: Schema, now_us: int) -> SchemaRow:
+def _make_row(schema: Schema, now_us: int) -> SchemaRow:
     """A version that is to be stored."""
     return SchemaRow(
         id=str(uuid4()),
@@ -291,9 +292,9 @@ def row_of(schema: Schema, now_us: int) -> SchemaRow:
     )
 
 
-def impact(base: TypeBase, old: Schema | None, new: Schema, counts: Counts) -> list[Impact]:
-    """What the change does to snapshots, and to users' schemas that follow."""
-    before = old or base.common
+def _impacts(base: TypeBase, old: Schema | None, new: Schema, counts: Counts) -> list[Impact]:
+    """The impact of a change on snapshots, and on the schemas of users who follow."""
+    before = old or base.global_schema
     config = ReducerConfig({}) if before is None else before.reducer_config
     same = life_of(config) == life_of(new.reducer_config)
     impacts = [Impact("snapshots", Effect.KEPT if same else Effect.REBUILT, counts)]
@@ -302,8 +303,8 @@ def impact(base: TypeBase, old: Schema | None, new: Schema, counts: Counts) -> l
     return impacts
 
 
-def after(base: TypeBase) -> str:
-    """What holds once the owner has no active version."""
-    if base.owner != EVERYBODY and base.common is not None:
-        return f"the global version {base.common.schema_version} holds from then on"
+def _fallback_reason(base: TypeBase) -> str:
+    """The reason that says which schema holds once the owner has no active version."""
+    if base.owner != EVERYBODY and base.global_schema is not None:
+        return f"the global version {base.global_schema.schema_version} holds from then on"
     return "no schema holds from then on; what is stored makes one of its own"

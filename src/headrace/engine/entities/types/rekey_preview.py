@@ -1,7 +1,7 @@
-"""What another identity rule would make of entities that exist: which would have other ids, and which would be one.
+"""A preview of another identity rule: which entities would have other ids by it, and which would be merged.
 
-An identity rule holds for what is stored from now on, and no entity gets another id by it. Whoever wants them to be as
-the rule would have made them sees here which to merge.
+An identity rule holds for what is stored from now on, and no entity that exists gets another id by it. The preview
+names the entities that have to be merged to be as the rule would have made them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from headrace.storage.entities import Entities, EntityRow
 from headrace.storage.entity_types import EVERYBODY
 
 _PAGE = 500
-#: As many entities are looked at, for as long, and told of by name.
-MOST_ENTITIES, LONGEST_S, MOST_EXAMPLES = 10_000, 2.0, 20
+#: How many entities a preview reads, for how long, and how many of them it names.
+MAX_ENTITIES, TIMEOUT_S, MAX_EXAMPLES = 10_000, 2.0, 20
 
 
 class Rekeyed(msgspec.Struct):
-    """How entities would be named; ``complete`` where all of them were looked at."""
+    """How many entities would keep or change their ids; ``complete`` where all of them were read."""
 
     checked: int = 0
     kept: int = 0
@@ -39,20 +39,20 @@ class Rekeyed(msgspec.Struct):
 
 
 def is_rekeyed(proposal: TypeProposal) -> bool:
-    """Whether a change is one of the rule by which entities are told apart."""
+    """Whether a change is one of the identity rule."""
     base, new = proposal.base, proposal.plan.registry
-    old = base.active(base.owner) or base.common
+    old = base.active(base.owner) or base.global_schema
     return old is not None and rekeys(old.schema_definition, new.schema_definition)
 
 
 async def rekey(proposal: TypeProposal, stream: int, snapshots: Snapshots, entities: Entities) -> Rekeyed:
-    """What a change of the rule would make of the entities of its owner; of so many as there is time for."""
-    preview, ends = Rekeyed(examples=[]), monotonic() + LONGEST_S
+    """Count what a change of the rule would do to the entities of its owner, as far as time allows."""
+    preview, ends = Rekeyed(examples=[]), monotonic() + TIMEOUT_S
     schema = proposal.plan.registry
     resolver = Resolver(schema.schema_definition, schema.entity_type)
     taken: dict[str, str] = {}
     for row in _rows(proposal, stream, entities):
-        if preview.checked >= MOST_ENTITIES or monotonic() > ends:
+        if preview.checked >= MAX_ENTITIES or monotonic() > ends:
             return preview
         preview.checked += 1
         shown = (await snapshots.find(Asked(row.entity_id, row.user_id))).snapshot
@@ -62,23 +62,27 @@ async def rekey(proposal: TypeProposal, stream: int, snapshots: Snapshots, entit
     return preview
 
 
-def _count(preview: Rekeyed, row: EntityRow, named: Any, taken: dict[str, str], entities: Entities) -> None:
-    """Add one entity, by the name that it would have."""
-    if isinstance(named, Unresolved):
+def _count(preview: Rekeyed, row: EntityRow, identity: Any, taken: dict[str, str], entities: Entities) -> None:
+    """Count one entity, by the identity that it would have."""
+    if isinstance(identity, Unresolved):
         preview.unresolved += 1
         return
-    if named.entity_id == row.entity_id:
+    if identity.entity_id == row.entity_id:
         preview.kept += 1
         return
     preview.renamed += 1
-    into = taken.setdefault(named.entity_id, row.entity_id)
-    if into == row.entity_id and entities.find(named.entity_id) is not None:
-        into = named.entity_id
-    example = {"entity_id": row.entity_id, "new_entity_id": named.entity_id, "canonical_name": named.canonical_name}
+    into = taken.setdefault(identity.entity_id, row.entity_id)
+    if into == row.entity_id and entities.find(identity.entity_id) is not None:
+        into = identity.entity_id
+    example = {
+        "entity_id": row.entity_id,
+        "new_entity_id": identity.entity_id,
+        "canonical_name": identity.canonical_name,
+    }
     if into != row.entity_id:
         preview.merging += 1
         example["merges_with"] = into
-    if len(preview.examples) < MOST_EXAMPLES:
+    if len(preview.examples) < MAX_EXAMPLES:
         preview.examples.append(example)
 
 

@@ -1,4 +1,4 @@
-"""Which schema holds for whom: names of types, what is a user's own over what is global, and who follows a change."""
+"""The state of an entity type that a change starts from: schemas of users over the global one, versions and names."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ALIAS_TAKEN = "alias_taken"
 
 
 class TypeBase(NamedTuple):
-    """A type as a change of it finds it: what is active, and which versions are taken."""
+    """An entity type before a change: its active schemas, and the versions that are taken."""
 
     entity_type: str
-    #: Whose schema is to change: a user's, or everybody's.
+    #: Whose schema is to change: a user's, or the global one.
     owner: str
     #: The last change of the type, 0 before the first; another number means that all of this is outdated.
     number: int
@@ -32,7 +32,7 @@ class TypeBase(NamedTuple):
     taken: Mapping[str, Collection[str]]
 
     @property
-    def common(self) -> Schema | None:
+    def global_schema(self) -> Schema | None:
         """The active global schema."""
         return self.active(EVERYBODY)
 
@@ -52,7 +52,7 @@ class TypeBase(NamedTuple):
 
 
 def load(registry: SchemaRegistry, kind: EntityType, owner: str) -> TypeBase:
-    """What a change of a type needs to know; where another comes in between, the number tells."""
+    """Read the state of a type that a change of an owner's schema starts from."""
     entity_type, rows = kind.entity_type, kind.rows
     concerned = rows.values() if owner == EVERYBODY else [row for row in (rows.get(owner),) if row is not None]
     wanted = {row.base_version for row in concerned if row.base_version is not None}
@@ -63,9 +63,9 @@ def load(registry: SchemaRegistry, kind: EntityType, owner: str) -> TypeBase:
 
 
 def followers(base: TypeBase, common: Schema | None) -> Iterator[Schema]:
-    """The next versions of users' schemas that a change of the global one reaches."""
+    """The next versions of users' schemas that follow a change of the global one."""
     if common is None:
-        return  # what users have of it stays theirs
+        return  # users keep the fields that they have of it
     overlays: dict[object, tuple[Schema, Bump]] = {}
     for user, row in base.rows.items():
         if user == EVERYBODY:
@@ -96,7 +96,7 @@ def parsed(version: str) -> Version:
 
 
 def name_refusals(registry: SchemaRegistry, schema: Schema, owner: str) -> list[Refusal]:
-    """Names that stand for two types where a schema becomes active, as its owner sees them."""
+    """Why a schema cannot become active: names that would stand for two types of its owner."""
     entity_type = schema.entity_type
     refusals = []
     if not registry.knows(entity_type) and (other := registry.aliased(entity_type, owner)) is not None:

@@ -110,7 +110,7 @@ class PlannedTypeChange(PlannedChange):
     @property
     def has_effect(self) -> bool:
         """Whether there is anything to write down."""
-        return bool(self.proposal.steps)
+        return bool(self.proposal.owner_changes)
 
     def is_outdated(self, batch: Batch) -> bool:
         """Whether the type has changed since."""
@@ -124,7 +124,7 @@ class PlannedTypeChange(PlannedChange):
         proposal, base, stream = self.proposal, self.proposal.base, self.stream
         activated = proposal.row if proposal.activates else None
         first_number = EntityChanges(snapshot.connection).newest() + 1
-        save = SaveTypeChanges(base.entity_type, first_number, proposal.steps, activated)
+        save = SaveTypeChanges(base.entity_type, first_number, proposal.owner_changes, activated)
         if stream is None:
             rules, facts = EntityRules(base.entity_type).dump(), {"content_type": JSON}
             return CreateTypeStream(registry_of(base.entity_type), rules, snapshot.new_epoch(), facts), save

@@ -21,8 +21,8 @@ from headrace.schema.entity.observation import (
     observation_id,
     of_scope,
 )
-from headrace.schema.entity.request import EntityOutcome, WarningAnswer, Warnings, issues_of, refusal
-from headrace.schema.entity.values import UNFIT, VALIDATORS, Limits, Violation, convert_value
+from headrace.schema.entity.request import EntityOutcome, WarningAnswer, Warnings, list_issues, refusal
+from headrace.schema.entity.values import UNFIT, VALIDATORS, ConstraintChecker, Violation, convert_value
 from headrace.storage.dedupe import stored_key
 
 Deed = Literal["correction", "deletion", "restoration"]
@@ -64,7 +64,7 @@ class StoreDecision:
         definition = entity_type.effective.schema.schema_definition
         made = _Made(definition, decision)
         if violations := made.violations(definition):
-            raise refusal(issues_of(Refused(violations, None), 0, decision.entity_type))
+            raise refusal(list_issues(Refused(violations, None), 0, decision.entity_type))
         warnings = Warnings()
         warnings.add(decision.entity_type, 0, made.notices)
         draft = _draft(decision, entity_type, made)
@@ -138,7 +138,7 @@ class _Made:
 
     def violations(self, definition: Definition) -> list[Violation]:
         """What the schema does not allow; constraints that merely warn are noted."""
-        limits = Limits(definition)
+        limits = ConstraintChecker(definition)
         declared = {name: value for name, value in self.fields.items() if value is not UNFIT}
         violations = limits.violations(declared)
         if not limits.rejects:

@@ -23,7 +23,7 @@ from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.request import Issue, refusal
 from headrace.schema.problem import RequestProblem
 from headrace.storage.background_requests import Erasures
-from headrace.storage.dedupe import Answered, Dedupe, Idempotency
+from headrace.storage.dedupe import Dedupe, Idempotency, StoredAnswer
 from headrace.storage.entities import Entities, SourceRange, Sources
 from headrace.storage.streams import LIVE
 
@@ -43,7 +43,7 @@ class TypeBatch:
         there: set[str] = set()
         if self._stream is not None:
             self._fresh = self._unknown(batch)
-            there = Entities(batch.connection).known([draft.identity.entity_id for draft in self._fresh])
+            there = Entities(batch.connection).existing([draft.identity.entity_id for draft in self._fresh])
         for index, draft in enumerate(self._fresh):
             self._decide(batch, draft, index, there)
 
@@ -250,10 +250,10 @@ class StoreObservations(Operation):
         """Keep the answer for the same request, and what single entities with keys of their own became."""
         source, records = self.source, Idempotency(batch.connection)
         if source.idempotency_key is not None:
-            records.save(source.user_id, source.idempotency_key, Answered(source.digest, self.body), batch.now_us)
+            records.save(source.user_id, source.idempotency_key, StoredAnswer(source.digest, self.body), batch.now_us)
         for key, draft in self.prepared.keys:
             if records.find(source.user_id, key) is None:
-                records.save(source.user_id, key, Answered(draft.observation.id.encode(), b""), batch.now_us)
+                records.save(source.user_id, key, StoredAnswer(draft.observation.id.encode(), b""), batch.now_us)
 
 
 class RehearseStore(StoreObservations):

@@ -36,10 +36,10 @@ from headrace.schema.entity.request import (
     Warnings,
     check_source,
     convert,
-    issues_of,
+    encode_answer,
+    list_issues,
     refusal,
 )
-from headrace.schema.entity.request import encode as encode_answer
 from headrace.schema.problem import RequestProblem
 from headrace.storage.dedupe import stored_key
 
@@ -155,7 +155,7 @@ class _Acceptance:
         user = self.asked.user_id
         outcome = typed.effective.acceptor.accept(fields, user, meta.target_id, common.prioritised)
         if isinstance(outcome, Refused):
-            self.issues += issues_of(outcome, number, typed.entity_type)
+            self.issues += list_issues(outcome, number, typed.entity_type)
             return
         draft = self._draft(number, typed, common, outcome, fields, details)
         if meta.idempotency_key is not None:
@@ -217,7 +217,7 @@ class _Acceptance:
             identity.basis,
             identity.rule,
             accepted.unknown_fields if fragments else [],
-            typed.effective.acceptor.required_missing(fields),
+            typed.effective.acceptor.missing_required_fields(fields),
         )
         answer.relate(schema.schema_definition, fields, user)
         key = dedupe_key(identifier, common.source_id)
