@@ -109,7 +109,7 @@ def park(at: ServerProcess, stream: str, reason: str) -> None:
     now = time.time_ns() // 1000
     with closing(database.connect(at.data_dir / "headrace.db", cache_bytes=2**20)) as connection:
         (number,) = connection.execute("SELECT id FROM streams WHERE name = ?", (stream,)).fetchone()
-        Rows(connection).failed(FailureRow(number, "index", 0, 10, 5, now, now, 0, 1, reason))
+        Rows(connection).save_failure(FailureRow(number, "index", 0, 10, 5, now, now, 0, 1, reason))
 
 
 def test_waiting_ends_when_the_stream_is_indexed(at: ServerProcess, headrace: Headrace, stream: str) -> None:

@@ -92,7 +92,7 @@ def _is_published(scene: Scene, fresh: Rig) -> None:
     """Whatever is known to be published is there, and nothing else; a manifest may be newer than what is known."""
     for line in scene.world.lines:
         known = scene.rig.find(line.name)
-        if not scene.rig.engine.published.held(known.id).generation:
+        if not scene.rig.engine.published.totals(known.id).generation:
             continue
         head = fresh.find(line.name).head
         assert head.next_seq >= known.head.published_seq

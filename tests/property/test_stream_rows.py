@@ -66,7 +66,7 @@ def test_rows_that_are_read_together_are_those_that_are_read_one_by_one(
         names = [row.name for row, _ in stored] + others
         for logged in (True, False):
             one_by_one = {name: streams.by_name(name, logged=logged) for name in names}
-            together = {row.name: row for row in streams.named(names, logged=logged)}
+            together = {row.name: row for row in streams.by_names(names, logged=logged)}
             assert together == {name: row for name, row in one_by_one.items() if row is not None}
             assert set(together) >= {row.name for row, _ in stored}
     finally:

@@ -99,7 +99,7 @@ def test_what_waits_to_be_published_and_what_was_is_measured(tmp_path: Path) -> 
         assert found["headrace_backlog_limit_bytes", ()] == rig.config.storage.backlog_bytes
         rig.publish("a")
         rig.run(rig.engine.sealer.work())
-        found, held = _samples(metrics), rig.engine.published.held(rig.find("a").id)
+        found, held = _samples(metrics), rig.engine.published.totals(rig.find("a").id)
         assert found["headrace_oldest_unpublished_seconds", ()] == found["headrace_backlog_bytes", ()] == 0
         assert found["headrace_published_segments_total", ()] == held.segments == found["headrace_seals_total", ()] == 1
         assert found["headrace_failed_seals_total", ()] == 0

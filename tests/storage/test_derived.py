@@ -87,7 +87,7 @@ def test_an_orphan_is_what_a_living_stream_does_not_list_while_nobody_works_on_i
     work = Work(connection)
     work.grant(LeaseRow("l", 1, "w", 0, 10), [UnitRow("u", "l", 2, "index", 0, 10, "{}")])
     assert not companions.is_orphan("43", companion(0).name)
-    work.settle("u", "gone", None)
+    work.end_unit("u", "gone", None)
     assert companions.is_orphan("43", companion(0).name)
     Streams(connection).update(2, state=DELETED)
     assert not companions.is_orphan("43", companion(0).name)

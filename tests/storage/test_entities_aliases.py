@@ -31,9 +31,9 @@ def test_merges_lead_up_to_the_last_one_and_down_to_all(aliases: Aliases) -> Non
     for row in (alias("a", "b", 1), alias("b", "c", 2), alias("x", "c", 3)):
         aliases.add(row)
     assert aliases.root("a") == aliases.root("b") == aliases.root("c") == "c"
-    assert aliases.below("c") == ["c", "a", "b", "x"]
-    assert aliases.below("b") == ["b", "a"]
-    assert aliases.root("nobody") == "nobody" and aliases.below("nobody") == ["nobody"]
+    assert aliases.with_merged("c") == ["c", "a", "b", "x"]
+    assert aliases.with_merged("b") == ["b", "a"]
+    assert aliases.root("nobody") == "nobody" and aliases.with_merged("nobody") == ["nobody"]
     assert aliases.alias("a") == alias("a", "b", 1) and aliases.alias("c") is None
 
 
@@ -41,7 +41,7 @@ def test_what_was_merged_later_does_not_count_before(aliases: Aliases) -> None:
     aliases.add(alias("a", "b", 1))
     aliases.add(alias("b", "c", 5))
     assert (aliases.root("a", 4), aliases.root("a", 5), aliases.root("a", 0)) == ("b", "c", "a")
-    assert aliases.below("c", 4) == ["c"]
+    assert aliases.with_merged("c", 4) == ["c"]
 
 
 def test_relations_say_what_concerns_an_entity(aliases: Aliases) -> None:

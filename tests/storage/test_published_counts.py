@@ -54,7 +54,7 @@ def segment(first: int, end: int) -> Segment:
 def test_segments_that_hold_some_of_a_range_are_touched(
     connection: Connection, first: int, end: int, found: SegmentSpan
 ) -> None:
-    assert Published(connection).touched(1, first, end) == found
+    assert Published(connection).overlapping(1, first, end) == found
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_segments_are_within_a_range_as_a_whole(
 
 
 def test_a_stream_without_segments_has_none(connection: Connection) -> None:
-    assert Published(connection).touched(3, 5, 9) == SegmentSpan(0, 5, 9)
+    assert Published(connection).overlapping(3, 5, 9) == SegmentSpan(0, 5, 9)
     assert Published(connection).contained(3, 0, 9) == ContainedSegments(0, None)
 
 

@@ -37,7 +37,7 @@ def test_a_stream_is_due_once_since_it_was_marked_first(work: Work) -> None:
     work.mark(4, 40)
     assert [(row.stream, row.since_us, row.mark, row.run) for row in work.due(10)] == [(2, 10, 2, 1), (1, 20, 1, 0)]
     assert [row.stream for row in work.due(10, (10, 2))] == [1]
-    work.served(2, 50)
+    work.requeue(2, 50)
     assert [row.stream for row in work.due(1)] == [1]
 
 
@@ -61,8 +61,8 @@ def test_a_lease_is_held_until_it_expires_or_ends(work: Work) -> None:
         units = [UnitRow(f"{number}{place}", str(number), 1, "index", place * 10, 10, "{}") for place in (1, 0)]
         work.grant(LeaseRow(str(number), number, "w", 0, 10 * number), units)
     work.end("3", 5)
-    assert [lease.id for lease in work.held(10)] == ["2"]
-    assert [lease.id for lease in work.expired(10)] == ["1"]
+    assert [lease.id for lease in work.active_leases(10)] == ["2"]
+    assert [lease.id for lease in work.expired_leases(10)] == ["1"]
     work.renew("1", 11, 3, 4)
     found = work.lease("1")
     assert found is not None
@@ -70,12 +70,12 @@ def test_a_lease_is_held_until_it_expires_or_ends(work: Work) -> None:
     assert [unit.id for unit in work.units("2")] == ["20", "21"]
     assert [unit.outcome for unit in work.units("3")] == ["released", "released"]
     assert work.counts(10) == {"due": 0, "leases": 2, "units": 4, "resting": 0, "parked": 0}
-    work.settle("10", "committed", None)
-    assert sorted(unit.id for unit in work.working_on(1)) == ["11", "20", "21"]
-    work.forget_ended(6)
+    work.end_unit("10", "committed", None)
+    assert sorted(unit.id for unit in work.open_units(1)) == ["11", "20", "21"]
+    work.forget_ended_leases(6)
     assert work.lease("3") is None and work.units("3") == []
     work.forget_leases()
-    assert work.held(0) == []
+    assert work.active_leases(0) == []
 
 
 def test_the_work_of_a_dropped_stream_is_in_vain(work: Work) -> None:
@@ -84,7 +84,7 @@ def test_the_work_of_a_dropped_stream_is_in_vain(work: Work) -> None:
         [UnitRow("a", "l", 1, "index", 0, 10, "{}"), UnitRow("b", "l", 2, "index", 0, 10, "{}")],
     )
     work.mark(1, 5)
-    work.failed(failure(0))
+    work.save_failure(failure(0))
     work.drop(1)
     assert {unit.id: unit.outcome for unit in work.units("l")} == {"a": "dropped", "b": None}
     assert (work.due(10), work.failures(1)) == ([], [])
@@ -92,14 +92,14 @@ def test_the_work_of_a_dropped_stream_is_in_vain(work: Work) -> None:
 
 def test_failures_are_forgotten_with_success_retention_or_forgiveness(work: Work) -> None:
     for first in (0, 10, 20, 30):
-        work.failed(failure(first))
-    work.failed(failure(0, stream=2, parked=1))
-    work.succeeded(1, "compact", 0, 100)
-    work.succeeded(1, "index", 5, 30)
+        work.save_failure(failure(first))
+    work.save_failure(failure(0, stream=2, parked=1))
+    work.forget_failures_on(1, "compact", 0, 100)
+    work.forget_failures_on(1, "index", 5, 30)
     assert [one.first_seq for one in work.failures(1)] == [0, 30]
-    work.forgive(1, 10)
+    work.forget_failures(1, 10)
     assert [one.first_seq for one in work.failures(1)] == [30]
-    work.forgive(1)
+    work.forget_failures(1)
     assert work.failures(1) == []
     assert work.parked(10) == [failure(0, stream=2, parked=1)]
     assert work.counts(0)["parked"] == 1

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.frames import AsyncBatches
 from headrace.client.producer import AsyncProducer
 from headrace.client.requests import (
     NOW,
@@ -108,7 +109,7 @@ class AsyncStream(StreamHandle):
             await self.info()
         return answers.read_append_result(await self._client.send(self._append_request(value, **options)))
 
-    async def read(
+    def read(
         self,
         offset: str = START,
         *,
@@ -116,9 +117,12 @@ class AsyncStream(StreamHandle):
         key: str | None = None,
         schema_version: int | None = None,
         filter: str | None = None,
-    ) -> AsyncIterator[Batch]:
-        """Everything after ``offset`` (or from ``since`` on) up to the tail, batch by batch."""
+    ) -> AsyncBatches:
+        """Everything after ``offset`` (or from ``since`` on) up to the tail: batch by batch, or as one table."""
         reading = Reading(self.name, offset, since=since, key=key, schema_version=schema_version, filter=filter)
+        return AsyncBatches(self._read(reading))
+
+    async def _read(self, reading: Reading) -> AsyncIterator[Batch]:
         while not reading.ended:
             yield reading.accept(await self._client.send(reading.request()))
 

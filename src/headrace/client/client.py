@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.frames import Batches
 from headrace.client.producer import Producer
 from headrace.client.requests import (
     NOW,
@@ -112,9 +113,12 @@ class Stream(StreamHandle):
         key: str | None = None,
         schema_version: int | None = None,
         filter: str | None = None,
-    ) -> Iterator[Batch]:
-        """Everything after ``offset`` (or from ``since`` on) up to the tail, batch by batch."""
+    ) -> Batches:
+        """Everything after ``offset`` (or from ``since`` on) up to the tail: batch by batch, or as one table."""
         reading = Reading(self.name, offset, since=since, key=key, schema_version=schema_version, filter=filter)
+        return Batches(self._read(reading))
+
+    def _read(self, reading: Reading) -> Iterator[Batch]:
         while not reading.ended:
             yield reading.accept(self._client.send(reading.request()))
 

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.client import answers
 from headrace.client.answers import Answer
+from headrace.client.frames import Row, Tabular, event_row
 from headrace.client.requests import Moment, Request, check_options, moment, stream_path, with_query
 from headrace.errors import TimedOut
 from headrace.types import JSON
@@ -60,7 +61,7 @@ class Total(msgspec.Struct, frozen=True):
     relation: str
 
 
-class SearchResult(msgspec.Struct, frozen=True):
+class SearchResult(msgspec.Struct, Tabular, frozen=True):
     """One page of hits; the next one begins after ``next_search_after``, and None says that there is none."""
 
     stream: str
@@ -78,6 +79,10 @@ class SearchResult(msgspec.Struct, frozen=True):
         """Whether every event that could be on this page was searched."""
         return bool(self.coverage["complete"])
 
+    def rows(self) -> list[Row]:
+        """The events found, with their offset and score as ``_offset`` and ``_score``."""
+        return [{"_offset": hit.offset, "_score": hit.score, **event_row(hit.source)} for hit in self.hits]
+
 
 class Group(msgspec.Struct, frozen=True):
     """The events of a bucket that share the values of ``key``, and what was measured of them."""
@@ -94,7 +99,7 @@ class Bucket(msgspec.Struct, frozen=True):
     groups: list[Group]
 
 
-class AggregateResult(msgspec.Struct, frozen=True):
+class AggregateResult(msgspec.Struct, Tabular, frozen=True):
     """The buckets of a rollup that are not empty, in order."""
 
     stream: str
@@ -109,6 +114,23 @@ class AggregateResult(msgspec.Struct, frozen=True):
     def complete(self) -> bool:
         """Whether every event was counted."""
         return bool(self.coverage["complete"])
+
+    def rows(self) -> list[Row]:
+        """A row for each bucket and group: its times, its key, and its measures, such as ``latency.p95``."""
+        return [
+            {"start": bucket.start, "end": bucket.end, **group.key, **_statistics(group)}
+            for bucket in self.buckets
+            for group in bucket.groups
+        ]
+
+
+def _statistics(group: Group) -> Row:
+    """What was measured, by the name of the measure, and of the statistic where there are several."""
+    return {
+        name if len(statistics) == 1 else f"{name}.{statistic}": value
+        for name, statistics in group.measures.items()
+        for statistic, value in statistics.items()
+    }
 
 
 class _Keys(msgspec.Struct):

@@ -35,7 +35,7 @@ class Holdings(NamedTuple):
 def published_until(published: Published, stream: Stream) -> int:
     """The sequence number before which everything is in segments, what a fork reads from its source included."""
     for ancestor, end in stream.lineage:
-        until = published.until(ancestor)
+        until = published.published_until(ancestor)
         if until < end:
             return until
     return stream.head.published_seq
@@ -44,7 +44,7 @@ def published_until(published: Published, stream: Stream) -> int:
 def holdings(engine: Engine, stream: Stream) -> Holdings:
     """What a stream holds now."""
     head, published = stream.head, engine.published
-    held = published.held(stream.id)
+    held = published.totals(stream.id)
     return Holdings(
         published_until=published_until(published, stream),
         pending=published.backlog(stream.id, max(head.published_seq, head.first_seq)),

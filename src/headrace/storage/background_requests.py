@@ -105,7 +105,7 @@ class BackgroundRequests(TableQueries, Generic[Request]):
 
 
 class Verifications(BackgroundRequests[VerificationRow]):
-    """Reads and writes verifications: which proposed changes are checked on stored events, and how far that is."""
+    """Reads and writes verifications: checks of proposed changes on stored events, and their progress."""
 
     table = _VERIFICATIONS
 
@@ -141,7 +141,7 @@ class Histories(BackgroundRequests[HistoryRow]):
 
 
 class Erasures(BackgroundRequests[ErasureRow]):
-    """Reads and writes erasures: entities that are removed for good, and how far that is."""
+    """Reads and writes erasures: entities that are removed for good, and the progress of that."""
 
     table = _ERASURES
 
@@ -181,11 +181,11 @@ class Erasures(BackgroundRequests[ErasureRow]):
         self._delete("rewrites", "stream NOT IN (SELECT stream FROM erasures WHERE state = 'running')")
 
     def note_rewritten(self, stream: int, name: str, segment: Segment) -> None:
-        """Store what is to take the place of a segment."""
+        """Store the replacement of a segment."""
         self._replace(_REWRITES, [segment], stream, name)
 
     def rewritten(self, stream: int, name: str) -> Segment | None:
-        """What is to take the place of a segment, if a worker has made it."""
+        """The replacement of a segment, if a worker has made it."""
         return self._first(_REWRITES, "WHERE stream = ? AND name = ?", stream, name)
 
     def since(self, entity_id: str) -> int:

@@ -38,7 +38,7 @@ _CACHE_BYTES = 8 * 1024 * 1024
 _STEP_PAGES = 1_000
 _TRIES = 5
 
-#: Told how many bytes are done, of how many that are known of.
+#: Called with the bytes that are done, and the bytes that are known to be copied.
 OnProgress = Callable[[int, int], None]
 
 
@@ -106,7 +106,7 @@ def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, on_pr
 
 
 def restore(source: Path, storage: StorageConfig, on_progress: OnProgress) -> Backup:
-    """Fill an empty data directory from a backup; whoever starts there knows that it was restored."""
+    """Fill an empty data directory from a backup; a server that starts there finds it marked as restored."""
     backup, data_dir = _contents(source), Path(storage.data_dir)
     make_directory(data_dir, storage.directory_permissions)
     lock = DirectoryLock(data_dir)

@@ -2,7 +2,7 @@
 
 A store that is a local directory is read in place. What is fetched from elsewhere lies in one directory, under the
 checksum of its bytes, and outlives a restart. Files in use are not removed, so the disk may hold more than the limit by
-what is being asked right now. Companions used last stay open, and so do decoded row groups, within limits.
+what is in use right now. Companions used last stay open, and so do decoded row groups, within limits.
 
 Every file is verified when a process opens it for the first time. A damaged copy is dropped and fetched again; a
 damaged object is ``CorruptData``.
@@ -73,7 +73,7 @@ class CompanionFiles:
     def open(
         self, stream: str, incarnation: str, companion: Companion, parts: Collection[PartName]
     ) -> Iterator[FileCompanion]:
-        """A companion of a stream, of which only these parts will be asked; their files stay while the block runs."""
+        """A companion of a stream, of which only these parts are read; their files stay while the block runs."""
         files = self._files
         wanted: list[PartName] = [part for part in companion.parts if files is None or part in parts]
         mark = incarnation, companion.name, *wanted
@@ -111,7 +111,7 @@ class CompanionFiles:
         self._opened.limit_bytes = limit_bytes
 
     def prune(self, listed: Collection[str]) -> int:
-        """Let go of what is open, and of files of parts that are not listed; answers how many of those are in use."""
+        """Close everything, and remove files of parts that are not listed; returns how many of those are in use."""
         self._opened.clear()
         with self._lock:
             self._footers = {sha256: footer for sha256, footer in self._footers.items() if sha256 in listed}
@@ -128,7 +128,7 @@ class CompanionFiles:
         self._decoded.shrink(self._decoded.bytes // 2)
 
     def usage(self) -> CompanionUsage:
-        """What is held now."""
+        """What the cache holds now."""
         opened, files = (len(self._opened), self._opened.bytes, self._decoded.bytes), self._files
         if files is None:
             return CompanionUsage(0, 0, *opened, 0, 0)

@@ -63,7 +63,7 @@ class WriteAheadLog:
 
     @property
     def growth(self) -> int:
-        """How much more disk it may still want."""
+        """The bytes by which it may still grow."""
         return max(0, self.max_bytes - (self._path.stat().st_size if self._path.exists() else 0))
 
 
@@ -196,14 +196,14 @@ def migrations() -> list[str]:
 
 
 def unavailable(reason: SQLiteError) -> Unavailable:
-    """What a caller is told when SQLite could not write."""
+    """The error for a caller whose data SQLite could not write."""
     full = isinstance(reason, DiskFull)
     message = "the disk is full; nothing was written" if full else f"the log could not be written: {reason}"
     return Unavailable(message, reason=_cause(reason))
 
 
 def refusal(reason: SQLiteError, path: Path) -> HeadraceError:
-    """What a caller is told when SQLite could not read or write a file."""
+    """The error for a caller when SQLite could not read or write a file."""
     return damaged(path, reason) if is_damage(reason) else unavailable(reason)
 
 
@@ -221,7 +221,7 @@ def checkpoint(connection: Connection) -> None:
 
 @contextmanager
 def not_growing(connection: Connection) -> Iterator[None]:
-    """In this block the database has the pages that it has, those that are free among them."""
+    """Keep the database from growing in this block: it uses the pages that it has, free ones included."""
     max_pages = connection.pragma("max_page_count")
     connection.pragma("max_page_count", connection.pragma("page_count"))
     try:
@@ -231,7 +231,7 @@ def not_growing(connection: Connection) -> Iterator[None]:
 
 
 def free_bytes(connection: Connection) -> int:
-    """How much the database can take without growing."""
+    """The bytes that the database can store without growing."""
     return int(connection.pragma("freelist_count")) * PAGE_BYTES
 
 
@@ -254,7 +254,7 @@ def limit_memory(limit_bytes: int) -> None:
 
 
 def sqlite_memory() -> dict[str, int]:
-    """What SQLite's allocator holds in this process, and the most it ever held."""
+    """What SQLite's allocator holds in this process, and its peaks."""
     used, peak_used = apsw.status(apsw.SQLITE_STATUS_MEMORY_USED)
     slots, peak_slots = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_USED)
     overflow, peak_overflow = apsw.status(apsw.SQLITE_STATUS_PAGECACHE_OVERFLOW)

@@ -21,10 +21,10 @@ class FirstEvent(NamedTuple):
 
 
 class Dedupe(TableQueries):
-    """Reads and writes what event sources remember, through one connection."""
+    """Reads and writes the deduplication keys of event sources."""
 
     def find(self, stream: int, keys: list[str]) -> dict[str, FirstEvent]:
-        """The keys that are remembered, of those given."""
+        """The first events of those keys that are stored."""
         if len(keys) == 1:
             sql = "SELECT seq, at_us FROM dedupe WHERE stream = ? AND key = ?"
             row: Any = self._connection.execute(sql, (stream, keys[0])).fetchone()
@@ -33,16 +33,16 @@ class Dedupe(TableQueries):
         return {str(row[0]): FirstEvent(*row[1:]) for row in self._connection.execute(sql, (stream, json_list(keys)))}
 
     def save(self, rows: Iterable[tuple[int, str, int, int]]) -> None:
-        """Remember keys as (stream, key, seq, time), in place of what was remembered of them."""
+        """Store keys as (stream, key, seq, time), in place of what was stored of them."""
         self._connection.executemany("INSERT OR REPLACE INTO dedupe VALUES (?, ?, ?, ?)", rows)
 
     def save_run(self, stream: int, keys: list[str], first_seq: int, at_us: int) -> None:
-        """Remember the keys of events that follow each other; one statement for all, as each waits for the lock."""
+        """Store the keys of consecutive events; one statement for all, as each waits for the lock."""
         sql = "INSERT OR REPLACE INTO dedupe SELECT ?1, value, ?2 + key, ?3 FROM json_each(?4)"
         self._connection.execute(sql, (stream, first_seq, at_us, json_list(keys)))
 
     def forget(self, stream: int, before_seq: int, before_us: int, limit: int) -> int:
-        """Forget up to so many of the oldest keys, where they came before a number or a moment; answers how many."""
+        """Remove up to so many of the oldest keys that came before a number or a moment; returns how many."""
         sql = "SELECT key, seq, at_us FROM dedupe WHERE stream = ? ORDER BY seq LIMIT ?"
         oldest: list[Any] = self._connection.execute(sql, (stream, limit)).fetchall()
         gone = [(stream, key) for key, seq, at_us in oldest if seq < before_seq or at_us <= before_us]
@@ -50,11 +50,11 @@ class Dedupe(TableQueries):
         return len(gone)
 
     def drop(self, stream: int, seqs: Iterable[int]) -> None:
-        """Forget the keys of some events."""
+        """Remove the keys of some events."""
         self._delete("dedupe", f"stream = ? AND seq {IN_LIST}", stream, json_list(seqs))
 
     def count(self, stream: int) -> int:
-        """How many keys are remembered."""
+        """How many keys are stored."""
         return self._count("dedupe", "stream = ?", stream)
 
 
@@ -67,7 +67,7 @@ def stored_key(user_id: str, key: str) -> str:
 
 
 class StoredAnswer(NamedTuple):
-    """What a request asked for, as a digest, and its answer; that of one entity in a request has none of its own."""
+    """The digest of a request, and its answer, which is empty for one entity among others in a request."""
 
     digest: bytes
     answer: bytes
@@ -81,10 +81,10 @@ class _PackedAnswer(msgspec.Struct, array_like=True):
 
 
 class Idempotency(TableQueries):
-    """Reads and writes answers through one connection."""
+    """Reads and writes the answers to requests with idempotency keys."""
 
     def find(self, user_id: str, key: str) -> StoredAnswer | None:
-        """What a user's request of this key was answered, if it is remembered."""
+        """The answer to a user's request with this key, if it is stored."""
         sql = "SELECT digest, answer FROM idempotency WHERE user_id = ? AND key = ?"
         row = self._connection.execute(sql, (user_id, stored_key(user_id, key))).fetchone()
         if row is None and not key.startswith(_DIGESTED):
@@ -93,7 +93,7 @@ class Idempotency(TableQueries):
         return None if row is None else StoredAnswer(row[0], _unpack_answer(row[1]))
 
     def save(self, user_id: str, key: str, answered: StoredAnswer, at_us: int) -> None:
-        """Remember an answer."""
+        """Store an answer."""
         sql = "INSERT INTO idempotency (user_id, key, digest, answer, at_us) VALUES (?, ?, ?, ?, ?)"
         values = user_id, stored_key(user_id, key), answered.digest, _pack_answer(answered.answer), at_us
         self._connection.execute(sql, values)
@@ -109,11 +109,11 @@ class Idempotency(TableQueries):
         return matching_keys
 
     def drop(self, user_id: str, keys: Iterable[str]) -> None:
-        """Forget answers, by their stored keys."""
+        """Remove answers, by their stored keys."""
         self._delete_each("idempotency", "user_id = ? AND key = ?", ((user_id, key) for key in keys))
 
     def forget(self, before_us: int, max_answers: int, max_bytes: int, limit: int) -> int:
-        """Forget up to so many of the oldest that are too old or beyond so many, or so many bytes; answers how many."""
+        """Remove up to so many of the oldest that are too old, too many or have too many bytes; returns how many."""
         row: Any = self._connection.execute(_TOTAL).fetchone()
         if row[0] > max_answers or (row[1] or 0) > max_bytes:
             before_us = max(before_us, int(self._value(_CUT, max_answers, max_bytes)) + 1)

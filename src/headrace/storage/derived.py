@@ -1,4 +1,4 @@
-"""Rows that list what was derived from a stream: each with a range and a document, counting or retired."""
+"""Rows that list what was derived from a stream: each with a range and a document, active or retired."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from headrace.storage.table import DocumentTable, TableQueries
 
 Entry = TypeVar("Entry", Companion, State)
 
-#: How many count and how many do not, and the last that came: changes whenever what is derived from a stream does.
+#: How many are active, how many are retired, and the newest id: changes whenever what is derived from a stream does.
 Stamp = tuple[int, int, int]
 
 
 class Derived(TableQueries, Generic[Entry]):
-    """Reads and writes the rows of one table: what was derived, counting or retired, each row with its document."""
+    """Reads and writes the rows of one table: what was derived, active or retired, each row with its document."""
 
     table: ClassVar[DocumentTable[Any]]
     order: ClassVar[str]
 
     def listed(self, stream: int) -> list[Entry]:
-        """Those that count, in order."""
+        """The active ones of a stream, in order."""
         return self._all(self.table, f"WHERE stream = ? AND retired = 0 ORDER BY {self.order}", stream)
 
     def every(self) -> list[Entry]:
-        """Those that count, of all streams."""
+        """The active ones of all streams."""
         return self._all(self.table, "WHERE retired = 0")
 
     def retired(self, stream: int) -> list[Entry]:
-        """Those that count no more, and whose objects are still there."""
+        """The retired ones of a stream, whose objects are still there."""
         return self._all(self.table, f"WHERE stream = ? AND retired = 1 ORDER BY {self.order}", stream)
 
     def stamp(self, stream: int) -> Stamp:
-        """What changes whenever those of a stream do."""
+        """A value that changes whenever those of a stream do."""
         sql = "SELECT count(*) - total(retired), total(retired), ifnull(max(id), 0)"
         row: Any = self._connection.execute(f"{sql} FROM {self.table.name} WHERE stream = ?", (stream,)).fetchone()
         return int(row[0]), int(row[1]), int(row[2])
 
     def has(self, stream: int, name: str) -> bool:
-        """Whether one of this name is listed, counting or not."""
+        """Whether one of this name is listed, active or retired."""
         return self._exists(self.table.name, "stream = ? AND name = ?", stream, name)
 
     def retire(self, stream: int, names: Iterable[str]) -> None:
-        """Let some count no more; their objects stay until no manifest lists them."""
+        """Retire some; their objects stay until no manifest lists them."""
         sql = f"UPDATE {self.table.name} SET retired = 1 WHERE stream = ? AND name = ?"
         self._connection.executemany(sql, [(stream, name) for name in names])
 
     def retire_all(self, stream: int) -> None:
-        """The same for all of a stream."""
+        """Retire all of a stream."""
         self._update(self.table.name, {"retired": 1}, "stream = ? AND retired = 0", stream)
 
     def remove(self, stream: int, names: Iterable[str]) -> None:
-        """Take some off the list."""
+        """Remove some rows."""
         self._delete_each(self.table.name, "stream = ? AND name = ?", ((stream, name) for name in names))
 
     def drop(self, stream: int) -> None:
-        """Take all of a stream off the list."""
+        """Remove all rows of a stream."""
         self._delete(self.table.name, "stream = ?", stream)
 
     def is_orphan(self, incarnation: str, name: str) -> bool:
@@ -71,7 +71,7 @@ class Derived(TableQueries, Generic[Entry]):
 
 
 class Companions(Derived[Companion]):
-    """Those that count are listed by their first entries; of those that begin together the newest comes last."""
+    """Companions, listed by their first entries; of those that begin together the newest comes last."""
 
     table = DocumentTable("companions", Companion, ("name", "first_seq", "count"), extra=("stream",))
     order = "first_seq, id"
@@ -81,7 +81,7 @@ class Companions(Derived[Companion]):
         return self._exists("companions", "true")
 
     def add(self, stream: int, companion: Companion) -> None:
-        """List a companion; once more is no more."""
+        """Store a companion, unless it is stored already."""
         self._write(self.table.insert_new, self.table, [companion], stream)
 
 
@@ -92,13 +92,13 @@ def companion_object_keys(stream: str, incarnation: str, companions: Iterable[Co
 
 
 class States(Derived[State]):
-    """Those that count are listed by table and first event."""
+    """States, listed by table and first event."""
 
     table = DocumentTable("states", State, ("table", "name", "first_seq", "count"), extra=("stream",))
     order = '"table", first_seq, id'
 
     def add(self, stream: int, state: State) -> None:
-        """List a state."""
+        """Store a state."""
         self._insert(self.table, state, stream)
 
 

@@ -11,12 +11,12 @@ from headrace.storage.table import IN_LIST, DocumentTable, Table, TableQueries, 
 
 ChangeKind = Literal["add_fields", "add_converters"]
 Status = Literal["pending", "approved", "rejected", "applied", "auto_applied"]
-#: Decided already: nothing is done about these again.
+#: The states of recommendations that are decided.
 SETTLED: tuple[Status, ...] = ("rejected", "applied", "auto_applied")
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A field or converters that fragments of a key speak for, what is decided about it, and the evidence."""
+    """A field or converters that fragments of a key suggest, what is decided about it, and the evidence."""
 
     entity_type: str
     #: Whose schema it is about; empty for the global one.
@@ -32,12 +32,12 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def key(self) -> str:
-        """What guards against doing it twice."""
+        """The idempotency key, which keeps it from being applied twice."""
         return f"auto_enhance_{self.entity_type}_{self.field}_{self.user_id or 'global'}"
 
     @property
     def can_rollback(self) -> bool:
-        """Whether it made a version that can be left again."""
+        """Whether it made a version that can be rolled back."""
         return self.schema_version is not None
 
 
@@ -65,7 +65,7 @@ _RECOMMENDATIONS = DocumentTable(
 
 
 class Enhancements(TableQueries):
-    """Reads and writes all of it through one connection."""
+    """Reads and writes settings, recommendations and undone migrations."""
 
     # -- settings
 
@@ -86,53 +86,53 @@ class Enhancements(TableQueries):
     # -- recommendations
 
     def recommendations(self, entity_type: str, user_id: str) -> list[Recommendation]:
-        """What was recommended to an owner, by field."""
+        """The recommendations for an owner, by field."""
         clause = "WHERE entity_type = ? AND user_id = ? ORDER BY field, change"
         return self._all(_RECOMMENDATIONS, clause, entity_type, user_id)
 
     def recommend(self, recommendations: Iterable[Recommendation]) -> None:
-        """Keep recommendations, in the place of earlier ones."""
+        """Store recommendations, in place of earlier ones."""
         self._replace(_RECOMMENDATIONS, recommendations)
 
     # -- migrations that were undone
 
     def undone(self, entity_type: str) -> dict[str, tuple[str, ...]]:
-        """The runs that do not count any more, and the fields that they were about."""
+        """The runs that were undone, and their fields."""
         rows = self._all(_UNDONE, "WHERE entity_type = ? ORDER BY run_id", entity_type)
         return {row.run_id: tuple(msgspec.json.decode(row.fields)) for row in rows}
 
     def undo(self, entity_type: str, run_id: str, fields: Iterable[str]) -> None:
-        """Let a run count no more."""
+        """Mark a run as undone."""
         self._replace(_UNDONE, [_UndoneMigration(entity_type, run_id, json_list(fields))])
 
-    # -- who asks about fragments
+    # -- types whose fragments are read
 
     def read_types(self) -> list[str]:
-        """The types whose fragments somebody has asked about."""
+        """The types whose fragments were read."""
         return self._texts("SELECT entity_type FROM fragment_readers ORDER BY entity_type")
 
     def is_read(self, entity_type: str) -> bool:
-        """Whether somebody has asked about the fragments of a type."""
+        """Whether the fragments of a type were read."""
         return self._exists("fragment_readers", "entity_type = ?", entity_type)
 
     def note_reader(self, entity_type: str) -> None:
-        """Somebody asks about the fragments of a type."""
+        """Note that the fragments of a type are read."""
         self._connection.execute("INSERT OR IGNORE INTO fragment_readers VALUES (?)", (entity_type,))
 
     def clear(self) -> None:
-        """Forget what a recovery brings again."""
+        """Remove what a recovery restores."""
         for table in ("enhancement_settings", "recommendations", "undone_migrations"):
             self._delete(table, "true")
 
 
 Job = Literal["enhance", "migrate"]
 State = Literal["pending", "processing", "completed", "failed", "skipped"]
-#: What has not come to an end.
+#: The states of runs that have not ended.
 OPEN: tuple[State, ...] = ("pending", "processing")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One piece of work on the fragments of a type; it may be begun again from ``through``, and gives the same.
+    """One piece of work on the fragments of a type; it may be started again from ``through``, with the same result.
 
     An *enhance* looks for candidates and promotes them. A *migrate* moves fragments of some fields up to ``until`` into
     observations, those of one user or of all.
@@ -179,21 +179,21 @@ class EnhancementRuns(TableQueries):
         return self._all(_RUNS, clause, entity_type, json_list(users), job, limit)
 
     def open(self) -> list[Run]:
-        """What has not come to an end, the oldest first."""
+        """The runs that have not ended, the oldest first."""
         return self._all(_RUNS, "WHERE ended_us IS NULL ORDER BY begun_us, id")
 
     def save(self, run: Run) -> None:
-        """Keep a run as it is now."""
+        """Store a run as it is now."""
         self._replace(_RUNS, [run])
 
     def has_ended_before(self, before_us: int) -> bool:
-        """Whether there is anything to forget."""
+        """Whether a search for candidates ended before a moment."""
         return self._exists("enhancement_runs", _ENDED, before_us)
 
     def purge(self, before_us: int) -> None:
-        """Forget looks for candidates that ended before a moment; migrations stay, as they can be undone."""
+        """Remove searches for candidates that ended before a moment; migrations stay, as they can be undone."""
         self._delete("enhancement_runs", _ENDED, before_us)
 
 
-#: Looks for candidates that ended before a moment.
+#: The condition for searches for candidates that ended before a moment.
 _ENDED = "ended_us < ? AND document ->> 'job' = 'enhance'"

@@ -1,4 +1,4 @@
-"""The rows of ``entities``: which entities were ever observed, of which type and whose they are."""
+"""The rows of ``entities``: which entities were ever observed, of which type and user."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Entities(TableQueries):
     """Reads and writes entities through one connection."""
 
     def find(self, entity_id: str) -> EntityRow | None:
-        """One entity, whoever it belongs to."""
+        """The entity with this id, of any user."""
         return self._first(_ENTITIES, "WHERE entity_id = ?", entity_id)
 
     def existing(self, ids: Sequence[str]) -> set[str]:
-        """Those of the given entities that there are."""
+        """Those of these ids that are stored."""
         return set(self._texts(f"SELECT entity_id FROM entities WHERE entity_id {IN_LIST}", json_list(ids)))
 
     def page(self, stream: int, user_id: str, after: str, limit: int) -> list[EntityRow]:
@@ -58,7 +58,7 @@ class Entities(TableQueries):
         return self._all(_ENTITIES, clause, user_id, self._number(after), limit)
 
     def of_stream(self, stream: int, after: str, limit: int) -> list[EntityRow]:
-        """The same for entities of a type, whoever they belong to, by their users."""
+        """The same for entities of a type, of all users, ordered by user."""
         previous = self.find(after) if after else None
         user_id = "" if previous is None else previous.user_id
         clause = "WHERE stream = ? AND (user_id, number) > (?, ?) ORDER BY user_id, number LIMIT ?"
@@ -82,16 +82,16 @@ class Entities(TableQueries):
         return self._count("entities", "stream = ? AND user_id = ?", stream, user_id)
 
     def save(self, stream: int, user_id: str, at_us: int, entities: Iterable[tuple[str, str, int]]) -> None:
-        """Note entities of a user as (id, name, first observation); one that is known stays as it is."""
+        """Store entities of a user as (id, name, first observation); one that is stored already stays as it is."""
         self._connection.execute(_SAVE, (stream, user_id, at_us, json_list(entities)))
 
     def drop(self, ids: Sequence[str]) -> None:
-        """Forget entities."""
+        """Remove entities."""
         self._delete("entities", f"entity_id {IN_LIST}", json_list(ids))
 
 
 class AliasRow(NamedTuple):
-    """An entity that is told of under the name of another."""
+    """An entity that was merged into another."""
 
     entity_id: str
     into_id: str
@@ -103,7 +103,7 @@ class AliasRow(NamedTuple):
 
 
 class SplitRow(NamedTuple):
-    """An observation that is about another entity than it was stored for."""
+    """An observation that was moved to another entity than it was stored for."""
 
     observation_id: str
     entity_id: str
@@ -135,46 +135,46 @@ _RELATIONS = """SELECT EXISTS (SELECT 1 FROM aliases WHERE entity_id = ?1),
 _ROOT = """WITH RECURSIVE up (id, depth) AS (
                SELECT ?, 0 UNION ALL SELECT into_id, depth + 1 FROM up JOIN aliases ON entity_id = id AND at_us <= ?)
            SELECT id FROM up ORDER BY depth DESC LIMIT 1"""
-_BELOW = """WITH RECURSIVE down (id) AS (
+_WITH_MERGED = """WITH RECURSIVE down (id) AS (
                 SELECT ? UNION SELECT entity_id FROM down JOIN aliases ON into_id = id AND at_us <= ?)
             SELECT id FROM down"""
 _EVER = 1 << 62
 
 
 class Aliases(TableQueries):
-    """Reads and writes them through one connection."""
+    """Reads and writes merges of entities, and observations that were moved between them."""
 
     def relations(self, entity_id: str) -> Relations:
-        """How an entity stands to others."""
+        """The relations of an entity to others."""
         row: Any = self._connection.execute(_RELATIONS, (entity_id,)).fetchone()
         return Relations(*map(bool, row))
 
     def alias(self, entity_id: str) -> AliasRow | None:
-        """What an entity was merged into, if it was."""
+        """The merge of an entity into another, if there is one."""
         return self._first(_ALIASES, "WHERE entity_id = ?", entity_id)
 
     def root(self, entity_id: str, until_us: int = _EVER) -> str:
-        """The entity that this one is told of under, by what was merged until a moment."""
+        """The entity that this one was merged into, directly or not, until a moment; itself where there is none."""
         return str(self._value(_ROOT, entity_id, until_us))
 
-    def below(self, entity_id: str, until_us: int = _EVER) -> list[str]:
-        """An entity, and everything that was merged into it, directly or not."""
-        return [entity_id, *sorted(self._texts(_BELOW, entity_id, until_us)[1:])]
+    def with_merged(self, entity_id: str, until_us: int = _EVER) -> list[str]:
+        """An entity, and all that were merged into it until a moment, directly or not."""
+        return [entity_id, *sorted(self._texts(_WITH_MERGED, entity_id, until_us)[1:])]
 
     def add(self, row: AliasRow) -> None:
-        """Let an entity be told of under another."""
+        """Store the merge of an entity into another."""
         self._replace(_ALIASES, [row])
 
     def remove(self, entity_id: str) -> None:
-        """Let an entity be told of by itself again."""
+        """Remove the merge of an entity."""
         self._delete("aliases", "entity_id = ?", entity_id)
 
     def drop(self, entity_ids: Iterable[str]) -> None:
-        """Forget what some entities were merged into; observations that were moved stay where they are."""
+        """Remove the merges of some entities; observations that were moved stay where they are."""
         self._delete("aliases", f"entity_id {IN_LIST}", json_list(entity_ids))
 
     def drop_moved(self, entity_ids: Iterable[str]) -> None:
-        """Forget observations that were moved to some entities."""
+        """Remove the moves of observations to some entities."""
         self._delete("splits", f"into_id {IN_LIST}", json_list(entity_ids))
 
     def moved(self, entity_ids: Iterable[str]) -> list[SplitRow]:
@@ -184,11 +184,11 @@ class Aliases(TableQueries):
         return self._all(_SPLITS, clause, ids, ids)
 
     def move(self, rows: Iterable[SplitRow]) -> None:
-        """Let observations be about other entities."""
+        """Store moves of observations to other entities."""
         self._replace(_SPLITS, rows)
 
     def move_back(self, observations: Iterable[tuple[str, str]]) -> None:
-        """Let observations, given with the entities that they were stored for, be about those again."""
+        """Undo moves of observations, each given with the entity that it was stored for."""
         self._delete_each("splits", "observation_id = ? AND entity_id = ?", observations)
 
 
@@ -205,7 +205,7 @@ _SOURCES = Table("sources", SourceRange, extra=("user_id", "source_id"))
 
 
 class Sources(TableQueries):
-    """Reads and writes sources through one connection."""
+    """Reads and writes where the observations of sources lie."""
 
     def ranges(self, user_id: str, source_id: str) -> list[SourceRange]:
         """Where the observations of a user's source lie, in the order they came."""
@@ -213,10 +213,10 @@ class Sources(TableQueries):
         return self._all(_SOURCES, clause, source_id, user_id)
 
     def save(self, user_id: str, source_id: str, ranges: Iterable[SourceRange]) -> None:
-        """Note where further observations of a source lie."""
+        """Store where further observations of a source lie."""
         self._replace(_SOURCES, ranges, user_id, source_id)
 
     def drop(self, user_id: str, source_id: str, ranges: Iterable[SourceRange]) -> None:
-        """Forget where some observations of a source lie."""
+        """Remove where some observations of a source lie."""
         keys = ((source_id, range.stream, range.first_seq, user_id) for range in ranges)
         self._delete_each("sources", "source_id = ? AND stream = ? AND first_seq = ? AND user_id = ?", keys)

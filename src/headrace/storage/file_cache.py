@@ -45,7 +45,7 @@ class CachedFile:
         #: Whether this process has verified what is in it.
         self.verified = False
         self.making: Future[None] | None = None
-        #: What whoever opens the file knows of what is in it.
+        #: What the opener of the file remembers of its contents.
         self.remembered: Any = None
 
 
@@ -86,7 +86,7 @@ class FileCache:
             return file
 
     def unpin(self, file: CachedFile) -> None:
-        """The file is not used any more."""
+        """Release a pinned file."""
         with self._lock:
             file.pins -= 1
             if not file.pins and not file.size and not file.verified and self._files.get(file.sha256) is file:
@@ -175,12 +175,12 @@ class FileCache:
             return sum(self._files[sha256].size for sha256 in sha256s if sha256 in self._files)
 
     def make_room(self) -> None:
-        """Remove everything that nobody uses, since the disk is full."""
+        """Remove all files that are not in use, since the disk is full."""
         with self._lock:
             self._shrink(0)
 
     def _find_files(self) -> None:
-        """Know what an earlier run left behind, the oldest first; files that were cut short or are empty go."""
+        """List the files of an earlier run, the oldest first; remove those that were cut short or are empty."""
         make_directories(self._directory)
         for path in self._directory.glob(f"*{_PARTIAL}"):
             path.unlink()
@@ -304,19 +304,19 @@ class OpenFiles(Generic[Key, Opened]):
             return opened
 
     def put(self, key: Key, opened: Opened) -> list[Opened]:
-        """Keep something open; returns what is to be closed for it, which whoever reads it may still use."""
+        """Keep something open; returns what is to be closed for it, which may still be in use."""
         with self._lock:
             self._opened[key] = opened
             self._opened.move_to_end(key)
             return self._surplus()
 
     def pop(self, key: Key) -> Opened | None:
-        """Let go of what is open under a key."""
+        """Remove what is open under a key, and return it."""
         with self._lock:
             return self._opened.pop(key, None)
 
     def pop_where(self, is_chosen: Callable[[Key, Opened], bool]) -> list[Key]:
-        """Let go of what is chosen; returns its keys."""
+        """Remove what is chosen; returns its keys."""
         with self._lock:
             keys = [key for key, opened in self._opened.items() if is_chosen(key, opened)]
             for key in keys:
@@ -324,12 +324,12 @@ class OpenFiles(Generic[Key, Opened]):
             return keys
 
     def pop_oldest(self, count: int) -> list[Opened]:
-        """Let go of so many, those used longest ago."""
+        """Remove so many, those used longest ago, and return them."""
         with self._lock:
             return [self._opened.popitem(last=False)[1] for _ in range(min(count, len(self._opened)))]
 
     def clear(self) -> list[Opened]:
-        """Let go of everything; returns what that was."""
+        """Remove everything, and return it."""
         return self.pop_oldest(len(self._opened))
 
     def _surplus(self) -> list[Opened]:

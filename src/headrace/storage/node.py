@@ -1,7 +1,7 @@
 """Who may write to an object store: the node that created the newest lease, until another creates the next.
 
 Leases and blocks of epochs are numbered objects, each created once: ``nodes/<number>.json`` and
-``epochs/<number>.json``. Whoever finds a higher number than his own has been replaced.
+``epochs/<number>.json``. A node that finds a higher number than its own has been replaced.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Node:
         return number
 
     def newest(self) -> int | None:
-        """The number of the newest lease, whoever holds it; also where no listing shows it yet."""
+        """The number of the newest lease, of any node; also where no listing shows it yet."""
         number = max(_numbers(self._objects, NODES), default=-1)
         while self._objects.has(_key(NODES, number + 1)):
             number += 1

@@ -8,10 +8,10 @@ from headrace.storage.table import TableQueries
 
 
 class Notes(TableQueries):
-    """Reads and writes notes through one connection."""
+    """Reads and writes notes."""
 
     def add(self, documents: Iterable[str]) -> None:
-        """Keep notes, in this order."""
+        """Store notes, in this order."""
         self._connection.executemany("INSERT INTO notes (document) VALUES (?)", ((document,) for document in documents))
 
     def first(self, limit: int) -> list[tuple[int, str]]:
@@ -20,5 +20,5 @@ class Notes(TableQueries):
         return [(int(row[0]), str(row[1])) for row in self._connection.execute(sql, (limit,))]
 
     def remove(self, through: int) -> None:
-        """Drop notes up to a number."""
+        """Remove notes up to a number."""
         self._delete("notes", "id <= ?", through)

@@ -83,7 +83,7 @@ _GRAVES = Table("graves", DeletedStream)
 
 
 class Published(TableQueries):
-    """Reads and writes what is known of published objects through one connection."""
+    """Reads and writes segments, streams with outdated manifests, and objects that are to be removed."""
 
     def holding(self, stream: int, seq: int) -> SegmentObject | None:
         """The segment that holds an entry."""
@@ -98,13 +98,13 @@ class Published(TableQueries):
         """The newest segment."""
         return self._first(_JOINED, "WHERE stream = ? ORDER BY segments.first_seq DESC LIMIT 1", stream)
 
-    def until(self, stream: int) -> int:
+    def published_until(self, stream: int) -> int:
         """The sequence number before which the own entries of a stream are published."""
         return int(self._value("SELECT published_seq FROM streams WHERE id = ?", stream))
 
-    def held(self, stream: int) -> StoredTotals:
-        """Sums over the segments of a stream."""
-        row: Any = self._connection.execute(_HELD, (stream,)).fetchone()
+    def totals(self, stream: int) -> StoredTotals:
+        """The sums over the segments of a stream."""
+        row: Any = self._connection.execute(_TOTALS, (stream,)).fetchone()
         return StoredTotals() if row is None else StoredTotals(*row)
 
     def checksums(self, stream: int) -> list[str]:
@@ -120,13 +120,13 @@ class Published(TableQueries):
         return self._first(_JOINED, "WHERE stream = ? AND max_us >= ? ORDER BY segments.first_seq LIMIT 1", stream, us)
 
     def add(self, stream: int, segment: Segment) -> None:
-        """List a segment, in place of those it repeats."""
+        """Store a segment, in place of those with the same entries."""
         condition = "stream = ? AND first_seq >= ? AND first_seq < ?"
         self._delete("segments", condition, stream, segment.first_seq, segment.end_seq)
         self._insert(_SEGMENTS, segment, stream)
 
     def remove(self, stream: int, segments: Iterable[Segment]) -> None:
-        """Take segments off the list."""
+        """Remove segments."""
         keys = ((stream, segment.first_seq) for segment in segments)
         self._delete_each("segments", "stream = ? AND first_seq = ?", keys)
 
@@ -137,18 +137,18 @@ class Published(TableQueries):
         )
 
     def mark(self, stream: int, now_us: int) -> None:
-        """The manifest of a stream no longer tells the truth."""
+        """Mark the manifest of a stream as out of date."""
         self._connection.execute("INSERT OR IGNORE INTO unpublished VALUES (?, ?)", (stream, now_us))
 
     def unmark(self, stream: int, now_us: int) -> None:
-        """The manifest tells the truth again."""
+        """Mark the manifest of a stream as up to date."""
         condition = "stream = ? AND (since_us <= ? OR since_us > ?)"
         self._delete("unpublished", condition, stream, now_us, now_us + MAX_AHEAD_US)
 
     def marked(self, until_us: int, now_us: int, limit: int) -> list[int]:
-        """Streams whose manifest has not told the truth since before a moment, the longest first.
+        """Streams whose manifest has been out of date since before a moment, the longest first.
 
-        Before them come those that were marked when the clock was ahead: nobody knows since when they have waited.
+        Before them come those that were marked when the clock was ahead, since when is not known.
         """
         streams: list[int] = []
         for clause, bound in (("> ?", now_us + MAX_AHEAD_US), ("<= ?", until_us)):
@@ -167,52 +167,52 @@ class Published(TableQueries):
         return Backlog(stream, 0, 0, 0) if row is None else Backlog(*row)
 
     def discard(self, keys: Iterable[str], now_us: int) -> None:
-        """Let a sweep remove objects."""
+        """Mark objects for removal by a sweep."""
         self._connection.executemany("INSERT OR IGNORE INTO leftovers VALUES (?, ?)", [(key, now_us) for key in keys])
 
     def leftovers(self, until_us: int, limit: int) -> list[str]:
-        """Objects that have been left over since before a moment."""
+        """Objects that were marked for removal before a moment."""
         return self._texts("SELECT key FROM leftovers WHERE since_us <= ? LIMIT ?", until_us, limit)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Objects that are gone."""
+        """Remove the marks of objects, which are removed."""
         self._delete_each("leftovers", "key = ?", ((key,) for key in keys))
 
     def is_orphan(self, incarnation: str, name: str) -> bool:
-        """Whether a stream of ours lives that does not list a segment of this name."""
+        """Whether a stream of this incarnation exists that does not list a segment of this name."""
         sql = "SELECT EXISTS (SELECT 1 FROM segments WHERE stream = id AND segments.name = ?) FROM streams"
         is_listed = self._value(f"{sql} WHERE incarnation = ? AND state != 2", name, incarnation)
         return is_listed is not None and not is_listed
 
     def mark_deleted(self, deleted_stream: DeletedStream) -> None:
-        """Note a deleted stream, so that all its objects are removed."""
+        """Mark a deleted stream, so that all its objects are removed."""
         self._write(_GRAVES.insert_new, _GRAVES, [deleted_stream])
 
     def mark_stream_deleted(self, stream: int) -> None:
-        """Note a stream that is being deleted, if it may have objects."""
+        """Mark a stream that is being deleted, if it may have objects."""
         sql = "INSERT OR IGNORE INTO graves SELECT incarnation, name FROM streams WHERE id = ? AND attempted"
         self._connection.execute(sql, (stream,))
 
     def deleted_streams(self, limit: int) -> list[DeletedStream]:
-        """Streams whose objects have to go."""
+        """Deleted streams whose objects are to be removed."""
         return self._all(_GRAVES, "LIMIT ?", limit)
 
     def unmark_deleted(self, deleted_stream: DeletedStream) -> None:
-        """Forget a deleted stream, of which no object is left."""
+        """Remove the mark of a deleted stream, of which no object is left."""
         self._delete("graves", "incarnation = ?", deleted_stream.incarnation)
 
-    def touched(self, stream: int, first: int, end: int) -> SegmentSpan:
+    def overlapping(self, stream: int, first: int, end: int) -> SegmentSpan:
         """The own segments of a stream that hold entries of [first, end)."""
-        row: Any = self._connection.execute(_TOUCHED, (stream, first, end)).fetchone()
+        row: Any = self._connection.execute(_OVERLAPPING, (stream, first, end)).fetchone()
         return SegmentSpan(0, first, end) if not row[0] else SegmentSpan(*row)
 
     def contained(self, stream: int, first: int, end: int) -> ContainedSegments:
-        """The own segments of a stream that lie in [first, end) as a whole."""
+        """The own segments of a stream whose entries all lie in [first, end)."""
         row: Any = self._connection.execute(_CONTAINED, (stream, first, end)).fetchone()
         return ContainedSegments(*row)
 
     def newest_companion(self) -> int:
-        """The number of the companion, of any stream, that came last."""
+        """The greatest id of a companion of any stream."""
         return int(self._value("SELECT ifnull(max(id), 0) FROM companions"))
 
 
@@ -249,13 +249,13 @@ FROM first AS f CROSS JOIN wal AS n ON n.id = (SELECT id FROM wal WHERE stream =
 LEFT JOIN streams AS s ON s.id = f.stream
 """
 
-_HELD = """
+_TOTALS = """
 SELECT count(g.stream), ifnull(sum(g.bytes), 0), s.generation, s.manifest_bytes, s.published_us,
        ifnull((SELECT at_us FROM registries AS r WHERE r.stream = s.id AND r.revision = s.revision), 0)
 FROM streams AS s LEFT JOIN segments AS g ON g.stream = s.id WHERE s.id = ? GROUP BY s.id
 """
 
-_TOUCHED = """
+_OVERLAPPING = """
 SELECT count(*), min(first_seq), max(first_seq + count) FROM segments
 WHERE stream = ?1 AND first_seq < ?3 AND first_seq + count > ?2
   AND first_seq >= ifnull((SELECT max(first_seq) FROM segments WHERE stream = ?1 AND first_seq <= ?2), ?2)

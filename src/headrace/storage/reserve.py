@@ -25,7 +25,7 @@ _SHARE = 4  # of a small disk no more than a quarter is taken
 
 
 class Reserve:
-    """A file that takes space beside a write-ahead log; any thread may let go of it or make it again."""
+    """A file that takes space beside a write-ahead log; any thread may release it or make it again."""
 
     def __init__(self, path: Path, size: int, log: WriteAheadLog) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class Reserve:
         self.is_out = False
 
     def release(self) -> bool:
-        """Give the space to whoever writes next; False where there is none to give."""
+        """Free the reserved space for the next write; False where none is reserved."""
         with self._lock:
             if not self._held():
                 return False
@@ -45,12 +45,12 @@ class Reserve:
             return True
 
     def close(self) -> None:
-        """Leave nothing behind where nobody writes any more."""
+        """Remove the file, since nothing is written any more."""
         with self._lock:
             self._path.unlink(missing_ok=True)
 
     def restock(self) -> None:
-        """Take as much as there is room for, up to the size that is wanted."""
+        """Reserve as much as there is room for, up to the configured size."""
         with self._lock:
             held = self._held()
             disk = shutil.disk_usage(self._path.parent)

@@ -88,7 +88,7 @@ class Segments:
 
     @contextmanager
     def open_unmasked(self, key: str, segment: Segment) -> Iterator[SegmentReader]:
-        """The same with everything that the file holds, for who removes what is hidden."""
+        """The same without a mask, for removing what masks hide."""
         with self._files.pinned(segment.sha256) as file:
             reader = self._current_reader(file, key, segment)
             yield reader if reader.mask is None else self._load(file, key, segment, None)
@@ -126,11 +126,11 @@ class Segments:
             file.verified = True
 
     def forget(self, keys: Collection[str]) -> None:
-        """Let go of segments whose objects are removed: an open file would keep its place on the disk."""
+        """Close and remove segments whose objects are removed: an open file would keep its disk space."""
         self._files.discard(self._readers.pop_where(lambda _, reader: reader.name in keys))
 
     def prune(self, listed: Collection[str]) -> int:
-        """Forget segments whose checksums are not among these; answers how many of them are being read."""
+        """Remove segments whose checksums are not among these; returns how many of them are being read."""
         return self._files.prune(listed)
 
     def shrink(self) -> None:
@@ -139,7 +139,7 @@ class Segments:
         self._readers.pop_oldest((len(self._readers) + 1) // 2)
 
     def held_bytes(self, checksums: Iterable[str]) -> int:
-        """The disk that segments with these checksums take here."""
+        """The bytes on disk of segments with these checksums."""
         return self._files.held_bytes(checksums)
 
     def usage(self) -> SegmentUsage:

@@ -55,7 +55,7 @@ class StateFile:
     """One state, for looking keys up; from any thread. Its file is open while it is among those opened last."""
 
     def __init__(self, file: CachedFile, state: State, note_open: Callable[[StateFile], None]) -> None:
-        """``note_open`` is told whenever the file is opened."""
+        """``note_open`` is called whenever the file is opened."""
         self.file, self.state = file, state
         self._note_open = note_open
         self._lock = threading.Lock()
@@ -67,7 +67,7 @@ class StateFile:
             note_open(self)
 
     def get(self, key: bytes) -> dict[str, bytes] | None:
-        """What a key has: the frame under the empty name, states under their lives; raises CorruptData for damage."""
+        """What a key has: the frame under the empty name, states by version; raises CorruptData for damage."""
         was_open = self._connection is not None
         try:
             with self._lock:
@@ -175,7 +175,7 @@ class StateFiles:
             raise
 
     def release(self, held: StateFile) -> None:
-        """A file is not needed any more."""
+        """Release a file that was held."""
         held.close()
         self._open.pop(held)
         self._files.unpin(held.file)

@@ -84,7 +84,7 @@ class Streams(TableQueries):
         """The row of this name, whatever its state; ``logged`` unless it is known to have nothing in the log."""
         return self._one(_BY_NAME if logged else _BY_NAME_UNLOGGED, name)
 
-    def named(self, names: Sequence[str], *, logged: bool = True) -> list[StreamRow]:
+    def by_names(self, names: Sequence[str], *, logged: bool = True) -> list[StreamRow]:
         """The same for many names, in any order."""
         sql = _NAMED if logged else _NAMED_UNLOGGED
         rows = _ROWS.decode(self._connection.execute(sql, (msgspec.json.encode(names).decode(),)).get)
@@ -106,13 +106,13 @@ class Streams(TableQueries):
         clause = "WHERE deadline_us IS NOT NULL AND deadline_us <= ? AND state = 0 ORDER BY deadline_us LIMIT ?"
         return self._many(clause, now_us, limit)
 
-    def retained(self, after_id: int, limit: int) -> list[StreamRow]:
+    def with_retention(self, after_id: int, limit: int) -> list[StreamRow]:
         """Streams with a retention rule, or whose registry may have one, in id order."""
         clause = "WHERE (retention_age_us IS NOT NULL OR retention_bytes IS NOT NULL OR managed != '') AND id > ?"
         return self._many(f"{clause} AND state != 2 ORDER BY id LIMIT ?", after_id, limit)
 
-    def of(self, incarnation: str) -> StreamRow | None:
-        """The stream that lives this life of its name, unless it is deleted."""
+    def by_incarnation(self, incarnation: str) -> StreamRow | None:
+        """The stream of this incarnation, unless it is deleted."""
         return self._one(_BY_INCARNATION, incarnation)
 
     def every(self, after_id: int, limit: int) -> list[StreamRow]:
@@ -120,7 +120,7 @@ class Streams(TableQueries):
         return self._many("WHERE id > ? AND state != 2 ORDER BY id LIMIT ?", after_id, limit)
 
     def forks(self, parent: int) -> list[tuple[int, int]]:
-        """The living forks of a stream as (id, fork_seq)."""
+        """The forks of a stream that are not deleted, as (id, fork_seq)."""
         sql = "SELECT id, fork_seq FROM streams WHERE parent = ? AND state != 2"
         return [(int(row[0]), int(row[1])) for row in self._connection.execute(sql, (parent,))]
 
@@ -129,7 +129,7 @@ class Streams(TableQueries):
         return self._exists("streams", "generation > 0 AND state != 2")
 
     def insert(self, row: StreamRow) -> int:
-        """Store a new stream and answer its id, which no other has had."""
+        """Store a new stream, and return its id, which no other has had."""
         number = int(self._connection.execute(_NUMBER).get)
         self._connection.execute(_INSERT, (*msgspec.structs.astuple(row)[:-1], number))
         return number
@@ -139,16 +139,16 @@ class Streams(TableQueries):
         self._update("streams", values, "id = ?", stream)
 
     def remove(self, stream: int) -> None:
-        """Forget a stream's row; its entries become garbage."""
+        """Remove the row of a stream; its entries become garbage."""
         self._delete("streams", "id = ?", stream)
         self.discard(stream)
 
     def discard(self, stream: int) -> None:
-        """Let a sweep remove the entries and producers of a stream."""
+        """Mark the entries and producers of a stream for removal by a sweep."""
         self._connection.execute("INSERT OR IGNORE INTO garbage VALUES (?)", (stream,))
 
     def drop_tombstones(self, deleted_before_us: int, limit: int) -> int:
-        """Forget streams that were deleted long ago; their deadline says when."""
+        """Remove the rows of streams that were deleted before a moment, which is their deadline; returns how many."""
         due = "SELECT id FROM streams WHERE deadline_us IS NOT NULL AND deadline_us <= ? AND state = 2 LIMIT ?"
         return self._delete("streams", f"id IN ({due})", deleted_before_us, limit)
 
@@ -177,7 +177,7 @@ class Streams(TableQueries):
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def purge(self, rows: int) -> int:
-        """Remove up to so many rows of deleted streams; answers how many went, each stream counted as one more."""
+        """Remove up to so many rows of deleted streams; returns how many, each stream counted as one more."""
         gone = 0
         while gone < rows:
             stream = self._value("SELECT stream FROM garbage LIMIT 1")
@@ -191,11 +191,11 @@ class Streams(TableQueries):
         return gone
 
     def empty(self, stream: int) -> None:
-        """Forget everything about a stream except its row, at once."""
+        """Remove everything of a stream except its row, at once."""
         self._clear(stream, ("wal", *_DEPENDENT))
 
     def forget_entities(self, stream: int) -> None:
-        """Forget what observations said, so that they can be read again."""
+        """Remove what was derived from the observations of a stream, so that they can be read again."""
         self._clear(stream, _ENTITIES)
 
     def _clear(self, stream: int, tables: Iterable[str]) -> None:

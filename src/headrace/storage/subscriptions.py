@@ -63,11 +63,11 @@ class SubscriptionRows(TableQueries):
         self._replace(_LINKS, rows)
 
     def unlink(self, subscription: str, paths: Iterable[str]) -> None:
-        """Forget some streams of a subscription."""
+        """Remove some streams of a subscription."""
         self._delete_each("links", "subscription = ? AND path = ?", ((subscription, path) for path in paths))
 
     def remove(self, subscription: str) -> None:
-        """Forget a subscription and its links."""
+        """Remove a subscription and its links."""
         self._delete("links", "subscription = ?", subscription)
         self._delete("subscriptions", "id = ?", subscription)
 

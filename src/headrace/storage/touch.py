@@ -23,7 +23,7 @@ _TEMPLATES = Table("touch_templates", TemplateRow, extra=("stream",))
 
 
 class TouchRows(TableQueries):
-    """Reads and writes them through one connection."""
+    """Reads and writes epochs and templates."""
 
     def epoch(self, stream: int) -> str | None:
         """The epoch of a stream's journal, if it has one."""
@@ -31,7 +31,7 @@ class TouchRows(TableQueries):
         return epoch
 
     def begin(self, stream: int, epoch: str) -> str:
-        """Give a stream an epoch unless it has one; answers the one it has."""
+        """Give a stream an epoch unless it has one; returns the one it has."""
         self._connection.execute("INSERT OR IGNORE INTO touch VALUES (?, ?)", (stream, epoch))
         return self.epoch(stream) or epoch
 
@@ -44,10 +44,10 @@ class TouchRows(TableQueries):
         self._replace(_TEMPLATES, rows, stream)
 
     def drop(self, stream: int, templates: Iterable[str]) -> None:
-        """Forget templates."""
+        """Remove templates."""
         self._delete_each("touch_templates", "stream = ? AND template = ?", ((stream, name) for name in templates))
 
     def end(self, stream: int) -> None:
-        """Forget everything about a stream."""
+        """Remove everything of a stream."""
         for table in ("touch", "touch_templates"):
             self._delete(table, "stream = ?", stream)

@@ -29,7 +29,7 @@ class Entries(msgspec.Struct, frozen=True):
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """What short append requests wrote that follow one another: what is known of each, and all their entries joined."""
+    """What short append requests wrote that follow one another: the metadata of each, and all their entries joined."""
 
     counts: list[int]
     append_us: list[int]
@@ -45,7 +45,7 @@ _SELECT = f"SELECT {_COLUMNS} FROM wal"
 _FROM = "seq >= ifnull((SELECT max(seq) FROM wal WHERE stream = ?1 AND seq <= ?2), ?2)"
 
 
-#: Rows of one statement: each lets go of the interpreter's lock, so many rows share one.
+#: Rows of one statement: each releases the interpreter's lock, so many rows share one.
 AT_ONCE = 64
 
 #: A body as it is stored, and how long it was where it is packed.
@@ -117,7 +117,7 @@ class Wal:
         return bool(self._connection.execute(sql, (stream, seq)).get)
 
     def probe(self) -> None:
-        """Take pages as an append of what cannot be packed would, and give them back."""
+        """Insert and delete what cannot be packed, to learn whether the database has pages for an append."""
         self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, None, 0, os.urandom(_PROBE_BYTES), None)])
         self._connection.execute("DELETE FROM wal WHERE stream = ?", (_NO_STREAM,))
 
@@ -126,7 +126,7 @@ class Wal:
         self._connection.execute(_REWRITE, (key, keys, *pack_body(body), stream, seq))
 
     def trim(self, stream: int, start: int, end: int, rows: int) -> int:
-        """Remove up to so many rows whose entries all lie in [start, end); answers how many went."""
+        """Remove up to so many rows whose entries all lie in [start, end); returns how many."""
         # A range is removed faster than rows that were picked, so the first one that is too much is looked for.
         beyond = self._connection.execute(_BEYOND, (stream, start, end, rows)).get
         values = (stream, start, end if beyond is None else beyond, end)

@@ -19,7 +19,7 @@ class DueRow(msgspec.Struct, frozen=True):
 
 
 class LeaseRow(msgspec.Struct, frozen=True):
-    """Work that was given to a worker; without an end it is his until it expires."""
+    """Work that was given to a worker; without an end it is active until it expires."""
 
     id: str
     token: int
@@ -51,7 +51,7 @@ class UnitRow(msgspec.Struct, frozen=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
-    """What the leases of one worker tell: when it got the first, when it was last heard of, and how units ended."""
+    """Totals of one worker: when it got its first lease, when it was last heard of, and how units ended."""
 
     worker: str
     since_us: int
@@ -89,30 +89,30 @@ _FAILURES = Table("failures", FailureRow)
 
 
 class Work(TableQueries):
-    """Reads and writes work through one connection."""
+    """Reads and writes due streams, leases, units and failures."""
 
     def mark(self, stream: int, now_us: int, *, run: bool = False) -> None:
-        """Companions of a stream with a registry may lag from now on; ``run``: whatever there is to do is wanted."""
+        """Mark a stream with a registry as due; with ``run`` everything that can be done is wanted."""
         sql = """INSERT INTO due SELECT id, ?2, 1, ?3 FROM streams WHERE id = ?1 AND revision > 0
                  ON CONFLICT (stream) DO UPDATE SET mark = mark + 1, run = max(run, ?3)"""
         self._connection.execute(sql, (stream, now_us, int(run)))
 
     def mark_all(self, now_us: int) -> None:
-        """The same for every stream that may have companions."""
+        """Mark every stream that may have companions as due."""
         sql = """INSERT INTO due SELECT id, ?, 1, 0 FROM streams WHERE revision > 0 AND state = 0
                  ON CONFLICT (stream) DO UPDATE SET mark = mark + 1"""
         self._connection.execute(sql, (now_us,))
 
     def unmark(self, stream: int, mark: int) -> None:
-        """There is nothing to do for a stream, unless it was marked since."""
+        """Remove the mark of a stream, unless it was marked again since."""
         self._delete("due", "stream = ? AND mark = ?", stream, mark)
 
-    def served(self, stream: int, now_us: int) -> None:
-        """A stream has had its turn, and others come first."""
+    def requeue(self, stream: int, now_us: int) -> None:
+        """Put a stream behind all others that are due."""
         self._update("due", {"since_us": now_us}, "stream = ?", stream)
 
     def due(self, limit: int, after: tuple[int, int] = (-1, 0)) -> list[DueRow]:
-        """Streams that may have something to do, the longest first, after one such (since_us, stream)."""
+        """Streams that are due, the longest first, after a (since_us, stream)."""
         clause = "WHERE (since_us, stream) > (?, ?) ORDER BY since_us, stream LIMIT ?"
         return self._all(_DUE, clause, *after, limit)
 
@@ -125,28 +125,28 @@ class Work(TableQueries):
         return self._exists("due", "stream = ?", stream)
 
     def drop(self, stream: int) -> None:
-        """Nothing is to be done for a stream any more, nor to be known of it; what is being done is in vain."""
+        """Remove everything of a deleted stream; units that are being done end as dropped."""
         for table in ("due", "failures", "verifications", "histories"):
             self._delete(table, "stream = ?", stream)
         columns = {"outcome": "dropped", "reason": "the stream was deleted"}
         self._update("units", columns, "stream = ? AND outcome IS NULL", stream)
 
     def grant(self, lease: LeaseRow, units: Iterable[UnitRow]) -> None:
-        """Write down who does what."""
+        """Store a lease and its units."""
         self._insert(_LEASES, lease)
         self._write(_UNITS.insert, _UNITS, units)
 
     def lease(self, id: str) -> LeaseRow | None:
-        """A lease, held or ended."""
+        """The lease with this id, active or ended."""
         return self._first(_LEASES, "WHERE id = ?", id)
 
-    def held(self, now_us: int, limit: int = -1) -> list[LeaseRow]:
-        """The leases that workers hold, the oldest first."""
+    def active_leases(self, now_us: int, limit: int = -1) -> list[LeaseRow]:
+        """The leases that have neither ended nor expired, the oldest first."""
         clause = "WHERE ended_us IS NULL AND expires_us > ? ORDER BY token LIMIT ?"
         return self._all(_LEASES, clause, now_us, limit)
 
-    def expired(self, now_us: int) -> list[LeaseRow]:
-        """The leases whose workers were not heard of in time."""
+    def expired_leases(self, now_us: int) -> list[LeaseRow]:
+        """The leases that have expired and not ended, the oldest first."""
         return self._all(_LEASES, "WHERE ended_us IS NULL AND expires_us <= ? ORDER BY token", now_us)
 
     def next_expiry(self) -> int | None:
@@ -155,16 +155,16 @@ class Work(TableQueries):
         return expires_us
 
     def renew(self, id: str, expires_us: int, done: int, total: int) -> None:
-        """A worker was heard of."""
+        """Extend a lease, and store its progress."""
         self._update("leases", {"expires_us": expires_us, "done": done, "total": total}, "id = ?", id)
 
     def end(self, id: str, now_us: int) -> int:
-        """A lease is over; what was not done is free. Answers how many units that were."""
+        """End a lease and release its open units; returns how many these are."""
         self._update("leases", {"ended_us": now_us}, "id = ?", id)
         return self._update("units", {"outcome": "released"}, "lease = ? AND outcome IS NULL", id)
 
-    def done_by_worker(self, ttl_us: int) -> list[WorkerRow]:
-        """What the leases that are remembered tell about each worker; one that expired was last extended before."""
+    def worker_totals(self, ttl_us: int) -> list[WorkerRow]:
+        """Totals of each worker over the stored leases; an expired lease was last extended a ``ttl_us`` before."""
         sql = """SELECT worker, min(granted_us),
                  max(max(granted_us, iif(coalesce(ended_us, expires_us) < expires_us, ended_us, expires_us - ?1))),
                  sum(outcome = 'committed'), sum(outcome IN ('failed', 'parked')), sum(outcome = 'lost'),
@@ -173,13 +173,13 @@ class Work(TableQueries):
         rows = self._connection.execute(sql, (ttl_us,))
         return [WorkerRow(worker, *(int(fact or 0) for fact in facts)) for worker, *facts in rows]
 
-    def forget_ended(self, before_us: int) -> None:
-        """Leases that ended before a moment."""
+    def forget_ended_leases(self, before_us: int) -> None:
+        """Remove leases that ended before a moment, and their units."""
         self._delete("units", "lease IN (SELECT id FROM leases WHERE ended_us < ?)", before_us)
         self._delete("leases", "ended_us < ?", before_us)
 
     def forget_leases(self) -> None:
-        """All of them: another server may have given the same work to others."""
+        """Remove all leases and units: another server may have granted the same work."""
         for table in ("leases", "units"):
             self._delete(table, "true")
 
@@ -187,29 +187,29 @@ class Work(TableQueries):
         """The units of a lease, in the order of streams and entries."""
         return self._all(_UNITS, "WHERE lease = ? ORDER BY stream, first_seq, job LIMIT ?", lease, limit)
 
-    def working_on(self, stream: int) -> list[UnitRow]:
+    def open_units(self, stream: int) -> list[UnitRow]:
         """The units of a stream that are being done, or were when their worker was lost."""
         return self._all(_UNITS, "WHERE stream = ? AND outcome IS NULL", stream)
 
-    def settle(self, unit: str, outcome: str, reason: str | None) -> None:
-        """How a unit ended."""
+    def end_unit(self, unit: str, outcome: str, reason: str | None) -> None:
+        """Store how a unit ended."""
         self._update("units", {"outcome": outcome, "reason": reason}, "id = ?", unit)
 
     def failures(self, stream: int) -> list[FailureRow]:
         """The ranges of a stream on which work has failed."""
         return self._all(_FAILURES, "WHERE stream = ? ORDER BY first_seq", stream)
 
-    def failed(self, failure: FailureRow) -> None:
-        """Note a failure in place of the last on the same range."""
+    def save_failure(self, failure: FailureRow) -> None:
+        """Store a failure, in place of the last one on the same range."""
         self._replace(_FAILURES, [failure])
 
-    def succeeded(self, stream: int, job: str, first_seq: int, end_seq: int) -> None:
-        """Forget failures on the parts of a range."""
+    def forget_failures_on(self, stream: int, job: str, first_seq: int, end_seq: int) -> None:
+        """Remove failures on parts of a range."""
         condition = "stream = ? AND job = ? AND first_seq >= ? AND first_seq + count <= ?"
         self._delete("failures", condition, stream, job, first_seq, end_seq)
 
-    def forgive(self, stream: int, before_seq: int | None = None) -> None:
-        """Forget the failures of a stream, all of them or those before an entry."""
+    def forget_failures(self, stream: int, before_seq: int | None = None) -> None:
+        """Remove the failures of a stream, all of them or those before an entry."""
         self._delete("failures", "stream = ?1 AND (?2 IS NULL OR first_seq + count <= ?2)", stream, before_seq)
 
     def parked(self, limit: int) -> list[FailureRow]:

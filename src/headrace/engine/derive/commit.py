@@ -98,8 +98,8 @@ class _Settling:
         outcome, reason = self._judge(row, unit, job, result)
         if outcome in ("failed", "parked"):
             log.warning("%s of %r from entry %d on %s: %s", unit.job, unit.stream, unit.first_seq, outcome, reason)
-        self._work.settle(row.id, outcome, reason)
-        if job.writes_objects and self._batch.streams.of(unit.incarnation) is not None:
+        self._work.end_unit(row.id, outcome, reason)
+        if job.writes_objects and self._batch.streams.by_incarnation(unit.incarnation) is not None:
             # What is left may be less than is worth the work by itself.
             is_left = job.scans_streams and outcome in ("failed", "gone")
             self._work.mark(row.stream, self._batch.now_us, run=is_left)
@@ -128,7 +128,7 @@ class _Settling:
         else:
             reason = committer.accept(row, unit, getattr(result, job.output))
         if reason is None:
-            self._work.succeeded(row.stream, unit.concern, unit.first_seq, unit.end_seq)
+            self._work.forget_failures_on(row.stream, unit.concern, unit.first_seq, unit.end_seq)
             return "committed", None
         self._discard(row, unit, job, result)
         return "dropped", reason

@@ -95,7 +95,7 @@ class LeaseScheduler:
 
     def restore_workers(self) -> None:
         """Know the workers of the leases that an earlier run has given."""
-        self.workers.start(self._rows.done_by_worker(self.ttl_us), self._clock.now_us())
+        self.workers.start(self._rows.worker_totals(self.ttl_us), self._clock.now_us())
 
     def start(self) -> None:
         """End leases by time from now on."""
@@ -128,7 +128,7 @@ class LeaseScheduler:
             if batch.draft(stream).state != LIVE:
                 raise NotFound("the stream was deleted", stream=stream.name)
             work = Work(batch.connection)
-            work.forgive(stream.id)
+            work.forget_failures(stream.id)
             work.mark(stream.id, batch.now_us, run=True)
             batch.note("work_asked_for", who, stream=stream.name)
 
@@ -150,7 +150,7 @@ class LeaseScheduler:
 
     async def _expire(self, now_us: int) -> None:
         """End the leases that have expired at a moment."""
-        if not self._rows.expired(now_us):
+        if not self._rows.expired_leases(now_us):
             return
         lost: list[tuple[str, int]] = await self._apply(lambda batch: leases.end_expired(batch, self._stall, self.jobs))
         for worker, units in lost:

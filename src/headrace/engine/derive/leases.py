@@ -53,10 +53,10 @@ def grant(
     if chosen:
         lease = LeaseRow(secrets.token_hex(8), batch.new_epoch(), worker, now_us, now_us + ttl_us, total=len(chosen))
         work.grant(lease, [_row(lease.id, planned) for planned in chosen])
-        stall.begin(lease.id, now_us, {other.id for other in work.held(now_us)})
+        stall.begin(lease.id, now_us, {other.id for other in work.active_leases(now_us)})
     for stream in {planned.stream for planned in chosen}:
         batch.streams.update(stream, attempted=1)
-        work.served(stream, now_us)
+        work.requeue(stream, now_us)
     tidy(batch, plan)
     return None if lease is None else (lease, [planned.unit for planned in chosen])
 
@@ -69,7 +69,7 @@ def tidy(batch: Batch, plan: WorkPlan) -> None:
     for job, stream, names in plan.retired:
         job.retire(batch, stream, names)
         batch.published.mark(stream, batch.now_us)
-    work.forget_ended(batch.now_us - _REMEMBERED_US)
+    work.forget_ended_leases(batch.now_us - _REMEMBERED_US)
 
 
 def _choose_units(batch: Batch, plan: WorkPlan) -> list[PlannedUnit]:
@@ -134,7 +134,7 @@ def finish(batch: Batch, lease: LeaseRow, jobs: JobTable) -> int:
 
 def discard_objects(batch: Batch, unit: Unit) -> bool:
     """Have everything removed that was written for a stream if the stream was deleted; returns whether it was."""
-    if batch.streams.of(unit.incarnation) is not None:
+    if batch.streams.by_incarnation(unit.incarnation) is not None:
         return False
     batch.published.mark_deleted(DeletedStream(unit.incarnation, unit.stream))
     return True
@@ -143,13 +143,13 @@ def discard_objects(batch: Batch, unit: Unit) -> bool:
 def end_expired(batch: Batch, stall: StallLimit, jobs: JobTable) -> list[tuple[str, int]]:
     """End the leases that have expired; answers which workers have lost how many units."""
     work, lost = Work(batch.connection), list[tuple[str, int]]()
-    for lease in work.expired(batch.now_us):
+    for lease in work.expired_leases(batch.now_us):
         reason = STALLED if stall.has_stalled(lease) else SILENT
         left = [row for row in work.units(lease.id) if row.outcome is None]
         for row in left:
             indivisible, alone = jobs[row.job].is_indivisible, len(left) == 1
             record_lost(work, row.stream, unit_of(row), reason, batch.now_us, indivisible=indivisible, alone=alone)
-            work.settle(row.id, "lost", reason)
+            work.end_unit(row.id, "lost", reason)
         if left:
             log.warning("%d units of worker %r are free again: %s", len(left), lease.worker, reason)
         lost.append((lease.worker, len(left)))
@@ -184,7 +184,7 @@ def _record(
         before = earlier_failures.get((unit.concern, first, end - first))
         attempts = min(max_attempts, 1 + (before.attempts if before else 0))
         outcome = "parked" if attempts >= ATTEMPTS else "failed"
-        work.failed(
+        work.save_failure(
             FailureRow(
                 stream=stream,
                 job=unit.concern,

@@ -150,7 +150,7 @@ class LocalWorker:
         """Perform one unit, if workers stay away from what is needed; whether there was any."""
         now = monotonic()
         needed = await self._needed()
-        if not needed or any(lease.worker != LOCAL_WORKER for lease in self._rows.held(self._clock.now_us())):
+        if not needed or any(lease.worker != LOCAL_WORKER for lease in self._rows.active_leases(self._clock.now_us())):
             self._quiet_since = now
         if now - self._quiet_since < WORKERS_FIRST_S:
             return False

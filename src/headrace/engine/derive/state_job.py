@@ -272,7 +272,7 @@ class StatePlanner(JobPlanner):
 
     def _busy(self, stream: int) -> list[tuple[str, Range]]:
         """What is being worked on, by definition."""
-        rows = (unit for unit in self._work.working_on(stream) if unit.job in FOLDED)
+        rows = (unit for unit in self._work.open_units(stream) if unit.job in FOLDED)
         units = [decoding.decode(unit.document, Unit) for unit in rows]
         return [(unit.table or "", Range(unit.first_seq, unit.end_seq)) for unit in units]
 

@@ -58,7 +58,7 @@ def overview(
 ) -> Overview:
     """Everything about work now; the plan has a unit of every stream for which there are any."""
     work, streams = Work(connection), Streams(connection)
-    leases = [(lease, work.units(lease.id, NAMED)) for lease in work.held(now_us, NAMED)]
+    leases = [(lease, work.units(lease.id, NAMED)) for lease in work.active_leases(now_us, NAMED)]
     resting, parked = work.resting(now_us, NAMED), work.parked(NAMED)
     due = {planned.stream: planned.unit.stream for planned in plan.units}
     busy = [unit.stream for _, units in leases for unit in units if unit.outcome is None]

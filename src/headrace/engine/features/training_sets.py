@@ -82,7 +82,7 @@ class _HistoryCommitter(JobCommitter[list[dict[str, Any]]]):
     def accept(self, row: UnitRow, unit: Unit, output: list[dict[str, Any]]) -> str | None:
         assert unit.history is not None
         ranges = decoding.convert(unit.known, StartPoint)
-        Work(self._batch.connection).succeeded(row.stream, unit.concern, 0, unit.end_seq)
+        Work(self._batch.connection).forget_failures_on(row.stream, unit.concern, 0, unit.end_seq)
         return store_answer(self._batch, unit.history, HistoryAnswer(output, ranges.complete, ranges.since))
 
 
@@ -163,7 +163,7 @@ class HistoryPlanner(JobPlanner):
 
 def has_worker(work: Work, row: HistoryRow) -> bool:
     """Whether a worker has a question."""
-    return any(unit.id.startswith(f"history-{row.id}-") for unit in work.working_on(row.stream))
+    return any(unit.id.startswith(f"history-{row.id}-") for unit in work.open_units(row.stream))
 
 
 def known_ranges(begun: ReplayStart) -> StartPoint:

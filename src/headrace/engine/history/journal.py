@@ -118,7 +118,7 @@ class Journal(ABC, Generic[Row]):
     def streams(self, batch: Batch) -> Iterator[StreamRow]:
         """The streams that follow it."""
         after = 0
-        while rows := batch.streams.retained(after, _PAGE):
+        while rows := batch.streams.with_retention(after, _PAGE):
             yield from (row for row in rows if row.managed and row.name.startswith(self.stream_prefix))
             after = rows[-1].id
 

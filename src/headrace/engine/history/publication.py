@@ -251,7 +251,7 @@ def _update_derived(batch: Batch, publication: Publication, until: int) -> None:
     keys = [*companion_object_keys(row.name, row.incarnation, snapshot.retired)]
     keys += state_keys(row.name, row.incarnation, snapshot.retired_states)
     batch.published.discard(keys, batch.now_us)
-    work.forgive(row.id, row.first_seq)
+    work.forget_failures(row.id, row.first_seq)
     if publication.built:
         for stream in (row.id, *forks_beyond(batch.streams, row.id, until)):
             work.mark(stream, batch.now_us)

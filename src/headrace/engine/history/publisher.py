@@ -138,7 +138,7 @@ class Publisher:
                 keys.append(info.key)
         for info in self._objects.list(object_names.MANIFESTS):
             for (_, incarnation), [generation] in object_names.generations([info.key]).items():
-                row = streams.of(incarnation) if info.modified_us < before_us else None
+                row = streams.by_incarnation(incarnation) if info.modified_us < before_us else None
                 if row is not None and generation < row.generation:
                     keys.append(info.key)
         return [*keys, *orphans(self._objects, self._connection, before_us)]
@@ -236,6 +236,6 @@ def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterato
             if named is None or info.modified_us >= before_us:
                 continue
             (name_hash, incarnation), name = named
-            has_row = streams.of(incarnation) is not None
+            has_row = streams.by_incarnation(incarnation) is not None
             if is_orphan(incarnation, name) if has_row else is_gone((name_hash, incarnation)):
                 yield info.key

@@ -318,7 +318,7 @@ class _Recovery:
         streams = self._batch.streams
         self._batch.published.unmark_deleted(DeletedStream(manifest.incarnation, manifest.stream))
         for incarnation, end in manifest.lineage:
-            ancestor = streams.of(incarnation)
+            ancestor = streams.by_incarnation(incarnation)
             if ancestor is None:
                 self._complain(f"{manifest.stream!r} was forked from a stream that is not there ({incarnation})")
                 return None
@@ -329,7 +329,7 @@ class _Recovery:
                 return None
         row = _row(manifest)
         if manifest.lineage:
-            parent = streams.of(manifest.lineage[-1][0])
+            parent = streams.by_incarnation(manifest.lineage[-1][0])
             row.parent, row.fork_seq = None if parent is None else parent.id, manifest.lineage[-1][1]
         row.id = streams.insert(row)
         return self._fill(row, manifest)

@@ -78,7 +78,7 @@ class Events:
             if placed is not None:
                 start = max(start, placed.segment.first_seq, stop - _events_at_once(placed))
                 return Chunk(part.owner, start, stop, placed)
-            start = max(start, self._published.until(part.owner))
+            start = max(start, self._published.published_until(part.owner))
             while stop - start > 1 and self._log_bytes(part.owner, start, stop) > CHUNK_BYTES:
                 start += (stop - start) // 2
             return Chunk(part.owner, start, stop, None)
@@ -135,7 +135,8 @@ class Events:
         """The sequence number before which events lie in segments."""
         with self._transaction():
             return max(
-                (min(part.end, max(part.start, self._published.until(part.owner))) for part in self._owned), default=0
+                (min(part.end, max(part.start, self._published.published_until(part.owner))) for part in self._owned),
+                default=0,
             )
 
     def segments_in(self, start: int, stop: int) -> int:

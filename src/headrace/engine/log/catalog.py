@@ -134,7 +134,7 @@ class Catalog:
         for wanted in (logged, unlogged):
             if wanted:
                 try:
-                    for row in self._streams.named(wanted, logged=wanted is logged):
+                    for row in self._streams.by_names(wanted, logged=wanted is logged):
                         self._keep(row)
                 except (HeadraceError, SQLiteError):
                     pass  # whoever asks for the stream that cannot be read is told

@@ -264,7 +264,7 @@ def store_registry(batch: Batch, stream: int, registry: Registry, revision: int)
     batch.registries.save(stream, RegistryRow(revision, batch.now_us, document))
     batch.published.mark(stream, batch.now_us)
     work = Work(batch.connection)
-    work.forgive(stream)
+    work.forget_failures(stream)
     work.mark(stream, batch.now_us)
     Verifications(batch.connection).outdate(stream, registry.current_version, batch.now_us)
 

@@ -259,7 +259,7 @@ class Sweeper:
 
     async def _retain(self) -> None:
         after = 0
-        while rows := self._streams.retained(after, _STREAMS):
+        while rows := self._streams.with_retention(after, _STREAMS):
             for row in rows:
                 after = row.id
                 if not self._hooks.is_retained(row):

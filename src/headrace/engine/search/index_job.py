@@ -104,7 +104,7 @@ class _IndexPlanner(JobPlanner):
             raise NothingDerivable(reason.message) from reason
         if index is None:
             return StreamPlan(retired=[companion.name for companion in self._companions.listed(due.stream)])
-        working = [unit for unit in self._work.working_on(due.stream) if unit.job in DERIVED]
+        working = [unit for unit in self._work.open_units(due.stream) if unit.job in DERIVED]
         busy = [Range(unit.first_seq, unit.end_seq) for unit in working]
         failures = [failure for failure in self._work.failures(due.stream) if failure.job in DERIVED]
         cutter = UnitCutter(index.row, index.owned, self._published, self._config, failures, now_us, COMPANIONS)

@@ -39,7 +39,7 @@ class PublishedSegments:
 
     def __init__(self, counts: Published, parts: Sequence[OwnedRange]) -> None:
         self._counts = counts
-        self._parts = [(part, counts.touched(*part)) for part in parts]
+        self._parts = [(part, counts.overlapping(*part)) for part in parts]
         self.segments = sum(touched.segments for _, touched in self._parts)
 
     def covered(self, ranges: Iterable[Range]) -> CoveredSegments:

@@ -154,7 +154,7 @@ class _KeyListing:
         published = Published(self._connection)
         for owned in owned_entries(self._query.stream, self._query.head, gap.first):
             end = min(owned.end, gap.end)
-            edge = min(max(owned.start, published.until(owned.owner)), end)
+            edge = min(max(owned.start, published.published_until(owned.owner)), end)
             for placed in published.following(owned.owner, owned.start, edge) if owned.start < edge else ():
                 segment = placed.segment
                 yield _SegmentPart(placed, max(segment.first_seq, owned.start), min(segment.end_seq, edge))

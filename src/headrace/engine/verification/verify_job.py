@@ -122,7 +122,7 @@ class VerifyPlanner(JobPlanner):
 
     def working_on(self, row: VerificationRow) -> list[Range]:
         """What workers look at now, or did when they were lost."""
-        rows = (unit for unit in self._work.working_on(row.stream) if unit.job == "verify")
+        rows = (unit for unit in self._work.open_units(row.stream) if unit.job == "verify")
         units = [decoding.decode(unit.document, Unit) for unit in rows]
         return [Range(unit.first_seq, unit.end_seq) for unit in units if unit.verification == row.id]
 
@@ -152,7 +152,7 @@ def add_findings(batch: Batch, id: str, where: Range, findings: Findings) -> str
     looked = msgspec.json.encode(merge_ranges([*progress.looked, where])).decode()
     all_findings = msgspec.json.encode(progress.findings + findings).decode()
     rows.update(id, looked=looked, findings=all_findings)
-    Work(batch.connection).succeeded(row.stream, "verify", *where)
+    Work(batch.connection).forget_failures_on(row.stream, "verify", *where)
     return None
 
 
@@ -180,4 +180,4 @@ def fail_verification(batch: Batch, id: str, reason: str) -> None:
 def _end(batch: Batch, row: VerificationRow, **facts: str) -> None:
     Verifications(batch.connection).update(row.id, ended_us=batch.now_us, proposal=None, **facts)
     if not any(other.stream == row.stream for other in Verifications(batch.connection).running()):
-        Work(batch.connection).succeeded(row.stream, "verify", 0, 1 << 62)
+        Work(batch.connection).forget_failures_on(row.stream, "verify", 0, 1 << 62)

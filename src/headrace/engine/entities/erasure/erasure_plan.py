@@ -78,7 +78,7 @@ def refuse_forked(streams: Streams, stream: int, entity_id: str) -> None:
 def targets_of(connection: Connection, entity_id: str, entity_type: str) -> Targets:
     """An entity and everything that was merged into it, as far as observations were moved until now."""
     aliases = Aliases(connection)
-    ids = tuple(aliases.below(entity_id))
+    ids = tuple(aliases.with_merged(entity_id))
     moved = sorted(aliases.moved(ids))
     here = tuple((row.entity_id, row.observation_id) for row in moved if row.into_id in ids)
     away = tuple((row.entity_id, row.observation_id) for row in moved if row.into_id not in ids)

@@ -301,8 +301,8 @@ class EntityErasure:
 
     def _is_worked_on(self, stream: int) -> bool:
         work = Work(self._reader)
-        held = {lease.id for lease in work.held(self._clock.now_us())}
-        return any(unit.job == "erase" and unit.lease in held for unit in work.working_on(stream))
+        held = {lease.id for lease in work.active_leases(self._clock.now_us())}
+        return any(unit.job == "erase" and unit.lease in held for unit in work.open_units(stream))
 
     async def _rewrite_objects(self, row: ErasureRow, stream: Stream, report: ErasureReport) -> None:
         """Publish the stream until neither it nor what is listed for it holds anything of what goes."""

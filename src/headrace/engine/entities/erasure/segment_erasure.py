@@ -97,7 +97,7 @@ class ErasePlanner(JobPlanner):
             stream = self._streams.by_id(row.stream) if row.step == OFFERED else None
             if stream is None or stream.state != LIVE:
                 continue
-            taken = {unit.first_seq for unit in self._work.working_on(stream.id) if unit.job == "erase"}
+            taken = {unit.first_seq for unit in self._work.open_units(stream.id) if unit.job == "erase"}
             failures = [failure for failure in self._work.failures(stream.id) if failure.job == "erase"]
             resting = {failure.first_seq for failure in failures if failure.parked or failure.retry_us > now_us}
             lost = {failure.first_seq for failure in failures if failure.lost > 1}

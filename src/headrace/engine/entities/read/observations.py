@@ -288,7 +288,7 @@ class EntityGroups:
         if relations.is_merged:
             root = self._aliases.root(row.entity_id, until_us)
             row = row if root == row.entity_id else self.row(root, row.user_id)
-        members = tuple(self._aliases.below(row.entity_id, until_us))
+        members = tuple(self._aliases.with_merged(row.entity_id, until_us))
         return EntityGroup(row, members, self._moved(members, until_us), self._since(members))
 
     def _since(self, members: Iterable[str]) -> tuple[tuple[str, int], ...]:
