@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from headrace.engine.entities.entity_type import ENTITIES, EntityType
-from headrace.engine.entities.read.snapshots import defined_of
+from headrace.engine.entities.read.snapshots import definition_of
 from headrace.format.object_names import state_key
 from headrace.format.state_file import StateReader
 from headrace.reduce.build_states import merge_inputs
@@ -31,7 +31,7 @@ def packed(directory: Path, entity_type: str) -> dict[bytes, str]:
 
 
 def _packed(connection: Connection, directory: Path, entity_type: str) -> dict[bytes, str]:
-    defined = defined_of(EntityType.load(connection, entity_type))
+    defined = definition_of(EntityType.load(connection, entity_type))
     row = Streams(connection).by_name(ENTITIES + entity_type)
     assert row is not None
     states = [state for state in States(connection).listed(row.id) if state.table == entity_type]

@@ -62,8 +62,8 @@ def begin_only(rig: Held, entity_id: str) -> None:
     """The commit that begins an erasure, and nothing else."""
 
     async def begin() -> None:
-        stream, planned = await rig.engine.erasure._planned(entity_id, USER)
-        await run_change(rig.engine.writer, commits.Begin, "erasure_1", stream, USER, planned)
+        stream, planned = await rig.engine.erasure._plan(entity_id, USER)
+        await run_change(rig.engine.writer, commits.BeginErasure, "erasure_1", stream, USER, planned)
 
     rig.run(begin())
 
@@ -145,13 +145,13 @@ def test_what_was_stored_between_the_plan_and_the_commit_is_forgotten_too(rig: H
     gone = filled(rig)
 
     async def begin() -> None:
-        stream, planned = await rig.engine.erasure._planned(gone, USER)
+        stream, planned = await rig.engine.erasure._plan(gone, USER)
         again = {"entity_type": "contact", "email": "gone@x.io", "name": SECRET}
         for number in (1, 2):
             entity = {**again, "_meta": {"idempotency_key": f"item {SECRET} {number}"}}
             terms = {"idempotency_key": f"key {SECRET} {number}", "source_id": f"source {SECRET}"}
             await rig._store(request.read_store_request(msgspec.json.encode({"entities": [entity], **terms}), USER))
-        await run_change(rig.engine.writer, commits.Begin, "erasure_1", stream, USER, planned)
+        await run_change(rig.engine.writer, commits.BeginErasure, "erasure_1", stream, USER, planned)
 
     rig.run(begin())
     for table, column in (("idempotency", "key"), ("sources", "source_id"), ("entities", "canonical_name")):
@@ -164,11 +164,11 @@ def test_a_source_goes_with_the_last_entity_that_it_brought(rig: Held) -> None:
     one, two = (told["entity_id"] for told in rig.store(*both, source_id=SECRET))
     rig.run(rig.engine.erasure.begin(one, USER))
     sourcing = rig.engine.source_reader
-    found = sourcing.read(USER, SECRET, sourcing.places(USER, SECRET))
+    found = sourcing.read(USER, SECRET, sourcing.find_parts(USER, SECRET))
     assert [entity["email"] for entity in found.entities] == ["two@x.io"] and not found.complete
     rig.run(rig.engine.erasure.begin(two, USER))
     with pytest.raises(NotFound):
-        sourcing.places(USER, SECRET)
+        sourcing.find_parts(USER, SECRET)
 
 
 def test_an_erasure_does_not_keep_the_names_that_callers_gave_to_sources(rig: Held) -> None:

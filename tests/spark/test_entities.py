@@ -115,5 +115,5 @@ def test_any_cut_between_spark_and_the_tail_gives_the_same_snapshots_and_provena
     for case in cases:
         entities.ready(case.name)
         assert entities.rows(case.name) == entities.oracle(case.name)
-        generation = entities.engine.snapshots.serving.tail_of(case.name)
+        generation = entities.engine.snapshots.state_reader.tail_of(case.name)
         assert generation is not None and not generation.base.backfilling

@@ -62,7 +62,7 @@ class Imported(Entities):
     def tail(self) -> Generation:
         """What answers for every entity."""
         self.ready()
-        found = self.engine.snapshots.serving.tail_of("contact")
+        found = self.engine.snapshots.state_reader.tail_of("contact")
         assert found is not None and not found.base.backfilling
         return found
 

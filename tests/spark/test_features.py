@@ -163,7 +163,7 @@ class Case:
     def check(self, names: list[str], wait_ms: int) -> None:
         """Every feature of every key is what one pass over its events says."""
         now_ms = self.pipelines.clock.us // 1000 + wait_ms
-        moment = self.pipelines.engine.serving.moment(["T"])._replace(now_ms=now_ms)
+        moment = self.pipelines.engine.feature_reader.moment(["T"])._replace(now_ms=now_ms)
         for key, events in self.seen.items():
             answer = self.pipelines.answer("T", key, moment=moment)
             assert answer.complete
@@ -224,7 +224,7 @@ def test_tables_of_a_lease_are_reduced_by_catalyst_and_in_order_alike(case: Case
         case.pipelines.register(event("E", SOURCE, **limit), *tables, force=True)
         case.push(EVENTS // 6)
         case.pipelines.seal("E")
-        moment = case.pipelines.engine.serving.moment([*chosen, "Global"])
+        moment = case.pipelines.engine.feature_reader.moment([*chosen, "Global"])
         before = [case.pipelines.get(name, key, moment=moment) for name, key in asked]
         assert case.work() > 6
         for which, wanted in zip(asked, before, strict=True):
@@ -322,7 +322,7 @@ def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case)
         log=engine.log,
         sealer=engine.sealer,
         job=engine.training._job,
-        pasts=engine.pasts,
+        past_reader=engine.past_reader,
         reader=engine._reader,
         fold_rows=-1,
     )
@@ -330,13 +330,13 @@ def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case)
         span = case.pipelines.clock.us - since_us
         asked = [(f"k{case.random.randrange(KEYS + 1)}", since_us + case.random.randrange(span + 1)) for _ in range(40)]
         asked += [("k1", asked[0][1]), ("k1", asked[0][1])]
-        begun = case.pipelines.run(training.ask("T", asked))
+        begun = case.pipelines.run(training.request("T", asked))
         assert isinstance(begun, HistoryRow) and begun.state == "running"
         assert case.work("history") == 1
         told = training.find("T", begun.id)
         assert told.state == "done" and told.answer is not None
         answer = msgspec.json.decode(told.answer, type=HistoryAnswer)
-        expected = case.pipelines.run(engine.pasts.rows("T", asked))
+        expected = case.pipelines.run(engine.past_reader.rows("T", asked))
         assert answer.complete and expected.complete
         for (key, _), found, wanted in zip(asked, answer.rows, expected.rows, strict=True):
             assert found.keys() == wanted.keys()

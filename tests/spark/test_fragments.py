@@ -107,7 +107,7 @@ class Sparked(Growing):
     spark: SparkSession
 
     def tallied_of(self, entity_type: str, owner: str) -> dict[str, Any]:
-        found = self.run(self.engine.enhancement.candidates.tallied(entity_type, owner))
+        found = self.run(self.engine.enhancement.candidates.count(entity_type, owner))
         assert found.complete
         return found.keys.stats
 
@@ -137,7 +137,7 @@ def test_any_cut_between_spark_and_the_tail_counts_what_was_given(rig: Sparked) 
     cases = [Case(f"case{number}x", random) for number in range(CASES)]
     for case in cases:
         rig.register_type(contact(entity_type=case.name))
-        rig.run(rig.engine.enhancement.candidates.tallied(case.name, EVERYBODY))
+        rig.run(rig.engine.enhancement.candidates.count(case.name, EVERYBODY))
         case.observe(rig, case.cut)
         rig.seal_type(case.name)
     assert rig.work_on_spark() > CASES

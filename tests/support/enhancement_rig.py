@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.entities.enhancement.candidates import Analysis, Tallied
-from headrace.engine.entities.enhancement.promotions import Enhanced
+from headrace.engine.entities.enhancement.candidates import Analysis, FragmentCounts
+from headrace.engine.entities.enhancement.promotions import EnhancementOutcome
 from headrace.engine.entities.enhancement.settings import EnhancementSettings
 from headrace.reduce.fragments.build import name_of
 from headrace.reduce.fragments.candidates import Candidate
@@ -25,17 +25,17 @@ class Growing(Entities):
 
     async def _commit(self, lease: str, token: int, results: list[Result]) -> list[Settled]:
         settled = await super()._commit(lease, token, results)
-        for task in list(self.engine.enhancement.candidates.serving._building.values()):
+        for task in list(self.engine.enhancement.candidates.state_reader._building.values()):
             await task
         return settled
 
     def analysed(self, owner: str = USER, entity_type: str = "contact") -> Analysis:
         """What the fragments of an owner speak for."""
-        return self.run(self.engine.enhancement.candidates.analysed(entity_type, owner))
+        return self.run(self.engine.enhancement.candidates.analyse(entity_type, owner))
 
-    def tallied(self, owner: str = USER) -> Tallied:
+    def tallied(self, owner: str = USER) -> FragmentCounts:
         """What is known of the fragments of an owner."""
-        return self.run(self.engine.enhancement.candidates.tallied("contact", owner))
+        return self.run(self.engine.enhancement.candidates.count("contact", owner))
 
     def candidate(self, key: str, owner: str = USER) -> Candidate:
         """What the fragments of a key speak for."""
@@ -45,7 +45,7 @@ class Growing(Entities):
         """What speaks against promoting a key."""
         return [reason.code for reason in self.candidate(key, owner).reasons]
 
-    def enhance(self, owner: str = EVERYBODY, **terms: Any) -> Enhanced:
+    def enhance(self, owner: str = EVERYBODY, **terms: Any) -> EnhancementOutcome:
         """Promote, and not only look at it."""
         terms.setdefault("dry_run", False)
         return self.run(self.engine.enhancement.promotions.enhance("contact", owner, "tests", **terms))
@@ -54,7 +54,7 @@ class Growing(Entities):
         """Say how the type grows."""
         given = EnhancementSettings(**settings)
         self.run(self.engine.enhancement.promotions.set("contact", owner, given, "tests"))
-        self.engine.enhancement.queue.call()
+        self.engine.enhancement.queue.wake()
 
     def migrate(self, *fields: str, owner: str = EVERYBODY) -> Run:
         """Move values of some fields, and wait until that is done."""
@@ -63,7 +63,7 @@ class Growing(Entities):
 
     def ended(self, run: Run) -> Run:
         """A run once it has ended."""
-        found: Run = self.run(self.engine.enhancement.queue.ended(run, PATIENCE_S))
+        found: Run = self.run(self.engine.enhancement.queue.wait(run, PATIENCE_S))
         assert found.ended_us is not None, found
         return found
 

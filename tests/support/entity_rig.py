@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from headrace.engine.entities.read.entity_list import EntityFilter
-from headrace.engine.entities.read.snapshots import Asked, Shown
+from headrace.engine.entities.read.snapshots import EntityAnswer, EntityQuery
 from headrace.engine.entities.types.entity_types import Outcome
 from headrace.engine.entities.write.store_observations import StoreObservations
 from headrace.reduce.policies.build import fold_observations
@@ -74,10 +74,10 @@ class Entities(Pipelines):
         return answer
 
     async def _store(self, asked: request.StoreRequest) -> StoreObservations:
-        stores = self.engine.stores
-        await stores.ensure(asked, stores.look(asked))
-        found = stores.look(asked)
-        return await stores.carry_out(stores.storing(asked, found), lambda: stores.look(asked).typed)
+        stores = self.engine.entity_store
+        await stores.ensure_schemas(asked, stores.resolve_types(asked))
+        found = stores.resolve_types(asked)
+        return await stores.store(stores.make_write(asked, found), lambda: stores.resolve_types(asked).resolved)
 
     def said(self, email: str, user: str = USER, after_s: float = 1.0, **fields: Any) -> str:
         """Store one contact; answers its id. ``_meta`` members may be given as ``meta``."""
@@ -85,9 +85,9 @@ class Entities(Pipelines):
         entity = {"entity_type": "contact", "email": email, **fields, **meta}
         return str(self.store(entity, user=user, after_s=after_s)[0]["entity_id"])
 
-    def shown(self, entity_id: str, user: str = USER, **terms: Any) -> Shown:
+    def shown(self, entity_id: str, user: str = USER, **terms: Any) -> EntityAnswer:
         """What is answered for an entity."""
-        return self.run(self.engine.snapshots.find(Asked(entity_id, user, **terms)))
+        return self.run(self.engine.snapshots.find(EntityQuery(entity_id, user, **terms)))
 
     def snapshot(self, entity_id: str, user: str = USER, **terms: Any) -> dict[str, Any]:
         """The fields of an entity."""
@@ -99,7 +99,7 @@ class Entities(Pipelines):
         """Let states and the tail of a type be at hand."""
 
         async def wait() -> None:
-            serving = self.engine.snapshots.serving
+            serving = self.engine.snapshots.state_reader
             await serving.ready(entity_type)
             for task in list(serving._building.values()):
                 await task
@@ -111,8 +111,8 @@ class Entities(Pipelines):
         found = self.run(self._every(entity_type))
         return {one.view.group.row.entity_id: msgspec.json.encode(one.snapshot) for one in found}
 
-    async def _every(self, entity_type: str) -> list[Shown]:
-        found: list[Shown] = []
+    async def _every(self, entity_type: str) -> list[EntityAnswer]:
+        found: list[EntityAnswer] = []
         for user in self.users(entity_type):
             found += await self.engine.entity_list.every(EntityFilter(user, self.find(f"entities/{entity_type}").id))
         return found
@@ -150,4 +150,4 @@ class Entities(Pipelines):
     def states_of(self, entity_type: str = "contact") -> list[Any]:
         """The states of a type that count."""
         stream = self.find(f"entities/{entity_type}")
-        return self.engine.snapshots.serving._states.listed(stream.id)
+        return self.engine.snapshots.state_reader._states.listed(stream.id)

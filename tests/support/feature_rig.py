@@ -78,7 +78,7 @@ class Pipelines(Rig):
         """What a table says of a key."""
 
         async def ask() -> FeatureAnswer:
-            serving = self.engine.serving
+            serving = self.engine.feature_reader
             while True:
                 try:
                     return serving.get(table, key, **facts)
@@ -110,7 +110,7 @@ class Pipelines(Rig):
 
     async def _commit(self, lease: str, token: int, results: list[Result]) -> list[Settled]:
         settled = (await self.engine.work.commit(lease, token, results)).settled
-        for serving in (self.engine.serving, self.engine.snapshots.serving):
+        for serving in (self.engine.feature_reader, self.engine.snapshots.state_reader):
             for task in list(serving._building.values()):
                 await task
         return settled
@@ -125,8 +125,8 @@ class Pipelines(Rig):
 
     def states(self, table: str) -> list[Any]:
         """The states of a table that count."""
-        stream = self.find(self.engine.serving.defined(table).stream)
-        return [one for one in self.engine.serving._states.listed(stream.id) if one.table == table]
+        stream = self.find(self.engine.feature_reader.defined(table).stream)
+        return [one for one in self.engine.feature_reader._states.listed(stream.id) if one.table == table]
 
 
 def perform(unit: Unit, store: str) -> Result:

@@ -21,7 +21,7 @@ from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.entities.write.relations import EntityRelations
 from headrace.engine.features.feature_reader import FeatureReader
 from headrace.engine.features.features import Features
-from headrace.engine.features.past import Pasts
+from headrace.engine.features.past_reader import PastReader
 from headrace.engine.features.training_sets import TrainingSets
 from headrace.engine.history.recovery import Recovered
 from headrace.engine.history.sealer import Sealer
@@ -161,7 +161,7 @@ class Engine:
             self.local_worker,
             self.touches,
             self.training,
-            self.serving,
+            self.feature_reader,
             self.snapshots,
             self.enhancement,
             self.verifier,
@@ -314,18 +314,18 @@ class Engine:
             cache_bytes=settings.state_cache_bytes,
             row_bytes=settings.row_bytes,
         )
-        self.serving = FeatureReader(
+        self.feature_reader = FeatureReader(
             log=self.log,
             wal=Wal(self._reader),
             states=States(self._reader),
             current=lambda: self.features.current,
-            bench=self.state_builder,
+            state_builder=self.state_builder,
             clock=self.clock,
             config=settings,
         )
-        self.pasts = Pasts(
+        self.past_reader = PastReader(
             log=self.log,
-            serving=self.serving,
+            feature_reader=self.feature_reader,
             connect=self.connect,
             segments=self.caches.segments,
             timeout_s=self.config.server.resolver_timeout_s * _PAST_TIME_SHARE,
@@ -335,17 +335,17 @@ class Engine:
             log=self.log,
             sealer=self.sealer,
             job=self._history_job,
-            pasts=self.pasts,
+            past_reader=self.past_reader,
             reader=self._reader,
             fold_rows=settings.fold_rows,
         )
-        self._feature_demand = StateDemand(self.serving, self.published, self.clock, settings)
-        self.log.on_append.append(self.serving.appended)
-        self._state_job.listeners.append(self.serving.states_changed)
+        self._feature_demand = StateDemand(self.feature_reader, self.published, self.clock, settings)
+        self.log.on_append.append(self.feature_reader.appended)
+        self._state_job.listeners.append(self.feature_reader.states_changed)
 
     def _create_entities(self) -> None:
         """What stores entities, answers for them, lets their types grow, and erases them."""
-        self.stores = EntityStore(
+        self.entity_store = EntityStore(
             writer=self.writer, log=self.log, types=self.types, reader=self._reader, clock=self.clock
         )
         self.source_reader = SourceReader(
@@ -357,19 +357,19 @@ class Engine:
             reader=self._reader,
             connect=self.connect,
             segments=self.caches.segments,
-            bench=self.state_builder,
-            number=EntityChanges(self._reader).newest,
+            state_builder=self.state_builder,
+            newest_change=EntityChanges(self._reader).newest,
             fold_rows=settings.fold_rows,
             row_bytes=settings.row_bytes // 4,
         )
-        self._state_job.listeners.append(self.snapshots.serving.states_changed)
+        self._state_job.listeners.append(self.snapshots.state_reader.states_changed)
         self.entity_list = EntityList(self.snapshots, self._reader)
         self.entity_relations = EntityRelations(
             writer=self.writer, log=self.log, stream_of=self.snapshots.stream, reader=self._reader
         )
         self.enhancement = Enhancement(
             types=self.types,
-            stores=self.stores,
+            entity_store=self.entity_store,
             log=self.log,
             work=self.work,
             state_job=self._state_job,
@@ -389,7 +389,7 @@ class Engine:
             log=self.log,
             sealer=self.sealer,
             snapshots=self.snapshots,
-            state_readers=(self.enhancement.candidates.serving,),
+            state_readers=(self.enhancement.candidates.state_reader,),
             reader=self._reader,
             connect=self.connect,
             segments=self.caches.segments,
@@ -403,7 +403,7 @@ class Engine:
 
     def _create_local_worker(self) -> None:
         """Who folds states where no worker comes."""
-        readers = self.snapshots.serving, self.enhancement.candidates.serving
+        readers = self.snapshots.state_reader, self.enhancement.candidates.state_reader
         settings = self.config.features
         demands = [StateDemand(each, self.published, self.clock, settings) for each in readers]
         self.local_worker = LocalWorker(
@@ -429,8 +429,8 @@ class Engine:
             caches=self.caches,
             state_builder=self.state_builder,
             entity_rows=self.snapshots.rows,
-            features=self.serving,
-            entities=(self.snapshots.serving, self.enhancement.candidates.serving),
+            features=self.feature_reader,
+            entities=(self.snapshots.state_reader, self.enhancement.candidates.state_reader),
             release_pages=self.release_pages,
         )
 

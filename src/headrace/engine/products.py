@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from headrace.config import PipelineConfig
 from headrace.engine.derive.job import JobTable
 from headrace.engine.derive.state_job import StateJob, StateKind
-from headrace.engine.entities.enhancement.candidates import Fragments
+from headrace.engine.entities.enhancement.candidates import FragmentDefinitions
 from headrace.engine.entities.entity_hook import EntityHook
 from headrace.engine.entities.entity_journal import EntityJournal
 from headrace.engine.entities.entity_type import ENTITIES, EntityRules
@@ -69,7 +69,7 @@ def create_jobs(config: PipelineConfig, *, definitions: SearchDefinitions, featu
     kinds = [
         StateKind("features", EVENTS, lambda _: features()),
         StateKind("snapshots", ENTITIES, TypeDefinitions.read),
-        StateKind("enhance", ENTITIES, Fragments.read),
+        StateKind("enhance", ENTITIES, FragmentDefinitions.read),
     ]
     verify, histories, states = VerifyJob(config), HistoryJob(), StateJob(config, kinds)
     table = JobTable([verify, histories, EraseJob(), states, IndexJob(config, definitions)])

@@ -67,7 +67,7 @@ def test_a_feature_that_is_added_is_backfilled(tmp_path: Path) -> None:
         until(pipelines, lambda: bool(pipelines.states("Users")))
         more = {**SPENT, "greatest": op("max", field="amount")}
         pipelines.register(ORDERS, table("Users", "Order", ["user"], more))
-        serving, stream = pipelines.engine.serving, pipelines.find("events/Order")
+        serving, stream = pipelines.engine.feature_reader, pipelines.find("events/Order")
         assert serving.current_base(serving.defined("Users"), stream).backfilling == {"greatest"}
         until(pipelines, lambda: not serving.current_base(serving.defined("Users"), stream).backfilling)
         assert pipelines.get("Users", "u1") == {"n": 10, "total": 10.0, "greatest": 1.0}

@@ -8,7 +8,7 @@ import msgspec
 
 from engine.entities import registering
 from headrace.engine.entities.read.source_reader import SourceSummary
-from headrace.engine.entities.write.decisions import Decision, Deed, StoreDecision
+from headrace.engine.entities.write.decisions import Decision, DecisionKind, StoreDecision
 from headrace.engine.entities.write.store_observations import StoreObservations
 from headrace.engine.entities.write.store_request import ObservationWrite
 from headrace.engine.log.append import Append
@@ -63,26 +63,28 @@ class Store:
     def wish(self, entities: list[Payload], user: str = "local", **said: Any) -> tuple[ObservationWrite, Any]:
         """What is wished for, and the types it found."""
         asked = self.asked(entities, user, **said)
-        found = self.rig.engine.stores.look(asked)
-        return self.rig.engine.stores.storing(asked, found), found.typed
+        found = self.rig.engine.entity_store.resolve_types(asked)
+        return self.rig.engine.entity_store.make_write(asked, found), found.resolved
 
     def observe(self, *entities: Payload, user: str = "local", **said: Any) -> StoreObservations:
         """Store entities, and see what the commit made of them."""
         asked = self.asked(list(entities), user, **said)
-        stores = self.rig.engine.stores
+        stores = self.rig.engine.entity_store
         if asked.envelope.commit:
-            self.rig.run(stores.ensure(asked, stores.look(asked)))
+            self.rig.run(stores.ensure_schemas(asked, stores.resolve_types(asked)))
         wish, typed = self.wish(list(entities), user, **said)
-        return self.rig.run(stores.carry_out(wish, lambda: typed))
+        return self.rig.run(stores.store(wish, lambda: typed))
 
     def store(self, *entities: Payload, user: str = "local", **said: Any) -> Payload:
         """Store entities; the answer."""
         answer: Payload = msgspec.json.decode(self.observe(*entities, user=user, **said).body)
         return answer
 
-    def decide(self, kind: Deed, entity_id: str, user: str = "local", key: str | None = None, **given: Any) -> Payload:
+    def decide(
+        self, kind: DecisionKind, entity_id: str, user: str = "local", key: str | None = None, **given: Any
+    ) -> Payload:
         """Correct, delete or restore; the answer."""
-        stores = self.rig.engine.stores
+        stores = self.rig.engine.entity_store
         row, entity_type = stores.find(entity_id, user)
         self.rig.clock.us += 1
         decision = Decision(
@@ -92,10 +94,10 @@ class Store:
             canonical_name=row.canonical_name,
             user_id=user,
             at_us=self.rig.clock.us,
-            given=given,
+            fields=given,
             idempotency_key=key,
         )
-        observe = self.rig.run(stores.carry_out(StoreDecision(decision), lambda: stores.held(entity_type, user)))
+        observe = self.rig.run(stores.store(StoreDecision(decision), lambda: stores.require_type(entity_type, user)))
         answer: Payload = msgspec.json.decode(observe.body)
         return answer
 
@@ -109,7 +111,7 @@ class Store:
 
     def source(self, source_id: str, user: str = "local") -> SourceSummary:
         sourcing = self.rig.engine.source_reader
-        return sourcing.read(user, source_id, sourcing.places(user, source_id))
+        return sourcing.read(user, source_id, sourcing.find_parts(user, source_id))
 
     def actions(self, answer: Payload) -> list[str]:
         return [entity["action"] for entity in answer["entities"]]

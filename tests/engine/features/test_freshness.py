@@ -149,7 +149,7 @@ class World:
             assert answer.complete or not self.newborn.issuperset(answer.row)
 
     async def _answers(self, asked: list[tuple[str, Any]]) -> list[FeatureAnswer]:
-        found = self.pipelines.engine.serving
+        found = self.pipelines.engine.feature_reader
         while True:
             try:
                 moment = found.moment((name for name, _ in asked), float("inf"))
@@ -163,7 +163,7 @@ class World:
                         continue
 
     def _expected(self, name: str, key: Any) -> dict[str, Any]:
-        reducer, state = self.pipelines.engine.serving.defined(name).reducer, None
+        reducer, state = self.pipelines.engine.feature_reader.defined(name).reducer, None
         for seq, (at_ms, one) in enumerate(self.events):
             placed = reducer.place(one)
             if placed is not None and placed[0] == reducer.key(key):
@@ -199,7 +199,7 @@ def test_a_get_folds_the_events_of_its_key_and_leaves_the_others_to_the_tail(tmp
         answer = pipelines.answer("Users", "rare", explain=True)
         assert (answer.row, answer.complete) == ({"n": 2, "total": 5.0}, True)
         assert answer.explain is not None and answer.explain["through"] == pipelines.find("events/Order").tail_offset()
-        tail = pipelines.engine.serving.tail_of("Users")
+        tail = pipelines.engine.feature_reader.tail_of("Users")
         assert tail is not None and tail.position < 10_000, "the answer did not wait for the tail"
         assert pipelines.get("Users", "u7") == {"n": 200, "total": 200.0}
 
@@ -211,7 +211,7 @@ def many(pipelines: Pipelines, events: int) -> None:
 
 def position(pipelines: Pipelines) -> int:
     """How many events the tail of the table has folded."""
-    tail = pipelines.engine.serving.tail_of("Users")
+    tail = pipelines.engine.feature_reader.tail_of("Users")
     assert tail is not None
     return tail.position
 
@@ -263,7 +263,7 @@ def test_new_events_are_kept_while_others_are_folded(tmp_path: Path) -> None:
         while position(pipelines) == 100:
             pipelines.run(asyncio.sleep(0.01))
         many(pipelines, 4_000)
-        (follower,) = pipelines.engine.serving.followers
+        (follower,) = pipelines.engine.feature_reader.followers
         while follower.pending is not None and follower.pending.end < 24_100:
             pipelines.run(asyncio.sleep(0.01))
         assert position(pipelines) < 20_100, "about two seconds of folding were to be done"

@@ -27,7 +27,7 @@ def test_events_that_come_while_a_tail_is_handed_on_are_counted(
         pipelines.seal("Order")
         pipelines.work()
         assert pipelines.get("Users", "a")["n"] == pipelines.get("All", [])["n"] == 4
-        bench, gate = pipelines.engine.serving.bench, asyncio.Event()
+        bench, gate = pipelines.engine.feature_reader.bench, asyncio.Event()
         hold_files = bench.hold_files
 
         async def slowly(*given: Any) -> Any:
@@ -42,7 +42,7 @@ def test_events_that_come_while_a_tail_is_handed_on_are_counted(
 
         async def opened() -> None:
             gate.set()
-            await asyncio.gather(*pipelines.engine.serving._building.values())
+            await asyncio.gather(*pipelines.engine.feature_reader._building.values())
 
         pipelines.run(opened())
         assert pipelines.get("All", []) == {"n": 6, "total": 6.0, "fresh": 2}

@@ -77,7 +77,7 @@ def test_a_restart_folds_again_from_where_states_end(pipelines: Pipelines) -> No
 
 def test_a_feature_that_is_added_is_backfilled_and_its_siblings_keep_their_state(pipelines: Pipelines) -> None:
     folded(pipelines, order("a", 3.0), order("a", 2.0))
-    before = {one: life.id for one, life in pipelines.engine.serving.defined("Users").lives.items()}
+    before = {one: life.id for one, life in pipelines.engine.feature_reader.defined("Users").lives.items()}
     pipelines.register(ORDERS, table("Users", "Order", ["user"], {**SPENT, **GREATEST}))
     pipelines.push("Order", order("a", 1.0))
     answer = pipelines.answer("Users", "a", explain=True)
@@ -87,7 +87,7 @@ def test_a_feature_that_is_added_is_backfilled_and_its_siblings_keep_their_state
     assert pipelines.work() == 2
     answer = pipelines.answer("Users", "a")
     assert (answer.row, answer.complete) == ({"n": 3, "total": 6.0, "greatest": 3.0}, True)
-    lives = pipelines.engine.serving.defined("Users").lives
+    lives = pipelines.engine.feature_reader.defined("Users").lives
     assert {name: lives[name].id for name in before} == before
     assert [sorted(state.lives) for state in pipelines.states("Users")] == [["greatest", "n", "total"]]
 
@@ -204,7 +204,7 @@ def test_a_table_that_answers_goes_on_while_states_are_far_behind(tmp_path: Path
             answer = pipelines.answer("Users", "a")
             assert (answer.row["n"], answer.row["total"]) == (30, 30.0)
         assert answer.complete and answer.row["greatest"] == 1.0
-        assert pipelines.engine.serving.tail_of("Users").base.start == 30  # type: ignore[union-attr]
+        assert pipelines.engine.feature_reader.tail_of("Users").base.start == 30  # type: ignore[union-attr]
 
 
 def test_state_survives_the_retention_of_its_events(tmp_path: Path) -> None:

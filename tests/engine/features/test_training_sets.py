@@ -32,7 +32,7 @@ def pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipel
 
 
 def asked(pipelines: Pipelines, *rows: tuple[Any, int]) -> HistoryRow:
-    found = pipelines.run(pipelines.engine.training.ask("Users", rows))
+    found = pipelines.run(pipelines.engine.training.request("Users", rows))
     assert isinstance(found, HistoryRow)
     return found
 

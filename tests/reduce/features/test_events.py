@@ -36,7 +36,7 @@ def order(user: str, amount: float = 1.0) -> dict[str, Any]:
 def test_fewer_rows_are_at_hand_where_they_are_large(pipelines: Pipelines) -> None:
     wide = table("Wide", "Order", ["user"], {**SPENT, "last": op("last_n", field="amount", n=200)})
     pipelines.register(ORDERS, USERS, wide)
-    defined = pipelines.engine.serving.defined("Wide")
+    defined = pipelines.engine.feature_reader.defined("Wide")
     bounded, unbounded = Fold(defined, 1000, hot_bytes=1 << 20), Fold(defined, 1000, hot_bytes=1 << 30)
     for number in range(40_000):
         event = order(f"u{number % 400}", float(number))
@@ -57,7 +57,7 @@ def test_fewer_rows_are_at_hand_where_they_are_large(pipelines: Pipelines) -> No
 def test_rows_that_are_packed_are_those_that_are_at_hand(pipelines: Pipelines) -> None:
     wide = table("Wide", "Order", ["user"], {**SPENT, "last": op("last_n", field="amount", n=3)})
     pipelines.register(ORDERS, USERS, wide)
-    defined, random = pipelines.engine.serving.defined("Wide"), Random(1)
+    defined, random = pipelines.engine.feature_reader.defined("Wide"), Random(1)
     small, large = Fold(defined, 2), Fold(defined, 1000)
     for seq in range(500):
         event = order(f"u{random.randrange(20)}", float(random.randrange(9)))
@@ -77,7 +77,7 @@ def test_a_tail_that_is_far_behind_is_folded_in_a_thread(pipelines: Pipelines) -
     assert pipelines.get("Users", "a") == {}
     pipelines.append("events/Order", b"[" + b",".join([b'{"user":"a","amount":1}'] * (3 * INLINE_ROWS)) + b"]")
     with pytest.raises(NotReady):
-        pipelines.engine.serving.get("Users", "a")
+        pipelines.engine.feature_reader.get("Users", "a")
     assert pipelines.get("Users", "a") == {"n": 3 * INLINE_ROWS, "total": 3.0 * INLINE_ROWS}
 
 
@@ -88,7 +88,7 @@ def test_a_table_that_was_asked_is_folded_on_without_being_asked(pipelines: Pipe
 
     async def settled() -> int:
         async with asyncio.timeout(10):
-            while (tail := pipelines.engine.serving.tail_of("Users")) is None or tail.position < 600:
+            while (tail := pipelines.engine.feature_reader.tail_of("Users")) is None or tail.position < 600:
                 await asyncio.sleep(0.01)
         return tail.position
 
@@ -111,9 +111,9 @@ def test_many_questions_at_once_are_answered_alike(pipelines: Pipelines) -> None
     async def ask() -> dict[str, Any]:
         while True:
             try:
-                return pipelines.engine.serving.get("Users", "a").row
+                return pipelines.engine.feature_reader.get("Users", "a").row
             except NotReady:
-                await pipelines.engine.serving.ready("Users")
+                await pipelines.engine.feature_reader.ready("Users")
 
     async def all_at_once() -> list[dict[str, Any]]:
         return await asyncio.gather(*(ask() for _ in range(20)))
@@ -123,7 +123,10 @@ def test_many_questions_at_once_are_answered_alike(pipelines: Pipelines) -> None
 
 def test_a_fold_that_has_just_ended_is_not_waited_for_again(pipelines: Pipelines) -> None:
     """The moment after its last step, before anybody is told that it is done."""
-    serving, many = pipelines.engine.serving, b"[" + b",".join([b'{"user":"a","amount":1}'] * (2 * INLINE_ROWS)) + b"]"
+    serving, many = (
+        pipelines.engine.feature_reader,
+        b"[" + b",".join([b'{"user":"a","amount":1}'] * (2 * INLINE_ROWS)) + b"]",
+    )
     pipelines.get("Users", "a")
     pipelines.append("events/Order", many)
 

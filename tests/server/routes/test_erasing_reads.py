@@ -16,7 +16,7 @@ import pytest
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.erasure import erasures
 from headrace.engine.entities.erasure.erasures import is_over
-from headrace.engine.entities.read.snapshots import Asked
+from headrace.engine.entities.read.snapshots import EntityQuery
 from headrace.engine.entities.write.relations import Moved
 from headrace.engine.system_streams import System
 from headrace.pipeline.kernels import index
@@ -217,7 +217,7 @@ def filled(rig: Rig) -> tuple[str, str, str, list[str]]:
     other = rig.said(f"other-{EMAIL}", name=SECRET)
     rig.run(rig.engine.entity_relations.merge(USER, other, gone))
     moved = rig.store({"entity_type": "contact", "email": "kept@x.io", "phone": SECRET})[0]["observation_id"]
-    into = rig.engine.snapshots.view(Asked(gone, USER)).group.row
+    into = rig.engine.snapshots.view(EntityQuery(gone, USER)).group.row
     rig.run(rig.engine.entity_relations.split(USER, kept, into, [Moved(moved, kept, kept)]))
     rig.seal_type()
     assert rig.work()

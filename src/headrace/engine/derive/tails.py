@@ -18,7 +18,6 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.states.definition import EventRun, Shapes
-from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.states.pending_events import Block, PendingEvents
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
@@ -212,20 +211,16 @@ def fold_through(
     """Fold everything up to a head, wherever it lies; for a thread. False where it was told to stop."""
     tails = list(tails)
     events = Events(connection, segments, DecodedCache(0), stream, head)
-    at = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
-    while at < head.next_seq:
-        chunk = events.first_chunk(at, head.next_seq)
-        for batch in events.batches(chunk):
-            for run in runs_of_batch(batch, _SLICE_BYTES):
-                begun = monotonic()
-                for seq, at, event in shapes.decode_run(run):
-                    for tail in tails:
-                        tail.add(seq, at, event)
-                if not goes_on():
-                    return False
-                if rests:
-                    sleep(monotonic() - begun)
-        at = chunk.stop
+    start = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
+    for run in events.runs(start, head.next_seq, _SLICE_BYTES):
+        begun = monotonic()
+        for seq, at, event in shapes.decode_run(run):
+            for tail in tails:
+                tail.add(seq, at, event)
+        if not goes_on():
+            return False
+        if rests:
+            sleep(monotonic() - begun)
     for tail in tails:
         tail.position = max(tail.position, head.next_seq)  # what is not retained any more is not waited for
     return True

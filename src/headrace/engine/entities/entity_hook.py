@@ -12,7 +12,7 @@ import msgspec
 from headrace import decoding
 from headrace.engine.entities.entity_type import EntityType, dedupe_key
 from headrace.engine.entities.write.store_observations import TypeBatch, source_of
-from headrace.engine.entities.write.store_request import Draft, ObservationWrite, Typed
+from headrace.engine.entities.write.store_request import Draft, ObservationWrite, ResolvedType
 from headrace.errors import BadRequest, NoSchemaForEntityType
 from headrace.profiles.hook import AppendHook
 from headrace.schema.entity import names
@@ -69,9 +69,9 @@ class EntityHook(EntityType, AppendHook):
         request = make_store_request(entities, RequestOptions(), terms.user)
         now_us = time.time_ns() // 1_000 if terms.timestamp_us is None else terms.timestamp_us
         write = ObservationWrite(request, dict.fromkeys(request.types, self.entity_type), now_us)
-        prepared = write.prepare({self.entity_type: Typed(self.entity_type, effective)})
-        made = {draft.told.observation_id: encode(draft.observation) for draft in prepared.drafts[self.entity_type]}
-        return b",".join([made[answer.observation_id] for answer in prepared.told])
+        prepared = write.prepare({self.entity_type: ResolvedType(self.entity_type, effective)})
+        made = {draft.outcome.observation_id: encode(draft.observation) for draft in prepared.drafts[self.entity_type]}
+        return b",".join([made[outcome.observation_id] for outcome in prepared.outcomes])
 
     def check_commit(self, batch: Batch, stream: Stream, joined: bytes, keys: list[str | None]) -> None:
         """Refuse what may not be merged with an entity that is there."""
@@ -79,7 +79,7 @@ class EntityHook(EntityType, AppendHook):
         effective = self.effective(observations[0].user_id)
         if effective is None or effective.schema.schema_definition.name_collision_policy != "reject":
             return
-        typed = Typed(self.entity_type, effective, stream, batch.draft(stream).registry)
+        typed = ResolvedType(self.entity_type, effective, stream, batch.draft(stream).registry)
         drafts = [
             _draft(typed, number, observation)
             for number, observation in enumerate(observations)
@@ -123,7 +123,7 @@ def _of_type(number: int, value: Any, entity_type: str) -> Any:
     return value
 
 
-def _draft(typed: Typed, number: int, observation: Observation) -> Draft:
+def _draft(typed: ResolvedType, number: int, observation: Observation) -> Draft:
     basis: Any = observation.identity_basis
     identity = Identity(observation.entity_id, observation.canonical_name or "", basis, observation.identity_rule or "")
     answer = EntityOutcome(

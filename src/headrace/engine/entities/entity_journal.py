@@ -109,4 +109,4 @@ def _note(
     entity_hook.note_observations(connection, stream, events, erased)
     for seq, at_us, observation in events:
         if observation.kind in _RELATIONS:
-            relations.note_relations(connection, stream, seq, at_us, observation)
+            relations.apply_relation(connection, stream, seq, at_us, observation)

@@ -1,4 +1,4 @@
-"""Stores observations: finds types, accepts requests by them, and queues what was accepted; for the event loop."""
+"""Stores the entities of requests: resolves their types, checks them, and queues their observations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.engine.entities.entity_type import ENTITIES, EntityType, compiled
+from headrace.engine.entities.read.observations import owned_entity
 from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.entities.write.store_observations import (
+    DryRunStore,
     ObservationSource,
-    RehearseStore,
     StoreObservations,
     TypesOutdated,
 )
-from headrace.engine.entities.write.store_request import ObservationWrite, Prepared, Typed, first_schema
+from headrace.engine.entities.write.store_request import ObservationWrite, Prepared, ResolvedType, infer_first_schema
 from headrace.engine.log.lifecycle import make_done_callback
 from headrace.engine.log.log import Log
 from headrace.engine.log.writer import Writer
@@ -26,75 +27,78 @@ from headrace.storage.entities import Entities, EntityRow
 from headrace.storage.streams import Streams
 from headrace.types import Clock
 
-#: How often a request is accepted again whose types went away meanwhile.
-TRIES = 5
+#: How often a request is prepared whose types change before it is stored.
+MAX_ATTEMPTS = 5
 
-Kind = TypeVar("Kind", bound=StoreObservations)
+Store = TypeVar("Store", bound=StoreObservations)
 
 
 class RequestTypes(NamedTuple):
-    """The types of a request: their names by how they are spelled, and what holds for the user by name."""
+    """The types of a request: their names by how they are spelled, and the types for the user by name."""
 
     names: dict[str, str]
-    typed: dict[str, Typed]
+    resolved: dict[str, ResolvedType]
 
     @property
     def unknown(self) -> list[str]:
         """The types that have no schema for the user yet."""
-        return [name for name, typed in self.typed.items() if typed.stream is None]
+        return [name for name, resolved in self.resolved.items() if resolved.stream is None]
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the streams of the types in memory while others are served."""
+        """Keep the streams of the types in memory while other requests are served."""
         with ExitStack() as held:
-            for typed in self.typed.values():
-                if typed.stream is not None:
-                    held.enter_context(typed.stream.held())
+            for resolved in self.resolved.values():
+                if resolved.stream is not None:
+                    held.enter_context(resolved.stream.held())
             yield
 
 
 class EntityStore:
-    """Stores what is said about entities."""
+    """Stores entities; runs on the event loop."""
 
     def __init__(self, *, writer: Writer, log: Log, types: EntityTypes, reader: Connection, clock: Clock) -> None:
         self._writer, self._log, self._types, self._clock = writer, log, types, clock
         self._entities, self._streams = Entities(reader), Streams(reader)
 
-    def look(self, request: StoreRequest) -> RequestTypes:
-        """The types that a request is about; one that nobody has registered is inferred."""
+    def resolve_types(self, request: StoreRequest) -> RequestTypes:
+        """The types of a request; one that is not registered is inferred."""
         names = {spelled: self._types.resolve(spelled, request.user_id) for spelled in request.types}
-        typed = {name: self.typed(name, request.user_id) or _inferred(request, names, name) for name in names.values()}
-        return RequestTypes(names, typed)
+        resolved = {
+            name: self.resolve_type(name, request.user_id) or _infer_type(request, names, name)
+            for name in names.values()
+        }
+        return RequestTypes(names, resolved)
 
-    def typed(self, name: str, user_id: str) -> Typed | None:
-        """What holds for a user of a type; None where there is no schema."""
+    def resolve_type(self, name: str, user_id: str) -> ResolvedType | None:
+        """A type with the schema of a user; None where there is no schema."""
         stream = self._types.stream(name)
         registry = None if stream is None else stream.head.registry
         kind = None if registry is None else registry.hook
         effective = kind.effective(user_id) if isinstance(kind, EntityType) else None
-        return None if effective is None else Typed(name, effective, stream, registry)
+        return None if effective is None else ResolvedType(name, effective, stream, registry)
 
-    def storing(self, request: StoreRequest, request_types: RequestTypes) -> ObservationWrite:
-        """What stores the entities of a request."""
+    def make_write(self, request: StoreRequest, request_types: RequestTypes) -> ObservationWrite:
+        """The write of the entities of a request."""
         return ObservationWrite(request, request_types.names, self._clock.now_us())
 
     def find(self, entity_id: str, user_id: str) -> tuple[EntityRow, str]:
-        """An entity of a user, and its type; what is not theirs is not there."""
-        row = self._entities.find(entity_id)
-        stream = None if row is None else self._streams.by_id(row.stream)
-        if row is None or row.user_id != user_id or stream is None:
+        """An entity of a user and its type; raises EntityNotFound, for entities of other users too."""
+        row = owned_entity(self._entities, entity_id, user_id)
+        stream = self._streams.by_id(row.stream)
+        if stream is None:
             raise EntityNotFound("there is no such entity", entity_id=entity_id)
         return row, stream.name.removeprefix(ENTITIES)
 
-    def held(self, entity_type: str, user_id: str) -> dict[str, Typed]:
-        """A type that must have a schema for the user."""
-        typed = self.typed(entity_type, user_id)
-        if typed is None:
+    def require_type(self, entity_type: str, user_id: str) -> dict[str, ResolvedType]:
+        """A type by its name; raises NoSchemaForEntityType where it has no schema for the user."""
+        resolved = self.resolve_type(entity_type, user_id)
+        if resolved is None:
             raise NoSchemaForEntityType(f"{entity_type} has no schema that holds", entity_type=entity_type)
-        return {entity_type: typed}
+        return {entity_type: resolved}
 
-    async def ensure(self, request: StoreRequest, request_types: RequestTypes) -> None:
-        """Give a schema to the types of a request that have none, unless it would be refused or is a replay."""
+    async def ensure_schemas(self, request: StoreRequest, request_types: RequestTypes) -> None:
+        """Create schemas for the types of a request that have none, unless it would be refused or is a replay."""
         if await self._is_replay(request, request_types):
             return
         rows_by_type = {name: _rows(request, request_types.names, name) for name in request_types.unknown}
@@ -103,14 +107,14 @@ class EntityStore:
                 await make(name, rows, request.user_id)
 
     async def _is_replay(self, request: StoreRequest, request_types: RequestTypes) -> bool:
-        """Whether a request was answered before; raises what would refuse it, and writes nothing."""
-        source = self.storing(request, request_types)
+        """Whether a request was answered before; raises what would refuse it, and stores nothing."""
+        source = self.make_write(request, request_types)
         source.commit = False
-        prepared = await asyncio.to_thread(source.prepare, request_types.typed)
-        observe = await self._outcome(RehearseStore, source, prepared)
+        prepared = await asyncio.to_thread(source.prepare, request_types.resolved)
+        observe = await self._outcome(DryRunStore, source, prepared)
         if observe.error is not None and not isinstance(observe.error, TypesOutdated):
             raise observe.error
-        return observe.known
+        return observe.was_answered
 
     def submit(
         self,
@@ -119,35 +123,34 @@ class EntityStore:
         done: Callable[[StoreObservations], None],
         caller: Any = None,
     ) -> None:
-        """Queue what was accepted; ``done`` is told of the outcome."""
+        """Queue a prepared request; ``done`` is called with the outcome."""
         StoreObservations(source, prepared, self._log, done, caller).submit(self._writer)
 
-    async def carry_out(self, source: ObservationSource, typed: Callable[[], Mapping[str, Typed]]) -> StoreObservations:
-        """Store what a source makes, and wait until it is on disk; raises what refused it."""
-        observe = await self._settled(source, typed)
-        tries = 1
-        while isinstance(observe.error, TypesOutdated) and tries < TRIES:
-            observe = await self._settled(source, typed)
-            tries += 1
+    async def store(
+        self, source: ObservationSource, resolve: Callable[[], Mapping[str, ResolvedType]]
+    ) -> StoreObservations:
+        """Store the observations of a source, and wait until they are on disk; raises what refused them."""
+        observe = await self._outcome(StoreObservations, source, source.prepare(resolve()))
+        attempts = 1
+        while isinstance(observe.error, TypesOutdated) and attempts < MAX_ATTEMPTS:
+            observe = await self._outcome(StoreObservations, source, source.prepare(resolve()))
+            attempts += 1
         if observe.error is not None:
             raise observe.error
         return observe
 
-    async def _settled(self, source: ObservationSource, typed: Callable[[], Mapping[str, Typed]]) -> StoreObservations:
-        return await self._outcome(StoreObservations, source, source.prepare(typed()))
-
-    async def _outcome(self, kind: type[Kind], source: ObservationSource, prepared: Prepared) -> Kind:
-        settled: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
-        kind(source, prepared, self._log, make_done_callback(settled)).submit(self._writer)
+    async def _outcome(self, make_store: type[Store], source: ObservationSource, prepared: Prepared) -> Store:
+        settled: asyncio.Future[Store] = asyncio.get_running_loop().create_future()
+        make_store(source, prepared, self._log, make_done_callback(settled)).submit(self._writer)
         return await settled
 
 
-def _inferred(request: StoreRequest, names: Mapping[str, str], name: str) -> Typed:
-    return Typed(name, compiled(first_schema(name, _rows(request, names, name))))
+def _infer_type(request: StoreRequest, names: Mapping[str, str], name: str) -> ResolvedType:
+    return ResolvedType(name, compiled(infer_first_schema(name, _rows(request, names, name))))
 
 
 def _rows(request: StoreRequest, names: Mapping[str, str], name: str) -> list[dict[str, Any]]:
-    """The entities of a type, without what is said besides their fields."""
+    """The fields of the entities of a type."""
     return [
         {key: value for key, value in entity.items() if key not in ("entity_type", "_meta")}
         for entity in request.entities

@@ -1,4 +1,4 @@
-"""Reads the features of keys, at one moment for all that is asked together, and explains how each answer came about."""
+"""Reads the features of keys: all keys of one request as of one moment, with an explanation of each answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.storage.wal import Wal
 from headrace.types import Clock
 
 
-def explained(
+def explain_features(
     defined: TableDefinition,
     generation: Generation,
     stream: Stream,
@@ -33,19 +33,19 @@ def explained(
     listed: Sequence[State],
     wanted: Sequence[str],
 ) -> dict[str, Any]:
-    """What an answer up to an event comes from, feature by feature."""
+    """The states and events that an answer was computed from, feature by feature."""
     through = max(through, generation.position)
     tail, first_seq = generation.base.start, stream.head.first_seq
     features = {}
     for name in wanted:
         life = defined.lives[name]
-        held, _ = history(life, listed, first_seq)
-        start = held[0].first_seq if held else min(first_seq, tail)
+        states, _ = history(life, listed, first_seq)
+        start = states[0].first_seq if states else min(first_seq, tail)
         features[name] = {
             "life": life.id,
             "born": stream.offset_at(life.birth),
             "since": stream.offset_at(max(life.birth, start)),
-            "states": [state.name for state in held],
+            "states": [state.name for state in states],
             "tail_events": max(0, through - max(tail, life.birth)),
             "complete": generation.is_folded(name, life.id),
         }
@@ -58,7 +58,7 @@ def explained(
 
 
 class Moment(NamedTuple):
-    """What questions are answered for together: a time, how far each source has come, and when to stop looking."""
+    """The moment of a request: its time, the head of each source, and when to stop folding."""
 
     now_ms: int
     heads: Mapping[str, Head]
@@ -66,7 +66,7 @@ class Moment(NamedTuple):
 
 
 class FeatureAnswer(NamedTuple):
-    """The row of a key, whether every feature in it speaks of all events since its birth, and why so."""
+    """The row of a key, whether every feature counts all events since its birth, and an explanation."""
 
     row: dict[str, Any]
     complete: bool
@@ -74,7 +74,7 @@ class FeatureAnswer(NamedTuple):
 
 
 class FeatureReader(state_reader.StateReader[TableDefinition]):
-    """Every table of this node."""
+    """Reads every feature table of this node."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         wal: Wal,
         states: States,
         current: Callable[[], Current],
-        bench: StateBuilder,
+        state_builder: StateBuilder,
         clock: Clock,
         config: FeaturesConfig,
     ) -> None:
@@ -93,7 +93,7 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
             states,
             current,
             shapes_of,
-            bench,
+            state_builder,
             config.fold_rows,
             keying_of=attrgetter("keying"),
             pending_bytes=config.tail_bytes // 2,
@@ -109,7 +109,7 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         *,
         explain: bool = False,
     ) -> FeatureAnswer:
-        """The features of a key at a moment: now, where none is given."""
+        """The features of a key at a moment, by default now."""
         defined = self.defined(table)
         wanted = self.wanted(defined, features)
         packed_key = defined.reducer.key(key)
@@ -125,19 +125,21 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
             row = {name: current_row.get(name) for name in wanted}
         explanation = None
         if explain:
-            explanation = explained(defined, generation, stream, head.next_seq, self.listed(defined, stream), wanted)
+            explanation = explain_features(
+                defined, generation, stream, head.next_seq, self.listed(defined, stream), wanted
+            )
             explanation["registry_version"] = self._version
         return FeatureAnswer(row, len(folded) == len(wanted), explanation)
 
     def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:
-        """Now, for questions about these tables: none of their events comes after it."""
+        """The present moment for reads of these tables, which is not before any of their events."""
         names = dict.fromkeys(self.defined(table).stream for table in tables)
         heads = {name: self._log.find(name).head for name in names}
         now_us = max([self._clock.now_us(), *(head.last_us for head in heads.values())])
         return Moment(now_us // 1000, heads, ends)
 
     def wanted(self, defined: TableDefinition, features: Sequence[str] | None) -> Sequence[str]:
-        """The features that are asked for; refuses those that a table does not have."""
+        """The requested features; raises FeatureNotInTable for one that the table does not have."""
         if features is None:
             return defined.reducer.features
         for name in features:
@@ -147,5 +149,5 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
 
 
 def shapes_of(registry: StreamRegistry) -> EventShapes:
-    """What turns the stored events of a source into its newest shape."""
+    """Converts the stored events of a source into its newest shape."""
     return EventShapes(registry.registry, source_of(registry).rules.event)

@@ -1,4 +1,4 @@
-"""An event source at the gate of its stream: it fills in defaults, knows keys, and says why an event does not fit."""
+"""Event sources as append hooks: they fill in defaults, find keys, and explain why events do not fit."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from headrace.types import Steps
 if TYPE_CHECKING:
     from headrace.engine.log.stream_registry import StreamRegistry
 
-#: How long a key is remembered where the source does not say.
+#: How long a key is remembered by default.
 DEDUPE_WINDOW_MS = 86_400_000
 _KINDS: dict[str, type[BadRequest]] = {kind.code: kind for kind in (MissingField, UnknownField, SchemaMismatch)}
 _ENCODE = msgspec.json.Encoder().encode
 
 
 class SourceRules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_defaults=True):
-    """What a stream that is an event source is stored with."""
+    """The rules of an event source as they are stored with its stream."""
 
     event: Event
-    #: How long events are kept, in milliseconds; None is for ever. An event keeps what held when it came.
+    #: How long events are kept, in milliseconds; None is for ever. An event keeps the lifetime of its append.
     kept: Steps = ((0, None),)
-    #: Keys of events before this one do not count: they were those of another field.
+    #: Keys of events before this one do not count, since another field held the key.
     dedupe_since: int = 0
 
     def dump(self) -> str:
@@ -45,7 +45,7 @@ class SourceRules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", om
 
 
 class EventSource(AppendHook):
-    """The rules of one event source, ready for use; never changed, only replaced."""
+    """The append hook of one event source; immutable."""
 
     __slots__ = (
         "_default_of", "_defaults", "_key_of", "_probe", "dedupe_since", "dedupe_window_us", "deduplicates",
@@ -68,13 +68,13 @@ class EventSource(AppendHook):
         self.deduplicates = self._key_of is not None
 
     def normalise(self, joined: bytes, terms: object = None) -> bytes:
-        """Entries joined by commas, with the defaults of the fields that they leave out."""
+        """Entries joined by commas, with defaults for the fields that they leave out."""
         if self._probe is None or self._default_of is None:
             return joined
         try:
             members: list[Any] = [self._default_of(probe) for probe in self._probe.decode(b"[" + joined + b"]")]
         except (msgspec.DecodeError, RecursionError):
-            return joined  # whoever judges it says what is wrong
+            return joined  # the check against the schema says what is wrong
         many = len(self._defaults) > 1
         left_out = [UNSET in values if many else values is UNSET for values in members]
         if not any(left_out):
@@ -98,7 +98,7 @@ class EventSource(AppendHook):
         return [_canonical(probe.f0) for probe in self._key_of.decode(b"[" + joined + b"]")]
 
     def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
-        """Why entries do not fit, given what the schema says against them; ``number`` is that of the first entry."""
+        """Why entries do not fit, given their violations of the schema; ``number`` is that of the first entry."""
         values, _ = read_entries(joined)
         indexes, fields = dict.fromkeys(failure.index for failure in failures), self.rules.event.schema
         problems = [problem for index in indexes for problem in self._field_problems(index, values)]
@@ -112,7 +112,7 @@ class EventSource(AppendHook):
         return _KINDS[first["code"]](message, field=field, path=first["path"], failures=problems)
 
     def _field_problems(self, index: int, values: list[Any]) -> list[dict[str, Any]]:
-        """Fields that an entry lacks or that its source does not have."""
+        """The missing and the unknown fields of an entry."""
         value, schema = values[index] if index < len(values) else None, self.rules.event.schema
         if not isinstance(value, dict):
             return []
@@ -125,7 +125,7 @@ class EventSource(AppendHook):
 
 
 def source_of(registry: StreamRegistry | None) -> EventSource:
-    """The event source that a stream is, by its registry."""
+    """The event source of a stream, by its registry; raises UnknownEvent for other streams."""
     hook = None if registry is None else registry.hook
     if not isinstance(hook, EventSource):
         raise UnknownEvent("the stream is no event source")
@@ -148,7 +148,7 @@ def _names(count: int) -> list[str]:
 
 
 def _decoder(fields: list[str]) -> msgspec.json.Decoder[list[Any]]:
-    """Reads some members of objects, and nothing else of them."""
+    """A decoder of some members of objects, which skips the others."""
     names = _names(len(fields))
     probe = msgspec.defstruct(
         "Probe", [(name, Any, UNSET) for name in names], rename=dict(zip(names, fields, strict=True)), gc=False

@@ -20,7 +20,7 @@ from headrace import decoding
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
 from headrace.engine.derive.lease_scheduler import Apply
 from headrace.engine.derive.unit_cutter import PlannedUnit, owned_ranges, segment_parts
-from headrace.engine.features.past import Past, Pasts
+from headrace.engine.features.past_reader import PastReader, PastRows
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.log import Log
@@ -36,13 +36,13 @@ from headrace.storage.registries import Registries
 from headrace.storage.streams import LIVE, StreamRow, Streams
 from headrace.storage.work import UnitRow, Work
 
-#: How many are kept once they have ended, and for how long.
-KEPT = 100
+#: How many questions are kept once they have ended, and for how long.
+MAX_KEPT = 100
 KEPT_US = 86_400_000_000
 
 
 class HistoryAnswer(msgspec.Struct, frozen=True):
-    """Rows in the order of the question, and what they know."""
+    """Rows in the order of the question, and the event from which on they count everything."""
 
     rows: list[dict[str, Any]]
     complete: bool
@@ -50,7 +50,7 @@ class HistoryAnswer(msgspec.Struct, frozen=True):
 
 
 class HistoryJob(Job[list[dict[str, Any]]]):
-    """Answers questions about the past, but for those in ``claims``, which the server answers itself."""
+    """The job that answers questions about the past, except those in ``claims``, which the server answers itself."""
 
     names = ("history",)
     output = "rows"
@@ -61,19 +61,19 @@ class HistoryJob(Job[list[dict[str, Any]]]):
         self.claims: set[str] = set()
 
     def planner(self, connection: Connection) -> HistoryPlanner:
-        """What finds questions that nobody works on."""
+        """The planner of questions without a worker."""
         return HistoryPlanner(connection, self.claims)
 
     def committer(self, batch: Batch) -> _HistoryCommitter:
-        """What writes answers down."""
+        """The committer of answers."""
         return _HistoryCommitter(batch)
 
     def refusal(self, unit: Unit, output: list[dict[str, Any]]) -> str | None:
-        """Why rows do not belong to a unit: it is no question."""
+        """Why rows do not belong to a unit; None where it is a question."""
         return f"{unit.unit!r} asks for no rows" if unit.history is None else None
 
     def parked(self, batch: Batch, unit: Unit, reason: str) -> None:
-        """The question cannot be answered."""
+        """End a question whose unit has failed too often."""
         assert unit.history is not None
         fail_question(batch, unit.history, reason)
 
@@ -81,13 +81,13 @@ class HistoryJob(Job[list[dict[str, Any]]]):
 class _HistoryCommitter(JobCommitter[list[dict[str, Any]]]):
     def accept(self, row: UnitRow, unit: Unit, output: list[dict[str, Any]]) -> str | None:
         assert unit.history is not None
-        ranges = decoding.convert(unit.known, StartPoint)
+        start = decoding.convert(unit.known, StartPoint)
         Work(self._batch.connection).forget_failures_on(row.stream, unit.concern, 0, unit.end_seq)
-        return store_answer(self._batch, unit.history, HistoryAnswer(output, ranges.complete, ranges.since))
+        return store_answer(self._batch, unit.history, HistoryAnswer(output, start.complete, start.since))
 
 
 class HistoryPlanner(JobPlanner):
-    """Plans questions; ``claims`` are those that the server answers itself."""
+    """Plans units for questions, except those in ``claims``."""
 
     def __init__(self, connection: Connection, claims: set[str]) -> None:
         self._streams, self._published, self._work = Streams(connection), Published(connection), Work(connection)
@@ -101,20 +101,20 @@ class HistoryPlanner(JobPlanner):
             yield from self._units(row, now_us)
 
     def _units(self, row: HistoryRow, now_us: int) -> Iterator[PlannedUnit]:
-        """The unit of a question, unless someone works on it or it rests."""
+        """The unit of a question, unless a worker has it or it waits for a retry."""
         stream = self._streams.by_id(row.stream)
         if stream is None or stream.state != LIVE or row.id in self._claims or self._is_taken(row, now_us):
             return
         question = decoding.decode(row.question, Question)
         states = [state for state in self._states.listed(row.stream) if state.table == row.table]
         moments = [at_us for _, at_us in question.asked]
-        until = self._known_until(stream, min(moments))
-        begun = find_start(question.defined, question.features, states, stream.first_seq, until)
-        where = Range(begun.start, max(begun.start + 1, row.target))
-        yield self._planned(row, stream, question, begun, where, max(moments))
+        until = self._seek_after(stream, min(moments))
+        start = find_start(question.defined, question.features, states, stream.first_seq, until)
+        where = Range(start.start, max(start.start + 1, row.target))
+        yield self._planned(row, stream, question, start, where, max(moments))
 
     def _planned(
-        self, row: HistoryRow, stream: StreamRow, question: Question, begun: ReplayStart, where: Range, last_us: int
+        self, row: HistoryRow, stream: StreamRow, question: Question, start: ReplayStart, where: Range, last_us: int
     ) -> PlannedUnit:
         document = msgspec.json.decode(self._registries.document(stream.id, stream.revision))
         unit = Unit(
@@ -128,9 +128,9 @@ class HistoryPlanner(JobPlanner):
             out="",
             segments=tuple(self._sources(stream, where, last_us)),
             table=row.table,
-            states=tuple(begun.states),
+            states=tuple(start.states),
             history=row.id,
-            known=known_ranges(begun),
+            known=start_point(start),
             registry=document,
             question=msgspec.json.decode(row.question),
         )
@@ -145,8 +145,8 @@ class HistoryPlanner(JobPlanner):
                 return
             yield piece.source
 
-    def _known_until(self, stream: StreamRow, at_us: int) -> int:
-        """An event before which all came up to a moment; 0 where that may be one that is not retained any more."""
+    def _seek_after(self, stream: StreamRow, at_us: int) -> int:
+        """The first event after a moment, or one before it; 0 where that may not be retained any more."""
         if at_us >= stream.last_us:
             return stream.next_seq
         for placed in self._published.following(stream.id, stream.first_seq, stream.next_seq):
@@ -162,49 +162,49 @@ class HistoryPlanner(JobPlanner):
 
 
 def has_worker(work: Work, row: HistoryRow) -> bool:
-    """Whether a worker has a question."""
+    """Whether a worker has the unit of a question."""
     return any(unit.id.startswith(f"history-{row.id}-") for unit in work.open_units(row.stream))
 
 
-def known_ranges(begun: ReplayStart) -> StartPoint:
-    """Where to begin, as a document."""
-    ranges = [
+def start_point(start: ReplayStart) -> StartPoint:
+    """The start of a replay, as a document."""
+    parts = [
         StartPart(tuple(part.chain.names), part.start, tuple(state.name for state in part.chain.states))
-        for part in begun.parts
+        for part in start.parts
     ]
-    return StartPoint(tuple(ranges), begun.complete, begun.since)
+    return StartPoint(tuple(parts), start.complete, start.since)
 
 
 def store_answer(batch: Batch, id: str, answer: HistoryAnswer) -> str | None:
-    """Write an answer down; or say why it does not count."""
+    """Store an answer; answers why it is refused, or None."""
     text = msgspec.json.encode(answer).decode()
     return None if Histories(batch.connection).end(id, DONE, batch.now_us, answer=text) else "the question is over"
 
 
 def fail_question(batch: Batch, id: str, reason: str) -> None:
-    """End a question that cannot be answered."""
+    """End a question with the reason why it cannot be answered."""
     Histories(batch.connection).end(id, FAILED, batch.now_us, reason=reason)
 
 
 def begin_question(batch: Batch, row: HistoryRow) -> None:
-    """Write a question down, and forget old ones."""
+    """Store a question, and remove old ones."""
     rows = Histories(batch.connection)
-    rows.forget(batch.now_us - KEPT_US, KEPT)
+    rows.forget(batch.now_us - KEPT_US, MAX_KEPT)
     rows.add(msgspec.structs.replace(row, state=RUNNING, begun_us=batch.now_us))
 
 
 log = logging.getLogger("headrace.features")
 
-#: Questions that may wait for their answers.
+#: Questions that may be unanswered at the same time.
 MAX_RUNNING = 16
-#: A question is left to workers for as long.
+#: How long a question is left to workers.
 WORKERS_FIRST_S = 2.0
 _PAUSE_S = 0.25
 _FOREVER = float("inf")
 
 
 class TrainingSets:
-    """Runs on the event loop."""
+    """Answers or stores questions about the past; runs on the event loop."""
 
     def __init__(
         self,
@@ -213,22 +213,22 @@ class TrainingSets:
         log: Log,
         sealer: Sealer,
         job: HistoryJob,
-        pasts: Pasts,
+        past_reader: PastReader,
         reader: Connection,
         fold_rows: int,
     ) -> None:
-        self._apply, self._log, self._sealer, self._job, self._pasts = apply, log, sealer, job, pasts
+        self._apply, self._log, self._sealer, self._job, self._past_reader = apply, log, sealer, job, past_reader
         self._rows, self._work = Histories(reader), Work(reader)
         self._fold_rows = fold_rows
         self._awake, self._stopping = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Go on with what is asked."""
+        """Start answering stored questions."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """What is asked is answered after the next start."""
+        """Stop; unanswered questions are answered after the next start."""
         self._stopping.set()
         self._awake.set()
         if self._task is not None:
@@ -236,15 +236,15 @@ class TrainingSets:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    async def ask(
+    async def request(
         self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None = None
-    ) -> Past | HistoryRow:
-        """The rows of keys as of moments in microseconds, or the question that they are the answer of later."""
-        question = await self._pasts.question(table, moments, features)
+    ) -> PastRows | HistoryRow:
+        """The rows of keys as of moments in microseconds, or the stored question where that takes longer."""
+        question = await self._past_reader.question(table, moments, features)
         stream = self._log.find(question.defined.stream)
-        begun = await self._pasts.begun(question, stream)
-        if stream.head.next_seq - begun.start <= self._fold_rows:
-            return await self._pasts.rows(table, moments, features)
+        start = await self._past_reader.find_start(question, stream)
+        if stream.head.next_seq - start.start <= self._fold_rows:
+            return await self._past_reader.rows(table, moments, features)
         if len(self._rows.running()) >= MAX_RUNNING:
             raise Overloaded(f"{MAX_RUNNING} questions about the past are being answered already", retry_after=5)
         target = stream.head.next_seq
@@ -259,7 +259,7 @@ class TrainingSets:
         return self.find(table, row.id)
 
     def find(self, table: str, id: str) -> HistoryRow:
-        """A question, for a day after it was answered."""
+        """A stored question; it is kept for a day after it was answered."""
         row = self._rows.get(id)
         if row is None or row.table != table:
             raise NotFound("there is no such question", table=table, history=id)
@@ -279,12 +279,12 @@ class TrainingSets:
                     await self._awake.wait()
 
     async def _answer(self, row: HistoryRow) -> None:
-        """Answer a question, while no worker is given it."""
+        """Answer a question, which no worker is given meanwhile."""
         self._job.claims.add(row.id)
         try:
             question = decoding.decode(row.question, Question)
-            past = await self._pasts.answer(question, _FOREVER)
-            answer = HistoryAnswer(past.rows, past.complete, past.since_seq)
+            rows = await self._past_reader.answer(question, _FOREVER)
+            answer = HistoryAnswer(rows.rows, rows.complete, rows.since_seq)
             await self._apply(lambda batch: store_answer(batch, row.id, answer))
         except HeadraceError as reason:
             message = reason.message

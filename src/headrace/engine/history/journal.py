@@ -21,7 +21,6 @@ from headrace.engine.log.stream import Stream
 from headrace.errors import CorruptData
 from headrace.format.decoded_columns import DecodedCache
 from headrace.format.journal import JournalFormat
-from headrace.reduce.states.fold import runs_of_batch
 from headrace.storage.database import Connection
 from headrace.storage.journals import JournalRows
 from headrace.storage.node import Node
@@ -221,9 +220,4 @@ def _read_runs(
     connection: Connection, segments: Callable[[], Segments], stream: Stream, start: int
 ) -> Iterator[EventRun]:
     head = stream.head
-    events = Events(connection, segments, DecodedCache(0), stream, head)
-    while start < head.next_seq:
-        chunk = events.first_chunk(start, head.next_seq)
-        for batch in events.batches(chunk):
-            yield from runs_of_batch(batch, _MAX_RUN_BYTES)
-        start = chunk.stop
+    return Events(connection, segments, DecodedCache(0), stream, head).runs(start, head.next_seq, _MAX_RUN_BYTES)

@@ -19,6 +19,8 @@ from headrace.errors import ObjectMissing
 from headrace.format.decoded_columns import DecodedCache
 from headrace.format.segment import layout
 from headrace.format.segment.row_group import AppendRun, RowGroupBuilder
+from headrace.reduce.states.definition import EventRun
+from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.published import Published, SegmentObject
@@ -109,6 +111,14 @@ class Events:
         with self._segments().open(chunk.placed.key, chunk.placed.segment) as reader:
             self.fetched_bytes += chunk.placed.segment.bytes
             yield from reader.batches(chunk.start, chunk.stop)
+
+    def runs(self, start: int, stop: int, run_bytes: int) -> Iterator[EventRun]:
+        """The events of a range in order, in runs of about so much payload."""
+        while start < stop:
+            chunk = self.first_chunk(start, stop)
+            for batch in self.batches(chunk):
+                yield from runs_of_batch(batch, run_bytes)
+            start = chunk.stop
 
     def get(self, seqs: Iterable[int]) -> dict[int, Event]:
         """Some events; those used last are kept at hand."""

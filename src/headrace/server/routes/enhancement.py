@@ -109,7 +109,7 @@ class EnhancementRoutes:
         wanted = request.query_params.get("promotable", "false")
         if wanted not in ("true", "false"):
             raise BadRequest("promotable is true or false", field="promotable")
-        analysis = await self._candidates.analysed(entity_type, owner)
+        analysis = await self._candidates.analyse(entity_type, owner)
         candidates = [
             candidate_answer(analysis, candidate)
             for candidate in analysis.candidates
@@ -179,12 +179,12 @@ class EnhancementRoutes:
         fields = body.fields if body.fields is None else _names(body.fields)
         moves, dry_run = body.migrate_existing, body.dry_run
         enhanced = await self._enhancing.enhance(
-            entity_type, owner, who, fields=fields, force=body.force, moves=moves, dry_run=dry_run
+            entity_type, owner, who, fields=fields, force=body.force, migrate=moves, dry_run=dry_run
         )
         migration: MigrationAnswer | PlannedMigration | None = None
         if enhanced.run is not None:
-            self._queue.call()
-            migration = documents.migration(await self._queue.ended(enhanced.run, WAIT_S), dry_run=False)
+            self._queue.wake()
+            migration = documents.migration(await self._queue.wait(enhanced.run, WAIT_S), dry_run=False)
         elif moves and dry_run:
             migration = await self._moved(entity_type, owner, enhanced.fields, who, True)
         promoted = [candidate_answer(enhanced.analysis, candidate) for candidate in enhanced.promoted]
@@ -205,7 +205,7 @@ class EnhancementRoutes:
         body = await read_json(request, SettingsBody)
         entity_type, owner, who = self._owner(request, body)
         held = await self._enhancing.set(entity_type, owner, body.settings(), who)
-        self._queue.call()
+        self._queue.wake()
         return json_response(self._settings(entity_type, owner, held))
 
     @_post(
@@ -221,7 +221,7 @@ class EnhancementRoutes:
         body = await read_json(request, CandidateDecisionBody)
         entity_type, owner, who = self._owner(request, body)
         decided = await self._enhancing.decide(entity_type, owner, body.field, body.status, who)
-        self._queue.look_again(entity_type, owner)
+        self._queue.analyse_again(entity_type, owner)
         return json_response(recommendation_answer(decided))
 
     @_post(
@@ -277,9 +277,9 @@ class EnhancementRoutes:
         self, entity_type: str, owner: str, fields: tuple[str, ...], who: str, dry_run: bool
     ) -> MigrationAnswer | PlannedMigration:
         if dry_run:
-            return PlannedMigration(True, await self._migrating.planned(entity_type, owner, fields))
+            return PlannedMigration(True, await self._migrating.count_values(entity_type, owner, fields))
         run = await self._migrating.begin(entity_type, owner, fields, who)
-        return documents.migration(await self._queue.ended(run, WAIT_S), dry_run=False)
+        return documents.migration(await self._queue.wait(run, WAIT_S), dry_run=False)
 
     def _settings(self, entity_type: str, owner: str, held: EffectiveSettings) -> SettingsAnswer:
         return SettingsAnswer(

@@ -214,17 +214,17 @@ class ReconcileAnswer(FieldsChange, kw_only=True):
 
 def candidates_answer(analysis: Analysis, owner: str, candidates: list[CandidateAnswer]) -> CandidatesAnswer:
     """Candidates of an owner, and which observations they are made of."""
-    schema, tallied = analysis.schema, analysis.tallied
+    schema, counts = analysis.schema, analysis.counts
     return CandidatesAnswer(
         entity_type=schema.entity_type,
         schema_version=schema.schema_version,
         scope="user" if owner else "global",
         user_id=owner or None,
         coverage=FragmentCoverage(
-            complete=tallied.complete,
-            observations=tallied.next_seq - tallied.first_seq,
-            missing=tallied.missing,
-            truncated=tallied.keys.truncated,
+            complete=counts.complete,
+            observations=counts.next_seq - counts.first_seq,
+            missing=counts.missing,
+            truncated=counts.fragments.truncated,
         ),
         candidates=candidates,
     )

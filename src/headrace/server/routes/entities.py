@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import NotReady
-from headrace.engine.entities.read.snapshots import Asked, Shown
+from headrace.engine.entities.read.snapshots import EntityAnswer, EntityQuery
 from headrace.errors import BadRequest, EntityNotFound
 from headrace.schema.entity.identity import find_links, find_moments
 from headrace.server.http.auth import LOCAL, Principal
@@ -112,25 +112,25 @@ class EntityRoute:
             return
         self._reply(request, shown)
 
-    async def _get_later(self, request: Request, entity_query: Asked) -> None:
+    async def _get_later(self, request: Request, entity_query: EntityQuery) -> None:
         self._reply(request, await self._snapshots.find(entity_query))
 
-    def _reply(self, request: Request, shown: Shown) -> None:
+    def _reply(self, request: Request, shown: EntityAnswer) -> None:
         admit(request.principal, shown.view.entity_type)
         document = snapshot(shown)
         if request.query and flag(request.query, "explain"):
-            document.explain = explained(shown, self._snapshots.serving.tail_of(shown.view.entity_type))
+            document.explain = explained(shown, self._snapshots.state_reader.tail_of(shown.view.entity_type))
         request.exchange.reply_json(_ENCODE(document), COMPLETE)
 
 
-def asked_of(query: dict[str, str], entity_id: str, principal: Principal) -> Asked:
+def asked_of(query: dict[str, str], entity_id: str, principal: Principal) -> EntityQuery:
     """The entity query of a request; an admin may name another user."""
     if not query:
-        return Asked(entity_id, principal.user_id)
+        return EntityQuery(entity_id, principal.user_id)
     as_of, at_ingested = query.get("as_of"), query.get("at_ingested")
     if "scope" in query and (query["scope"] not in _SCOPES or "schema_version" not in query):
         raise BadRequest("scope is global or user, and says whose the schema_version is", field="scope")
-    return Asked(
+    return EntityQuery(
         entity_id,
         user_of(query, principal),
         None if as_of is None else parse_timestamp_us(as_of, "as_of"),
@@ -159,12 +159,12 @@ def flag(query: dict[str, str], name: str) -> bool:
     return _FLAGS[text]
 
 
-def snapshot(shown: Shown) -> EntitySnapshot:
+def snapshot(shown: EntityAnswer) -> EntitySnapshot:
     """An entity as it is answered; raises where it has none."""
     view, entity = shown.view, shown.snapshot
     row = view.group.row
     if entity is None:
-        raise EntityNotFound("the entity is deleted, or was not known then", entity_id=view.asked.entity_id)
+        raise EntityNotFound("the entity is deleted, or was not known then", entity_id=view.query.entity_id)
     document = EntitySnapshot(
         entity_id=row.entity_id,
         entity_type=view.entity_type,
@@ -178,7 +178,7 @@ def snapshot(shown: Shown) -> EntitySnapshot:
         merged_from=list(view.group.members[1:]),
         events=[],
         links=[],
-        requested_entity_id=UNSET if view.asked.entity_id == row.entity_id else view.asked.entity_id,
+        requested_entity_id=UNSET if view.query.entity_id == row.entity_id else view.query.entity_id,
         truncated_fields=list(entity.truncated) if entity.truncated else UNSET,
     )
     definition = None if view.schema is None else view.schema.schema_definition
@@ -189,7 +189,7 @@ def snapshot(shown: Shown) -> EntitySnapshot:
     return document
 
 
-def explained(shown: Shown, generation: Any) -> dict[str, Any]:
+def explained(shown: EntityAnswer, generation: Any) -> dict[str, Any]:
     """How an answer came about: from states and which tail, or from the entity's observations."""
     view, stream = shown.view, shown.view.stream
     document: dict[str, Any] = {

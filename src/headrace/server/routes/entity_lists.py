@@ -13,8 +13,8 @@ from starlette.responses import Response
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.read.entity_list import EntityFilter
-from headrace.engine.entities.read.observations import Observed
-from headrace.engine.entities.read.snapshots import Shown, View
+from headrace.engine.entities.read.observations import StoredObservation
+from headrace.engine.entities.read.snapshots import EntityAnswer, EntityView
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, NotFound, OffsetGone
 from headrace.format import offset as offsets
@@ -189,7 +189,7 @@ class EntityListRoutes:
         if "after" in query and not self._snapshots.groups.has(after, wanted.user_id):
             raise InvalidCursor("after is the id of an entity", field="after")
         page = await self._listing.page(wanted, after, limit)
-        shown = [entity for entity in page.shown if _may_read(principal, entity.view.entity_type)]
+        shown = [entity for entity in page.entities if _may_read(principal, entity.view.entity_type)]
         return await self._engine.computing.run(0, _listed, shown, page.after)
 
     def _read_query(self, query: dict[str, str], principal: Principal) -> EntityFilter:
@@ -258,7 +258,9 @@ class EntityListRoutes:
         if shown.snapshot is None or field not in shown.snapshot.origins:
             raise EntityNotFound("the entity has no value in this field", entity_id=document.entity_id, field=field)
         ids = [said.id for said in shown.snapshot.origins[field]]
-        observations = {observed.observation.id: observed for observed in await self._listing.named(shown.view, ids)}
+        observations = {
+            observed.observation.id: observed for observed in await self._listing.observations_by_id(shown.view, ids)
+        }
         answer = ProvenanceAnswer(
             entity_id=document.entity_id,
             entity_type=document.entity_type,
@@ -302,17 +304,19 @@ class EntityListRoutes:
         work = partial(_compare, entity_type, every, fields, threshold, limit)
         return await self._engine.computing.plan(timeout_s, work)
 
-    def _view(self, request: Request, query: dict[str, str]) -> View:
+    def _view(self, request: Request, query: dict[str, str]) -> EntityView:
         view = self._snapshots.view(asked_of(query, request.path_params["id"], request.state.principal))
         admit(request.state.principal, view.entity_type)
         return view
 
 
-def _listed(shown: list[Shown], after: str | None) -> Response:
+def _listed(shown: list[EntityAnswer], after: str | None) -> Response:
     return json_response(EntityPage([snapshot(entity) for entity in shown], after), headers=COMPLETE)
 
 
-def _compare(entity_type: str, every: list[Shown], fields: tuple[str, ...], threshold: float, limit: int) -> Response:
+def _compare(
+    entity_type: str, every: list[EntityAnswer], fields: tuple[str, ...], threshold: float, limit: int
+) -> Response:
     """The pairs of some entities that may be the same."""
     named = {entity.view.group.row.entity_id: snapshot(entity) for entity in every}
     texts = {id: text for id, document in named.items() if (text := _text(document, fields))}
@@ -326,7 +330,7 @@ def _compare(entity_type: str, every: list[Shown], fields: tuple[str, ...], thre
     return json_response(answer, headers=COMPLETE)
 
 
-def observation(view: View, observed: Observed) -> ObservationAnswer:
+def observation(view: EntityView, observed: StoredObservation) -> ObservationAnswer:
     """One observation as it is answered, with the address of its source."""
     stored = observed.observation
     document: dict[str, Any] = msgspec.to_builtins(stored)

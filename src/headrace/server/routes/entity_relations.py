@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.read.snapshots import Asked, View
-from headrace.engine.entities.write.relations import Predicate, Related, moved_observations, split_target
+from headrace.engine.entities.read.snapshots import EntityQuery, EntityView
+from headrace.engine.entities.write.relations import SplitPredicate, StoredRelation, moved_observations, split_target
 from headrace.errors import BadRequest, Conflict, EntityNotFound
 from headrace.server.http.auth import Principal
 from headrace.server.http.route import WRITE, Answer, Body, Verb, route
@@ -54,11 +54,11 @@ class PredicateBody(Struct, forbid_unknown_fields=True, kw_only=True):
     observed_from: Moment | None = None
     observed_until: Moment | None = None
 
-    def predicate(self) -> Predicate:
+    def predicate(self) -> SplitPredicate:
         """The predicate; refuses one without conditions."""
         if self == PredicateBody():
             raise BadRequest("the predicate is empty: nothing would stay", field="predicate")
-        return Predicate(
+        return SplitPredicate(
             None if self.observation_ids is None else frozenset(self.observation_ids),
             self.source_id,
             self.fields,
@@ -160,7 +160,7 @@ class EntityRelationRoutes:
         if (body.to_entity_id is None) == (body.to_canonical_name is None):
             raise BadRequest("to_entity_id or to_canonical_name says which entity", field="to_entity_id")
         user_id = self._admitted(request, body, body.entity_id)
-        view = self._snapshots.view(Asked(body.entity_id, user_id))
+        view = self._snapshots.view(EntityQuery(body.entity_id, user_id))
         into = self._into(body, view, user_id)
         observed = await self._listing.observations(view, None, MAX_MOVED + 1, newest_first=False)
         if len(observed) > MAX_MOVED:
@@ -181,8 +181,10 @@ class EntityRelationRoutes:
         """POST: observations that were moved are about the entities that they came from."""
         body = await read_json(request, UnsplitBody)
         user_id = self._admitted(request, body, body.entity_id)
-        view = self._snapshots.view(Asked(body.entity_id, user_id))
-        observations = [observed.observation for observed in await self._listing.named(view, [body.split_id])]
+        view = self._snapshots.view(EntityQuery(body.entity_id, user_id))
+        observations = [
+            observed.observation for observed in await self._listing.observations_by_id(view, [body.split_id])
+        ]
         if not observations or observations[0].kind != "split":
             raise EntityNotFound("the entity has no such split", entity_id=body.entity_id, split_id=body.split_id)
         made = await self._aliasing.unsplit(user_id, observations[0])
@@ -191,7 +193,7 @@ class EntityRelationRoutes:
         )
         return json_response(answer)
 
-    def _into(self, body: SplitBody, view: View, user_id: str) -> EntityRow:
+    def _into(self, body: SplitBody, view: EntityView, user_id: str) -> EntityRow:
         if body.to_canonical_name is not None:
             into = split_target(view, body.to_canonical_name)
         else:
@@ -205,11 +207,11 @@ class EntityRelationRoutes:
         """The user whose entities change; refuses callers who may not write them."""
         principal: Principal = request.state.principal
         user_id = principal.acting_for(body.user_id)
-        admit(principal, self._snapshots.view(Asked(entity_id, user_id)).entity_type, "write")
+        admit(principal, self._snapshots.view(EntityQuery(entity_id, user_id)).entity_type, "write")
         return user_id
 
 
-def _split(made: Related) -> dict[str, Any]:
+def _split(made: StoredRelation) -> dict[str, Any]:
     details = made.observation.details
     return {
         "entity_id": made.observation.entity_id,

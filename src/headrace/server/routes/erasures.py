@@ -12,7 +12,7 @@ from starlette.responses import Response
 from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.erasure.erasure_plan import ErasurePlan
-from headrace.engine.entities.read.snapshots import Asked
+from headrace.engine.entities.read.snapshots import EntityQuery
 from headrace.errors import BadRequest, Conflict, EntityNotFound, InvalidCursor, NotFound
 from headrace.extract.erasure import load
 from headrace.server.http.auth import Principal
@@ -154,7 +154,7 @@ class ErasureRoutes:
         user_id = principal.acting_for(body.user_id)
         entity_id = request.path_params["id"]
         row = self._snapshots.groups.row(entity_id, user_id)
-        admit(principal, self._snapshots.view(Asked(row.entity_id, user_id)).entity_type, "write")
+        admit(principal, self._snapshots.view(EntityQuery(row.entity_id, user_id)).entity_type, "write")
         return user_id
 
     def _reader(self, request: Request) -> str:

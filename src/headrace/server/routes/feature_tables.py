@@ -107,7 +107,7 @@ class FeatureTableRoutes:
         if len(body.rows) > MAX_ROWS:
             raise BatchTooLarge(f"a question is about {MAX_ROWS} rows at most", limit=MAX_ROWS)
         moments = await self._engine.computing.run(0, _moments, body)
-        past = await self._engine.training.ask(table, moments, body.features)
+        past = await self._engine.training.request(table, moments, body.features)
         if isinstance(past, HistoryRow):
             where = request.url.path + f"/{past.id}"
             return json_response(BegunHistoryAnswer(self._row_document(past)), status=202, headers={"location": where})
@@ -149,7 +149,7 @@ class FeatureTableRoutes:
         )
         if row.answer is not None:
             answer = decoding.decode(row.answer, HistoryAnswer)
-            stream = self._engine.log.find(self._engine.serving.defined(row.table).stream)
+            stream = self._engine.log.find(self._engine.feature_reader.defined(row.table).stream)
             status.complete, status.since = answer.complete, stream.offset_at(answer.since)
         return status
 

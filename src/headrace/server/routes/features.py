@@ -89,8 +89,8 @@ class FeatureRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._features = engine.features
-        self._serving = engine.serving
-        self._pasts = engine.pasts
+        self._serving = engine.feature_reader
+        self._past_reader = engine.past_reader
         self._background = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
         self._computing, self._gate = engine.computing, engine.gates.rows
@@ -131,7 +131,7 @@ class FeatureRoutes:
             return
 
     async def _get_past(self, request: Request, body: GetBody, at_us: int) -> None:
-        past = await self._pasts.rows(body.table, [(body.key, at_us)], body.features)
+        past = await self._past_reader.rows(body.table, [(body.key, at_us)], body.features)
         reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
         explanation = {"as_of": rfc3339(at_us), "complete": past.complete, "since": past.since, "events_from": reaches}
         headers = _COMPLETE if past.complete else _PARTIAL

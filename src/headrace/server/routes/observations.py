@@ -16,10 +16,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from headrace.engine.assembly import Engine
-from headrace.engine.entities.entity_store import TRIES, RequestTypes
+from headrace.engine.entities.entity_store import MAX_ATTEMPTS, RequestTypes
 from headrace.engine.entities.entity_type import ENTITIES
 from headrace.engine.entities.read.source_reader import SourceSummary
-from headrace.engine.entities.write.decisions import Decision, DecisionAnswer, Deed, StoreDecision
+from headrace.engine.entities.write.decisions import Decision, DecisionAnswer, DecisionKind, StoreDecision
 from headrace.engine.entities.write.store_observations import StoreObservations, TypesOutdated
 from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import AppendTimedOut, BadRequest, Conflict, NotFound, TooLarge, UnsupportedMedia
@@ -71,7 +71,7 @@ class ObservationRoute:
     """Answers requests on ``/v1/observations``."""
 
     def __init__(self, engine: Engine) -> None:
-        self._stores = engine.stores
+        self._stores = engine.entity_store
         self._background, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
         self._when_settled = self._settled
 
@@ -95,12 +95,14 @@ class ObservationRoute:
             self._background.begin(request.exchange, self._read_in_background(request, user_id))
             return
         store_request = entity_request.read_store_request(request.body, user_id)
-        lookup = self._look_up(request.principal, store_request)
-        if lookup.unknown and store_request.envelope.commit:
+        request_types = self._look_up(request.principal, store_request)
+        if request_types.unknown and store_request.envelope.commit:
             self._background.begin(request.exchange, self._store_in_background(request, store_request))
             return
-        write = self._stores.storing(store_request, lookup)
-        self._stores.submit(write, write.prepare(lookup.typed), self._when_settled, _Stored(request, store_request, 1))
+        write = self._stores.make_write(store_request, request_types)
+        self._stores.submit(
+            write, write.prepare(request_types.resolved), self._when_settled, _Stored(request, store_request, 1)
+        )
 
     async def _read_in_background(self, request: Request, user_id: str) -> None:
         """Read and accept a long body in a thread, while others are served."""
@@ -110,22 +112,22 @@ class ObservationRoute:
         await self._store_in_background(request, store_request)
 
     async def _store_in_background(self, request: Request, store_request: StoreRequest, tries: int = 1) -> None:
-        lookup = self._look_up(request.principal, store_request)
-        write = self._stores.storing(store_request, lookup)
-        if lookup.unknown and store_request.envelope.commit:
-            await self._stores.ensure(store_request, lookup)
-            lookup = self._look_up(request.principal, store_request)
-        with lookup.held():
-            prepared = await self._computing.run(len(request.body), write.prepare, lookup.typed)
+        request_types = self._look_up(request.principal, store_request)
+        write = self._stores.make_write(store_request, request_types)
+        if request_types.unknown and store_request.envelope.commit:
+            await self._stores.ensure_schemas(store_request, request_types)
+            request_types = self._look_up(request.principal, store_request)
+        with request_types.held():
+            prepared = await self._computing.run(len(request.body), write.prepare, request_types.resolved)
             self._stores.submit(write, prepared, self._when_settled, _Stored(request, store_request, tries))
 
     def _look_up(self, principal: Principal, store_request: StoreRequest) -> RequestTypes:
         principal.acting_for(store_request.user_id)
-        lookup = self._stores.look(store_request)
+        request_types = self._stores.resolve_types(store_request)
         if principal is not LOCAL:
-            for name in lookup.typed:
+            for name in request_types.resolved:
                 principal.require_type("write", name)
-        return lookup
+        return request_types
 
     def _settled(self, observe: StoreObservations) -> None:
         stored: _Stored = observe.caller
@@ -134,7 +136,7 @@ class ObservationRoute:
             exchange.reply(Reply.failure(AppendTimedOut(TIMED_OUT)))
         elif observe.expired:
             pass  # it was told so
-        elif isinstance(observe.error, TypesOutdated) and stored.tries < TRIES:
+        elif isinstance(observe.error, TypesOutdated) and stored.tries < MAX_ATTEMPTS:
             self._background.begin(
                 exchange, self._store_in_background(stored.request, stored.store_request, stored.tries + 1)
             )
@@ -198,7 +200,7 @@ class ObservationDecisionRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._stores = engine.stores
+        self._stores = engine.entity_store
 
     @_deciding(
         "correct",
@@ -226,7 +228,7 @@ class ObservationDecisionRoutes:
         return await self._decide(request, "restoration", await _read(request, EntityDecisionBody), {})
 
     async def _decide(
-        self, request: HttpRequest, kind: Deed, body: EntityDecisionBody, corrections: dict[str, Any]
+        self, request: HttpRequest, kind: DecisionKind, body: EntityDecisionBody, corrections: dict[str, Any]
     ) -> Response:
         principal: Principal = request.state.principal
         user_id = principal.acting_for(body.user_id)
@@ -242,10 +244,12 @@ class ObservationDecisionRoutes:
             canonical_name=row.canonical_name,
             user_id=user_id,
             at_us=self._engine.clock.now_us(),
-            given=corrections,
+            fields=corrections,
             idempotency_key=body.idempotency_key,
         )
-        observe = await self._stores.carry_out(StoreDecision(decision), lambda: self._stores.held(entity_type, user_id))
+        observe = await self._stores.store(
+            StoreDecision(decision), lambda: self._stores.require_type(entity_type, user_id)
+        )
         headers = {"content-type": JSON_TYPE, "cache-control": "no-store"}
         if observe.replayed:
             headers["idempotency-replayed"] = "true"
@@ -264,7 +268,7 @@ class SourceRoute:
     """Reads the request, asks the engine, writes the answer."""
 
     def __init__(self, engine: Engine) -> None:
-        self._sourcing = engine.source_reader
+        self._source_reader = engine.source_reader
 
     @route(
         "GET",
@@ -284,8 +288,8 @@ class SourceRoute:
         principal: Principal = request.state.principal
         user_id = principal.acting_for(request.query_params.get("user_id"))
         source_id = request.path_params["id"]
-        places = self._sourcing.places(user_id, source_id)
+        places = self._source_reader.find_parts(user_id, source_id)
         for stored_place in places:
             if stored_place.stream is not None:
                 principal.require_type("read", stored_place.stream.name.removeprefix(ENTITIES))
-        return json_response(await asyncio.to_thread(self._sourcing.read, user_id, source_id, places))
+        return json_response(await asyncio.to_thread(self._source_reader.read, user_id, source_id, places))

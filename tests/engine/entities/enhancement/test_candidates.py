@@ -68,9 +68,9 @@ def test_states_and_the_tail_count_as_one_pass_does(rig: Growing, cut: int) -> N
         assert found.complete and found.next_seq - found.first_seq == 12
         if everything is not None:
             wanted = of_user(everything, owner) if owner else of_everyone(everything)
-            assert bytes_of(found.keys.stats) == bytes_of(wanted)
-        assert found.keys.stats["nick"].frequency == (12 if owner == EVERYBODY else 6)
-        assert found.keys.stats["odd"].nulls == (12 if owner == EVERYBODY else 6)
+            assert bytes_of(found.fragments.stats) == bytes_of(wanted)
+        assert found.fragments.stats["nick"].frequency == (12 if owner == EVERYBODY else 6)
+        assert found.fragments.stats["odd"].nulls == (12 if owner == EVERYBODY else 6)
     assert len(rig.fragment_states()) == (cut > 0)
 
 
@@ -84,8 +84,8 @@ def test_levels_of_states_count_the_same(tmp_path: Path) -> None:
             rig.work()
         assert max(state.level for state in rig.fragment_states()) >= 2
         found = rig.tallied()
-        assert found.complete and found.keys.stats["nick"].frequency == 8
-        assert {f"only_{number}" for number in range(8)} < found.keys.stats.keys()
+        assert found.complete and found.fragments.stats["nick"].frequency == 8
+        assert {f"only_{number}" for number in range(8)} < found.fragments.stats.keys()
 
 
 def test_a_user_sees_only_their_own_fragments(rig: Growing) -> None:
@@ -202,10 +202,10 @@ def test_what_is_not_counted_yet_is_said_to_be_missing(tmp_path: Path) -> None:
         rig.seal_type()
         rig.said("z@x.y", nick=5)
         found = rig.tallied()
-        assert (found.complete, found.missing, found.keys.stats["nick"].frequency) == (False, 60, 1)
+        assert (found.complete, found.missing, found.fragments.stats["nick"].frequency) == (False, 60, 1)
         rig.work()
         found = rig.tallied()
-        assert (found.complete, found.missing, found.keys.stats["nick"].frequency) == (True, 0, 61)
+        assert (found.complete, found.missing, found.fragments.stats["nick"].frequency) == (True, 0, 61)
 
 
 def test_the_server_counts_itself_where_no_worker_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_the_server_counts_itself_where_no_worker_comes(tmp_path: Path, monkeypa
         while not rig.tallied().complete:
             assert time.monotonic() < deadline
             rig.run(asyncio.sleep(0.02))
-        assert rig.tallied().keys.stats["nick"].frequency == 60
+        assert rig.tallied().fragments.stats["nick"].frequency == 60
 
 
 def test_fragments_are_counted_again_after_everything_local_is_lost(tmp_path: Path) -> None:
@@ -233,13 +233,13 @@ def test_fragments_are_counted_again_after_everything_local_is_lost(tmp_path: Pa
         rig.run(rig.engine.sealer.publish_journals())
         rig.seal_type()
         rig.work()
-        wanted = bytes_of(rig.tallied().keys.stats)
+        wanted = bytes_of(rig.tallied().fragments.stats)
     with Growing(tmp_path / "two", storage=storage) as rig:
-        assert bytes_of(rig.tallied().keys.stats) == wanted
+        assert bytes_of(rig.tallied().fragments.stats) == wanted
 
 
 def test_of_very_many_keys_some_are_left_out_and_that_is_said(rig: Growing) -> None:
     for number in range(25):
         rig.said(f"{number}@x.y", always=number, **{f"key_{number}_{each}": each for each in range(100)})
     found = rig.tallied()
-    assert (found.keys.truncated, found.complete, len(found.keys.stats)) == (True, False, MOST_KEYS)
+    assert (found.fragments.truncated, found.complete, len(found.fragments.stats)) == (True, False, MOST_KEYS)

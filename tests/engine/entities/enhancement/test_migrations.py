@@ -11,7 +11,7 @@ import pytest
 
 from headrace.engine.entities.enhancement import fragment_moves, queue
 from headrace.engine.entities.erasure import erasures
-from headrace.engine.entities.read.snapshots import Asked
+from headrace.engine.entities.read.snapshots import EntityQuery
 from headrace.engine.entities.write.relations import Moved
 from headrace.errors import BadRequest, Conflict, NotFound
 from headrace.schema.entity import request
@@ -62,7 +62,7 @@ def test_no_value_comes_back_that_was_erased_while_it_was_moved(rig: Growing, mo
     gone, kept = rig.said("a@x.y", nick="erased"), rig.said("b@x.y", nick="kept")
     rig.update_type(**NICK)
     migrating, begin = rig.engine.enhancement.migrations, rig.engine.erasure.begin
-    read, reads = migrating._slice, []
+    read, reads = migrating._read_slice, []
 
     async def slow(*facts: Any) -> Any:
         """Between what is read and what is stored, an entity is erased, and another of its id comes."""
@@ -76,7 +76,7 @@ def test_no_value_comes_back_that_was_erased_while_it_was_moved(rig: Growing, mo
             await rig._store(asked)
         return found
 
-    monkeypatch.setattr(migrating, "_slice", slow)
+    monkeypatch.setattr(migrating, "_read_slice", slow)
     run = rig.migrate("nick")
     assert (reads, run.migrated) == ([2, 1], 1)
     assert (rig.snapshot(gone), rig.snapshot(kept)["nick"]) == ({"email": "a@x.y"}, "kept")
@@ -215,7 +215,7 @@ def test_a_user_moves_their_own_and_everybody_means_everybody(rig: Growing) -> N
 
 def test_a_value_whose_observation_was_moved_to_another_entity_follows_it(rig: Growing) -> None:
     entity, other = rig.said("a@x.y", nick="n"), rig.said("b@x.y")
-    view = rig.engine.snapshots.view(Asked(entity, "local"))
+    view = rig.engine.snapshots.view(EntityQuery(entity, "local"))
     (found,) = rig.run(rig.engine.entity_list.observations(view, None, 1, newest_first=False))
     connection = rig.engine.connect()
     into = Entities(connection).find(other)
@@ -260,7 +260,7 @@ def test_a_migration_is_no_part_of_the_source_that_brought_the_value(rig: Growin
     rig.update_type(**NICK)
     rig.migrate("nick")
     sourcing = rig.engine.source_reader
-    found: Any = sourcing.read("local", "s", sourcing.places("local", "s"))
+    found: Any = sourcing.read("local", "s", sourcing.find_parts("local", "s"))
     assert (found.complete, len(found.observations)) == (True, 1)
     shown = rig.shown(said["entity_id"]).snapshot
     assert shown is not None and shown.origins["nick"][0].source_id == "s"

@@ -189,7 +189,7 @@ def test_a_recommendation_waits_for_approval(rig: Growing) -> None:
     enhancement = rig.engine.enhancement
     for field, status in (("other", "rejected"), ("nick", "approved"), ("weak", "approved")):
         rig.run(enhancement.promotions.decide("contact", EVERYBODY, field, status, "ann"))
-    enhancement.queue.look_again("contact", EVERYBODY)
+    enhancement.queue.analyse_again("contact", EVERYBODY)
     until(rig, lambda: rig.version() == "1.1.0")
     assert {name: one.status for name, one in recommended(rig).items()} == {
         "nick": "auto_applied",
@@ -246,10 +246,10 @@ def test_what_fails_is_tried_again_a_few_times_and_then_given_up(rig: Growing, m
         tries.append(1)
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(migrating, "_slice", fails)
+    monkeypatch.setattr(migrating, "_read_slice", fails)
     run = rig.run(migrating.begin("contact", EVERYBODY, ["nick"], "tests"))
     done = rig.ended(run)
-    assert (done.state, done.attempts, len(tries)) == ("failed", queue.MOST_ATTEMPTS, queue.MOST_ATTEMPTS)
+    assert (done.state, done.attempts, len(tries)) == ("failed", queue.MAX_ATTEMPTS, queue.MAX_ATTEMPTS)
     assert done.reason is not None and "the disk is gone" in done.reason
 
 
@@ -262,6 +262,6 @@ def test_looks_that_ended_long_ago_are_forgotten_and_migrations_are_not(rig: Gro
     rig.ended(run)
     rig.set(enabled=False)
     rig.clock.us += 8 * 24 * 3600 * 1_000_000
-    rig.engine.enhancement.queue.call()
+    rig.engine.enhancement.queue.wake()
     until(rig, lambda: runs("contact", EVERYBODY, 9) == [])
     assert [one.id for one in rig.engine.enhancement.migrations.runs("contact", [EVERYBODY])] == [run.id]

@@ -17,7 +17,7 @@ from headrace.config import StorageConfig
 from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.entities.erasure import erasures
 from headrace.engine.entities.erasure.erasures import is_over
-from headrace.engine.entities.read.snapshots import Asked
+from headrace.engine.entities.read.snapshots import EntityQuery
 from headrace.engine.entities.types.journal import load
 from headrace.engine.entities.write.relations import Moved, split_target
 from headrace.engine.history.takeover import recover_directory
@@ -213,10 +213,10 @@ def test_a_source_says_that_something_of_it_is_missing(rig: Entities) -> None:
     rig.run(erase(rig, stored[0]["entity_id"]))
     assert alone[0]["entity_id"] == stored[0]["entity_id"]
     sourcing = rig.engine.source_reader
-    source = sourcing.read(USER, sources[0][0], sourcing.places(USER, sources[0][0]))
+    source = sourcing.read(USER, sources[0][0], sourcing.find_parts(USER, sources[0][0]))
     assert not source.complete and [one["email"] for one in source.entities] == ["kept@x.io"]
     with pytest.raises(NotFound):
-        sourcing.places(USER, sources[1][0])
+        sourcing.find_parts(USER, sources[1][0])
 
 
 def test_a_recovery_from_the_store_alone_does_not_bring_it_back(rig: Entities, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_what_was_moved_from_it_does_not_bring_it_back_in_a_recovery(
 ) -> None:
     gone = rig.said("gone@x.io", name=MARKER)
     moved = rig.store({"entity_type": "contact", "email": "gone@x.io", "phone": "moved"})[0]["observation_id"]
-    view = rig.engine.snapshots.view(Asked(gone, USER))
+    view = rig.engine.snapshots.view(EntityQuery(gone, USER))
     rig.run(rig.engine.entity_relations.split(USER, gone, split_target(view, "another"), [Moved(moved, gone, gone)]))
     into = split_target(view, "another").entity_id
     before = told(rig, [into])
@@ -279,7 +279,7 @@ def test_observations_that_were_moved_go_with_the_entity_that_they_are_about(rig
     into = rig.said("into@x.io", name="into")
     rig.seal_type()
     view = rig.engine.snapshots.view
-    row = view(Asked(into, USER)).group.row
+    row = view(EntityQuery(into, USER)).group.row
     rig.run(rig.engine.entity_relations.split(USER, kept, row, [Moved(moved, kept, kept)]))
     assert rig.snapshot(into)["phone"] == MARKER
     rig.run(erase(rig, into))

@@ -21,7 +21,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def until_folded(entities: Entities) -> None:
     async def wait() -> None:
-        serving, stream = entities.engine.snapshots.serving, entities.find("entities/contact")
+        serving, stream = entities.engine.snapshots.state_reader, entities.find("entities/contact")
         async with asyncio.timeout(20):
             while True:
                 base = serving.current_base(serving.defined("contact"), stream)

@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from headrace.engine.entities.read.observations import Observations, TailKeys
+from headrace.engine.entities.read.observations import Observations, TailKeyIndex
 from support.entity_rig import Entities, contact
 
 
 @pytest.mark.parametrize("most", [1 << 20, 40, 3], ids=["plenty", "some", "none"])
 def test_observations_are_found_whatever_is_indexed_while_segments_are_published(tmp_path: Path, most: int) -> None:
-    random, tails = Random(most), TailKeys(most)
+    random, tails = Random(most), TailKeyIndex(most)
     with Entities(tmp_path / "data") as entities:
         entities.register_type(contact())
         ids: set[str] = set()
@@ -30,14 +30,16 @@ def test_observations_are_found_whatever_is_indexed_while_segments_are_published
                 looked = Observations(connection, entities.engine.caches.segments, stream, stream.head)
                 for id in ids:
                     start = random.randrange(stream.head.next_seq)
-                    assert list(indexed.of(id)) == list(looked.of(id))
-                    assert list(indexed.of(id, start)) == list(looked.of(id, start))
-                    assert list(indexed.newest_of(id, 0, start)) == list(looked.newest_of(id, 0, start))
-                assert sum(len(list(looked.of(id))) for id in ids) == stream.head.next_seq
+                    assert list(indexed.read(id)) == list(looked.read(id))
+                    assert list(indexed.read(id, start)) == list(looked.read(id, start))
+                    assert list(indexed.read(id, 0, start, newest_first=True)) == list(
+                        looked.read(id, 0, start, newest_first=True)
+                    )
+                assert sum(len(list(looked.read(id))) for id in ids) == stream.head.next_seq
 
 
 def test_two_streams_share_what_may_be_indexed(tmp_path: Path) -> None:
-    tails = TailKeys(6)
+    tails = TailKeyIndex(6)
     with Entities(tmp_path / "data") as entities:
         for name in ("contact", "person"):
             entities.register_type(contact(entity_type=name))
@@ -48,5 +50,5 @@ def test_two_streams_share_what_may_be_indexed(tmp_path: Path) -> None:
         for name in ("contact", "person", "contact"):
             stream = entities.find(f"entities/{name}")
             with closing(entities.engine.connect()) as connection:
-                of = Observations(connection, entities.engine.caches.segments, stream, stream.head, tails).of
+                of = Observations(connection, entities.engine.caches.segments, stream, stream.head, tails).read
                 assert [len(list(of(id))) for id in found[name]] == [1, 1, 1, 1]

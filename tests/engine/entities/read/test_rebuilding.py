@@ -32,7 +32,7 @@ def people(random: Random, count: int) -> list[dict[str, Any]]:
 def packed(entities: Entities) -> dict[bytes, dict[str, bytes]]:
     """What states and the tail hold of every entity, as it is kept."""
     entities.ready()
-    generation = entities.engine.snapshots.serving.tail_of("contact")
+    generation = entities.engine.snapshots.state_reader.tail_of("contact")
     assert generation is not None and not generation.base.backfilling
     reducer, keys = generation.fold.reducer, [id.encode() for id in entities.oracle()]
     return {key: reducer.pack(generation.row(key)) for key in keys}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.entities.read.snapshots import Asked
-from headrace.engine.entities.write.relations import Predicate, moved_observations, split_target
+from headrace.engine.entities.read.snapshots import EntityQuery
+from headrace.engine.entities.write.relations import SplitPredicate, moved_observations, split_target
 from headrace.errors import Conflict, EntityAlreadyMerged, EntityNotFound, MergeTargetAlreadyMerged
 from headrace.reduce.policies.build import fold_observations
 from headrace.reduce.policies.reducer import TypeReducer
@@ -40,9 +40,9 @@ def split(entities: Entities, entity_id: str, name: str, **predicate: Any) -> Ob
     """Move some observations to an entity of another name."""
     entities.clock.us += 1_000_000
     engine = entities.engine
-    view = engine.snapshots.view(Asked(entity_id, USER))
+    view = engine.snapshots.view(EntityQuery(entity_id, USER))
     found = entities.run(engine.entity_list.observations(view, None, 1000, newest_first=False))
-    gone = moved_observations(view, Predicate(**predicate), found)
+    gone = moved_observations(view, SplitPredicate(**predicate), found)
     into = split_target(view, name)
     return entities.run(engine.entity_relations.split(USER, view.group.row.entity_id, into, gone)).observation
 

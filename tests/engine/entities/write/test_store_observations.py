@@ -180,11 +180,11 @@ def test_strict_refuses_to_merge_for_a_request_or_for_one_entity(contacts: Store
 
 def test_only_one_of_many_at_once_creates_what_may_not_be_merged(store: Store) -> None:
     store.register(with_policy(name_collision_policy="reject"))
-    stores = store.engine.stores
+    stores = store.engine.entity_store
     wishes = [store.wish([{**ADA, "age": age}]) for age in range(16)]
 
     async def all_at_once() -> list[Any]:
-        work = (stores.carry_out(wish, lambda typed=typed: typed) for wish, typed in wishes)  # type: ignore[misc]
+        work = (stores.store(wish, lambda typed=typed: typed) for wish, typed in wishes)  # type: ignore[misc]
         return await asyncio.gather(*work, return_exceptions=True)
 
     outcomes = store.rig.run(all_at_once())
@@ -195,7 +195,7 @@ def test_only_one_of_many_at_once_creates_what_may_not_be_merged(store: Store) -
 def test_what_was_accepted_under_an_older_schema_is_accepted_again_in_the_commit(contacts: Store) -> None:
     wish, typed = contacts.wish([{**ADA, "nick": "a"}])
     contacts.register(with_policy(fields={**CONTACT["fields"], "nick": {"type": "string"}}), version="1.1.0")
-    observe = contacts.rig.run(contacts.engine.stores.carry_out(wish, lambda: typed))
+    observe = contacts.rig.run(contacts.engine.entity_store.store(wish, lambda: typed))
     told = msgspec.json.decode(observe.body)["entities"][0]
     assert (told["schema_version"], told["unknown_fields"]) == ("1.1.0", [])
     assert contacts.observations()[0]["schema_version"] == "1.1.0"
@@ -412,7 +412,7 @@ def test_a_type_whose_schema_went_away_gets_one_of_the_users_own(contacts: Store
     wish, typed = contacts.wish([ADA])
     contacts.rig.run(contacts.engine.types.deactivate("contact", "1.0.0", "", "test"))
     with pytest.raises(TypesOutdated):
-        contacts.rig.run(contacts.engine.stores.carry_out(wish, lambda: typed))
+        contacts.rig.run(contacts.engine.entity_store.store(wish, lambda: typed))
     assert contacts.observations() == []
     told = contacts.store(ADA)["entities"][0]
     assert (told["action"], told["identity_basis"]) == ("created", "heuristic_name")
@@ -444,7 +444,7 @@ def test_an_entity_that_is_not_there_or_somebody_elses_is_not_found(contacts: St
     ada = contacts.store(ADA)["entities"][0]["entity_id"]
     for user, entity in (("ann", ada), ("local", "ent_x")):
         with pytest.raises(NotFound):
-            contacts.engine.stores.find(entity, user)
+            contacts.engine.entity_store.find(entity, user)
 
 
 def test_everything_that_is_stored_fits_the_schema_of_the_stream(contacts: Store) -> None:

@@ -1,6 +1,6 @@
-"""How entity types grow: what fragments speak for, promotion, migration, reconciliation, and what goes on by itself.
+"""Enhancement of entity types: candidates, promotion, migration, reconciliation, and the queue of automatic runs.
 
-Reconciliation makes fields everyone's that users have added for themselves and agree on.
+Reconciliation adds fields to the global schema that users have added to their own and agree on.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 
-class Reconciled(NamedTuple):
-    """What users agree on, and the change of the global schema that it made."""
+class ReconciliationOutcome(NamedTuple):
+    """What users agree on, and the change of the global schema."""
 
     agreements: list[Agreement]
     outcome: Outcome
 
 
 class Reconciliation:
-    """The verb, on the event loop; entities are counted in a thread."""
+    """Reconciles schemas on the event loop; entities are counted in a thread."""
 
     def __init__(self, *, types: EntityTypes, enhancements: Enhancements, connect: Callable[[], Connection]) -> None:
         self._types, self._enhancements, self._connect = types, enhancements, connect
 
-    async def reconcile(self, entity_type: str, who: str, *, dry_run: bool) -> Reconciled:
+    async def reconcile(self, entity_type: str, who: str, *, dry_run: bool) -> ReconciliationOutcome:
         """Add what users agree on to the global schema; users' own schemas follow it."""
         stream, kind = self._types.stream(entity_type), self._types.find(entity_type)
         if stream is None or kind is None:
@@ -59,12 +59,12 @@ class Reconciliation:
         if common is None:
             raise NoSchemaForEntityType(f"{entity_type} has no global schema", entity_type=entity_type)
         adoptions = await asyncio.to_thread(self._adoptions, stream.id, kind)
-        held = settings.load(self._enhancements, entity_type, EVERYBODY)
-        agreed = agreements(adoptions, schema_of(common), held.common.banned)
+        effective = settings.load(self._enhancements, entity_type, EVERYBODY)
+        agreed = agreements(adoptions, schema_of(common), effective.common.banned)
         update = TypeUpdate(fields_to_add=tuple(agreement.addition for agreement in agreed if agreement.promotable))
         request = ChangeRequest(update=update, dry_run=dry_run)
         outcome = await self._types.change(entity_type, EVERYBODY, proposals.update(request), who, dry_run)
-        return Reconciled(agreed, outcome)
+        return ReconciliationOutcome(agreed, outcome)
 
     def _adoptions(self, stream: int, kind: EntityType) -> list[Adoption]:
         """Users with schemas of their own, and how many entities each has."""
@@ -78,13 +78,13 @@ class Reconciliation:
 
 
 class Enhancement:
-    """Its parts, which begin and end together."""
+    """The parts of enhancement, which start and stop together."""
 
     def __init__(
         self,
         *,
         types: EntityTypes,
-        stores: EntityStore,
+        entity_store: EntityStore,
         log: Log,
         work: LeaseScheduler,
         state_job: StateJob,
@@ -98,12 +98,18 @@ class Enhancement:
     ) -> None:
         enhancements = Enhancements(reader)
         self.candidates = FragmentCandidates(
-            types=types, log=log, work=work, reader=reader, bench=state_builder, apply=apply, fold_rows=fold_rows
+            types=types,
+            log=log,
+            work=work,
+            reader=reader,
+            state_builder=state_builder,
+            apply=apply,
+            fold_rows=fold_rows,
         )
         self.promotions = Promotions(types=types, candidates=self.candidates, enhancements=enhancements, clock=clock)
         self.migrations = Migrations(
             types=types,
-            stores=stores,
+            entity_store=entity_store,
             candidates=self.candidates,
             reader=reader,
             connect=connect,
@@ -120,21 +126,23 @@ class Enhancement:
             apply=apply,
             clock=clock,
         )
-        types.migrate = self._update_moves
-        state_job.listeners.append(self.candidates.serving.states_changed)
+        types.migrate = self._migrate_update
+        state_job.listeners.append(self.candidates.state_reader.states_changed)
 
     def start(self) -> None:
-        """Go on with what was not done."""
+        """Start, with runs that were not finished."""
         self.queue.start()
 
     async def stop(self) -> None:
-        """Leave what is not done for the next time."""
+        """Stop, and leave unfinished runs to the next start."""
         await self.queue.stop()
-        await self.candidates.serving.stop()
+        await self.candidates.state_reader.stop()
 
-    async def _update_moves(self, entity_type: str, owner: str, who: str, request: ChangeRequest) -> Mapping[str, Any]:
-        """What became of values that an update is to move, once that is done or takes longer."""
+    async def _migrate_update(
+        self, entity_type: str, owner: str, who: str, request: ChangeRequest
+    ) -> Mapping[str, Any]:
+        """Migrate the values of an update; answers its outcome, or how far it is after some seconds."""
         outcome = await self.migrations.of_update(entity_type, owner, who, request)
         if isinstance(outcome, Run):
-            return {"dry_run": False, **run_document(await self.queue.ended(outcome, WAIT_S))}
+            return {"dry_run": False, **run_document(await self.queue.wait(outcome, WAIT_S))}
         return outcome

@@ -1,7 +1,7 @@
-"""Values of fragments on their way into fields: found in stored observations, and observed again at their own time.
+"""Moves values of fragments into fields: reads them from stored observations, and stores them as new ones.
 
-What such an observation is told apart by is the one that the value was found in, so that it is stored once however
-often it is looked for. Once a migration of a field was undone, the next one is another.
+The id of a new observation depends on the one that the value was read from, so that it is stored once however often
+the migration runs. After a migration of a field was undone, the next one has other ids.
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from headrace import decoding
 from headrace.engine.entities.entity_type import dedupe_key
-from headrace.engine.entities.write.store_request import Draft, Prepared, Typed, bodies
+from headrace.engine.entities.read.observations import decode_unless_erased
+from headrace.engine.entities.write.store_request import Draft, Prepared, ResolvedType, bodies
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Stream
 from headrace.extract.erasure import load
 from headrace.format.decoded_columns import DecodedCache
-from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.accept import Splitter
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, of_scope
@@ -32,31 +29,31 @@ from headrace.storage.entities import Aliases, Entities
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
-#: What is looked at in one step, and stored in one commit.
+#: The observations that one step reads, and the values that one commit stores.
 MAX_OBSERVATIONS, MAX_VALUES = 20_000, 2_000
 _SLICE_BYTES = 1024 * 1024
 _KIND: Kind = "migration"
 
 
 class FragmentValue(NamedTuple):
-    """A value that had no place: the observation it was found in, its key, and the entity it is about now."""
+    """A value without a field: its observation, its key, and the entity that it belongs to now."""
 
-    found_in: Observation
+    origin: Observation
     key: str
     value: Any
     entity_id: str
 
 
 class FragmentSlice(NamedTuple):
-    """Values of some observations, and the first observation that was not looked at."""
+    """The values of some observations, and the first observation after them."""
 
     values: list[FragmentValue]
     through: int
-    #: How many erasures the type had seen.
+    #: The number of erasures of the type at that time.
     erasures: int
 
 
-def values_in(
+def read_values(
     stream: Stream,
     connection: Connection,
     segments: Callable[[], Segments],
@@ -65,7 +62,7 @@ def values_in(
     fields: Collection[str],
     user_id: str | None,
 ) -> FragmentSlice:
-    """The next values of some keys, of one user or of all; for threads."""
+    """Read the next values of some keys, of one user or of all; for threads."""
     values: list[FragmentValue] = []
     erasures = Erasures(connection).count(stream.id)
     erased = [load(row.targets) for row in Erasures(connection).running(stream.id)]
@@ -76,11 +73,11 @@ def values_in(
         at = seq + 1
         if b'"fragments"' not in body:
             continue
-        observation = _decoded(body)
+        observation = decode_unless_erased(body)
         if observation is None or observation.kind != "observation" or user_id not in (None, observation.user_id):
             continue
         if any(erasure.take(seq, observation) for erasure in erased):
-            continue  # it goes, and an entity of its id may be another
+            continue  # it is being erased, and an entity of its id may be another
         values += [
             FragmentValue(observation, fragment.key, fragment.value, observation.entity_id)
             for fragment in observation.fragments
@@ -88,48 +85,34 @@ def values_in(
         ]
     else:
         at = stop
-    return FragmentSlice(_settled(connection, values), at, erasures)
+    return FragmentSlice(_follow_splits(connection, values), at, erasures)
 
 
 def _entries(
     stream: Stream, connection: Connection, segments: Callable[[], Segments], start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
-
     head = stream.head
-    events, at = Events(connection, segments, DecodedCache(0), stream, head), max(start, head.first_seq)
-    stop = min(stop, head.next_seq)
-    while at < stop:
-        chunk = events.first_chunk(at, stop)
-        for batch in events.batches(chunk):
-            for run in runs_of_batch(batch, _SLICE_BYTES):
-                yield from enumerate(map(bytes, entries_of(run.body)), run.first_seq)
-        at = chunk.stop
+    events = Events(connection, segments, DecodedCache(0), stream, head)
+    for run in events.runs(max(start, head.first_seq), min(stop, head.next_seq), _SLICE_BYTES):
+        yield from enumerate(map(bytes, entries_of(run.body)), run.first_seq)
 
 
-def _decoded(body: bytes) -> Observation | None:
-    """An observation; None where something else stands in its place, because it was erased."""
-    try:
-        return decoding.decode(body, Observation)
-    except msgspec.ValidationError:
-        return None
-
-
-def _settled(connection: Connection, values: list[FragmentValue]) -> list[FragmentValue]:
-    """Values with the entities that they are about since observations were moved; of those that are there."""
+def _follow_splits(connection: Connection, values: list[FragmentValue]) -> list[FragmentValue]:
+    """Values with the entities that they belong to after splits, without those of entities that are gone."""
     if not values:
         return []
     ids = {fragment.entity_id for fragment in values}
     moved = {(row.entity_id, row.observation_id): row.into_id for row in Aliases(connection).moved(ids)}
-    placed = [
-        fragment._replace(entity_id=moved.get((fragment.entity_id, fragment.found_in.id), fragment.entity_id))
+    followed = [
+        fragment._replace(entity_id=moved.get((fragment.entity_id, fragment.origin.id), fragment.entity_id))
         for fragment in values
     ]
-    there = Entities(connection).existing(list({fragment.entity_id for fragment in placed}))
-    return [fragment for fragment in placed if fragment.entity_id in there]
+    existing = Entities(connection).existing(list({fragment.entity_id for fragment in followed}))
+    return [fragment for fragment in followed if fragment.entity_id in existing]
 
 
 class FragmentMove:
-    """A request to observe values of one user again, by the schema that holds when they are stored."""
+    """Stores values of one user as observations, by the schema at the time of the commit."""
 
     idempotency_key: str | None = None
     digest = b""
@@ -138,14 +121,14 @@ class FragmentMove:
     def __init__(
         self, entity_type: str, values: list[FragmentValue], run_id: str, rounds: Mapping[str, int], erasures: int
     ) -> None:
-        """``rounds`` says how often migrations of each field were undone."""
+        """``rounds`` counts how often migrations of each field were undone."""
         self.erasures: int | None = erasures
-        self.user_id = values[0].found_in.user_id
+        self.user_id = values[0].origin.user_id
         self._entity_type, self._values, self._run_id, self._rounds = entity_type, values, run_id, rounds
         #: How many values the schema does not take.
         self.unfit = 0
 
-    def prepare(self, typed: Mapping[str, Typed]) -> Prepared:
+    def prepare(self, typed: Mapping[str, ResolvedType]) -> Prepared:
         """An observation for every value that fits."""
         entity_type = typed[self._entity_type]
         definition = entity_type.effective.schema.schema_definition
@@ -156,17 +139,17 @@ class FragmentMove:
             if fields and not (limits.rejects and limits.violations(fields)):
                 drafts.append(self._draft(entity_type, fragment, fields))
         self.unfit = len(self._values) - len(drafts)
-        answers = [draft.told for draft in drafts]
         if not drafts:
-            return Prepared({}, answers, Warnings(), [], {})
-        return Prepared({self._entity_type: drafts}, answers, Warnings(), [], {self._entity_type: bodies(drafts)})
+            return Prepared({}, [], Warnings(), [], {})
+        outcomes = [draft.outcome for draft in drafts]
+        return Prepared({self._entity_type: drafts}, outcomes, Warnings(), [], {self._entity_type: bodies(drafts)})
 
     def answer(self, prepared: Prepared) -> bytes:
-        """Nobody waits for one."""
+        """An empty answer: there is no request to answer."""
         return b""
 
-    def _draft(self, typed: Typed, value: FragmentValue, fields: dict[str, Any]) -> Draft:
-        origin, version = value.found_in, typed.effective.schema.schema_version
+    def _draft(self, typed: ResolvedType, value: FragmentValue, fields: dict[str, Any]) -> Draft:
+        origin, version = value.origin, typed.effective.schema.schema_version
         details = {"of": origin.id, "round": self._rounds.get(value.key, 0)}
         identifier = observation_id(
             entity_id=origin.entity_id,
@@ -197,6 +180,6 @@ class FragmentMove:
             details={**details, **of_scope(typed.effective.schema.scope)},
         )
         identity = Identity(value.entity_id, origin.canonical_name or "", "target_id", "")
-        named = value.entity_id, origin.entity_type, "", identifier, version
-        answer = EntityOutcome(*named, identity.canonical_name, identity.basis, "", [], [])
-        return Draft(typed, observation, identity, dedupe_key(identifier, origin.source_id), answer, 0, False)
+        ids = value.entity_id, origin.entity_type, "", identifier, version
+        outcome = EntityOutcome(*ids, identity.canonical_name, identity.basis, "", [], [])
+        return Draft(typed, observation, identity, dedupe_key(identifier, origin.source_id), outcome, 0, False)

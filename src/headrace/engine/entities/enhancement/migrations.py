@@ -1,7 +1,7 @@
-"""Migrations: values that were stored before there was a field for them are moved there, run by run.
+"""Migrations: runs that move values into fields that were added after the values were stored.
 
-A run goes on from where it was, whatever happens to the server meanwhile, and what it finds twice is stored once. One
-that was undone counts no more: from then on the type is folded without its observations.
+A run continues where it was when the server stopped, and stores a value that it finds twice once. When a run is undone,
+its observations are not folded any more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.engine.entities.enhancement.candidates import FragmentCandidates
-from headrace.engine.entities.enhancement.fragment_moves import FragmentMove, FragmentSlice, FragmentValue, values_in
+from headrace.engine.entities.enhancement.fragment_moves import FragmentMove, FragmentSlice, FragmentValue, read_values
 from headrace.engine.entities.entity_store import EntityStore
 from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.entities.types.journal import TypeChange
@@ -37,35 +37,35 @@ from headrace.types import Clock
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
-_TRIES = 5
-_MOST_LISTED = 100
-_USER: Callable[[FragmentValue], Any] = attrgetter("found_in.user_id")
+_MAX_ATTEMPTS = 5
+_MAX_LISTED = 100
+_USER: Callable[[FragmentValue], Any] = attrgetter("origin.user_id")
 
 Save = Callable[[Run], Awaitable[None]]
 
 
 class Migrations:
-    """The verbs, on the event loop; observations are read in threads."""
+    """Begins, performs and undoes migrations on the event loop; observations are read in threads."""
 
     def __init__(
         self,
         *,
         types: EntityTypes,
-        stores: EntityStore,
+        entity_store: EntityStore,
         candidates: FragmentCandidates,
         reader: Connection,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
         clock: Clock,
     ) -> None:
-        self._types, self._stores, self._candidates = types, stores, candidates
+        self._types, self._entity_store, self._candidates = types, entity_store, candidates
         self._runs, self._enhancements = EnhancementRuns(reader), Enhancements(reader)
         self._connect, self._segments, self._clock = connect, segments, clock
-        #: Told of every run that begins.
+        #: Called when a run begins.
         self.on_begin: Callable[[], None] = lambda: None
 
     def find(self, entity_type: str, run_id: str, owners: Iterable[str]) -> Run:
-        """A migration of a type that belongs to one of some owners."""
+        """A migration of a type that belongs to one of the owners."""
         run = self._runs.find(run_id)
         if run is None or run.job != "migrate" or run.entity_type != entity_type or run.user_id not in owners:
             raise NotFound("there is no such migration", entity_type=entity_type, run_id=run_id)
@@ -73,30 +73,30 @@ class Migrations:
 
     def runs(self, entity_type: str, owners: Sequence[str]) -> list[Run]:
         """Migrations of a type, the newest first."""
-        return self._runs.of_type(entity_type, "migrate", owners, _MOST_LISTED)
+        return self._runs.of_type(entity_type, "migrate", owners, _MAX_LISTED)
 
     def undone(self, entity_type: str) -> Mapping[str, Sequence[str]]:
-        """The migrations that do not count any more."""
+        """The fields of migrations that were undone, by run."""
         return self._enhancements.undone(entity_type)
 
-    async def planned(self, entity_type: str, owner: str, fields: Sequence[str]) -> dict[str, int]:
-        """How many values of each key have no place so far, or had none when they came."""
-        stats = (await self._candidates.tallied(entity_type, owner)).keys.stats
+    async def count_values(self, entity_type: str, owner: str, fields: Sequence[str]) -> dict[str, int]:
+        """How many values of each key were stored without a field."""
+        stats = (await self._candidates.count(entity_type, owner)).fragments.stats
         return {name: stats[name].frequency + stats[name].nulls if name in stats else 0 for name in fields}
 
     async def begin(self, entity_type: str, owner: str, fields: Sequence[str], who: str) -> Run:
-        """Let the values of some fields be moved, those of a user or of everybody; others do the work.
+        """Queue a run that moves the values of some fields, of a user or of all users.
 
-        Where the same is about to be done, it is not done twice.
+        An equal run that is queued already is returned instead.
         """
         existing_fields = self._candidates.schema(entity_type, owner).schema_definition.fields
         absent = [name for name in fields if name not in existing_fields]
         if absent or not fields:
             raise BadRequest(f"no such fields: {', '.join(absent) or 'none given'}", field="fields", unknown=absent)
         run = migration(entity_type, owner, fields, who, self._clock.now_us())
-        mark = entity_type, owner, run.fields
+        wanted = entity_type, owner, run.fields
         for other in self._runs.open():
-            if other.until is None and (other.entity_type, other.user_id, other.fields) == mark:
+            if other.until is None and (other.entity_type, other.user_id, other.fields) == wanted:
                 return other
         await self._types.change(entity_type, owner, record(TypeChange("migrate", run=run)), who, False)
         self.on_begin()
@@ -105,20 +105,20 @@ class Migrations:
     async def of_update(
         self, entity_type: str, owner: str, who: str, request: ChangeRequest
     ) -> Run | Mapping[str, Any]:
-        """What an update that asks for it does about what was stored before; of a dry run what it would do."""
+        """Begin the migration that an update asks for; of a dry run, count the values that it would move."""
         update = request.update
         names = {addition.name for addition in update.fields_to_add} | {
             converter.field for converter in update.converters_to_add
         }
-        whose = request.migrate_user_id or owner
-        if owner not in (whose, EVERYBODY):
+        user = request.migrate_user_id or owner
+        if owner not in (user, EVERYBODY):
             raise BadRequest("only an operator moves the values of others", field="migrate_user_id")
         if request.dry_run or not names:
-            return {"dry_run": True, "fragments": await self.planned(entity_type, whose, sorted(names))}
-        return await self.begin(entity_type, whose, sorted(names), who)
+            return {"dry_run": True, "fragments": await self.count_values(entity_type, user, sorted(names))}
+        return await self.begin(entity_type, user, sorted(names), who)
 
     async def undo(self, entity_type: str, run_id: str, owners: Sequence[str], who: str) -> Run:
-        """Let a migration count no more; what it had moved is seen as before."""
+        """Undo a migration; its observations do not count any more."""
         run = self.find(entity_type, run_id, owners)
         if run.ended_us is None:
             raise Conflict("the migration goes on: it can be undone once it has ended", run_id=run_id)
@@ -128,27 +128,26 @@ class Migrations:
         return self.find(entity_type, run_id, owners)
 
     async def perform(self, run: Run, save: Save) -> Run:
-        """Do what is left of a run; answers how it ended."""
+        """Perform the rest of a run; answers how it ended."""
         stream = self._stream(run.entity_type)
         until = stream.head.next_seq if run.until is None else run.until
         run = msgspec.structs.replace(run, until=until)
         while run.through < until:
-            run = await self._next(stream, run)
+            run = await self._step(stream, run)
             await save(run)
         ended = msgspec.structs.replace(run, state="completed", ended_us=self._clock.now_us(), reason=None)
         await self._types.change(run.entity_type, run.user_id, record(TypeChange("migrate", run=ended)), run.who, False)
         return ended
 
-    async def _next(self, stream: Stream, run: Run) -> Run:
-        """Move the values of one step; they are looked for again where something was erased meanwhile."""
-        for _ in range(_TRIES):
+    async def _step(self, stream: Stream, run: Run) -> Run:
+        """Move the values of one step; they are read again where data was erased meanwhile."""
+        for _ in range(_MAX_ATTEMPTS):
             with contextlib.suppress(TypesOutdated):
-                return await self._moved(run, await self._slice(stream, run))
+                return await self._store(run, await self._read_slice(stream, run))
         raise Conflict(f"observations of {stream.name} keep being erased", stream=stream.name)
 
-    async def _slice(self, stream: Stream, run: Run) -> FragmentSlice:
-
-        for _ in range(_TRIES):
+    async def _read_slice(self, stream: Stream, run: Run) -> FragmentSlice:
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 return await asyncio.to_thread(self._read, stream, run)
             except EventsMoved:
@@ -160,24 +159,26 @@ class Migrations:
         try:
             user = run.user_id or None
             until = stream.head.next_seq if run.until is None else run.until
-            return values_in(stream, connection, self._segments, run.through, until, run.fields, user)
+            return read_values(stream, connection, self._segments, run.through, until, run.fields, user)
         finally:
             connection.close()
 
-    async def _moved(self, run: Run, fragments: FragmentSlice) -> Run:
+    async def _store(self, run: Run, fragments: FragmentSlice) -> Run:
         """Store the values of one step."""
         rounds = self._rounds(run)
         for user, group in groupby(sorted(fragments.values, key=_USER), key=_USER):
             if self._types.effective(run.entity_type, user) is None:
-                continue  # nothing holds for this user that would show the values
-            moving = FragmentMove(run.entity_type, list(group), run.id, rounds, fragments.erasures)
-            observe = await self._stores.carry_out(moving, partial(self._stores.held, run.entity_type, user))
-            stored = sum(part.count for part in observe.parts)
+                continue  # the user has no schema that would show the values
+            move = FragmentMove(run.entity_type, list(group), run.id, rounds, fragments.erasures)
+            store = await self._entity_store.store(
+                move, partial(self._entity_store.require_type, run.entity_type, user)
+            )
+            stored = sum(append.count for append in store.written)
             run = msgspec.structs.replace(
                 run,
                 migrated=run.migrated + stored,
-                repeated=run.repeated + len(observe.prepared.told) - stored,
-                unfit=run.unfit + moving.unfit,
+                repeated=run.repeated + len(store.prepared.outcomes) - stored,
+                unfit=run.unfit + move.unfit,
             )
         return msgspec.structs.replace(run, through=fragments.through)
 
@@ -194,7 +195,7 @@ class Migrations:
 
 
 def migration(entity_type: str, owner: str, fields: Sequence[str], who: str, now_us: int) -> Run:
-    """A run that is to move values of some fields."""
+    """A new run that moves values of some fields."""
     return Run(
         id=f"mig_{token_hex(12)}",
         entity_type=entity_type,

@@ -1,4 +1,4 @@
-"""Enhancement: what fragments speak for becomes the next version of a schema, once, and is written down with it."""
+"""Promotions: candidates become the next version of a schema, and are recorded as recommendations with it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from headrace.schema.entity.registration import ChangeRequest
 from headrace.storage.enhancements import ChangeKind, Enhancements, Recommendation, Run, Status
 from headrace.types import Clock
 
-#: Who does what a type does by itself.
+#: The user id of automatic enhancement.
 ITSELF = "enhancement"
-#: What speaks against a change that somebody may want all the same.
+#: Reasons against a promotion that can be overridden.
 _WEAK = frozenset((TOO_FEW, TOO_FEW_SOURCES, MIXED, UNSURE, DECIDED))
 _EVIDENCE = (
     *("field_type", "converters", "frequency", "type_share", "types"),
@@ -33,23 +33,23 @@ _EVIDENCE = (
 _CHANGES: dict[str, ChangeKind] = {"add_field": "add_fields", "add_converters": "add_converters"}
 
 
-class Enhanced(NamedTuple):
-    """What came of an enhancement: the analysis, what was promoted of it, and the change that it made."""
+class EnhancementOutcome(NamedTuple):
+    """An enhancement: its analysis, the promoted candidates, and the change of the schema."""
 
     analysis: Analysis
     promoted: list[Candidate]
     outcome: Outcome
-    #: What moves the values that were stored before, where that was asked for.
+    #: The run that moves stored values, where that was requested.
     run: Run | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that take more than before."""
+        """The fields that were added or take more values than before."""
         return tuple(sorted(candidate.fragment_key for candidate in self.promoted))
 
 
 class Promotions:
-    """The verbs, on the event loop."""
+    """Promotes candidates; runs on the event loop."""
 
     def __init__(
         self, *, types: EntityTypes, candidates: FragmentCandidates, enhancements: Enhancements, clock: Clock
@@ -59,7 +59,7 @@ class Promotions:
     # -- settings
 
     def settings(self, entity_type: str, owner: str) -> EffectiveSettings:
-        """The settings that hold for an owner."""
+        """The settings that apply to an owner."""
         self._candidates.schema(entity_type, owner)
         return load(self._enhancements, entity_type, owner)
 
@@ -74,13 +74,13 @@ class Promotions:
     # -- recommendations
 
     def recommendations(self, entity_type: str, owner: str) -> list[Recommendation]:
-        """What was recommended to an owner, and what was decided about it."""
+        """The recommendations to an owner, with their status."""
         self.settings(entity_type, owner)
         return self._enhancements.recommendations(entity_type, owner)
 
     async def decide(self, entity_type: str, owner: str, field: str, status: Status, who: str) -> Recommendation:
-        """Approve or reject what fragments of a key speak for, or leave it open again."""
-        analysis = await self._candidates.analysed(entity_type, owner)
+        """Approve or reject the candidate of a key, or set it back to pending."""
+        analysis = await self._candidates.analyse(entity_type, owner)
         candidate = next((each for each in analysis.candidates if each.fragment_key == field), None)
         if candidate is None:
             raise NotFound(f"no fragments of {field!r} speak for anything", entity_type=entity_type, field=field)
@@ -90,7 +90,7 @@ class Promotions:
         return recommendation
 
     async def recommend(self, analysis: Analysis, owner: str) -> list[Recommendation]:
-        """Write down what could be done and nobody has decided on."""
+        """Record candidates that can be promoted as pending recommendations."""
         recommended = {(recommendation.field, recommendation.change) for recommendation in analysis.recommendations}
         fresh = [
             self._recommendation(analysis, owner, candidate, "pending", ITSELF)
@@ -112,19 +112,19 @@ class Promotions:
         *,
         fields: Sequence[str] | None = None,
         force: bool = False,
-        moves: bool = False,
+        migrate: bool = False,
         dry_run: bool = True,
-    ) -> Enhanced:
-        """Promote what nothing speaks against, or just some keys; with force, those too whose evidence is weak."""
-        analysis = await self._candidates.analysed(entity_type, owner)
+    ) -> EnhancementOutcome:
+        """Promote candidates without reasons against them, or some keys; with force, those with weak evidence too."""
+        analysis = await self._candidates.analyse(entity_type, owner)
         chosen = _chosen(analysis, fields, force)
         if dry_run:
-            return await self._promote(analysis, owner, chosen, who, moves=False, dry_run=True)
-        return await self._promote(analysis, owner, chosen, who, moves=moves)
+            return await self._promote(analysis, owner, chosen, who, migrate=False, dry_run=True)
+        return await self._promote(analysis, owner, chosen, who, migrate=migrate)
 
-    async def enhance_itself(self, entity_type: str, owner: str) -> Enhanced | None:
-        """What a type does by itself, as it is set; None where that is only to recommend, or nothing at all."""
-        analysis = await self._candidates.analysed(entity_type, owner)
+    async def enhance_automatically(self, entity_type: str, owner: str) -> EnhancementOutcome | None:
+        """Enhance a type by its settings; None where nothing is promoted."""
+        analysis = await self._candidates.analyse(entity_type, owner)
         approved = {
             (recommendation.field, recommendation.change)
             for recommendation in analysis.recommendations
@@ -135,7 +135,7 @@ class Promotions:
             for candidate in analysis.candidates
             if (candidate.fragment_key, _CHANGES[candidate.change]) in approved and _is_weak(candidate)
         ]
-        if analysis.held.own.mode == "apply":
+        if analysis.settings.own.mode == "apply":
             names = {candidate.fragment_key for candidate in chosen}
             chosen += [
                 candidate
@@ -144,8 +144,8 @@ class Promotions:
             ]
         else:
             await self.recommend(analysis, owner)
-        moves = analysis.held.own.migrate_existing
-        return await self._promote(analysis, owner, chosen, ITSELF, moves=moves) if chosen else None
+        migrate = analysis.settings.own.migrate_existing
+        return await self._promote(analysis, owner, chosen, ITSELF, migrate=migrate) if chosen else None
 
     async def _promote(
         self,
@@ -154,21 +154,27 @@ class Promotions:
         chosen: list[Candidate],
         who: str,
         *,
-        moves: bool,
+        migrate: bool,
         dry_run: bool = False,
-    ) -> Enhanced:
+    ) -> EnhancementOutcome:
         status: Status = "auto_applied" if who == ITSELF else "applied"
-        made = [self._recommendation(analysis, owner, candidate, status, who) for candidate in chosen]
+        recommendations = [self._recommendation(analysis, owner, candidate, status, who) for candidate in chosen]
         scope = "user" if owner else "global"
         request = ChangeRequest(update=update_of(chosen), scope=scope, dry_run=dry_run)
         entity_type = analysis.schema.entity_type
         run = (
-            migration(entity_type, owner, [candidate.field for candidate in made], who, self._clock.now_us())
-            if moves
+            migration(
+                entity_type,
+                owner,
+                [recommendation.field for recommendation in recommendations],
+                who,
+                self._clock.now_us(),
+            )
+            if migrate
             else None
         )
-        outcome = await self._types.change(entity_type, owner, _promoting(request, made, run), who, dry_run)
-        return Enhanced(analysis, chosen, outcome, None if outcome.number is None else run)
+        outcome = await self._types.change(entity_type, owner, _promoting(request, recommendations, run), who, dry_run)
+        return EnhancementOutcome(analysis, chosen, outcome, None if outcome.number is None else run)
 
     def _recommendation(
         self, analysis: Analysis, owner: str, candidate: Candidate, status: Status, who: str
@@ -186,13 +192,13 @@ class Promotions:
 
 
 def evidence(candidate: Candidate) -> dict[str, Any]:
-    """What speaks for a change, without any of the values."""
+    """The evidence for a candidate, without any of the values."""
     document = msgspec.to_builtins(candidate)
     return {name: document[name] for name in _EVIDENCE}
 
 
 def _chosen(analysis: Analysis, fields: Sequence[str] | None, force: bool) -> list[Candidate]:
-    """What is to be promoted; raises where a key that is named cannot be."""
+    """The candidates to promote; raises BadRequest where a named key cannot be promoted."""
     if fields is None:
         return [candidate for candidate in analysis.candidates if candidate.promotable]
     by_field = {candidate.fragment_key: candidate for candidate in analysis.candidates}
@@ -214,13 +220,13 @@ def _chosen(analysis: Analysis, fields: Sequence[str] | None, force: bool) -> li
 
 
 def _is_weak(candidate: Candidate) -> bool:
-    """Whether something can be made of it, if somebody wants that."""
+    """Whether a candidate can be promoted if its reasons are overridden."""
     able = candidate.field_type is not None and (candidate.change == "add_field" or bool(candidate.converters))
     return able and all(reason.code in _WEAK for reason in candidate.reasons)
 
 
-def _promoting(request: ChangeRequest, made: Iterable[Recommendation], run: Run | None) -> Make:
-    """The update, and what is written down with it: so that nothing is forgotten, whatever happens then."""
+def _promoting(request: ChangeRequest, recommendations: Iterable[Recommendation], run: Run | None) -> Make:
+    """The update of the schema, with the recommendations and the migration in the same change."""
     update = proposals.update(request)
 
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
@@ -228,7 +234,9 @@ def _promoting(request: ChangeRequest, made: Iterable[Recommendation], run: Run 
         if not proposal.owner_changes or proposal.row is None:
             return proposal
         version = proposal.row.schema_version
-        promoted = tuple(msgspec.structs.replace(recommendation, schema_version=version) for recommendation in made)
+        promoted = tuple(
+            msgspec.structs.replace(recommendation, schema_version=version) for recommendation in recommendations
+        )
         documents = [TypeChange("recommend", recommendations=promoted)]
         if run is not None:
             documents.append(TypeChange("migrate", run=run))

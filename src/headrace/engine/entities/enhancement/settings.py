@@ -1,4 +1,4 @@
-"""How an entity type grows by itself: whether it does, what is asked of fragments, and what is never promoted."""
+"""The settings of automatic enhancement: whether it is on, what fragments need, and what is never promoted."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from headrace.storage.entity_types import EVERYBODY
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
-_MOST_BANNED = 200
-_LONGEST_PATTERN = 100
-#: What the document says of these is checked by ``check``, which names the field.
+_MAX_BANNED = 200
+_MAX_PATTERN_LENGTH = 100
+#: The bounds of these are checked by ``check``, which names the field.
 _SourceKind = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(SOURCE_KINDS)})]
-_Pattern = Annotated[str, msgspec.Meta(extra_json_schema={"minLength": 1, "maxLength": _LONGEST_PATTERN})]
+_Pattern = Annotated[str, msgspec.Meta(extra_json_schema={"minLength": 1, "maxLength": _MAX_PATTERN_LENGTH})]
+_Blacklist = Annotated[tuple[Banned | _Pattern, ...], msgspec.Meta(extra_json_schema={"maxItems": _MAX_BANNED})]
 
 
 class EnhancementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds unless something else is set: nothing happens by itself.
+    """The settings of an entity type for a user or for everybody; by default enhancement is off.
 
-    In the mode ``recommend`` what is found waits for approval. ``blacklist`` are patterns of names, of one type or user
-    or of all; those of everybody's settings count for users too.
+    In the mode ``recommend`` candidates wait for approval. ``blacklist`` has patterns of names, of one type or user or
+    of all; those of everybody's settings count for users too.
     """
 
     enabled: bool = False
@@ -38,38 +39,36 @@ class EnhancementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     global_conservative: bool = False
     trusted_source_relaxation: bool = False
     trusted_sources: tuple[_SourceKind, ...] = TRUSTED
-    blacklist: Annotated[tuple[Banned | _Pattern, ...], msgspec.Meta(extra_json_schema={"maxItems": _MOST_BANNED})] = (
-        BANNED
-    )
+    blacklist: _Blacklist = BANNED
     migrate_existing: bool = True
 
     @property
     def banned(self) -> tuple[Banned, ...]:
-        """What is never promoted."""
+        """The patterns of names that are never promoted."""
         return tuple(Banned(pattern) if isinstance(pattern, str) else pattern for pattern in self.blacklist)
 
     def check(self) -> None:
-        """Refuse what no type decides."""
+        """Refuse values that the types of fields do not exclude."""
         for kind in self.trusted_sources:
             if kind not in SOURCE_KINDS:
                 raise BadRequest(f"{kind!r} is no kind of source", field="trusted_sources", known=list(SOURCE_KINDS))
-        if len(self.blacklist) > _MOST_BANNED:
-            raise BadRequest(f"there are at most {_MOST_BANNED} patterns", field="blacklist")
+        if len(self.blacklist) > _MAX_BANNED:
+            raise BadRequest(f"there are at most {_MAX_BANNED} patterns", field="blacklist")
         for banned in self.banned:
-            if not 1 <= len(banned.pattern) <= _LONGEST_PATTERN:
-                raise BadRequest(f"a pattern has 1 to {_LONGEST_PATTERN} characters", field="blacklist")
+            if not 1 <= len(banned.pattern) <= _MAX_PATTERN_LENGTH:
+                raise BadRequest(f"a pattern has 1 to {_MAX_PATTERN_LENGTH} characters", field="blacklist")
 
 
 class EffectiveSettings(msgspec.Struct, frozen=True):
-    """The settings that hold for an owner, and those of everybody."""
+    """The settings that apply to an owner, and those of everybody."""
 
     own: EnhancementSettings
     #: Whether the owner has set them.
     is_set: bool
     common: EnhancementSettings
 
-    def asked(self, owner: str, decided: frozenset[str]) -> Settings:
-        """What is asked of fragments before they change the schema of the owner."""
+    def rules(self, owner: str, decided: frozenset[str]) -> Settings:
+        """The rules by which fragments of the owner become candidates."""
         own = self.own
         return Settings(
             user_id=owner or None,
@@ -90,7 +89,7 @@ def read(document: str | bytes) -> EnhancementSettings:
 
 
 def load(enhancements: Enhancements, entity_type: str, owner: str) -> EffectiveSettings:
-    """The settings that hold for an owner: their own, else everybody's; those do not switch a user's on."""
+    """The settings that apply to an owner: their own, else everybody's, but then switched off."""
     row, shared = enhancements.settings(entity_type, owner), enhancements.settings(entity_type, EVERYBODY)
     common = EnhancementSettings() if shared is None else read(shared)
     if row is not None:

@@ -1,4 +1,4 @@
-"""The commits of an erasure: it is noted, rows of the log are rewritten, and unused pages are overwritten."""
+"""The commits of an erasure: it is stored, rows of the log are rewritten, and free pages are overwritten."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headrace.engine.entities.erasure.erasure_plan import (
     ErasurePlan,
     PlannedErasure,
     emptied_sources,
+    find_targets,
     refuse_forked,
-    targets_of,
 )
-from headrace.engine.entities.read.observations import Observed
+from headrace.engine.entities.read.observations import StoredObservation
 from headrace.engine.entities.types.journal import Action, TypeChange
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import StreamChange
@@ -38,11 +38,11 @@ from headrace.storage.journals import EntityChangeRow, EntityChanges
 from headrace.storage.streams import LIVE
 from headrace.storage.wal import Entries, Wal
 
-#: Rows of the log in one commit, and pages.
+#: The rows of the log that one commit rewrites, and the pages that it overwrites.
 SLICE_ROWS, SLICE_PAGES = 64, 512
 _KEYS = msgspec.json.Decoder(list[str | None])
 _ROW_BYTES = 1024 * 1024
-#: No commit takes so long: whatever was stored after a moment has a time later than so much before it.
+#: No commit takes longer: data that was stored after a moment has a time later than this much before it.
 _OVERLAP_US = 60_000_000
 
 
@@ -52,7 +52,7 @@ class EntityOutdated(Conflict):
 
 @contextmanager
 def secure(connection: Connection) -> Iterator[None]:
-    """What is deleted or replaced meanwhile is overwritten on the disk."""
+    """Overwrite on the disk what the block deletes or replaces."""
     before = connection.pragma("secure_delete")
     connection.pragma("secure_delete", "ON")
     try:
@@ -61,8 +61,8 @@ def secure(connection: Connection) -> Iterator[None]:
         connection.pragma("secure_delete", "FAST" if int(before) == 2 else int(before))
 
 
-class Begin(StreamChange):
-    """An erasure from now on: the entity is gone for everybody, and what comes later is another."""
+class BeginErasure(StreamChange):
+    """Begins an erasure: the entity is gone, and later observations of its id belong to a new one."""
 
     def __init__(
         self, id: str, stream: Stream, user_id: str, planned: PlannedErasure, done: Callable[[Any], None]
@@ -72,7 +72,7 @@ class Begin(StreamChange):
         self.who = user_id
 
     def perform(self, batch: Batch) -> None:
-        """Note it, and remove what is known of the entity besides its observations."""
+        """Store the erasure, and remove all data of the entity but its observations."""
         batch.flush()
         connection, stream, planned = batch.connection, self.stream, self.planned
         head, entity_id = batch.draft(stream), planned.targets.ids[0]
@@ -80,19 +80,19 @@ class Begin(StreamChange):
         if head.state != LIVE or entity is None or entity.user_id != self.user_id:
             raise EntityNotFound("there is no such entity", entity_id=entity_id)
         refuse_forked(batch.streams, stream.id, entity_id)
-        now = targets_of(connection, entity_id, planned.targets.entity_type)
-        if msgspec.structs.replace(planned.targets, before_seq=0) != now:
+        current = find_targets(connection, entity_id, planned.targets.entity_type)
+        if msgspec.structs.replace(planned.targets, before_seq=0) != current:
             raise EntityOutdated("the entity was merged or split meanwhile", entity_id=entity_id)
-        targets = msgspec.structs.replace(now, before_seq=head.next_seq)
-        since = [
-            observed
+        targets = msgspec.structs.replace(current, before_seq=head.next_seq)
+        newer = [
+            stored
             for key in targets.keys
-            for observed in _since(batch.wal, stream, key, planned.head.next_seq, targets)
+            for stored in _read_since(batch.wal, stream, key, planned.head.next_seq, targets)
         ]
         with secure(connection):
-            self._forget(batch, targets, since)
-        retire(batch, stream.id, [*planned.seqs, *(observed.seq for observed in since)])
-        # The plan is kept when all is over: of sources only those are named whose names are made by the server.
+            self._remove_rows(batch, targets, newer)
+        retire_derived(batch, stream.id, [*planned.seqs, *(stored.seq for stored in newer)])
+        # The plan is kept after the erasure, so it names only sources whose ids were made by the server.
         kept = [source for source in planned.plan.sources if source.startswith(ADDRESSED)]
         plan = msgspec.structs.replace(planned.plan, sources=kept)
         row = ErasureRow(
@@ -101,28 +101,28 @@ class Begin(StreamChange):
             plan=msgspec.json.encode(plan).decode(), report="{}",
         )  # fmt: skip
         Erasures(connection).add(row, targets.ids)
-        write_down(batch, stream, "erase", row)
+        append_to_journal(batch, stream, "erase", row)
         batch.note("entity_erased", self.who, entity_type=targets.entity_type, erasure=self.id)
 
-    def _forget(self, batch: Batch, targets: Targets, since: list[Observed]) -> None:
+    def _remove_rows(self, batch: Batch, targets: Targets, newer: list[StoredObservation]) -> None:
         connection, planned, stream, user_id = batch.connection, self.planned, self.stream, self.user_id
-        seqs = [*planned.seqs, *(observed.seq for observed in since)]
+        seqs = [*planned.seqs, *(stored.seq for stored in newer)]
         Entities(connection).drop(targets.ids)
         Aliases(connection).drop(targets.ids)
         Dedupe(connection).drop(stream.id, seqs)
-        observation_ids = planned.observation_ids.union(observed.observation.id.encode() for observed in since)
+        observation_ids = planned.observation_ids.union(stored.observation.id.encode() for stored in newer)
         later = Idempotency(connection).mentioning(
             user_id, [id.encode() for id in targets.ids], observation_ids, planned.at_us - _OVERLAP_US
         )
         Idempotency(connection).drop(user_id, {*planned.answers, *later})
-        brought = {source for observed in since if (source := observed.observation.source_id) is not None}
-        emptied = planned.emptied | emptied_sources(connection, user_id, brought, stream, set(seqs))
+        sources = {source for stored in newer if (source := stored.observation.source_id) is not None}
+        emptied = planned.emptied | emptied_sources(connection, user_id, sources, stream, set(seqs))
         for source_id, ranges in emptied.items():
             Sources(connection).drop(user_id, source_id, ranges)
 
 
-def retire(batch: Batch, stream: int, seqs: Sequence[int]) -> None:
-    """Answer from nothing any more that was derived from some observations."""
+def retire_derived(batch: Batch, stream: int, seqs: Sequence[int]) -> None:
+    """Retire the companions and states that were derived from some observations."""
     companions = Companions(batch.connection)
     listed = companions.listed(stream)
     companions.retire(
@@ -133,17 +133,17 @@ def retire(batch: Batch, stream: int, seqs: Sequence[int]) -> None:
     batch.published.mark(stream, batch.now_us)
 
 
-def _since(wal: Wal, stream: Stream, key: str, start: int, targets: Targets) -> Iterator[Observed]:
-    """The observations of a key in the log that go, from one on."""
+def _read_since(wal: Wal, stream: Stream, key: str, start: int, targets: Targets) -> Iterator[StoredObservation]:
+    """The observations of a key in the log that are to be erased, from one on."""
     for row in wal.scan_key(stream.id, key, start, targets.before_seq):
         for index, body in enumerate(entries_of(row.body)):
             observation = decode(bytes(body))
             if row.seq + index >= start and targets.take(row.seq + index, observation):
-                yield Observed(row.seq + index, row.append_us, observation)
+                yield StoredObservation(row.seq + index, row.append_us, observation)
 
 
-def write_down(batch: Batch, stream: Stream, action: Action, row: ErasureRow) -> None:
-    """Let the journal of entity types tell of an erasure, so that a recovery knows of it; sources have other names."""
+def append_to_journal(batch: Batch, stream: Stream, action: Action, row: ErasureRow) -> None:
+    """Record an erasure in the journal of entity types, for recoveries."""
     changes, head = EntityChanges(batch.connection), batch.draft(stream)
     kind = None if head.registry is None else head.registry.hook
     if head.state != LIVE or head.registry is None or not isinstance(kind, EntityType):
@@ -153,20 +153,20 @@ def write_down(batch: Batch, stream: Stream, action: Action, row: ErasureRow) ->
     number, document = changes.newest() + 1, TypeChange(action, erasure=stored_row)
     facts = kind.entity_type, row.user_id, batch.now_us, row.user_id, document.dump()
     changes.save(EntityChangeRow(number, *facts))
-    again = EntityHook(kind.entity_type, number, kind.rows.values(), kind.undone)
-    head.registry = head.registry.with_hook(again)
+    hook = EntityHook(kind.entity_type, number, kind.rows.values(), kind.undone)
+    head.registry = head.registry.with_hook(hook)
     batch.published.mark(stream.id, batch.now_us)
 
 
 class RewriteRows(StreamChange):
-    """Puts tombstones in the place of observations in the log, some rows of one key at a time."""
+    """Replaces observations in the log by tombstones, some rows of one key at a time."""
 
     frees = True
 
     def __init__(self, stream: Stream, targets: Targets, key: str, start: int, done: Callable[[Any], None]) -> None:
         super().__init__(done, pinned=(stream,), size=_ROW_BYTES)
         self.stream, self.targets, self.key, self.start = stream, targets, key, start
-        #: Where to go on; None where nothing is left of the key.
+        #: Where the next slice begins; None after the last.
         self.next: int | None = None
         self.rows = 0
 
@@ -175,22 +175,22 @@ class RewriteRows(StreamChange):
         batch.flush()
         wal, before = batch.wal, self.targets.before_seq
         rows = wal.scan_key(self.stream.id, self.key, self.start, before)
-        some = list(islice((row for row in rows if row.seq >= self.start), SLICE_ROWS))
+        slice_rows = list(islice((row for row in rows if row.seq >= self.start), SLICE_ROWS))
         rows.close()
-        self.next = some[-1].seq + some[-1].count if len(some) == SLICE_ROWS else None
+        self.next = slice_rows[-1].seq + slice_rows[-1].count if len(slice_rows) == SLICE_ROWS else None
         self.rows = 0
         with secure(batch.connection):
-            for row in some:
+            for row in slice_rows:
                 self._rewrite(wal, row)
 
     def _rewrite(self, wal: Wal, row: Entries) -> None:
-        rewritten_row = rewritten(row, self.targets)
-        if rewritten_row is not None:
-            wal.rewrite(self.stream.id, row.seq, rewritten_row.key, rewritten_row.keys, rewritten_row.body)
+        rewritten = erase_from_row(row, self.targets)
+        if rewritten is not None:
+            wal.rewrite(self.stream.id, row.seq, rewritten.key, rewritten.keys, rewritten.body)
             self.rows += 1
 
 
-class Rewritten(NamedTuple):
+class RewrittenRow(NamedTuple):
     """A row of the log with tombstones in it."""
 
     key: str | None
@@ -198,30 +198,30 @@ class Rewritten(NamedTuple):
     body: bytes
 
 
-def rewritten(row: Entries, targets: Targets) -> Rewritten | None:
-    """A row without the observations that go; None where it has none."""
+def erase_from_row(row: Entries, targets: Targets) -> RewrittenRow | None:
+    """A row without the observations to be erased; None where it has none."""
     entries: list[bytes] = [bytes(entry) for entry in entries_of(row.body)]
-    gone = [at for at, body in enumerate(entries) if targets.take(row.seq + at, decode(body))]
-    if not gone:
+    erased = [at for at, body in enumerate(entries) if targets.take(row.seq + at, decode(body))]
+    if not erased:
         return None
     keys = [row.key] * row.count if row.keys is None else _KEYS.decode(row.keys)
-    for at in gone:
+    for at in erased:
         entries[at], keys[at] = tombstone(targets.entity_type, len(entries[at])), None
     if all(key is None for key in keys):
-        return Rewritten(None, None, b",".join(entries))
+        return RewrittenRow(None, None, b",".join(entries))
     if row.keys is None and len(set(keys)) == 1:
-        return Rewritten(row.key, None, b",".join(entries))
-    return Rewritten(None, msgspec.json.encode(keys).decode(), b",".join(entries))
+        return RewrittenRow(row.key, None, b",".join(entries))
+    return RewrittenRow(None, msgspec.json.encode(keys).decode(), b",".join(entries))
 
 
-class Fill(StreamChange):
-    """Takes unused pages of the database, so that they can be given back overwritten."""
+class FillFreePages(StreamChange):
+    """Allocates free pages of the database, so that they are overwritten when they are freed again."""
 
     frees = True
     left = 0
 
     def perform(self, batch: Batch) -> None:
-        """Take as many as a commit may."""
+        """Allocate as many as a commit may."""
         connection = batch.connection
         pages = min(SLICE_PAGES, int(connection.pragma("freelist_count")))
         room = int(connection.pragma("page_size")) // 2
@@ -230,14 +230,14 @@ class Fill(StreamChange):
         self.left = int(connection.pragma("freelist_count"))
 
 
-class Unfill(StreamChange):
-    """Gives pages back, overwritten."""
+class ReleaseFilledPages(StreamChange):
+    """Frees the allocated pages, overwritten."""
 
     frees = True
     removed = 0
 
     def perform(self, batch: Batch) -> None:
-        """Give some back."""
+        """Free some of them."""
         with secure(batch.connection):
             batch.connection.execute(
                 "DELETE FROM filler WHERE rowid IN (SELECT rowid FROM filler LIMIT ?)", (SLICE_PAGES,)

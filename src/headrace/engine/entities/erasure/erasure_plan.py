@@ -1,4 +1,4 @@
-"""What an erasure would concern: found by reading, in a thread, before anything is done."""
+"""The plan of an erasure: the data that it would remove, read in a thread before it begins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headrace.engine.entities.read.observations import Observations, Observed
+from headrace.engine.entities.read.observations import Observations, StoredObservation
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import Conflict
@@ -28,64 +28,64 @@ if TYPE_CHECKING:
 
 
 class AffectedObject(msgspec.Struct):
-    """An object that holds something of what goes."""
+    """An object with data that would be erased."""
 
     name: str
     bytes: int
-    #: How many observations of it go; 0 where that is not counted.
+    #: How many of its observations would be erased; 0 where that is not counted.
     observations: int = 0
 
 
 class ErasurePlan(msgspec.Struct):
-    """What would go, and where it lies."""
+    """The data that an erasure would remove."""
 
     ids: list[str]
     observations: int
-    #: Rows of the log that hold some of them.
+    #: Rows of the log with such observations.
     log_rows: int
     segments: list[AffectedObject]
     companions: list[AffectedObject]
     states: list[AffectedObject]
-    #: Sources that brought them.
+    #: The sources of the observations.
     sources: list[str]
     idempotency_answers: int
 
 
 class PlannedErasure(NamedTuple):
-    """A plan, and what the commit that begins has to remove with it."""
+    """A plan, and what the first commit of the erasure removes."""
 
     plan: ErasurePlan
     targets: Targets
-    #: Up to where the stream was read.
+    #: The head up to which the stream was read.
     head: Head
     seqs: list[int]
-    #: What is left of no source, by source.
+    #: Ranges of sources without any other observations, by source.
     emptied: dict[str, list[SourceRange]]
-    #: Requests whose answers tell of it.
+    #: Idempotency keys of answers that name the entity or its observations.
     answers: list[str]
-    #: The observations that go.
+    #: The ids of the observations.
     observation_ids: frozenset[bytes]
-    #: When reading began.
+    #: The time at which reading began.
     at_us: int
 
 
 def refuse_forked(streams: Streams, stream: int, entity_id: str) -> None:
-    """Refuse an erasure that would leave the data to a fork, which is nobody's entities any more."""
+    """Refuse an erasure of data that a fork holds too."""
     if forks := [row.name for id, _ in streams.forks(stream) if (row := streams.by_id(id))]:
         raise Conflict("forks of the stream hold the entity, too: delete them first", entity_id=entity_id, forks=forks)
 
 
-def targets_of(connection: Connection, entity_id: str, entity_type: str) -> Targets:
-    """An entity and everything that was merged into it, as far as observations were moved until now."""
+def find_targets(connection: Connection, entity_id: str, entity_type: str) -> Targets:
+    """The observations of an entity, and of all that were merged into it, after splits."""
     aliases = Aliases(connection)
     ids = tuple(aliases.with_merged(entity_id))
     moved = sorted(aliases.moved(ids))
-    here = tuple((row.entity_id, row.observation_id) for row in moved if row.into_id in ids)
-    away = tuple((row.entity_id, row.observation_id) for row in moved if row.into_id not in ids)
-    return Targets(entity_type, ids, here, away)
+    moved_in = tuple((row.entity_id, row.observation_id) for row in moved if row.into_id in ids)
+    moved_out = tuple((row.entity_id, row.observation_id) for row in moved if row.into_id not in ids)
+    return Targets(entity_type, ids, moved_in, moved_out)
 
 
-def planned(
+def plan_erasure(
     connection: Connection,
     segments: Callable[[], Segments],
     stream: Stream,
@@ -94,28 +94,28 @@ def planned(
     targets: Targets,
     now_us: int,
 ) -> PlannedErasure:
-    """Read everything that is about some targets, up to a head."""
+    """Plan an erasure by reading everything of its targets up to a head."""
     refuse_forked(Streams(connection), stream.id, targets.ids[0])
     targets = msgspec.structs.replace(targets, before_seq=head.next_seq)
-    observed = sorted(_observed(Observations(connection, segments, stream, head), targets))
-    seqs = [entry.seq for entry in observed]
+    observations = sorted(_read(Observations(connection, segments, stream, head), targets))
+    seqs = [stored.seq for stored in observations]
     published = Published(connection).following(stream.id, head.first_seq, head.next_seq)
-    held = [(placed, count) for placed in published if (count := _within(seqs, placed))]
-    observation_ids = frozenset(entry.observation.id.encode() for entry in observed)
+    affected = [(placed, count) for placed in published if (count := _count_within(seqs, placed))]
+    observation_ids = frozenset(stored.observation.id.encode() for stored in observations)
     answers = Idempotency(connection).mentioning(user_id, [id.encode() for id in targets.ids], observation_ids, 0)
-    brought = sorted({source for entry in observed if (source := entry.observation.source_id) is not None})
+    sources = sorted({source for stored in observations if (source := stored.observation.source_id) is not None})
     plan = ErasurePlan(
         ids=list(targets.ids),
         observations=len(seqs),
         log_rows=_log_rows(connection, stream, head, targets),
-        segments=[AffectedObject(placed.segment.name, placed.segment.bytes, count) for placed, count in held],
-        companions=_companions(connection, stream, [placed for placed, _ in held]),
+        segments=[AffectedObject(placed.segment.name, placed.segment.bytes, count) for placed, count in affected],
+        companions=_companions(connection, stream, [placed for placed, _ in affected]),
         states=[AffectedObject(state.name, state.bytes) for state in States(connection).listed(stream.id)],
-        sources=brought,
+        sources=sources,
         idempotency_answers=len(answers),
     )
-    is_left = partial(_is_left, connection, segments, stream, head)
-    emptied = emptied_sources(connection, user_id, brought, stream, set(seqs), is_left)
+    has_rest = partial(_has_rest, connection, segments, stream, head)
+    emptied = emptied_sources(connection, user_id, sources, stream, set(seqs), has_rest)
     return PlannedErasure(plan, targets, head, seqs, emptied, answers, observation_ids, now_us)
 
 
@@ -124,46 +124,46 @@ def emptied_sources(
     user_id: str,
     sources: Collection[str],
     stream: Stream,
-    gone: set[int],
-    is_left: Callable[[Collection[int]], bool] = bool,
+    erased: set[int],
+    has_rest: Callable[[Collection[int]], bool] = bool,
 ) -> dict[str, list[SourceRange]]:
-    """The places of some sources of which nothing is left without some observations.
+    """The ranges of sources in which nothing is left once some observations are erased.
 
-    ``is_left`` says whether some other entries of a place are still there.
+    ``has_rest`` says whether any of the other entries of a range still exists.
     """
-    places = {source: Sources(connection).ranges(user_id, source) for source in sources}
+    ranges_by_source = {source: Sources(connection).ranges(user_id, source) for source in sources}
     return {
         source: [
             source_range
             for source_range in ranges
             if source_range.stream == stream.id
-            and not is_left(
+            and not has_rest(
                 [
                     seq
                     for seq in range(source_range.first_seq, source_range.first_seq + source_range.count)
-                    if seq not in gone
+                    if seq not in erased
                 ]
             )
         ]
-        for source, ranges in places.items()
+        for source, ranges in ranges_by_source.items()
     }
 
 
-def _is_left(
+def _has_rest(
     connection: Connection, segments: Callable[[], Segments], stream: Stream, head: Head, seqs: Collection[int]
 ) -> bool:
-    """Whether one of some entries is still there, and was not erased earlier."""
+    """Whether any of some entries still exists, and was not erased earlier."""
     events = Events(connection, segments, DecodedCache(0), stream, head)
     retained = (seq for seq in seqs if head.first_seq <= seq < head.next_seq)
     return any(decode(events.get([seq])[seq].payload).kind != "erased" for seq in retained)
 
 
-def _observed(observations: Observations, targets: Targets) -> Iterator[Observed]:
+def _read(observations: Observations, targets: Targets) -> Iterator[StoredObservation]:
     for key in targets.keys:
-        yield from (observed for observed in observations.of(key) if targets.take(observed.seq, observed.observation))
+        yield from (stored for stored in observations.read(key) if targets.take(stored.seq, stored.observation))
 
 
-def _within(seqs: list[int], placed: SegmentObject) -> int:
+def _count_within(seqs: list[int], placed: SegmentObject) -> int:
     return sum(placed.segment.first_seq <= seq < placed.segment.end_seq for seq in seqs)
 
 
@@ -172,12 +172,12 @@ def _log_rows(connection: Connection, stream: Stream, head: Head, targets: Targe
     return len({row.seq for key in targets.keys for row in wal.scan_key(stream.id, key, 0, head.next_seq)})
 
 
-def _companions(connection: Connection, stream: Stream, held: list[SegmentObject]) -> list[AffectedObject]:
+def _companions(connection: Connection, stream: Stream, segments: list[SegmentObject]) -> list[AffectedObject]:
     return [
         AffectedObject(companion.name, sum(part.bytes for part in companion.parts.values()))
         for companion in Companions(connection).listed(stream.id)
         if any(
             companion.first_seq < placed.segment.end_seq and placed.segment.first_seq < companion.end_seq
-            for placed in held
+            for placed in segments
         )
     ]

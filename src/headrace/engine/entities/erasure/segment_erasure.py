@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 
 class EraseJob(Job[Segment]):
-    """Rewrites segments; nothing else is derived from a stream while something of it is erased."""
+    """The job that rewrites segments; nothing else is derived from a stream during an erasure."""
 
     names = ("erase",)
     output = "segment"
 
     def planner(self, connection: Connection) -> ErasePlanner:
-        """What finds segments to rewrite."""
+        """The planner of segments to rewrite."""
         return ErasePlanner(connection)
 
     def committer(self, batch: Batch) -> _EraseCommitter:
-        """What keeps rewritten segments for the next publication."""
+        """The committer of rewritten segments, which the next publication lists."""
         return _EraseCommitter(batch)
 
     def refusal(self, unit: Unit, output: Segment) -> str | None:
-        """Why a segment is not the one of a unit."""
+        """Why a segment does not belong to a unit; None where it does."""
         wanted, made = (unit.first_seq, unit.count), (output.first_seq, output.count)
         key = segment_key(unit.stream, unit.incarnation, output.name)
         is_named_so = output.name.startswith(unit.name_begins) and parse_segment_key(key) is not None
@@ -92,7 +92,7 @@ class ErasePlanner(JobPlanner):
         self._erasures, self._work = Erasures(connection), Work(connection)
 
     def queued_units(self, now_us: int, each: int) -> Iterator[PlannedUnit]:
-        """A unit for each segment that is left to workers and that nobody has, however many an erasure has."""
+        """A unit for each segment that is left to workers and has none."""
         for row in self._erasures.running():
             stream = self._streams.by_id(row.stream) if row.step == OFFERED else None
             if stream is None or stream.state != LIVE:
@@ -101,14 +101,14 @@ class ErasePlanner(JobPlanner):
             failures = [failure for failure in self._work.failures(stream.id) if failure.job == "erase"]
             resting = {failure.first_seq for failure in failures if failure.parked or failure.retry_us > now_us}
             lost = {failure.first_seq for failure in failures if failure.lost > 1}
-            for placed in self.left(row, stream):
+            for placed in self.remaining(row, stream):
                 first = placed.segment.first_seq
                 if first not in taken | resting:
                     yield PlannedUnit(self._unit(stream, placed), stream.id, first in lost)
 
-    def left(self, row: ErasureRow, stream: StreamRow) -> list[SegmentObject]:
-        """The segments that were to be rewritten when an erasure was planned, and are still listed as they were."""
-        names = {held.name for held in decoding.decode(row.plan, ErasurePlan).segments}
+    def remaining(self, row: ErasureRow, stream: StreamRow) -> list[SegmentObject]:
+        """The segments of the plan of an erasure that are not rewritten yet."""
+        names = {affected.name for affected in decoding.decode(row.plan, ErasurePlan).segments}
         listed = self._published.following(stream.id, 0, stream.next_seq)
         return [
             placed
@@ -134,23 +134,23 @@ class ErasePlanner(JobPlanner):
         )
 
 
-#: Segments that one publication rewrites; the others wait for the next, so that other streams have their turn.
-AT_ONCE = 4
+#: Segments that one publication rewrites; the others wait for the next one, so that other streams are published.
+MAX_PER_PUBLICATION = 4
 
 
 class SegmentEraser:
-    """Finds and rewrites the segments of a stream that hold something erased; a ``SegmentRewriter``."""
+    """Rewrites the segments of a stream that hold erased observations; a ``SegmentRewriter``."""
 
     def __init__(self, connection: Connection, segments: Segments, directory: Path) -> None:
         self._erasures, self._segments, self._directory = Erasures(connection), segments, directory
 
     def pending(self, stream: int) -> Callable[[Snapshot], Swaps] | None:
-        """Rewrites the next segments of a stream, given a snapshot of it; None where nothing is being erased."""
+        """A function that rewrites the next segments of a snapshot; None where no erasure is running."""
         targets = [load(row.targets) for row in self._erasures.running(stream)]
         return partial(self._swaps, targets) if targets else None
 
     def _swaps(self, targets: Sequence[Targets], snapshot: Snapshot) -> Swaps:
-        """The next segments of a stream that hold something erased, without it."""
+        """Rewrite the next segments that hold erased observations."""
         swaps = Swaps([], [], 0)
         offered = all(row.step == OFFERED for row in self._erasures.running(snapshot.row.id))
         left = 0
@@ -158,30 +158,35 @@ class SegmentEraser:
             with self._segments.open_unmasked(placed.key, placed.segment) as reader:
                 if not holds(reader, targets):
                     continue
-                ready = self._ready(snapshot, placed, targets)
-                if ready is not None:
-                    swaps.made.append((placed, ready))
-                elif len(swaps.built) < AT_ONCE and not offered:
-                    built = self._rewritten(reader, placed.segment, targets)
+                rewritten = self._rewritten_by_worker(snapshot, placed, targets)
+                if rewritten is not None:
+                    swaps.made.append((placed, rewritten))
+                elif len(swaps.built) < MAX_PER_PUBLICATION and not offered:
+                    built = self._rewrite(reader, placed.segment, targets)
                     swaps.built.append(built)
                     swaps.made.append((placed, built.segment))
                 else:
                     left += 1
         return swaps._replace(left=left)
 
-    def _ready(self, snapshot: Snapshot, placed: SegmentObject, targets: Sequence[Targets]) -> Segment | None:
-        """What a worker has made of a segment, if it did so and nothing of what goes is in it."""
+    def _rewritten_by_worker(
+        self, snapshot: Snapshot, placed: SegmentObject, targets: Sequence[Targets]
+    ) -> Segment | None:
+        """The segment that a worker has rewritten; None where there is none, or it holds erased observations."""
         row = snapshot.row
-        ready = self._erasures.rewritten(row.id, placed.segment.name)
-        if ready is None:
+        rewritten = self._erasures.rewritten(row.id, placed.segment.name)
+        if rewritten is None:
             return None
         try:
-            with self._segments.open_unmasked(segment_key(row.name, row.incarnation, ready.name), ready) as reader:
-                return None if holds(reader, targets) or not _is_like(reader, placed.segment) else ready
+            with self._segments.open_unmasked(
+                segment_key(row.name, row.incarnation, rewritten.name), rewritten
+            ) as reader:
+                is_usable = not holds(reader, targets) and _is_equivalent(reader, placed.segment)
+                return rewritten if is_usable else None
         except CorruptData:
             return None
 
-    def _rewritten(self, reader: SegmentReader, segment: Segment, targets: Sequence[Targets]) -> Built:
+    def _rewrite(self, reader: SegmentReader, segment: Segment, targets: Sequence[Targets]) -> Built:
         path = self._directory / f"{secrets.token_hex(8)}.parquet"
         with open(path, "wb", opener=open_private) as file:
             sealed = rewrite(reader, targets, file)
@@ -189,8 +194,8 @@ class SegmentEraser:
         return Built(path, segment_entry(sealed, name, segment.before_bytes, segment.total_bytes))
 
 
-def _is_like(reader: SegmentReader, segment: Segment) -> bool:
-    """Whether a segment holds as many entries of as many bytes as another, from the same times."""
+def _is_equivalent(reader: SegmentReader, segment: Segment) -> bool:
+    """Whether a segment has the same number of entries, bytes and times as another."""
     info = reader.info
     made = info.first_seq, info.count, info.payload_bytes, info.min_us, info.max_us
     return made == (segment.first_seq, segment.count, segment.payload_bytes, segment.min_us, segment.max_us)

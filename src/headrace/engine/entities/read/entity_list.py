@@ -1,4 +1,4 @@
-"""Lists: the entities of a user, page by page, and the observations of one entity. Pages go on by keys alone."""
+"""Lists the entities of a user page by page, and the observations of an entity; pages continue after a key."""
 
 from __future__ import annotations
 
@@ -8,99 +8,101 @@ from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple
 
-from headrace.engine.entities.read.observations import Observed
-from headrace.engine.entities.read.snapshots import Asked, Shown, Snapshots, View
+from headrace.engine.entities.read.observations import StoredObservation
+from headrace.engine.entities.read.snapshots import EntityAnswer, EntityQuery, EntityView, Snapshots
 from headrace.storage.database import Connection
 from headrace.storage.entities import Aliases, Entities, EntityRow
 
-#: Entities that are looked at together, and for how long a page is filled.
+#: Rows that are read together, and for how long a page is filled.
 _STEP = 64
 _PAGE_S = 2.0
-#: How long entities are looked up before others are served.
+#: How long a list works before other requests have their turn.
 _SLICE_S = 0.002
 
 
 class EntityFilter(NamedTuple):
-    """Which entities of a user: of one type or all, of a name, with values in fields."""
+    """A filter of entities by user, type, name and values of fields."""
 
     user_id: str
     #: The stream of the type; None for all types.
     stream: int | None = None
     canonical_name: str | None = None
-    #: A part of the name, in small letters.
+    #: A part of the name, in lower case.
     search: str | None = None
-    #: Fields with one of some values each.
+    #: The values that each of these fields may have.
     fields: Mapping[str, Collection[Any]] = {}
 
-    def may_take(self, row: EntityRow) -> bool:
-        """Whether the name is right."""
+    def matches_name(self, row: EntityRow) -> bool:
+        """Whether the name of an entity matches."""
         if self.canonical_name is not None and row.canonical_name != self.canonical_name:
             return False
         return self.search is None or self.search in row.canonical_name.lower()
 
-    def takes(self, snapshot: Mapping[str, Any]) -> bool:
-        """Whether the values are."""
+    def matches_values(self, snapshot: Mapping[str, Any]) -> bool:
+        """Whether the values of a snapshot match."""
         return all(snapshot.get(name) in values for name, values in self.fields.items())
 
 
 class EntityPage(NamedTuple):
-    """Entities in the order in which they came, and after which one the next page begins; None after the last."""
+    """Entities in the order of their creation, and the one after which the next page begins; None after the last."""
 
-    shown: list[Shown]
+    entities: list[EntityAnswer]
     after: str | None
 
 
 class EntityList:
-    """Runs on the event loop, except what is read from the log."""
+    """Lists entities on the event loop, and observations in threads."""
 
     def __init__(self, snapshots: Snapshots, reader: Connection) -> None:
         self._snapshots = snapshots
         self._entities, self._aliases = Entities(reader), Aliases(reader)
 
     async def page(self, wanted: EntityFilter, after: str, limit: int) -> EntityPage:
-        """Entities after one; fewer than there are where they are hard to find: then it says from where to go on."""
-        shown: list[Shown] = []
+        """Entities after one; a page ends early where it takes long to find them."""
+        entities: list[EntityAnswer] = []
         ends, slice_ends = monotonic() + _PAGE_S, monotonic() + _SLICE_S
         while rows := self._rows(wanted, after):
             for row in rows:
-                if len(shown) >= limit:
-                    return EntityPage(shown, after)
+                if len(entities) >= limit:
+                    return EntityPage(entities, after)
                 after = row.entity_id
-                if wanted.may_take(row) and (shown_entity := await self._shown(row, wanted)) is not None:
-                    shown.append(shown_entity)
+                if wanted.matches_name(row) and (answer := await self._answer(row, wanted)) is not None:
+                    entities.append(answer)
                 if monotonic() > slice_ends:
                     await asyncio.sleep(0)
                     slice_ends = monotonic() + _SLICE_S
             if monotonic() > ends:
-                return EntityPage(shown, after)
-        return EntityPage(shown, None)
+                return EntityPage(entities, after)
+        return EntityPage(entities, None)
 
-    async def every(self, wanted: EntityFilter) -> list[Shown]:
-        """All of them, however many there are."""
-        shown: list[Shown] = []
+    async def every(self, wanted: EntityFilter) -> list[EntityAnswer]:
+        """All matching entities."""
+        entities: list[EntityAnswer] = []
         after: str | None = ""
         while after is not None:
             page = await self.page(wanted, after, 1000)
-            shown, after = shown + page.shown, page.after
-        return shown
+            entities, after = entities + page.entities, page.after
+        return entities
 
     def _rows(self, wanted: EntityFilter, after: str) -> list[EntityRow]:
         if wanted.stream is None:
             return self._entities.of_user(wanted.user_id, after, _STEP)
         return self._entities.page(wanted.stream, wanted.user_id, after, _STEP)
 
-    async def _shown(self, row: EntityRow, wanted: EntityFilter) -> Shown | None:
-        """An entity, unless it is told of under another, deleted, or has other values."""
+    async def _answer(self, row: EntityRow, wanted: EntityFilter) -> EntityAnswer | None:
+        """An entity, unless it is merged into another, deleted, or has other values."""
         if self._aliases.alias(row.entity_id) is not None:
             return None
-        shown = await self._snapshots.find(Asked(row.entity_id, row.user_id))
-        return shown if shown.snapshot is not None and wanted.takes(shown.snapshot.snapshot) else None
+        answer = await self._snapshots.find(EntityQuery(row.entity_id, row.user_id))
+        return answer if answer.snapshot is not None and wanted.matches_values(answer.snapshot.snapshot) else None
 
-    async def observations(self, view: View, after: int | None, limit: int, *, newest_first: bool) -> list[Observed]:
-        """The observations of an entity beyond one, in order or the newest first."""
+    async def observations(
+        self, view: EntityView, after: int | None, limit: int, *, newest_first: bool
+    ) -> list[StoredObservation]:
+        """The observations of an entity after one, in order or the newest first."""
 
-        def read() -> list[Observed]:
-            with self._snapshots.reading.opened(view.stream, view.head) as observations:
+        def read() -> list[StoredObservation]:
+            with self._snapshots.observation_reader.open(view.stream, view.head) as observations:
                 start, stop = (0, after) if newest_first else (0 if after is None else after + 1, None)
                 return list(
                     islice(view.group.observations(observations, start, stop, newest_first=newest_first), limit)
@@ -108,13 +110,11 @@ class EntityList:
 
         return await asyncio.to_thread(read)
 
-    async def named(self, view: View, ids: Collection[str]) -> list[Observed]:
+    async def observations_by_id(self, view: EntityView, ids: Collection[str]) -> list[StoredObservation]:
         """The observations of an entity with these ids."""
 
-        def read() -> list[Observed]:
-            with self._snapshots.reading.opened(view.stream, view.head) as observations:
-                return [
-                    observed for observed in view.group.observations(observations) if observed.observation.id in ids
-                ]
+        def read() -> list[StoredObservation]:
+            with self._snapshots.observation_reader.open(view.stream, view.head) as observations:
+                return [stored for stored in view.group.observations(observations) if stored.observation.id in ids]
 
         return await asyncio.to_thread(read)

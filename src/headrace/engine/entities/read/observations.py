@@ -10,12 +10,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from headrace.engine.log.stream import Head, Stream
+from headrace.engine.runtime.connection_pool import ConnectionPool
 from headrace.errors import EntityNotFound
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entries import entries_of
@@ -28,57 +30,60 @@ from headrace.storage.wal import Entries, Wal, WalKeys
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
-#: Entries that are indexed, of all streams together: 16 bytes each.
-MOST_ENTRIES = 2_000_000
-_LEAST_ROOM = 1024
+#: Entries of the log that are indexed, of all streams together: 16 bytes each.
+MAX_INDEXED_ENTRIES = 2_000_000
+_MIN_CAPACITY = 1024
+_KEYS = msgspec.json.Decoder(list[str | None])
+_MAX_IDLE_CONNECTIONS = 4
+_EVER = 1 << 62
 
 
-class TailKeys:
-    """The tails of the streams that were asked for last; for threads."""
+class TailKeyIndex:
+    """Which entries of the log have a key: an index in memory of the streams that were read last; for threads."""
 
-    def __init__(self, most_entries: int = MOST_ENTRIES) -> None:
-        self._most = most_entries
+    def __init__(self, max_entries: int = MAX_INDEXED_ENTRIES) -> None:
+        self._max_entries = max_entries
         self._lock = threading.Lock()
-        self._tails: OrderedDict[str, _Tail] = OrderedDict()
+        self._tails: OrderedDict[str, _TailKeys] = OrderedDict()
 
-    def of(
+    def find(
         self, connection: Connection, stream: Stream, key: str, floor: int, start: int, stop: int
     ) -> list[int] | None:
-        """The entries of [start, stop) that have a key, and those of keys with the same hash; None where it is unknown.
+        """The entries of [start, stop) that may have a key; None where they are not indexed.
 
-        ``floor`` is where the tail began for whoever saw it shortest: nobody asks for entries before it any more.
+        Keys with the same hash are not distinguished. No reader needs entries before ``floor`` any more.
         """
         with self._lock:
             tail = self._tails.get(stream.incarnation)
             if tail is None or start < tail.start:
-                tail = self._tails[stream.incarnation] = _Tail(start)
+                tail = self._tails[stream.incarnation] = _TailKeys(start)
             self._tails.move_to_end(stream.incarnation)
-            tail.forget(floor)
+            tail.trim(floor)
             tail.fill(WalKeys(connection), stream.id, stop)
-            self._make_room()
-            return None if start < tail.start or stop > tail.end else tail.of(key, start, stop)
+            self._evict()
+            return None if start < tail.start or stop > tail.end else tail.find(key, start, stop)
 
-    def _make_room(self) -> None:
-        while self._tails and sum(tail.count for tail in self._tails.values()) > self._most:
-            self._tails.popitem(last=False)[1].drop()
+    def _evict(self) -> None:
+        while self._tails and sum(tail.count for tail in self._tails.values()) > self._max_entries:
+            self._tails.popitem(last=False)[1].clear()
 
 
-class _Tail:
-    """The hashes of the keys of entries from ``start`` to ``end``, as they come."""
+class _TailKeys:
+    """The hashes of the keys of entries from ``start`` to ``end``, in their order."""
 
     def __init__(self, start: int) -> None:
         self.start = self.end = start
         self.count = 0
-        self._hashes: Any = np.empty(_LEAST_ROOM, np.int64)
-        self._seqs: Any = np.empty(_LEAST_ROOM, np.int64)
+        self._hashes: Any = np.empty(_MIN_CAPACITY, np.int64)
+        self._seqs: Any = np.empty(_MIN_CAPACITY, np.int64)
 
-    def of(self, key: str, start: int, stop: int) -> list[int]:
+    def find(self, key: str, start: int, stop: int) -> list[int]:
         seqs = self._seqs[: self.count][self._hashes[: self.count] == hash(key)]
         matching_seqs: list[int] = seqs[(seqs >= start) & (seqs < stop)].tolist()
         return matching_seqs
 
     def fill(self, rows: WalKeys, stream: int, stop: int) -> None:
-        """Take in the rows up to an entry. Where rows have gone that were not seen, the tail begins after them."""
+        """Index the rows up to an entry. Where rows were removed before they were indexed, begin after them."""
         if stop <= self.end:
             return
         for row in rows.every(stream, self.end, stop):
@@ -87,8 +92,8 @@ class _Tail:
             self._add(row.seq, row.keys)
             self.end = row.seq + row.entries
 
-    def forget(self, floor: int) -> None:
-        """Let go of entries before one; not each time, as that takes longer than to leave them out."""
+    def trim(self, floor: int) -> None:
+        """Drop entries before one once they are half of all; until then it costs less to skip them."""
         if floor <= self.start or not self.count:
             return
         kept = self._seqs[: self.count] >= floor
@@ -97,63 +102,54 @@ class _Tail:
             self._hashes, self._seqs = self._hashes[: self.count][kept], self._seqs[: self.count][kept]
             self.start, self.count = floor, left
 
-    def drop(self) -> None:
-        """Know nothing."""
+    def clear(self) -> None:
+        """Answer for no entry that is indexed."""
         self.start = self.end + 1
 
     def _add(self, seq: int, keys: list[str | None]) -> None:
         stop = self.count + len(keys)
         if stop > len(self._hashes):
-            room = max(2 * stop, _LEAST_ROOM)
-            self._hashes = np.resize(self._hashes, room)
-            self._seqs = np.resize(self._seqs, room)
+            capacity = max(2 * stop, _MIN_CAPACITY)
+            self._hashes = np.resize(self._hashes, capacity)
+            self._seqs = np.resize(self._seqs, capacity)
         self._hashes[self.count : stop] = np.fromiter(map(hash, keys), np.int64, len(keys))
         self._seqs[self.count : stop] = np.arange(seq, seq + len(keys))
         self.count = stop
 
 
-_KEYS = msgspec.json.Decoder(list[str | None])
-#: Connections that are kept for the next who reads.
-_IDLE = 4
-
-
-class Observed(NamedTuple):
-    """One observation, its number in the stream, and when it was appended."""
+class StoredObservation(NamedTuple):
+    """An observation, its number in the stream, and when it was appended."""
 
     seq: int
     at_us: int
     observation: Observation
 
 
-class Reading:
-    """Lets observations be read: connections stay open between readers, and what is known of tails is shared."""
+def decode_unless_erased(body: bytes) -> Observation | None:
+    """An observation; None where an erasure has replaced it."""
+    try:
+        return decode(body)
+    except msgspec.ValidationError:
+        return None
+
+
+class ObservationReader:
+    """Opens observations: pools connections, and shares the index of keys in the log."""
 
     def __init__(self, connect: Callable[[], Connection], segments: Callable[[], Segments]) -> None:
-        self._connect, self._segments = connect, segments
-        self._tails = TailKeys()
-        self._idle: list[Connection] = []
-        self._closed = False
+        self._connections = ConnectionPool(connect, max_idle=_MAX_IDLE_CONNECTIONS)
+        self._segments = segments
+        self._tail_keys = TailKeyIndex()
 
     @contextmanager
-    def opened(self, stream: Stream, head: Head) -> Iterator[Observations]:
+    def open(self, stream: Stream, head: Head) -> Iterator[Observations]:
         """The observations of a stream up to a head."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect()
-        try:
-            yield Observations(connection, self._segments, stream, head, self._tails)
-        finally:
-            if self._closed or len(self._idle) >= _IDLE:
-                connection.close()
-            else:
-                self._idle.append(connection)
+        with self._connections.borrow() as connection:
+            yield Observations(connection, self._segments, stream, head, self._tail_keys)
 
     def close(self) -> None:
-        """Close the connections that nobody uses; the others are closed by who does."""
-        self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        """Close the connections; those in use are closed when they are given back."""
+        self._connections.close()
 
 
 class Observations:
@@ -165,77 +161,70 @@ class Observations:
         segments: Callable[[], Segments],
         stream: Stream,
         head: Head,
-        tails: TailKeys | None = None,
+        tail_keys: TailKeyIndex | None = None,
     ) -> None:
         self._connection, self._segments, self._stream, self._head = connection, segments, stream, head
-        self._wal, self._tails = Wal(connection), tails
+        self._wal, self._tail_keys = Wal(connection), tail_keys
 
-    def of(self, entity_id: str, start: int = 0, stop: int | None = None) -> Iterator[Observed]:
-        """The observations with an entity's key in a range, in order."""
-        start, stop = self._range(start, stop)
-        placed, rows = self._look(entity_id, start, stop)
+    def read(
+        self, entity_id: str, start: int = 0, stop: int | None = None, *, newest_first: bool = False
+    ) -> Iterator[StoredObservation]:
+        """The observations with an entity's key in a range, in order or the newest first."""
+        head = self._head
+        start, stop = max(start, head.first_seq), head.next_seq if stop is None else min(stop, head.next_seq)
+        placed, rows = self._find(entity_id, start, stop)
+        if newest_first:
+            for row in reversed(rows):
+                yield from reversed(list(_of_row(row, entity_id, start, stop)))
+            for entry in reversed(placed):
+                yield from reversed(list(self._of_segment(entry, entity_id, start, stop)))
+            return
         for entry in placed:
-            yield from self._sealed(entry, entity_id, start, stop)
+            yield from self._of_segment(entry, entity_id, start, stop)
         for row in rows:
             yield from _of_row(row, entity_id, start, stop)
 
-    def newest_of(self, entity_id: str, start: int = 0, stop: int | None = None) -> Iterator[Observed]:
-        """The same, the newest first."""
-        start, stop = self._range(start, stop)
-        placed, rows = self._look(entity_id, start, stop)
-        for row in reversed(rows):
-            yield from reversed(list(_of_row(row, entity_id, start, stop)))
-        for entry in reversed(placed):
-            yield from reversed(list(self._sealed(entry, entity_id, start, stop)))
-
-    def _range(self, start: int, stop: int | None) -> tuple[int, int]:
-        head = self._head
-        return max(start, head.first_seq), head.next_seq if stop is None else min(stop, head.next_seq)
-
-    def _look(self, key: str, start: int, stop: int) -> tuple[list[SegmentObject], list[Entries]]:
-        """The segments that may hold a key, and the rows of the log after them, as of one moment."""
+    def _find(self, key: str, start: int, stop: int) -> tuple[list[SegmentObject], list[Entries]]:
+        """The segments that may hold a key, and the rows of the log after them, in one transaction."""
         self._connection.execute("BEGIN")
         try:
             placed = Published(self._connection).following(self._stream.id, start, stop)
             since = max(start, placed[-1].segment.end_seq if placed else start)
-            return placed, self._logged(key, since, stop) if since < stop else []
+            return placed, self._rows(key, since, stop) if since < stop else []
         finally:
             self._connection.execute("COMMIT")
 
-    def _logged(self, key: str, start: int, stop: int) -> list[Entries]:
+    def _rows(self, key: str, start: int, stop: int) -> list[Entries]:
         """The rows of the log that may hold a key."""
-        owner, entries = self._stream.id, None
-        if self._tails is not None:
-            entries = self._tails.of(self._connection, self._stream, key, self._head.published_seq, start, stop)
-        if entries is None:
+        owner, seqs = self._stream.id, None
+        if self._tail_keys is not None:
+            seqs = self._tail_keys.find(self._connection, self._stream, key, self._head.published_seq, start, stop)
+        if seqs is None:
             return list(self._wal.scan_key(owner, key, start, stop))
         rows: list[Entries] = []
-        for seq in entries:
+        for seq in seqs:
             if not rows or seq >= rows[-1].seq + rows[-1].count:
                 row = self._wal.holding(owner, seq)
                 rows += [] if row is None else [row]
         return rows
 
-    def _sealed(self, placed: SegmentObject, key: str, start: int, stop: int) -> Iterator[Observed]:
+    def _of_segment(self, placed: SegmentObject, key: str, start: int, stop: int) -> Iterator[StoredObservation]:
         with self._segments().open(placed.key, placed.segment) as reader:
             for seq, at_us, payload in reader.having(start, stop, key):
                 observation = decode(payload)
                 if observation.entity_id == key:  # others may have the hash of the key
-                    yield Observed(seq, at_us, observation)
+                    yield StoredObservation(seq, at_us, observation)
 
 
-def _of_row(row: Entries, key: str, start: int, stop: int) -> Iterator[Observed]:
+def _of_row(row: Entries, key: str, start: int, stop: int) -> Iterator[StoredObservation]:
     keys = [row.key] * row.count if row.keys is None else _KEYS.decode(row.keys)
     for index, body in enumerate(entries_of(row.body)):
         if keys[index] == key and start <= row.seq + index < stop:
-            yield Observed(row.seq + index, row.append_us, decode(bytes(body)))
-
-
-_EVER = 1 << 62
+            yield StoredObservation(row.seq + index, row.append_us, decode(bytes(body)))
 
 
 class EntityGroup(NamedTuple):
-    """An entity that is told of by itself, the ids whose observations it has, and observations that were moved."""
+    """An entity that is not merged into another, the ids whose observations it has, and moved observations."""
 
     row: EntityRow
     members: tuple[str, ...]
@@ -245,25 +234,33 @@ class EntityGroup(NamedTuple):
 
     def observations(
         self, observations: Observations, start: int = 0, stop: int | None = None, *, newest_first: bool = False
-    ) -> Iterator[Observed]:
+    ) -> Iterator[StoredObservation]:
         """Its observations in a range, in the order of the stream or the newest first."""
-        away = {(row.entity_id, row.observation_id) for row in self.moved if row.into_id not in self.members}
-        here = {(row.entity_id, row.observation_id): row.into_id for row in self.moved if row.into_id in self.members}
+        into = {(row.entity_id, row.observation_id): row.into_id for row in self.moved}
         since = dict(self.since)
-        others = sorted({entity for entity, _ in here}.difference(self.members))
-        read = observations.newest_of if newest_first else observations.of
-        parts = [read(id, start, stop) for id in (*self.members, *others)]
-        merged = parts[0] if len(parts) == 1 else heapq.merge(*parts, key=_seq, reverse=newest_first)
-        for observed in merged:
-            mark = observed.observation.entity_id, observed.observation.id
-            if since and observed.seq < since.get(here.get(mark, mark[0]), 0):
-                continue
-            if mark in here or (mark[0] in self.members and mark not in away):
-                yield observed
+        sources = {entity for (entity, _), target in into.items() if target in self.members}
+        parts = [
+            observations.read(id, start, stop, newest_first=newest_first)
+            for id in (*self.members, *sorted(sources.difference(self.members)))
+        ]
+        merged = parts[0] if len(parts) == 1 else heapq.merge(*parts, key=attrgetter("seq"), reverse=newest_first)
+        for stored in merged:
+            stored_for = stored.observation.entity_id
+            entity_id = into.get((stored_for, stored.observation.id), stored_for)
+            if entity_id in self.members and stored.seq >= since.get(entity_id, 0):
+                yield stored
+
+
+def owned_entity(entities: Entities, entity_id: str, user_id: str) -> EntityRow:
+    """An entity of a user; raises EntityNotFound, for entities of other users too."""
+    row = entities.find(entity_id)
+    if row is None or row.user_id != user_id:
+        raise EntityNotFound("there is no such entity", entity_id=entity_id)
+    return row
 
 
 class EntityGroups:
-    """Finds groups through one connection."""
+    """Finds the groups of entities through one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._entities, self._aliases, self._erasures = Entities(connection), Aliases(connection), Erasures(connection)
@@ -274,14 +271,11 @@ class EntityGroups:
         return row is not None and row.user_id == user_id
 
     def row(self, entity_id: str, user_id: str) -> EntityRow:
-        """An entity of a user; those of others are not there."""
-        row = self._entities.find(entity_id)
-        if row is None or row.user_id != user_id:
-            raise EntityNotFound("there is no such entity", entity_id=entity_id)
-        return row
+        """An entity of a user; raises EntityNotFound, for entities of other users too."""
+        return owned_entity(self._entities, entity_id, user_id)
 
-    def of(self, row: EntityRow, until_us: int = _EVER) -> EntityGroup:
-        """What an entity is told of with, by what was merged and moved until a moment."""
+    def group(self, row: EntityRow, until_us: int = _EVER) -> EntityGroup:
+        """The group of an entity, by the merges and splits until a moment."""
         relations = self._aliases.relations(row.entity_id)
         if not any(relations):
             return EntityGroup(row, (row.entity_id,))
@@ -296,7 +290,3 @@ class EntityGroups:
 
     def _moved(self, members: Iterable[str], until_us: int) -> tuple[SplitRow, ...]:
         return tuple(sorted(move for move in self._aliases.moved(members) if move.at_us <= until_us))
-
-
-def _seq(observed: Observed) -> int:
-    return observed.seq

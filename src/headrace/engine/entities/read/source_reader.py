@@ -1,4 +1,4 @@
-"""Sources: what requests brought, put together again from the observations that were made of it."""
+"""Sources: the entities of a stored request, put together again from their observations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
+from headrace.engine.entities.read.observations import decode_unless_erased
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.stream import Stream
 from headrace.errors import NotFound, TooLarge
 from headrace.format.decoded_columns import DecodedCache
-from headrace.reduce.states.fold import runs_of_batch
 from headrace.schema.entity.accept import rejoin_fragments
-from headrace.schema.entity.observation import Observation, decode
+from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.request import ADDRESSED, address_of_contents
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
@@ -23,11 +23,10 @@ from headrace.storage.streams import LIVE, Streams
 from headrace.types import rfc3339
 
 if TYPE_CHECKING:
-    from headrace.engine.history.stored_events import Events
     from headrace.storage.segments import Segments
 
 _SLICE_BYTES = 1024 * 1024
-#: More observations of a source are not put together at once.
+#: The observations of a source that is read.
 MAX_OBSERVATIONS = 100_000
 
 
@@ -35,7 +34,7 @@ Timestamp = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"
 
 
 class SourceObservation(msgspec.Struct, kw_only=True):
-    """An observation that an entity of a source became; ``item`` is the number of the entity."""
+    """An observation of a source; ``item`` is the number of its entity."""
 
     observation_id: str
     entity_id: str
@@ -47,20 +46,20 @@ class SourceObservation(msgspec.Struct, kw_only=True):
 
 
 class SourceSummary(msgspec.Struct):
-    """What a source held: the entities as they were given, and the observations that they became."""
+    """A source: the entities as they were sent, and their observations."""
 
     source_id: str
-    #: Whether the id is that of the content, so that anybody can tell that nothing of it is missing or other.
+    #: Whether the id is a hash of the content, so that completeness can be checked.
     content_addressed: bool
-    #: Whether every entity of it is here.
+    #: Whether no entity is missing.
     complete: bool
     stored_at: Timestamp
     entities: list[dict[str, Any]]
     observations: list[SourceObservation]
 
 
-class Place(NamedTuple):
-    """Where observations of a source lie; ``stream`` is None where it is gone."""
+class SourcePart(NamedTuple):
+    """A range of observations of a source; ``stream`` is None where it was deleted."""
 
     stream: Stream | None
     range: SourceRange
@@ -80,82 +79,67 @@ class SourceReader:
         self._sources, self._streams, self._catalog = Sources(reader), Streams(reader), catalog
         self._connect, self._segments = connect, segments
 
-    def places(self, user_id: str, source_id: str) -> list[Place]:
-        """Where the observations of a user's source lie."""
+    def find_parts(self, user_id: str, source_id: str) -> list[SourcePart]:
+        """The ranges of the observations of a user's source."""
         ranges = self._sources.ranges(user_id, source_id)
         if not ranges:
             raise NotFound("there is no such source", source_id=source_id)
         if sum(source_range.count for source_range in ranges) > MAX_OBSERVATIONS:
             raise TooLarge(f"the source has more than {MAX_OBSERVATIONS} observations", limit=MAX_OBSERVATIONS)
-        return [Place(self._stream(source_range.stream), source_range) for source_range in ranges]
+        return [SourcePart(self._stream(source_range.stream), source_range) for source_range in ranges]
 
     def _stream(self, stream: int) -> Stream | None:
         row = self._streams.by_id(stream)
         return None if row is None or row.state != LIVE else self._catalog.find(row.name)
 
-    def read(self, user_id: str, source_id: str, places: list[Place]) -> SourceSummary:
-        """Put a source together."""
+    def read(self, user_id: str, source_id: str, parts: list[SourcePart]) -> SourceSummary:
+        """Read a source."""
         observations: list[Observation] = []
         connection = self._connect()
         try:
-            for stream, source_range in places:
+            for stream, source_range in parts:
                 if stream is not None:
                     observations += _observations(
                         self._events(connection, stream), stream, source_range, user_id, source_id
                     )
         finally:
             connection.close()
-        entities_given, is_addressed = _given(observations), source_id.startswith(ADDRESSED)
-        if is_addressed:  # what came again, with other things said besides, was the same
-            entities_given = {number: entities[:1] for number, entities in entities_given.items()}
-        entities = [entity for number in sorted(entities_given) for entity in entities_given[number]]
-        complete = len(observations) == sum(source_range.range.count for source_range in places)
+        by_number, is_addressed = _entities_by_number(observations), source_id.startswith(ADDRESSED)
+        if is_addressed:  # an entity that was sent again, with other metadata, was the same
+            by_number = {number: entities[:1] for number, entities in by_number.items()}
+        entities = [entity for number in sorted(by_number) for entity in by_number[number]]
+        complete = len(observations) == sum(source_range.range.count for source_range in parts)
         if is_addressed:
             complete = address_of_contents(entities, user_id) == source_id
-        stored_at = rfc3339(min(source_range.range.at_us for source_range in places))
+        stored_at = rfc3339(min(source_range.range.at_us for source_range in parts))
         return SourceSummary(
             source_id,
             is_addressed,
             complete,
             stored_at,
             entities,
-            [_summary(observation) for observation in observations],
+            [_describe(observation) for observation in observations],
         )
 
     def _events(self, connection: Connection, stream: Stream) -> Events:
-
         return Events(connection, self._segments, DecodedCache(0), stream, stream.head)
 
 
 def _observations(
     events: Events, stream: Stream, source_range: SourceRange, user_id: str, source_id: str
 ) -> Iterator[Observation]:
-    """The observations of a source that lie in one place, those that are still there."""
-    at, stop = (
-        max(source_range.first_seq, stream.head.first_seq),
-        min(source_range.first_seq + source_range.count, stream.head.next_seq),
-    )
-    while at < stop:
-        chunk = events.first_chunk(at, stop)
-        for batch in events.batches(chunk):
-            for run in runs_of_batch(batch, _SLICE_BYTES):
-                for body in entries_of(run.body):
-                    observation = _decoded(bytes(body))
-                    if observation is not None and (observation.user_id, observation.source_id) == (user_id, source_id):
-                        yield observation
-        at = chunk.stop
+    """The observations of a source in a range that are not erased."""
+    start = max(source_range.first_seq, stream.head.first_seq)
+    stop = min(source_range.first_seq + source_range.count, stream.head.next_seq)
+    for run in events.runs(start, stop, _SLICE_BYTES):
+        for body in entries_of(run.body):
+            observation = decode_unless_erased(bytes(body))
+            if observation is not None and (observation.user_id, observation.source_id) == (user_id, source_id):
+                yield observation
 
 
-def _decoded(body: bytes) -> Observation | None:
-    """An observation; None where something else stands in its place, because it was erased."""
-    try:
-        return decode(body)
-    except msgspec.ValidationError:
-        return None
-
-
-def _given(observations: list[Observation]) -> dict[int, list[dict[str, Any]]]:
-    """The entities as they were given, by their places in the request."""
+def _entities_by_number(observations: list[Observation]) -> dict[int, list[dict[str, Any]]]:
+    """The entities as they were sent, by their numbers in the request."""
     entities: dict[int, list[dict[str, Any]]] = {}
     for observation in observations:
         details = observation.details
@@ -170,7 +154,7 @@ def _given(observations: list[Observation]) -> dict[int, list[dict[str, Any]]]:
     return entities
 
 
-def _summary(observation: Observation) -> SourceObservation:
+def _describe(observation: Observation) -> SourceObservation:
     return SourceObservation(
         observation_id=observation.id,
         entity_id=observation.entity_id,

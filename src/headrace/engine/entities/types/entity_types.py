@@ -15,7 +15,7 @@ from headrace.engine.entities.types import proposals
 from headrace.engine.entities.types.proposals import Counts, Make, TypeProposal
 from headrace.engine.entities.types.type_base import load, name_refusals, parsed
 from headrace.engine.entities.types.type_stages import PlannedTypeChange, SaveTypeChanges
-from headrace.engine.entities.write.store_request import first_schema
+from headrace.engine.entities.write.store_request import infer_first_schema
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.registry.registry_change import RegistryChanges
@@ -171,7 +171,7 @@ class EntityTypes:
 
     def infer(self, entity_type: str, entities: Sequence[Mapping[str, Any]]) -> Effective:
         """What would hold for a type that nobody has registered, from what is given for it; nothing is stored."""
-        return compiled(first_schema(entity_type, entities))
+        return compiled(infer_first_schema(entity_type, entities))
 
     async def check_inferred(self, entity_type: str, entities: Sequence[Mapping[str, Any]], user_id: str) -> None:
         """Raise what speaks against a schema that is made of what is given, where none holds for the user."""
@@ -188,7 +188,7 @@ class EntityTypes:
         self, entity_type: str, entities: Sequence[Mapping[str, Any]], user_id: str, *, dry_run: bool
     ) -> None:
         if self.effective(entity_type, user_id) is None:
-            make = proposals.infer(first_schema(entity_type, entities))
+            make = proposals.infer(infer_first_schema(entity_type, entities))
             outcome = await self.change(entity_type, user_id, make, user_id, dry_run)
             if outcome.plan.refusals:
                 raise refusal(outcome.plan.refusals)

@@ -11,7 +11,7 @@ import msgspec
 from headrace.engine.entities.entity_type import schema_of
 from headrace.engine.entities.types.journal import NONE, Action, TypeChange
 from headrace.engine.entities.types.type_base import TypeBase, followers, next_version, parsed
-from headrace.engine.entities.write.store_request import first_schema
+from headrace.engine.entities.write.store_request import infer_first_schema
 from headrace.errors import NoSchemaForEntityType
 from headrace.reduce.policies.reducer import life_of
 from headrace.schema.entity.nodes import Notice, ReducerConfig, Schema
@@ -242,7 +242,7 @@ def record(document: TypeChange) -> Make:
     """Add a document to the journal, with no change of the schema."""
 
     def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
-        schema = base.active(base.owner) or base.global_schema or first_schema(base.entity_type, ())
+        schema = base.active(base.owner) or base.global_schema or infer_first_schema(base.entity_type, ())
         version = schema.schema_version
         plan = Plan(subject=base.entity_type, from_version=version, to_version=version, registry=schema)
         return TypeProposal(base, plan, (OwnerChange(base.owner, document),))

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.entities.read.snapshots import Asked, Snapshots
+from headrace.engine.entities.read.snapshots import EntityQuery, Snapshots
 from headrace.engine.entities.types.proposals import TypeProposal
 from headrace.schema.entity.identity import Resolver, Unresolved
 from headrace.schema.entity.versions import rekeys
@@ -55,7 +55,7 @@ async def rekey(proposal: TypeProposal, stream: int, snapshots: Snapshots, entit
         if preview.checked >= MAX_ENTITIES or monotonic() > ends:
             return preview
         preview.checked += 1
-        shown = (await snapshots.find(Asked(row.entity_id, row.user_id))).snapshot
+        shown = (await snapshots.find(EntityQuery(row.entity_id, row.user_id))).snapshot
         values = {} if shown is None else shown.snapshot
         _count(preview, row, resolver.resolve(values, values, row.user_id), taken, entities)
     preview.complete = True

@@ -1,4 +1,4 @@
-"""Corrections, deletions and restorations: what somebody decides about an entity, over anything that was observed."""
+"""Corrections, deletions and restorations: decisions of a user that override all observations of an entity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.engine.entities.entity_type import dedupe_key
-from headrace.engine.entities.write.store_request import Draft, Prepared, Typed, bodies
+from headrace.engine.entities.write.store_request import Draft, Prepared, ResolvedType, bodies
 from headrace.schema.entity.accept import Fragment, Refused
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.nodes import Definition, Field, Notice
@@ -25,30 +25,30 @@ from headrace.schema.entity.request import EntityOutcome, WarningAnswer, Warning
 from headrace.schema.entity.values import UNFIT, VALIDATORS, ConstraintChecker, Violation, convert_value
 from headrace.storage.dedupe import stored_key
 
-Deed = Literal["correction", "deletion", "restoration"]
+DecisionKind = Literal["correction", "deletion", "restoration"]
 _PRIORITIES = {"correction": CORRECTED, "deletion": DELETED, "restoration": RESTORED}
 Action = Literal["corrected", "deleted", "restored"]
-_ACTIONS: dict[Deed, Action] = {"correction": "corrected", "deletion": "deleted", "restoration": "restored"}
+_ACTIONS: dict[DecisionKind, Action] = {"correction": "corrected", "deletion": "deleted", "restoration": "restored"}
 #: The member that says whether an entity is deleted.
 DELETED_MEMBER = "_deleted"
 _ENCODE = msgspec.json.Encoder(order="sorted").encode
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody decides about an entity; a correction says what some of its fields are."""
+    """A decision about an entity; a correction has new values of fields."""
 
-    kind: Deed
+    kind: DecisionKind
     entity_id: str
     entity_type: str
     canonical_name: str
     user_id: str
     at_us: int
-    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     idempotency_key: str | None = None
 
 
 class StoreDecision:
-    """A request to store a decision."""
+    """A request to store a decision as an observation."""
 
     commit = True
     erasures: int | None = None
@@ -56,41 +56,41 @@ class StoreDecision:
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
         self.user_id, self.idempotency_key = decision.user_id, decision.idempotency_key
-        self.digest = sha256(_ENCODE([decision.kind, decision.entity_id, decision.given])).digest()
+        self.digest = sha256(_ENCODE([decision.kind, decision.entity_id, decision.fields])).digest()
 
-    def prepare(self, typed: Mapping[str, Typed]) -> Prepared:
-        """The one observation that the decision is."""
+    def prepare(self, typed: Mapping[str, ResolvedType]) -> Prepared:
+        """The observation of the decision."""
         decision, entity_type = self._decision, typed[self._decision.entity_type]
         definition = entity_type.effective.schema.schema_definition
-        made = _Made(definition, decision)
-        if violations := made.violations(definition):
+        values = _DecidedValues(definition, decision)
+        if violations := values.violations(definition):
             raise refusal(list_issues(Refused(violations, None), 0, decision.entity_type))
         warnings = Warnings()
-        warnings.add(decision.entity_type, 0, made.notices)
-        draft = _draft(decision, entity_type, made)
+        warnings.add(decision.entity_type, 0, values.notices)
+        draft = _draft(decision, entity_type, values)
         drafts = [draft]
         return Prepared(
-            {decision.entity_type: drafts}, [draft.told], warnings, [], {decision.entity_type: bodies(drafts)}
+            {decision.entity_type: drafts}, [draft.outcome], warnings, [], {decision.entity_type: bodies(drafts)}
         )
 
     def answer(self, prepared: Prepared) -> bytes:
-        """What is told once it is stored."""
-        answer, decision = prepared.told[0], self._decision
+        """The answer, once the decision is stored."""
+        outcome, decision = prepared.outcomes[0], self._decision
         return msgspec.json.encode(
             DecisionAnswer(
-                entity_id=answer.entity_id,
-                entity_type=answer.entity_type,
+                entity_id=outcome.entity_id,
+                entity_type=outcome.entity_type,
                 action=_ACTIONS[decision.kind],
-                observation_id=answer.observation_id,
-                schema_version=answer.schema_version,
-                fields=list(decision.given),
+                observation_id=outcome.observation_id,
+                schema_version=outcome.schema_version,
+                fields=list(decision.fields),
                 store_warnings=prepared.warnings.dump(),
             )
         )
 
 
 class DecisionAnswer(msgspec.Struct, kw_only=True):
-    """What was decided about an entity, and what is odd about it."""
+    """What was decided about an entity, and the warnings."""
 
     entity_id: str
     entity_type: str
@@ -101,20 +101,20 @@ class DecisionAnswer(msgspec.Struct, kw_only=True):
     store_warnings: list[WarningAnswer]
 
 
-class _Made:
-    """The values of a decision, converted where that makes them fit, and what their fields do not take."""
+class _DecidedValues:
+    """The values of a decision, converted where that makes them fit, and the violations of the others."""
 
     def __init__(self, definition: Definition, decision: Decision) -> None:
         self.fields: dict[str, Any] = {}
         self.fragments: list[Fragment] = []
         self.notices: list[Notice] = []
         self._unfit: list[Violation] = []
-        for name, value in decision.given.items():
-            self._take(definition, name, value)
+        for name, value in decision.fields.items():
+            self._add(definition, name, value)
         if decision.kind != "correction":
             self.fields[DELETED_MEMBER] = decision.kind == "deletion"
 
-    def _take(self, definition: Definition, name: str, value: Any) -> None:
+    def _add(self, definition: Definition, name: str, value: Any) -> None:
         field = definition.fields.get(name)
         self.fields[name] = value
         if field is None:
@@ -125,19 +125,19 @@ class _Made:
             self._convert(field, name, value)
 
     def _convert(self, field: Field, name: str, value: Any) -> None:
-        self.fields[name] = made = convert_value(field, value)
-        if made is UNFIT:
+        self.fields[name] = converted = convert_value(field, value)
+        if converted is UNFIT:
             message = f"{name!r} takes a {field.type}: give one, or null to clear the field"
             self._unfit.append(Violation(name, message, "type", field.type))
             return
-        if made is not value:
+        if converted is not value:
             self.fragments.append(Fragment(name, value, "converted_value_original", field.type))
-        if field.validator is not None and not VALIDATORS[field.validator].accepts(made):
+        if field.validator is not None and not VALIDATORS[field.validator].accepts(converted):
             message = f"{name!r} takes {VALIDATORS[field.validator].wants}: give one, or null to clear the field"
             self._unfit.append(Violation(name, message, "validator", field.validator))
 
     def violations(self, definition: Definition) -> list[Violation]:
-        """What the schema does not allow; constraints that merely warn are noted."""
+        """The violations of the schema; those of constraints that only warn become notices."""
         limits = ConstraintChecker(definition)
         declared = {name: value for name, value in self.fields.items() if value is not UNFIT}
         violations = limits.violations(declared)
@@ -146,16 +146,16 @@ class _Made:
         return self._unfit + violations if limits.rejects else self._unfit
 
 
-def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
+def _draft(decision: Decision, typed: ResolvedType, values: _DecidedValues) -> Draft:
     schema, identity = typed.effective.schema, Identity(decision.entity_id, decision.canonical_name, "target_id", "")
-    priority, fragments = _PRIORITIES[decision.kind], tuple(made.fragments)
+    priority, fragments = _PRIORITIES[decision.kind], tuple(values.fragments)
     score, key = 1.0 if decision.kind == "correction" else None, decision.idempotency_key
     identifier = observation_id(
         entity_id=decision.entity_id,
-        fields=made.fields,
+        fields=values.fields,
         fragments=fragments,
         kind=decision.kind,
-        # What is decided once more is another decision; only who gives a key says that it is the same.
+        # A repeated decision is another one, unless its idempotency key says that it is the same.
         observed_at_us=decision.at_us if key is None else None,
         source_priority=priority,
         observation_source="human",
@@ -174,7 +174,7 @@ def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
         source_priority=priority,
         observation_source="human",
         specificity_score=score,
-        fields=made.fields,
+        fields=values.fields,
         fragments=fragments,
         identity_basis="target_id",
         idempotency_key=None
@@ -182,7 +182,7 @@ def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
         else stored_key(decision.user_id, decision.idempotency_key),
         details=of_scope(schema.scope),
     )
-    answer = EntityOutcome(
+    outcome = EntityOutcome(
         decision.entity_id,
         typed.entity_type,
         "",
@@ -194,4 +194,4 @@ def _draft(decision: Decision, typed: Typed, made: _Made) -> Draft:
         [fragment.key for fragment in fragments if fragment.reason == "unknown_field"],
         [],
     )
-    return Draft(typed, observation, identity, dedupe_key(identifier, None), answer, 0, False)
+    return Draft(typed, observation, identity, dedupe_key(identifier, None), outcome, 0, False)

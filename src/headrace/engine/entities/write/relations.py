@@ -1,17 +1,16 @@
-"""Merges, splits and their undoing: observations that say which entity others are about. No state is rewritten."""
+"""Merges, splits and their undoing: observations that assign others to another entity. No state is rewritten."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from headrace.engine.entities.entity_type import EntityType
-from headrace.engine.entities.read.observations import Observed
-from headrace.engine.entities.read.snapshots import View
+from headrace.engine.entities.read.observations import StoredObservation, owned_entity
+from headrace.engine.entities.read.snapshots import EntityView
 from headrace.engine.log.append import Append
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.lifecycle import StreamChange, make_done_callback
+from headrace.engine.log.lifecycle import StreamChange, run_change
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.writer import Writer
@@ -29,30 +28,22 @@ from headrace.storage.database import Connection
 from headrace.storage.entities import Aliases, AliasRow, Entities, EntityRow, SplitRow
 from headrace.storage.streams import LIVE
 
-#: Whoever merges or splits decides for people.
+#: The source kind of merges and splits.
 _SOURCE = "human"
 
 
 class Moved(NamedTuple):
-    """An observation that is to be about another entity: which it was stored for, and which it is about now."""
+    """An observation to be moved: the entity that it was stored for, and the one that it belongs to now."""
 
     observation_id: str
     entity_id: str
     from_id: str
 
 
-def owned_entity(entities: Entities, user_id: str, entity_id: str) -> EntityRow:
-    """An entity of a user; those of others are not there."""
-    row = entities.find(entity_id)
-    if row is None or row.user_id != user_id:
-        raise EntityNotFound("there is no such entity", entity_id=entity_id)
-    return row
-
-
 def merge_observation(batch: Batch, head: Head, at_us: int, user_id: str, from_id: str, to_id: str) -> Observation:
-    """The observation that an entity is another, unless one of them is told of under a third already."""
+    """The observation that merges an entity into another; refused where one of them is merged already."""
     entities, aliases = Entities(batch.connection), Aliases(batch.connection)
-    source, target = owned_entity(entities, user_id, from_id), owned_entity(entities, user_id, to_id)
+    source, target = owned_entity(entities, from_id, user_id), owned_entity(entities, to_id, user_id)
     if (alias := aliases.alias(from_id)) is not None:
         raise EntityAlreadyMerged("the entity was merged already", entity_id=from_id, merged_into=alias.into_id)
     if (alias := aliases.alias(to_id)) is not None:
@@ -64,11 +55,9 @@ def merge_observation(batch: Batch, head: Head, at_us: int, user_id: str, from_i
 
 
 def unmerge_observation(batch: Batch, head: Head, at_us: int, user_id: str, entity_id: str) -> Observation:
-    """The observation that a merge does not hold any more."""
-    row, alias = (
-        owned_entity(Entities(batch.connection), user_id, entity_id),
-        Aliases(batch.connection).alias(entity_id),
-    )
+    """The observation that undoes a merge."""
+    row = owned_entity(Entities(batch.connection), entity_id, user_id)
+    alias = Aliases(batch.connection).alias(entity_id)
     if alias is None:
         raise Conflict("the entity is not merged", entity_id=entity_id)
     return _observation(head, "undo", row, at_us, {"undoes": "merge", "into": alias.into_id})
@@ -77,19 +66,18 @@ def unmerge_observation(batch: Batch, head: Head, at_us: int, user_id: str, enti
 def split_observation(
     batch: Batch, head: Head, at_us: int, user_id: str, entity_id: str, into: EntityRow, moved: list[Moved]
 ) -> Observation:
-    """The observation that some others are about another entity."""
+    """The observation that moves others to another entity."""
     entities = Entities(batch.connection)
-    row, target_row = owned_entity(entities, user_id, entity_id), entities.find(into.entity_id)
+    row, target_row = owned_entity(entities, entity_id, user_id), entities.find(into.entity_id)
     if target_row is not None and (target_row.user_id != user_id or target_row.stream != row.stream):
         raise EntityNotFound("there is no such entity of this type", entity_id=into.entity_id)
     aliases = Aliases(batch.connection)
     if (alias := aliases.alias(into.entity_id)) is not None:
         message = "the entity to split into was merged"
         raise MergeTargetAlreadyMerged(message, entity_id=into.entity_id, merged_into=alias.into_id)
-    places = {
-        (move.entity_id, move.observation_id): move.into_id for move in aliases.moved([o.entity_id for o in moved])
-    }
-    if any(places.get((move.entity_id, move.observation_id), move.entity_id) != move.from_id for move in moved):
+    moves = aliases.moved([observation.entity_id for observation in moved])
+    into_ids = {(move.entity_id, move.observation_id): move.into_id for move in moves}
+    if any(into_ids.get((move.entity_id, move.observation_id), move.entity_id) != move.from_id for move in moved):
         raise Conflict("some of the observations were moved meanwhile; look at them again", entity_id=entity_id)
     details: dict[str, Any] = {"into": into.entity_id, "observations": [list(move) for move in moved]}
     if target_row is None:
@@ -98,20 +86,20 @@ def split_observation(
 
 
 def unsplit_observation(batch: Batch, head: Head, at_us: int, user_id: str, split: Observation) -> Observation:
-    """The observation that a split does not hold any more, as far as nothing was moved on since."""
-    row, into = owned_entity(Entities(batch.connection), user_id, split.entity_id), split.details["into"]
+    """The observation that undoes a split, for observations that were not moved again since."""
+    row, into = owned_entity(Entities(batch.connection), split.entity_id, user_id), split.details["into"]
     moved = [Moved(*move) for move in split.details["observations"]]
     moves = Aliases(batch.connection).moved([into])
-    there = {(move.entity_id, move.observation_id) for move in moves if move.into_id == into}
-    back = [move for move in moved if (move.entity_id, move.observation_id) in there]
-    if not back:
+    still_moved = {(move.entity_id, move.observation_id) for move in moves if move.into_id == into}
+    undone = [move for move in moved if (move.entity_id, move.observation_id) in still_moved]
+    if not undone:
         raise Conflict("nothing of this split is left to undo", split_id=split.id)
-    details = {"undoes": "split", "split": split.id, "into": into, "observations": [list(move) for move in back]}
+    details = {"undoes": "split", "split": split.id, "into": into, "observations": [list(move) for move in undone]}
     return _observation(head, "undo", row, at_us, details)
 
 
-def note_relations(connection: Connection, stream: int, seq: int, at_us: int, observation: Observation) -> None:
-    """Note what an observation says about entities themselves; others say nothing. Also for who reads them again."""
+def apply_relation(connection: Connection, stream: int, seq: int, at_us: int, observation: Observation) -> None:
+    """Apply an observation of a merge, a split or an undo to the tables; a recovery applies them again."""
     aliases, details, user = Aliases(connection), observation.details, observation.user_id
     if observation.kind == "merge":
         aliases.add(AliasRow(observation.entity_id, details["into"], user, stream, seq, at_us))
@@ -126,9 +114,9 @@ def note_relations(connection: Connection, stream: int, seq: int, at_us: int, ob
     elif observation.kind == "undo":
         moved = [Moved(*move) for move in details["observations"]]
         aliases.move_back((move.observation_id, move.entity_id) for move in moved if move.from_id == move.entity_id)
-        on = [move for move in moved if move.from_id != move.entity_id]
+        chained = [move for move in moved if move.from_id != move.entity_id]
         aliases.move(
-            SplitRow(move.observation_id, move.entity_id, move.from_id, user, stream, seq, at_us) for move in on
+            SplitRow(move.observation_id, move.entity_id, move.from_id, user, stream, seq, at_us) for move in chained
         )
 
 
@@ -155,24 +143,24 @@ def _observation(head: Head, kind: Kind, row: EntityRow, at_us: int, details: di
     )
 
 
-_ASIDE = ("merge", "split", "undo")
+_RELATION_KINDS = ("merge", "split", "undo")
 
 
-class Predicate(NamedTuple):
-    """What is asked of the observations that go; all of it has to hold, and what is not said holds."""
+class SplitPredicate(NamedTuple):
+    """Which observations a split moves: those that meet every condition that is set."""
 
     observation_ids: Collection[str] | None = None
     source_id: str | None = None
-    #: Fields that they have, with these values.
+    #: Fields that must have these values.
     fields: Mapping[str, Any] = {}
     observed_from_us: int | None = None
     observed_until_us: int | None = None
 
-    def holds(self, observed: Observed) -> bool:
-        """Whether an observation goes."""
-        observation, ids = observed.observation, self.observation_ids
+    def matches(self, stored: StoredObservation) -> bool:
+        """Whether an observation is moved."""
+        observation, ids = stored.observation, self.observation_ids
         return (
-            observation.kind not in _ASIDE
+            observation.kind not in _RELATION_KINDS
             and (ids is None or observation.id in ids)
             and (self.source_id is None or observation.source_id == self.source_id)
             and all(
@@ -183,27 +171,29 @@ class Predicate(NamedTuple):
         )
 
 
-def moved_observations(view: View, predicate: Predicate, observed: Collection[Observed]) -> list[Moved]:
-    """The observations that go, with the entities that they were stored for and are about now."""
-    chosen = [entry.observation for entry in observed if predicate.holds(entry)]
+def moved_observations(
+    view: EntityView, predicate: SplitPredicate, observations: Collection[StoredObservation]
+) -> list[Moved]:
+    """The observations that match a predicate; refused where there are none, or ids are unknown."""
+    chosen = [stored.observation for stored in observations if predicate.matches(stored)]
     ids = predicate.observation_ids
     if ids is not None and (unknown := set(ids) - {observation.id for observation in chosen}):
         raise BadRequest("the entity has no such observation", field="observation_ids", unknown=sorted(unknown))
     if not chosen:
         raise BadRequest("no observation of the entity is meant", field="predicate")
-    places = {(row.entity_id, row.observation_id): row.into_id for row in view.group.moved}
+    into_ids = {(row.entity_id, row.observation_id): row.into_id for row in view.group.moved}
     return [
         Moved(
             observation.id,
             observation.entity_id,
-            places.get((observation.entity_id, observation.id), observation.entity_id),
+            into_ids.get((observation.entity_id, observation.id), observation.entity_id),
         )
         for observation in chosen
     ]
 
 
-def split_target(view: View, name: str) -> EntityRow:
-    """The entity of a name, as it will be if there is none yet; what is observed under the name later is about it."""
+def split_target(view: EntityView, name: str) -> EntityRow:
+    """The entity of a name, as it is created if it does not exist; later observations of the name belong to it."""
     row, spelled = view.group.row, name_part(name)
     if spelled is None:
         raise BadRequest("the name is empty", field="to_canonical_name")
@@ -212,8 +202,8 @@ def split_target(view: View, name: str) -> EntityRow:
     return EntityRow(entity_id(row.user_id, canonical), row.stream, row.user_id, canonical, 0, 0)
 
 
-class Related(NamedTuple):
-    """An observation that was stored, and when."""
+class StoredRelation(NamedTuple):
+    """A stored observation of a merge, a split or an undo, and when it was stored."""
 
     observation: Observation
     at_us: int
@@ -222,85 +212,79 @@ class Related(NamedTuple):
 Decide = Callable[[Batch, Head, int], Observation]
 
 
-class Relate(StreamChange):
-    """One observation about entities themselves, decided in its commit; ``related`` once it is stored."""
+class StoreRelation(StreamChange):
+    """Stores an observation that is decided in its commit; ``stored`` holds it afterwards."""
 
     appends = True
-    related: Related | None = None
+    stored: StoredRelation | None = None
 
     def __init__(self, log: Log, stream: Stream, decide: Decide, done: Callable[[Any], None]) -> None:
-        """``decide`` is given the time, and raises where the tables forbid it."""
+        """``decide`` makes the observation in the commit, at a given time, or raises why it is refused."""
         super().__init__(done, pinned=(stream,), size=2_000)
         self._log, self._stream, self._decide = log, stream, decide
-        self._part: Append | None = None
+        self._append: Append | None = None
 
     def perform(self, batch: Batch) -> None:
-        """Decide, store and note."""
+        """Decide, append and apply the observation."""
         head = batch.draft(self._stream)
         if head.state != LIVE:
             raise NotFound("the entity type is gone", stream=self._stream.name)
         at_us = max(batch.now_us, head.last_us)
         observation = self._decide(batch, head, at_us)
-        note_relations(batch.connection, self._stream.id, head.next_seq, at_us, observation)
-        part = Append(self._stream, encode(observation), 1, _ignore_append)
-        part.route([observation.entity_id], head)
-        part.write(batch, head, at_us)
-        self._part, self.related = part, Related(observation, at_us)
+        apply_relation(batch.connection, self._stream.id, head.next_seq, at_us, observation)
+        append = Append(self._stream, encode(observation), 1, _ignore_append)
+        append.route([observation.entity_id], head)
+        append.write(batch, head, at_us)
+        self._append, self.stored = append, StoredRelation(observation, at_us)
 
     def answer(self) -> None:
-        """Tell who waits for entries, and answer."""
-        if self.settled and self._part is not None:
-            self._part.error = self.error
-            self._log.settled(self._part)
+        """Wake the readers of the stream once settled, and answer."""
+        if self.settled and self._append is not None:
+            self._append.error = self.error
+            self._log.settled(self._append)
         super().answer()
 
 
 class EntityRelations:
-    """The verbs, on the event loop."""
+    """Merges and splits entities; runs on the event loop."""
 
     def __init__(self, *, writer: Writer, log: Log, stream_of: Callable[[int], Stream], reader: Connection) -> None:
         self._writer, self._log, self._stream_of, self._entities = writer, log, stream_of, Entities(reader)
 
-    async def merge(self, user_id: str, from_id: str, to_id: str) -> Related:
-        """Let an entity be told of as a name_part of another, from now on."""
+    async def merge(self, user_id: str, from_id: str, to_id: str) -> StoredRelation:
+        """Merge an entity into another."""
         if from_id == to_id:
             raise BadRequest("an entity cannot be merged into itself", field="to_entity_id")
-        return await self._relate(
+        return await self._store(
             user_id, from_id, lambda batch, head, at_us: merge_observation(batch, head, at_us, user_id, from_id, to_id)
         )
 
-    async def unmerge(self, user_id: str, entity_id: str) -> Related:
-        """Let an entity that was merged be told of by itself again."""
-        return await self._relate(
+    async def unmerge(self, user_id: str, entity_id: str) -> StoredRelation:
+        """Undo the merge of an entity."""
+        return await self._store(
             user_id, entity_id, lambda batch, head, at_us: unmerge_observation(batch, head, at_us, user_id, entity_id)
         )
 
-    async def split(self, user_id: str, entity_id: str, into: EntityRow, moved: list[Moved]) -> Related:
-        """Let some observations be about another entity, which is made where there is none of its id."""
-        return await self._relate(
+    async def split(self, user_id: str, entity_id: str, into: EntityRow, moved: list[Moved]) -> StoredRelation:
+        """Move observations to another entity, which is created where it does not exist."""
+        return await self._store(
             user_id,
             entity_id,
             lambda batch, head, at_us: split_observation(batch, head, at_us, user_id, entity_id, into, moved),
         )
 
-    async def unsplit(self, user_id: str, split: Observation) -> Related:
-        """Let observations that were moved be about the entities that they came from."""
-        return await self._relate(
+    async def unsplit(self, user_id: str, split: Observation) -> StoredRelation:
+        """Undo a split: move its observations back."""
+        return await self._store(
             user_id, split.entity_id, lambda batch, head, at_us: unsplit_observation(batch, head, at_us, user_id, split)
         )
 
-    async def _relate(self, user_id: str, entity_id: str, decide: Decide) -> Related:
-        row = owned_entity(self._entities, user_id, entity_id)
-        settled: asyncio.Future[Relate] = asyncio.get_running_loop().create_future()
-        stream = self._stream_of(row.stream)
-        relate = Relate(self._log, stream, decide, make_done_callback(settled))
-        relate.submit(self._writer)
-        await settled
-        if relate.error is not None:
-            raise relate.error
-        assert relate.related is not None
-        return relate.related
+    async def _store(self, user_id: str, entity_id: str, decide: Decide) -> StoredRelation:
+        row = owned_entity(self._entities, entity_id, user_id)
+        change = await run_change(self._writer, StoreRelation, self._log, self._stream_of(row.stream), decide)
+        assert change.stored is not None
+        return change.stored
 
 
 def _ignore_append(append: Append) -> None:
-    """Whoever relates entities is told of it by the change."""
+    """Do nothing: the change answers for its append."""

@@ -11,12 +11,12 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from headrace.engine.entities.entity_type import EntityType
-from headrace.engine.entities.write.store_request import Draft, Prepared, Typed, bodies
+from headrace.engine.entities.write.store_request import Draft, Prepared, ResolvedType, bodies
 from headrace.engine.log.append import Append, find_remembered
-from headrace.engine.log.batch import Batch, Operation
+from headrace.engine.log.batch import Batch
+from headrace.engine.log.lifecycle import StreamChange
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
-from headrace.engine.log.writer import Writer
 from headrace.errors import Conflict, EntityNotFound, IdempotencyCollision
 from headrace.schema.entity.nodes import Notice
 from headrace.schema.entity.observation import Observation
@@ -29,25 +29,25 @@ from headrace.storage.streams import LIVE
 
 
 class TypeBatch:
-    """The observations of one type in a request; deciding writes nothing yet."""
+    """Decides in a commit which observations of one type are stored, and which entities they create."""
 
     def __init__(self, batch: Batch, drafts: list[Draft], user_id: str) -> None:
         typed = drafts[0].typed
         self._user_id = user_id
         self._stream = typed.stream
-        self._drafts = self._fresh = drafts
-        #: Entities that are new, with the places of their first observations among the new ones.
+        self._drafts = self._new_drafts = drafts
+        #: New entities: their names, and the positions of their first observations among the new ones.
         self._created: dict[str, tuple[str, int]] = {}
         self.issues: list[Issue] = []
         self.notices: list[tuple[Draft, Notice]] = []
-        there: set[str] = set()
+        existing: set[str] = set()
         if self._stream is not None:
-            self._fresh = self._unknown(batch)
-            there = Entities(batch.connection).existing([draft.identity.entity_id for draft in self._fresh])
-        for index, draft in enumerate(self._fresh):
-            self._decide(batch, draft, index, there)
+            self._new_drafts = self._unstored(batch)
+            existing = Entities(batch.connection).existing([draft.identity.entity_id for draft in self._new_drafts])
+        for index, draft in enumerate(self._new_drafts):
+            self._decide(batch, draft, index, existing)
 
-    def _unknown(self, batch: Batch) -> list[Draft]:
+    def _unstored(self, batch: Batch) -> list[Draft]:
         """The observations that were not stored before."""
         assert self._stream is not None
         head = batch.draft(self._stream)
@@ -56,22 +56,22 @@ class TypeBatch:
         remembered = find_remembered(batch, self._stream.id, head, head.registry.hook, keys, batch.now_us)
         return [draft for draft in self._drafts if draft.key not in remembered] if remembered else self._drafts
 
-    def _decide(self, batch: Batch, draft: Draft, index: int, there: set[str]) -> None:
+    def _decide(self, batch: Batch, draft: Draft, index: int, existing: set[str]) -> None:
         entity_id = draft.identity.entity_id
-        if draft.is_targeted and not self._is_ours(batch, entity_id):
+        if draft.is_targeted and not self._is_owned(batch, entity_id):
             self._refuse(draft, EntityNotFound.code, f"there is no {draft.typed.entity_type} {entity_id}")
-        elif entity_id in there or entity_id in self._created:
-            draft.told.action = "updated"
+        elif entity_id in existing or entity_id in self._created:
+            draft.outcome.action = "updated"
             collision = draft.collision()
             if isinstance(collision, RequestProblem):
                 self._refuse(draft, collision.code, collision.message, "strict" if draft.strict else "schema_policy")
             elif collision is not None:
                 self.notices.append((draft, collision))
         else:
-            draft.told.action = "created"
+            draft.outcome.action = "created"
             self._created[entity_id] = draft.identity.canonical_name, index
 
-    def _is_ours(self, batch: Batch, entity_id: str) -> bool:
+    def _is_owned(self, batch: Batch, entity_id: str) -> bool:
         row = Entities(batch.connection).find(entity_id)
         return (
             row is not None
@@ -84,28 +84,28 @@ class TypeBatch:
         self.issues.append(Issue(code, message, draft.item, draft.typed.entity_type, reason=reason))
 
     def write(self, batch: Batch, joined: bytes) -> Append | None:
-        """Store what is new, given all of it joined by commas; answers what was appended, if anything was."""
-        stream, fresh = self._stream, self._fresh
-        if stream is None or not fresh:
+        """Append the new observations, given all of them joined by commas; answers the append, or None for none."""
+        stream, drafts = self._stream, self._new_drafts
+        if stream is None or not drafts:
             return None
         head = batch.draft(stream)
         first, at_us = head.next_seq, max(batch.now_us, head.last_us)
-        Dedupe(batch.connection).save_run(stream.id, [draft.key for draft in fresh], first, at_us)
+        Dedupe(batch.connection).save_run(stream.id, [draft.key for draft in drafts], first, at_us)
         if self._created:
             created = [(entity_id, name, first + index) for entity_id, (name, index) in self._created.items()]
             Entities(batch.connection).save(stream.id, self._user_id, at_us, created)
         self._write_sources(batch, stream.id, first, at_us)
-        body = joined if fresh is self._drafts else bodies(fresh)
-        part = Append(stream, body, len(fresh), _ignore)
-        part.deduplicated = len(self._drafts) - len(fresh)
-        part.route([draft.identity.entity_id for draft in fresh], head)
-        part.write(batch, head, at_us)
-        return part
+        body = joined if drafts is self._drafts else bodies(drafts)
+        append = Append(stream, body, len(drafts), _ignore_append)
+        append.deduplicated = len(self._drafts) - len(drafts)
+        append.route([draft.identity.entity_id for draft in drafts], head)
+        append.write(batch, head, at_us)
+        return append
 
     def _write_sources(self, batch: Batch, stream: int, first: int, at_us: int) -> None:
-        """Note where the observations of each source lie."""
+        """Store the ranges of the observations of each source."""
         sources = Sources(batch.connection)
-        for source_id, group in groupby(self._fresh, key=lambda draft: source_of(draft.observation)):
+        for source_id, group in groupby(self._new_drafts, key=lambda draft: source_of(draft.observation)):
             count = len(list(group))
             if source_id is not None:
                 sources.save(self._user_id, source_id, [SourceRange(stream, first, count, at_us)])
@@ -113,46 +113,46 @@ class TypeBatch:
 
 
 def source_of(observation: Observation) -> str | None:
-    """The source that brought an observation; a value that is only observed again was brought before."""
+    """The source of an observation; a migrated value belongs to the source of its first observation."""
     return None if observation.kind == "migration" else observation.source_id
 
 
-def _ignore(append: Append) -> None:
-    """Whoever stores observations is told of all of them at once."""
+def _ignore_append(append: Append) -> None:
+    """Do nothing: the operation answers for all of its appends."""
 
 
 _PREVIEWED = {"created": "would_create", "updated": "would_match_existing", "unchanged": "would_match_existing"}
 
 
 class TypesOutdated(Conflict):
-    """The types of a request are not what they were when it was accepted: it has to be accepted again."""
+    """The types of a request have changed since it was prepared: it has to be prepared again."""
 
 
 class ObservationSource(Protocol):
-    """Something to be stored, which can be made of it again where a schema has changed meanwhile."""
+    """A source of observations, which can be prepared again where a schema has changed meanwhile."""
 
     user_id: str
-    #: A repeated request of the same key and digest is answered as it was before.
+    #: A repeated request of the same key and digest gets the same answer.
     idempotency_key: str | None
     digest: bytes
-    #: Whether it is to come true, or only to be looked at.
+    #: Whether it is stored, or is a dry run.
     commit: bool
-    #: How many erasures a type had seen when what this is made of was read; None where nothing was read for it.
+    #: The number of erasures of its type when stored data was read for it; None where none was read.
     erasures: int | None
 
-    def prepare(self, typed: Mapping[str, Typed]) -> Prepared:
-        """The observations by the types that hold, by their names."""
+    def prepare(self, typed: Mapping[str, ResolvedType]) -> Prepared:
+        """The observations, by the current types, which are given by their names."""
 
     def answer(self, prepared: Prepared) -> bytes:
-        """What is told once it is decided what becomes of each observation."""
+        """The answer, once the action of each outcome is decided."""
 
 
-class StoreObservations(Operation):
-    """The observations of one request, or nothing at all; ``body`` is the answer once it is settled."""
+class StoreObservations(StreamChange):
+    """Stores all observations of one request, or none; ``body`` is the answer once it is settled."""
 
     appends = True
     body = b""
-    #: Whether it was answered before, and is answered the same again.
+    #: Whether the answer is that of an earlier request.
     replayed = False
 
     def __init__(
@@ -163,50 +163,45 @@ class StoreObservations(Operation):
         done: Callable[[StoreObservations], None],
         caller: Any = None,
     ) -> None:
-        """``done`` is told of the outcome; who the ``caller`` is, is between it and whoever wishes."""
-        self.source, self.prepared = source, prepared
-        self.log, self.done, self.caller = log, done, caller
-        self.size = sum(map(len, prepared.joined.values())) + 200
+        """``done`` is called with the operation once it is settled; ``caller`` is kept for it."""
         streams = (drafts[0].typed.stream for drafts in prepared.drafts.values())
-        self.pinned = tuple(stream for stream in streams if stream is not None)
-        self.parts: list[Append] = []
-
-    def submit(self, writer: Writer) -> None:
-        """Queue it, and hold its streams until it is settled."""
-        writer.submit(self)
-        for stream in self.pinned:
-            stream.pins += 1
+        super().__init__(
+            done,
+            pinned=tuple(stream for stream in streams if stream is not None),
+            size=sum(map(len, prepared.joined.values())) + 200,
+        )
+        self.source, self.prepared = source, prepared
+        self.log, self.caller = log, caller
+        self.written: list[Append] = []
 
     def answer(self) -> None:
-        """Let go of the streams once settled, tell who waits for their entries, and answer."""
+        """Wake the readers of the streams once settled, and answer."""
         if self.settled:
-            for stream in self.pinned:
-                stream.pins -= 1
-            for part in self.parts:
-                part.error = self.error
-                self.log.settled(part)
-        self.done(self)
+            for append in self.written:
+                append.error = self.error
+                self.log.settled(append)
+        super().answer()
 
     def perform(self, batch: Batch) -> None:
-        """Find out what is new, refuse what may not be, and store the rest."""
-        self.parts = []
+        """Find the new observations, refuse them all or store them."""
+        self.written = []
         if self._is_repeated(batch):
             return
-        self._admit_again(batch)
+        self._prepare_again(batch)
         prepared, source = self.prepared, self.source
         if source.commit and any(drafts[0].typed.stream is None for drafts in prepared.drafts.values()):
             raise TypesOutdated("a type of the request has no schema yet")
         if source.erasures is not None and any(_erasures(batch, stream) != source.erasures for stream in self.pinned):
             raise TypesOutdated("something was erased meanwhile")
-        shares = {name: TypeBatch(batch, drafts, source.user_id) for name, drafts in prepared.drafts.items()}
-        self._refuse(batch, list(shares.values()))
+        batches = {name: TypeBatch(batch, drafts, source.user_id) for name, drafts in prepared.drafts.items()}
+        self._refuse(batch, list(batches.values()))
         if source.commit:
-            parts = [type_batch.write(batch, prepared.joined[name]) for name, type_batch in shares.items()]
-            self.parts = [part for part in parts if part is not None]
-        self._name_actions()
+            appends = [type_batch.write(batch, prepared.joined[name]) for name, type_batch in batches.items()]
+            self.written = [append for append in appends if append is not None]
+        self._set_actions()
         self.body = source.answer(prepared)
         if source.commit:
-            self._remember(batch)
+            self._save_answers(batch)
 
     def _is_repeated(self, batch: Batch) -> bool:
         """Whether the request was answered before; another one of the same key is refused."""
@@ -219,15 +214,15 @@ class StoreObservations(Operation):
         self.body, self.replayed = answer.answer, self.source.commit
         return self.replayed
 
-    def _admit_again(self, batch: Batch) -> None:
-        """Accept everything by the schemas that hold now, where one has changed since."""
+    def _prepare_again(self, batch: Batch) -> None:
+        """Prepare the request again where a schema has changed since."""
         before = {name: drafts[0].typed for name, drafts in self.prepared.drafts.items()}
-        now = {name: _now(batch, typed, self.source.user_id) for name, typed in before.items()}
+        now = {name: _current_type(batch, typed, self.source.user_id) for name, typed in before.items()}
         if any(now[name] is not typed for name, typed in before.items()):
             self.prepared = self.source.prepare(now)
 
-    def _refuse(self, batch: Batch, shares: list[TypeBatch]) -> None:
-        issues = [issue for type_batch in shares for issue in type_batch.issues]
+    def _refuse(self, batch: Batch, batches: list[TypeBatch]) -> None:
+        issues = [issue for type_batch in batches for issue in type_batch.issues]
         if issues:
             raise refusal(sorted(issues, key=lambda issue: issue.item))
         records = Idempotency(batch.connection)
@@ -236,18 +231,18 @@ class StoreObservations(Operation):
             if answer is not None and answer.digest != draft.observation.id.encode():
                 message = f"the idempotency key of entity {draft.item} was used for something else"
                 raise IdempotencyCollision(message, idempotency_key=key, item=draft.item)
-        for type_batch in shares:
+        for type_batch in batches:
             for draft, notice in type_batch.notices:
                 self.prepared.warnings.add(draft.typed.entity_type, draft.item, [notice])
 
-    def _name_actions(self) -> None:
-        for answer in self.prepared.told:
-            answer.action = answer.action or "unchanged"
+    def _set_actions(self) -> None:
+        for outcome in self.prepared.outcomes:
+            outcome.action = outcome.action or "unchanged"
             if not self.source.commit:
-                answer.action = _PREVIEWED[answer.action]
+                outcome.action = _PREVIEWED[outcome.action]
 
-    def _remember(self, batch: Batch) -> None:
-        """Keep the answer for the same request, and what single entities with keys of their own became."""
+    def _save_answers(self, batch: Batch) -> None:
+        """Save the answer for repeated requests, and the observations of entities with keys of their own."""
         source, records = self.source, Idempotency(batch.connection)
         if source.idempotency_key is not None:
             records.save(source.user_id, source.idempotency_key, StoredAnswer(source.digest, self.body), batch.now_us)
@@ -256,24 +251,24 @@ class StoreObservations(Operation):
                 records.save(source.user_id, key, StoredAnswer(draft.observation.id.encode(), b""), batch.now_us)
 
 
-class RehearseStore(StoreObservations):
-    """A request that is only looked at before it makes types: refused where it would be, and nothing is written."""
+class DryRunStore(StoreObservations):
+    """Checks a request before it creates types: raises what would refuse it, and stores nothing."""
 
-    #: Whether it was answered before.
-    known = False
+    #: Whether the request was answered before.
+    was_answered = False
 
     def _is_repeated(self, batch: Batch) -> bool:
         super()._is_repeated(batch)
-        self.known = bool(self.body)
-        return self.known
+        self.was_answered = bool(self.body)
+        return self.was_answered
 
 
 def _erasures(batch: Batch, stream: Stream) -> int:
     return Erasures(batch.connection).count(stream.id)
 
 
-def _now(batch: Batch, typed: Typed, user_id: str) -> Typed:
-    """A type as the commit finds it: the very same where nothing has changed."""
+def _current_type(batch: Batch, typed: ResolvedType, user_id: str) -> ResolvedType:
+    """A type as it is in the commit; the same object where it has not changed."""
     if typed.stream is None:
         return typed
     head = batch.draft(typed.stream)
@@ -283,4 +278,4 @@ def _now(batch: Batch, typed: Typed, user_id: str) -> Typed:
     effective = kind.effective(user_id) if isinstance(kind, EntityType) else None
     if effective is None:
         raise TypesOutdated(f"the schema of {typed.entity_type} went away meanwhile", entity_type=typed.entity_type)
-    return Typed(typed.entity_type, effective, typed.stream, head.registry)
+    return ResolvedType(typed.entity_type, effective, typed.stream, head.registry)

@@ -1,7 +1,7 @@
-"""Observations in the making: the entities of a request, accepted by their schemas, become documents to be stored.
+"""Prepares the observations of a request: its entities are checked by their schemas, and become documents.
 
-All of it is pure, so that it is done wherever there is time: on the loop, in a thread, and once more in the commit
-where a schema has changed meanwhile.
+This is pure, so that it can run on the event loop, in a thread, and once more in the commit where a schema has changed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 _NO_META = Meta()
 
 
-class Typed(NamedTuple):
-    """An entity type as a request found it; one that is only infer_schema has no stream yet."""
+class ResolvedType(NamedTuple):
+    """An entity type as a request found it; one that is only inferred has no stream yet."""
 
     entity_type: str
     effective: Effective
@@ -60,18 +60,18 @@ class Typed(NamedTuple):
 
 
 class Draft(msgspec.Struct):
-    """An observation that is to be stored once, and what will be told of it."""
+    """An observation to be stored once, and its outcome in the answer."""
 
-    typed: Typed
+    typed: ResolvedType
     observation: Observation
     identity: Identity
     key: str
-    told: EntityOutcome
+    outcome: EntityOutcome
     item: int
     strict: bool
 
     def collision(self) -> RequestProblem | Notice | None:
-        """What is to be said if an entity of this name exists already."""
+        """The problem or the warning if an entity of this name exists already; None where it may be merged."""
         definition = self.typed.effective.schema.schema_definition
         if self.is_targeted or (not self.strict and definition.name_collision_policy == "merge"):
             return None
@@ -84,108 +84,108 @@ class Draft(msgspec.Struct):
 
 
 class Prepared(NamedTuple):
-    """A request that is accepted: what is to be stored by type, and what is told of each entity in order."""
+    """An accepted request: the observations to be stored by type, and the outcomes of its entities in order."""
 
     drafts: dict[str, list[Draft]]
-    told: list[EntityOutcome]
+    outcomes: list[EntityOutcome]
     warnings: Warnings
-    #: Keys that single entities came with, and the observations that they stand for.
+    #: The idempotency keys of single entities, and their observations.
     keys: list[tuple[str, Draft]]
     #: The observations of each type as they are stored, joined by commas.
     joined: dict[str, bytes]
 
 
 class ObservationWrite:
-    """A request to store entities: accepted again whenever a schema has changed before it is stored."""
+    """A request to store entities; it is prepared again if a schema has changed before it is stored."""
 
     erasures: int | None = None
 
     def __init__(self, request: StoreRequest, names: Mapping[str, str], now_us: int) -> None:
-        """``names`` are those of the types by how they were spelled."""
-        self._asked, self._names, self._now_us = request, names, now_us
+        """``names`` are the names of types by how they are spelled in the request."""
+        self._request, self._names, self._now_us = request, names, now_us
         self.user_id, self.digest = request.user_id, request.digest
         self.idempotency_key, self.commit = request.envelope.idempotency_key, request.envelope.commit
 
-    def prepare(self, typed: Mapping[str, Typed]) -> Prepared:
-        """Make observations of the request, or refuse all of it for every reason there is."""
-        work = _Acceptance(self._asked, {spelled: typed[name] for spelled, name in self._names.items()}, self._now_us)
-        for number, entity in enumerate(self._asked.entities):
-            work.take(number, entity)
+    def prepare(self, typed: Mapping[str, ResolvedType]) -> Prepared:
+        """Make the observations of the request; raises a refusal with all its issues."""
+        work = _Acceptance(self._request, {spelled: typed[name] for spelled, name in self._names.items()}, self._now_us)
+        for number, entity in enumerate(self._request.entities):
+            work.add(number, entity)
         if work.issues:
             raise refusal(work.issues)
         joined = {name: bodies(drafts) for name, drafts in work.drafts.items()}
-        return Prepared(work.drafts, work.told, work.warnings, work.keys, joined)
+        return Prepared(work.drafts, work.outcomes, work.warnings, work.keys, joined)
 
     def answer(self, prepared: Prepared) -> bytes:
-        """What is told once it is decided what becomes of each entity."""
-        answers = prepared.told
-        unknown = sum([len(answer.unknown_fields) for answer in answers])
-        answer = StoreAnswer(answers, self._asked.source_id, unknown, prepared.warnings.dump())
+        """The answer, once the action of each outcome is decided."""
+        outcomes = prepared.outcomes
+        unknown = sum([len(outcome.unknown_fields) for outcome in outcomes])
+        answer = StoreAnswer(outcomes, self._request.source_id, unknown, prepared.warnings.dump())
         if not self.commit:
             answer.dry_run = True
         return encode_answer(answer)
 
 
 class _Acceptance:
-    """One request on its way."""
+    """Checks the entities of one request."""
 
-    def __init__(self, request: StoreRequest, typed: Mapping[str, Typed], now_us: int) -> None:
-        self.asked, self.typed, self.now_us = request, typed, now_us
-        self.common = _Common(request.envelope, request.envelope, request.source_id)
+    def __init__(self, request: StoreRequest, typed: Mapping[str, ResolvedType], now_us: int) -> None:
+        self.request, self.typed, self.now_us = request, typed, now_us
+        self.options = _Options(request.envelope, request.envelope, request.source_id)
         self.drafts: dict[str, list[Draft]] = {}
         self.seen: dict[str, Draft] = {}
-        self.told: list[EntityOutcome] = []
+        self.outcomes: list[EntityOutcome] = []
         self.issues: list[Issue] = []
         self.warnings = Warnings()
         self.keys: list[tuple[str, Draft]] = []
 
-    def take(self, number: int, entity: dict[str, Any]) -> None:
-        """Accept one entity, or take note of what speaks against it."""
+    def add(self, number: int, entity: dict[str, Any]) -> None:
+        """Check an entity, and keep its observation or its issues."""
         fields = dict(entity)
         spelled = fields.pop("entity_type")
-        meta, common, typed = _NO_META, self.common, self.typed[spelled]
+        meta, options, typed = _NO_META, self.options, self.typed[spelled]
         details: dict[str, Any] = {"item": number, **of_scope(typed.effective.schema.scope)}
         if spelled != typed.entity_type:
             details["given_type"] = spelled
         if "_meta" in fields:
             details["meta"] = fields.pop("_meta")
             meta = convert(details["meta"], Meta, f"entity {number}, _meta: ")
-            check_source(meta.source_id, self.asked.source_id)
-            common = _Common(meta, self.asked.envelope, self.asked.source_id)
-        user = self.asked.user_id
-        outcome = typed.effective.acceptor.accept(fields, user, meta.target_id, common.prioritised)
-        if isinstance(outcome, Refused):
-            self.issues += list_issues(outcome, number, typed.entity_type)
+            check_source(meta.source_id, self.request.source_id)
+            options = _Options(meta, self.request.envelope, self.request.source_id)
+        user = self.request.user_id
+        accepted = typed.effective.acceptor.accept(fields, user, meta.target_id, options.prioritised)
+        if isinstance(accepted, Refused):
+            self.issues += list_issues(accepted, number, typed.entity_type)
             return
-        draft = self._draft(number, typed, common, outcome, fields, details)
+        draft = self._draft(number, typed, options, accepted, fields, details)
         if meta.idempotency_key is not None:
             self.keys.append((meta.idempotency_key, draft))
-        if outcome.notices or common.escalates:
-            self.warnings.add(typed.entity_type, number, [*outcome.notices, *common.notices()])
+        if accepted.notices or options.escalates:
+            self.warnings.add(typed.entity_type, number, [*accepted.notices, *options.notices()])
         self._keep(draft)
 
     def _draft(
         self,
         number: int,
-        typed: Typed,
-        common: _Common,
+        typed: ResolvedType,
+        options: _Options,
         accepted: Accepted,
         submitted: dict[str, Any],
         details: dict[str, Any],
     ) -> Draft:
         fields, fragments, identity, _ = accepted
-        schema, user = typed.effective.schema, self.asked.user_id
+        schema, user = typed.effective.schema, self.request.user_id
         identifier = observation_id(
             entity_id=identity.entity_id,
             fields=fields,
             fragments=fragments,
             members=submitted,
-            source_id=common.source_id,
-            observed_at_us=common.observed_at_us,
-            source_priority=common.priority,
-            observation_source=common.kind,
-            specificity_score=common.score,
-            idempotency_key=common.key,
+            source_id=options.source_id,
+            observed_at_us=options.observed_at_us,
+            source_priority=options.priority,
+            observation_source=options.kind,
+            specificity_score=options.score,
+            idempotency_key=options.key,
         )
         observation = Observation(
             id=identifier,
@@ -194,20 +194,20 @@ class _Acceptance:
             entity_type=typed.entity_type,
             user_id=user,
             schema_version=schema.schema_version,
-            source_id=common.source_id,
-            observed_at_us=self.now_us if common.observed_at_us is None else common.observed_at_us,
-            source_priority=common.priority,
-            observation_source=common.kind,
-            specificity_score=common.score,
+            source_id=options.source_id,
+            observed_at_us=self.now_us if options.observed_at_us is None else options.observed_at_us,
+            source_priority=options.priority,
+            observation_source=options.kind,
+            specificity_score=options.score,
             fields=fields,
             fragments=fragments,
             canonical_name=identity.canonical_name or None,
             identity_basis=identity.basis,
             identity_rule=identity.rule or None,
-            idempotency_key=None if common.key is None else stored_key(user, common.key),
+            idempotency_key=None if options.key is None else stored_key(user, options.key),
             details=details,
         )
-        answer = EntityOutcome(
+        outcome = EntityOutcome(
             identity.entity_id,
             typed.entity_type,
             "",
@@ -219,13 +219,13 @@ class _Acceptance:
             accepted.unknown_fields if fragments else [],
             typed.effective.acceptor.missing_required_fields(fields),
         )
-        answer.relate(schema.schema_definition, fields, user)
-        key = dedupe_key(identifier, common.source_id)
-        return Draft(typed, observation, identity, key, answer, number, common.strict)
+        outcome.relate(schema.schema_definition, fields, user)
+        key = dedupe_key(identifier, options.source_id)
+        return Draft(typed, observation, identity, key, outcome, number, options.strict)
 
     def _keep(self, draft: Draft) -> None:
-        """Keep what is to be stored; the same again is another place of it, and nothing more."""
-        self.told.append(draft.told)
+        """Keep an observation; where the request repeats it, only note the number of the repetition."""
+        self.outcomes.append(draft.outcome)
         first = self.seen.setdefault(draft.key, draft)
         if first is draft:
             self.drafts.setdefault(draft.typed.entity_type, []).append(draft)
@@ -233,8 +233,8 @@ class _Acceptance:
             first.observation.details.setdefault("again", []).append(draft.item)
 
 
-class _Common:
-    """What holds for an observation besides its entity: said of it, of all of the request, or by default."""
+class _Options:
+    """The options of an observation: its own, those of the request, or the defaults."""
 
     __slots__ = (
         "escalates", "key", "kind", "observed_at_us", "prioritised", "priority", "score", "source_id", "strict",
@@ -253,15 +253,15 @@ class _Common:
         self.strict = own.strict or all_of.strict
 
     def notices(self) -> list[Notice]:
-        """What is worth knowing about what was said."""
+        """Warnings about the options."""
         if not self.escalates:
             return []
         message = f"priorities from {CORRECTED} on are those of corrections, which win all the same"
         return [Notice("SOURCE_PRIORITY_ESCALATION", message)]
 
 
-def first_schema(entity_type: str, rows: Iterable[Mapping[str, Any]]) -> Schema:
-    """The schema that a type gets which has none: of the fields that entities have, where these can be fields."""
+def infer_first_schema(entity_type: str, rows: Iterable[Mapping[str, Any]]) -> Schema:
+    """The first schema of a type: inferred from the fields of entities, or empty where none can be a field."""
     inferred_schema = infer_schema(entity_type, rows)
     if inferred_schema is not None:
         return inferred_schema

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.features import past
-from headrace.engine.features.past import Past
+from headrace.engine.features import past_reader
+from headrace.engine.features.past_reader import PastRows
 from headrace.errors import FeatureNotInTable, TimedOut
 from support.feature_rig import ORDERS, SPENT, USERS, Pipelines, event, op, table
 
 WINDOWED = {**SPENT, "lately": op("count", window="10s"), "streak": op("streak", where="(amount > 3.0)")}
 
 
-def rows(pipelines: Pipelines, asked: list[tuple[Any, int]], features: list[str] | None = None) -> Past:
-    return pipelines.run(pipelines.engine.pasts.rows("Users", asked, features))
+def rows(pipelines: Pipelines, asked: list[tuple[Any, int]], features: list[str] | None = None) -> PastRows:
+    return pipelines.run(pipelines.engine.past_reader.rows("Users", asked, features))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -90,7 +90,7 @@ def test_too_many_events_for_the_time_of_a_request_are_refused(tmp_path: Path, m
         pipelines.register(ORDERS, USERS)
         for _ in range(3):
             pipelines.push("Order", *[{"user": "a", "amount": 1.0}] * 20)
-        monkeypatch.setattr(past, "monotonic", iter(range(0, 10**6, 10)).__next__)
+        monkeypatch.setattr(past_reader, "monotonic", iter(range(0, 10**6, 10)).__next__)
         with pytest.raises(TimedOut, match="too many to fold"):
             rows(pipelines, [("a", pipelines.clock.us)])
         monkeypatch.undo()

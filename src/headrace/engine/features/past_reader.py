@@ -1,4 +1,4 @@
-"""The past of tables: one row as of a moment, or many for training, within the time of a request."""
+"""Reads rows of tables as of moments in the past, within the time of a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from headrace.errors import CorruptData, TimedOut
 from headrace.format.decoded_columns import DecodedCache
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.replay import KeyMoment, Question, Replay, ReplayStart, find_start
-from headrace.reduce.states.fold import runs_of_batch
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
 from headrace.storage.state_files import StateFile
@@ -26,41 +25,43 @@ from headrace.storage.state_files import StateFile
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
-#: Replays at once; the others wait for their turn.
-AT_ONCE = 2
+#: Replays that run at the same time; others wait.
+MAX_CONCURRENT = 2
 _SLICE_BYTES = 256 * 1024
 
 
-class Past(NamedTuple):
-    """Rows in the order in which they were asked for, and from which event on they know everything."""
+class PastRows(NamedTuple):
+    """Rows in the order of the request, and the event from which on they count everything."""
 
     rows: list[dict[str, Any]]
-    #: Whether nothing is missing since the births of the features.
+    #: Whether all events since the births of the features are counted.
     complete: bool
-    #: The first event that is known of, its offset, and when the first one that is retained was appended.
+    #: The first event that is counted, its offset, and when the first retained event was appended.
     since_seq: int
     since: str
     reaches_us: int | None
 
 
-class Pasts:
-    """Runs on the event loop; replays in threads."""
+class PastReader:
+    """Reads past rows; runs on the event loop, and replays events in threads."""
 
     def __init__(
         self,
         *,
         log: Log,
-        serving: FeatureReader,
+        feature_reader: FeatureReader,
         connect: Callable[[], Connection],
         segments: Callable[[], Segments],
         timeout_s: float,
     ) -> None:
-        self._log, self.serving = log, serving
+        self._log, self.feature_reader = log, feature_reader
         self.connect, self.segments = connect, segments
         self._timeout_s = timeout_s
-        self._gate = Gate(AT_ONCE)
+        self._gate = Gate(MAX_CONCURRENT)
 
-    async def rows(self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None = None) -> Past:
+    async def rows(
+        self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None = None
+    ) -> PastRows:
         """The rows of keys, each as of its moment in microseconds; raises TimedOut where there is too much to fold."""
         question = await self.question(table, moments, features)
         async with self._gate:
@@ -69,102 +70,102 @@ class Pasts:
     async def question(
         self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None
     ) -> Question:
-        """What is asked of a table as it is defined now."""
-        defined = self.serving.defined(table)
-        wanted = tuple(self.serving.wanted(defined, features))
+        """The question about a table as it is defined now."""
+        defined = self.feature_reader.defined(table)
+        wanted = tuple(self.feature_reader.wanted(defined, features))
         return await asyncio.to_thread(_question, defined, wanted, moments)
 
-    async def answer(self, question: Question, ends: float) -> Past:
-        """The rows, if they are found by then."""
+    async def answer(self, question: Question, end_s: float) -> PastRows:
+        """The rows; raises TimedOut where that takes longer than until ``end_s`` of the monotonic clock."""
         missing = MissingObjects()
         while True:
             stream = self._log.find(question.defined.stream)
-            work = _Work(self, stream, stream.head, await self.begun(question, stream), ends)
+            replay = _ReplayTask(self, stream, stream.head, await self.find_start(question, stream), end_s)
             try:
-                past = await asyncio.to_thread(work.run, question)
+                rows = await asyncio.to_thread(replay.run, question)
             except ObjectMissing as reason:
                 missing.note(reason)
                 continue
-            if past is not None:
-                return past
+            if rows is not None:
+                return rows
 
-    async def begun(self, question: Question, stream: Stream) -> ReplayStart:
-        """Where to begin."""
+    async def find_start(self, question: Question, stream: Stream) -> ReplayStart:
+        """Where the replay of a question starts: after the states that hold all earlier events."""
         defined, head = question.defined, stream.head
-        until = await self._known_until(stream, head, min((at_us for _, at_us in question.asked), default=0))
-        return find_start(defined, question.features, self.serving.listed(defined, stream), head.first_seq, until)
+        until = await self._seek_after(stream, head, min((at_us for _, at_us in question.asked), default=0))
+        return find_start(
+            defined, question.features, self.feature_reader.listed(defined, stream), head.first_seq, until
+        )
 
-    async def _known_until(self, stream: Stream, head: Head, at_us: int) -> int:
+    async def _seek_after(self, stream: Stream, head: Head, at_us: int) -> int:
         """The first event after a moment; 0 where that may be one that is not retained any more."""
         while True:
             try:
                 position = self._log.seek(stream, at_us + 1)
                 return position if position > head.first_seq or at_us >= head.last_us else 0
-            except NeedsFetch as cold:
-                await asyncio.to_thread(cold.work)
+            except NeedsFetch as needed:
+                await asyncio.to_thread(needed.work)
 
 
 def _question(defined: TableDefinition, features: tuple[str, ...], moments: Sequence[tuple[Any, int]]) -> Question:
     return Question(features, tuple((defined.reducer.key(key), at_us) for key, at_us in moments), defined)
 
 
-class _Work(NamedTuple):
+class _ReplayTask(NamedTuple):
     """One replay, in a thread."""
 
-    pasts: Pasts
+    reader: PastReader
     stream: Stream
     head: Head
-    begun: ReplayStart
-    ends: float
+    start: ReplayStart
+    end_s: float
 
-    def run(self, question: Question) -> Past | None:
-        """The answer; None where something has moved meanwhile, and it is to be looked for again."""
+    def run(self, question: Question) -> PastRows | None:
+        """The answer; None where events have moved meanwhile, and the replay has to start again."""
         try:
             return self._run([KeyMoment(*key_moment) for key_moment in question.asked], question.features)
         except EventsMoved:
             self._check_time()
             return None
 
-    def _run(self, moments: Sequence[KeyMoment], features: Sequence[str]) -> Past:
-        files = self.pasts.serving.bench.files
+    def _run(self, moments: Sequence[KeyMoment], features: Sequence[str]) -> PastRows:
+        files = self.reader.feature_reader.bench.files
         with ExitStack() as stack:
-            connection = self.pasts.connect()
+            connection = self.reader.connect()
             stack.callback(connection.close)
-            held = {}
-            for state in self.begun.states:
-                held[state.name] = files.hold(self.stream.name, self.stream.incarnation, state)
-                stack.callback(files.release, held[state.name])
-            replay = Replay(self.begun, moments, features, lambda state, key: self._looked_up(held[state.name], key))
+            state_files = {}
+            for state in self.start.states:
+                state_files[state.name] = files.hold(self.stream.name, self.stream.incarnation, state)
+                stack.callback(files.release, state_files[state.name])
+            replay = Replay(
+                self.start, moments, features, lambda state, key: self._get_state(state_files[state.name], key)
+            )
             reaches_us = self._replay(replay, connection)
-            since = self.begun.since
-            return Past(replay.finish(), self.begun.complete, since, self.stream.offset_at(since), reaches_us)
+            since = self.start.since
+            return PastRows(replay.finish(), self.start.complete, since, self.stream.offset_at(since), reaches_us)
 
-    def _looked_up(self, file: StateFile, key: bytes) -> dict[str, bytes] | None:
-        """What a state has of a key; a damaged file is made anew for the next try."""
+    def _get_state(self, file: StateFile, key: bytes) -> dict[str, bytes] | None:
+        """The state of a key; a damaged file is dropped, and built again for the next try."""
         try:
             return file.get(key)
         except CorruptData as reason:
-            self.pasts.serving.bench.files.drop(file)
+            self.reader.feature_reader.bench.files.drop(file)
             raise EventsMoved("a cached state is damaged") from reason
 
     def _replay(self, replay: Replay, connection: Connection) -> int | None:
-        """Fold the events; answers when the first one that is retained was appended."""
+        """Fold the events; answers when the first retained event was appended."""
         head, registry = self.head, self.head.registry
         assert registry is not None
         shapes = shapes_of(registry)
-        events, at = Events(connection, self.pasts.segments, DecodedCache(0), self.stream, head), self.begun.start
+        events = Events(connection, self.reader.segments, DecodedCache(0), self.stream, head)
         reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
-        while at < head.next_seq:
-            chunk = events.first_chunk(at, head.next_seq)
-            for batch in events.batches(chunk):
-                for run in runs_of_batch(batch, _SLICE_BYTES):
-                    if not replay.fold(shapes, run):
-                        return reaches_us
-                    self._check_time()
-            at = chunk.stop
+        for run in events.runs(self.start.start, head.next_seq, _SLICE_BYTES):
+            if not replay.fold(shapes, run):
+                break
+            self._check_time()
         return reaches_us
 
     def _check_time(self) -> None:
-        if monotonic() > self.ends:
-            events = self.head.next_seq - self.begun.start
+        if monotonic() > self.end_s:
+            events = self.head.next_seq - self.start.start
             raise TimedOut(f"{events} events are too many to fold within the time of a request", events=events)
