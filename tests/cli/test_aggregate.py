@@ -48,7 +48,8 @@ def counts(lines: list[Any]) -> int:
 
 def test_programs_get_a_group_per_line(at: ServerProcess, headrace: Headrace) -> None:
     done = headrace("aggregate", STREAM, "requests", *SPAN, "--interval", "1m", "--by", "service")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.err == ""
     assert counts(done.lines) == COUNT
     first = done.lines[0]
     assert set(first) == {"start", "end", "key", "measures"}
@@ -110,7 +111,8 @@ def test_what_cannot_be_asked_is_refused(
     at: ServerProcess, headrace: Headrace, words: list[str], code: int, said: str
 ) -> None:
     done = headrace("aggregate", STREAM, "requests", *words)
-    assert (done.code, done.out) == (code, b"")
+    assert done.code == code
+    assert done.out == b""
     assert said in done.err
 
 

@@ -78,11 +78,14 @@ def declared(tmp_path: Path, event: str) -> str:
 
 def test_a_python_file_is_registered_whole(at: ServerProcess, headrace: Headrace, declared: str, event: str) -> None:
     done = headrace("register", declared, "--app", event, "--json")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.err == ""
     assert done.lines[0]["status"] == "ok"
     assert done.lines[0]["added"] == [event, f"{event}ByShop", f"{event}Spending"]
     again = headrace("register", declared, "--app", event)
-    assert (again.code, again.lines[0]["added"], again.lines[0]["changed"]) == (0, [], [])
+    assert again.code == 0
+    assert again.lines[0]["added"] == []
+    assert again.lines[0]["changed"] == []
 
 
 def test_a_python_file_may_import_what_lies_beside_it(
@@ -92,12 +95,14 @@ def test_a_python_file_may_import_what_lies_beside_it(
     file = tmp_path / "main.py"
     file.write_text(f"from beside_{event} import {event}\n")
     done = headrace("register", str(file), "--app", event)
-    assert (done.code, done.lines[0]["added"]) == (0, [event])
+    assert done.code == 0
+    assert done.lines[0]["added"] == [event]
 
 
 def test_a_dry_run_changes_nothing(at: ServerProcess, headrace: Headrace, file: Written, event: str) -> None:
     done = headrace("register", file(n=hr.count()), "--dry-run")
-    assert (done.code, done.lines[0]["added"]) == (0, [event, f"{event}T"])
+    assert done.code == 0
+    assert done.lines[0]["added"] == [event, f"{event}T"]
     assert event not in headrace("table", "ls").out.decode()
 
 
@@ -106,13 +111,16 @@ def test_a_loss_needs_force(at: ServerProcess, headrace: Headrace, file: Written
     loss = [{"name": f"{event}T", "removed_features": ["total"]}]
     narrow = file(n=hr.count())
     refused = headrace("register", narrow)
-    assert (refused.code, refused.lines[0]["changed"]) == (3, loss)
+    assert refused.code == 3
+    assert refused.lines[0]["changed"] == loss
     assert "pass --force" in refused.err
     preview = headrace("register", narrow, "--dry-run")
-    assert (preview.code, preview.lines[0]["status"]) == (3, "conflict")
+    assert preview.code == 3
+    assert preview.lines[0]["status"] == "conflict"
     assert "--force" in preview.err
     forced = headrace("register", narrow, "--force")
-    assert (forced.code, forced.lines[0]["changed"]) == (0, loss)
+    assert forced.code == 0
+    assert forced.lines[0]["changed"] == loss
 
 
 def test_programs_get_every_reason_as_json(at: ServerProcess, headrace: Headrace, file: Written) -> None:
@@ -161,7 +169,8 @@ def test_a_file_that_holds_no_descriptors_is_refused(
 
 def test_a_file_that_is_not_there_is_named(headrace: Headrace) -> None:
     done = headrace("register", "nowhere.json")
-    assert (done.code, done.err.splitlines()[0]) == (2, "headrace: there is no file nowhere.json")
+    assert done.code == 2
+    assert done.err.splitlines()[0] == "headrace: there is no file nowhere.json"
 
 
 @pytest.fixture
@@ -175,7 +184,8 @@ def filled(at: ServerProcess, headrace: Headrace, declared: str, event: str) -> 
 
 def test_rows_are_got_by_key(filled: str, headrace: Headrace) -> None:
     done = headrace("table", "get", f"{filled}Spending", "7")
-    assert (done.code, done.lines) == (0, [{"n": 3, "total": 4.5}])
+    assert done.code == 0
+    assert done.lines == [{"n": 3, "total": 4.5}]
     assert headrace("table", "get", f"{filled}Spending", "7", "--feature", "n").lines == [{"n": 3}]
     assert headrace("table", "get", f"{filled}Spending", "nobody").lines == [{}]
 
@@ -200,7 +210,9 @@ def test_rows_are_exported_as_they_were(filled: str, headrace: Headrace, tmp_pat
         {"key": ["7"], "at": "2020-01-01T00:00:00Z", "features": {}},
     ]
     done = headrace("table", "export", f"{filled}Spending", "--feature", "n", stdin=lines)
-    assert (done.code, done.lines, done.err) == (0, expected, "")
+    assert done.code == 0
+    assert done.lines == expected
+    assert done.err == ""
     (tmp_path / "rows.jsonl").write_bytes(lines)
     again = headrace("table", "export", f"{filled}Spending", str(tmp_path / "rows.jsonl"), "--feature", "n")
     assert again.lines == expected

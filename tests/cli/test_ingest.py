@@ -152,7 +152,8 @@ def test_an_interrupt_tells_how_much_is_appended(headrace: Headrace, stream: Str
         raise KeyboardInterrupt
 
     done = headrace("stream", "append", stream.name, stdin=Pipe(b"1\n2\n", interrupt, too_far))
-    assert (done.code, done.out) == (130, b"")
+    assert done.code == 130
+    assert done.out == b""
     assert done.err == "headrace: Interrupted. Events appended: 2.\n"
 
 
@@ -193,5 +194,6 @@ def test_an_interrupt_does_not_wait_for_an_answer() -> None:
             appending.kill()
             Mute.ended.set()
             mute.shutdown()
-    assert (appending.returncode, out) == (130, b"")
+    assert appending.returncode == 130
+    assert out == b""
     assert err == b"headrace: Interrupted. Events appended: 0; what was on its way may be, too.\n"

@@ -19,7 +19,9 @@ def test_key_opens_its_streams_until_it_is_revoked(headrace: Headrace, start_ser
     (made,) = headrace(
         "key", "create", "--user", "ada", "--scope", "write", "--scope", "read", "--prefix", "a/", *where
     ).lines
-    assert (made["user_id"], made["scopes"], made["prefix"]) == ("ada", ["read", "write"], "a/")
+    assert made["user_id"] == "ada"
+    assert made["scopes"] == ["read", "write"]
+    assert made["prefix"] == "a/"
     remote = ["--url", server.url, "--key", made["token"]]
     assert headrace("stream", "create", "a/x", *remote).code == 0
     assert headrace("stream", "create", "b/x", *remote).code == 1

@@ -81,7 +81,8 @@ def test_a_missing_stream_is_named(at: ServerProcess, headrace: Headrace, name: 
 def test_what_waiting_does_not_mend_has_no_hint_to_wait(at: ServerProcess, headrace: Headrace, tmp_path: Path) -> None:
     where = ["--data-dir", str(tmp_path / "data")]
     done = headrace("recover", "--from", str(tmp_path / "nowhere"), *where)
-    assert (done.code, done.err) == (1, f"headrace: there is no object store in {tmp_path / 'nowhere'}\n")
+    assert done.code == 1
+    assert done.err == f"headrace: there is no object store in {tmp_path / 'nowhere'}\n"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,9 @@ def test_interrupted_tail_ends_with_130(at: ServerProcess, headrace: Headrace, n
     assert tail.stdout.readline() == b"1\n"
     tail.send_signal(signal.SIGINT)
     out, err = tail.communicate(timeout=20)
-    assert (tail.returncode, out, err) == (130, b"", b"")
+    assert tail.returncode == 130
+    assert out == b""
+    assert err == b""
 
 
 def test_reader_may_stop_reading(at: ServerProcess, headrace: Headrace, name: str) -> None:

@@ -26,13 +26,13 @@ from headrace.storage.work import FailureRow
 from headrace.storage.work import Work as Rows
 from support.log_stream import SEARCH, Logs
 from support.plain_worker import Worker
+from support.polling import wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace
     from tests.conftest import ServerProcess
 
 COMMAND = [sys.executable, "-c", "from headrace.cli.main import main; main()"]
-PATIENCE_S = 30
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,7 @@ def stream(at: ServerProcess, name: str) -> Iterator[str]:
     logs = Logs(at.url)
     logs.create(name, SEARCH)
     logs.append(name, 0, 50)
-    until = time.monotonic() + PATIENCE_S
-    while logs.published(name) < 50:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: logs.published(name) >= 50)
     yield name
     logs.ask("DELETE", f"/v1/stream/{name}")
 
@@ -117,16 +114,15 @@ def test_waiting_ends_when_the_stream_is_indexed(at: ServerProcess, headrace: He
     worker.start()
     done = headrace("pipeline", "run", "--stream", stream, "--wait")
     worker.join()
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.err == ""
     assert done.lines == [{"stream": stream, "published": 50, "complete": True}]
     assert headrace("pipeline", "status").lines[0]["due"] == []
 
 
 def work_when_due(url: str, stream: str) -> None:
-    until = time.monotonic() + PATIENCE_S
     with Work(url) as work:
-        while stream not in work.status()["due"] and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: stream in work.status()["due"])
     Worker(url).work()
 
 
@@ -172,7 +168,8 @@ def test_waiting_publishes_first_and_says_so(unpublished: ServerProcess, name: s
     )
     work_when_due(unpublished.url, name)
     out, said = waits.communicate(timeout=60)
-    assert (waits.returncode, said) == (0, "headrace: 30 events are not published yet; they are published first.\n")
+    assert waits.returncode == 0
+    assert said == "headrace: 30 events are not published yet; they are published first.\n"
     assert json.loads(out) == {"stream": name, "published": 30, "complete": True}
 
 
@@ -190,13 +187,15 @@ def test_waiting_for_a_stream_without_events_says_that_there_are_none(
 ) -> None:
     Logs(at.url).create(name, SEARCH)
     done = headrace("pipeline", "run", "--stream", name, "--wait")
-    assert (done.code, done.lines) == (0, [{"stream": name, "published": 0, "complete": True}])
+    assert done.code == 0
+    assert done.lines == [{"stream": name, "published": 0, "complete": True}]
     assert f"{name} has no events" in done.err
 
 
 def test_a_timeout_without_a_wait_is_refused(at: ServerProcess, headrace: Headrace, stream: str) -> None:
     done = headrace("pipeline", "run", "--stream", stream, "--timeout", "5s")
-    assert (done.code, done.out) == (2, b"")
+    assert done.code == 2
+    assert done.out == b""
     assert "--wait" in done.err
 
 
@@ -205,9 +204,7 @@ def test_waiting_ends_with_1_where_a_part_is_parked_meanwhile(unpublished: Serve
         [*COMMAND, "pipeline", "run", "--stream", name, "--wait"], stderr=subprocess.PIPE, text=True
     )
     with Work(unpublished.url) as work:
-        until = time.monotonic() + PATIENCE_S
-        while name not in work.status()["due"] and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: name in work.status()["due"])
     park(unpublished, name, "no such thing")
     _, said = waits.communicate(timeout=60)
     assert waits.returncode == 1
@@ -231,7 +228,8 @@ def test_a_paused_pipeline_is_not_waited_for(at: ServerProcess, headrace: Headra
 def test_a_stream_without_search_has_nothing_to_do(at: ServerProcess, headrace: Headrace, name: str) -> None:
     headrace("stream", "create", name)
     done = headrace("pipeline", "run", "--stream", name, "--wait")
-    assert (done.code, done.lines) == (0, [{"stream": name, "due": False}])
+    assert done.code == 0
+    assert done.lines == [{"stream": name, "due": False}]
     assert "no search configuration" in done.err
 
 
@@ -243,7 +241,8 @@ def test_a_stream_that_is_not_there_is_refused(at: ServerProcess, headrace: Head
 
 def test_a_pipeline_with_nothing_to_do_ends_if_told_to(at: ServerProcess, headrace: Headrace) -> None:
     done = headrace("pipeline", "--once", "--master", "local[1]")
-    assert (done.code, done.out) == (0, b"")
+    assert done.code == 0
+    assert done.out == b""
     assert f"Looks for work at {at.url}, and does it on local[1]." in done.err
 
 
@@ -261,7 +260,8 @@ def test_a_pipeline_waits_for_its_server_and_says_so_once(tmp_path: Path) -> Non
     assert "no server answers" in running.stderr.readline()
     running.send_signal(signal.SIGTERM)
     _, rest = running.communicate(timeout=20)
-    assert (running.returncode, rest) == (0, "")
+    assert running.returncode == 0
+    assert rest == ""
 
 
 def test_only_news_passes() -> None:

@@ -49,7 +49,8 @@ def requests(lines: list[Any]) -> list[int]:
 
 def test_programs_get_a_hit_per_line(at: ServerProcess, headrace: Headrace) -> None:
     done = headrace("search", STREAM, "status:503", "--size", "3")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.err == ""
     assert requests(done.lines) == FAILED[::-1][:3]
     assert set(done.lines[0]) == {"offset", "score", "sort", "fields", "source"}
 
@@ -76,11 +77,13 @@ def test_a_search_goes_on_after_the_last_line(at: ServerProcess, headrace: Headr
 
 def test_the_total_is_the_last_line(at: ServerProcess, headrace: Headrace) -> None:
     *hits, last = headrace("search", STREAM, "status:503", "--total", "--size", "1").lines
-    assert (len(hits), last) == (1, {"total": {"value": len(FAILED), "relation": "eq"}})
+    assert len(hits) == 1
+    assert last == {"total": {"value": len(FAILED), "relation": "eq"}}
     (only,) = headrace("search", STREAM, "status:503", "--total", "--size", "0").lines
     assert only["total"]["value"] == len(FAILED)
     *every, again = headrace("search", STREAM, "has:status", "--total", "--all").lines
-    assert (len(every), again["total"]) == (COUNT, {"value": COUNT, "relation": "eq"})
+    assert len(every) == COUNT
+    assert again["total"] == {"value": COUNT, "relation": "eq"}
 
 
 def test_snippets_stand_in_the_lines(at: ServerProcess, headrace: Headrace) -> None:
@@ -90,13 +93,16 @@ def test_snippets_stand_in_the_lines(at: ServerProcess, headrace: Headrace) -> N
 
 def test_an_answer_that_is_not_complete_says_so_and_ends_with_5(at: ServerProcess, headrace: Headrace) -> None:
     done = headrace("search", STREAM, "status:503", "--timeout-ms", "0")
-    assert (done.code, done.out) == (output.PARTIAL, b"")
+    assert done.code == output.PARTIAL
+    assert done.out == b""
     assert f"up to {COUNT:,} events were not looked at within 0 ms" in done.err
 
 
 def test_nothing_found_is_no_failure(at: ServerProcess, headrace: Headrace) -> None:
     done = headrace("search", STREAM, "status:7")
-    assert (done.code, done.out, done.err) == (0, b"", "")
+    assert done.code == 0
+    assert done.out == b""
+    assert done.err == ""
 
 
 def test_every_fault_of_a_query_is_marked(at: ServerProcess, headrace: Headrace) -> None:
@@ -106,7 +112,8 @@ def test_every_fault_of_a_query_is_marked(at: ServerProcess, headrace: Headrace)
     assert said[1:3] == ["  status:many where:here", "  ^           ^"]
     plain = headrace("search", STREAM, "status:many", "--json")
     error = json.loads(plain.err)["error"]
-    assert (error["position"], "\n" in error["message"]) == (0, False)
+    assert error["position"] == 0
+    assert ("\n" in error["message"]) is False
 
 
 @pytest.mark.parametrize("after", ["oops", "{}", '["a"'])

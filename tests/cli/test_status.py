@@ -21,14 +21,16 @@ def test_programs_get_all_details(at: ServerProcess, headrace: Headrace, name: s
     headrace("stream", "append", name, "1", "2")
     done = headrace("stream", "status", name)
     (found,) = done.lines
-    assert (done.code, found["stream"]["next_offset"]) == (0, "2")
+    assert done.code == 0
+    assert found["stream"]["next_offset"] == "2"
     assert found["index_status"]["stream"] == name
     assert headrace("stream", "status", name, "--json").lines == [found]
 
 
 def test_a_stream_that_is_not_there_has_no_status(at: ServerProcess, headrace: Headrace, name: str) -> None:
     done = headrace("stream", "status", name)
-    assert (done.code, done.out) == (1, b"")
+    assert done.code == 1
+    assert done.out == b""
     assert "headrace stream ls" in done.err
 
 

@@ -59,7 +59,8 @@ def test_a_lost_disk_is_recovered_from_the_store(
 ) -> None:
     sealing.kill()
     done = headrace("recover", "--from", f"file://{store}", "--data-dir", str(tmp_path / "new"))
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.err == ""
     assert sorted((row["stream"], row["entries"], row["segments"]) for row in done.lines) == [("a", 2, 1), ("b", 2, 1)]
     server = start_server(data="new", storage__object_store=f"file://{store}")
     assert headrace("stream", "read", "a", "--url", server.url).out == b"1\n2\n"
@@ -85,9 +86,11 @@ def test_recover_refuses_a_directory_that_has_a_log_and_a_store_that_is_not_ther
 ) -> None:
     sealing.stop()
     done = headrace("recover", "--from", str(store), "--data-dir", str(sealing.data_dir), "--json")
-    assert (done.code, json.loads(done.err)["error"]["code"]) == (1, "conflict")
+    assert done.code == 1
+    assert json.loads(done.err)["error"]["code"] == "conflict"
     done = headrace("recover", "--from", str(tmp_path / "typo"), "--data-dir", str(tmp_path / "new"), "--json")
-    assert (done.code, json.loads(done.err)["error"]["code"]) == (1, "not_found")
+    assert done.code == 1
+    assert json.loads(done.err)["error"]["code"] == "not_found"
     assert not (tmp_path / "typo").exists()
     assert not (tmp_path / "new").exists()
 
@@ -100,7 +103,8 @@ def test_a_recovery_that_fails_leaves_a_directory_to_try_again_with(
     (store / "epochs").write_bytes(b"a file where a directory should be")
     where = ["recover", "--from", str(store), "--data-dir", str(tmp_path / "new")]
     done = headrace(*where, "--json")
-    assert (done.code, json.loads(done.err)["error"]["code"]) == (1, "store_unavailable")
+    assert done.code == 1
+    assert json.loads(done.err)["error"]["code"] == "store_unavailable"
     (store / "epochs").unlink()
     (store / "aside").rename(store / "epochs")
     assert headrace(*where).code == 0
@@ -110,7 +114,8 @@ def test_verify_names_the_object_that_is_damaged(sealing: ServerProcess, store: 
     sealing.stop()
     where = ["--object-store", f"file://{store}"]
     done = headrace("verify", *where)
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.err == ""
     assert {row["stream"]: row["damage"] for row in done.lines} == {"a": [], "b": []}
     (key,) = [info.key for info in Objects.open(str(store)).list("segments") if info.bytes][:1]
     path = store / key
@@ -119,7 +124,8 @@ def test_verify_names_the_object_that_is_damaged(sealing: ServerProcess, store: 
     assert done.code == 1
     assert key in done.err
     (damage,) = [damage for row in done.lines for damage in row["damage"]]
-    assert (damage["object"], damage["check"]) == (key, "checksum")
+    assert damage["object"] == key
+    assert damage["check"] == "checksum"
     others = [row["stream"] for row in done.lines if not row["damage"]]
     assert headrace("verify", *where, "--stream", others[0]).code == 0
 
@@ -147,7 +153,9 @@ def test_a_backup_of_a_running_server_is_restored_elsewhere(
     remote = ["--url", server.url, "--key", made["token"]]
     done = headrace("backup", str(tmp_path / "saturday"), "--data-dir", str(server.data_dir))
     (facts,) = done.lines
-    assert (done.code, facts["files"], facts["object_store"]) == (0, ["headrace.db", "keys.db"], "included")
+    assert done.code == 0
+    assert facts["files"] == ["headrace.db", "keys.db"]
+    assert facts["object_store"] == "included"
     headrace("stream", "append", "a", "2", *remote)
     server.kill()
     again = headrace("backup", str(tmp_path / "saturday"), "--data-dir", str(server.data_dir), "--json")

@@ -92,7 +92,8 @@ def test_first_content_and_the_end_come_with_create(client: hr.Client, name: str
     stream = client.stream(name)
     stream.create(body=[1, 2], closed=True)
     (batch,) = stream.read()
-    assert (batch.items, batch.closed) == ([1, 2], True)
+    assert batch.items == [1, 2]
+    assert batch.closed is True
 
 
 def test_events_are_found_by_key_and_time(stream: hr.Stream) -> None:
@@ -249,7 +250,9 @@ def test_tail_from_now_tells_first_where_it_stands(stream: hr.Stream, live: Any)
     offset = stream.append([1, 2]).next_offset
     tail = stream.tail(live=live)
     first = next(tail)
-    assert (first.items, first.next_offset, first.up_to_date) == ([], offset, True)
+    assert first.items == []
+    assert first.next_offset == offset
+    assert first.up_to_date is True
     stream.append(3)
     assert next(tail).items == [3]
 

@@ -15,7 +15,8 @@ def test_both_clients_tell_everything_about_a_stream(server: ServerProcess) -> N
         stream.create()
         stream.append([1, 2, 3])
         found = stream.details()
-    assert (found["stream"]["name"], found["stream"]["next_offset"]) == ("details/one", "3")
+    assert found["stream"]["name"] == "details/one"
+    assert found["stream"]["next_offset"] == "3"
 
     async def same() -> object:
         async with AsyncClient(server.url) as client:

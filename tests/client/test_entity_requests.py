@@ -20,7 +20,9 @@ def answer(status: int, document: object) -> Answer:
 
 def test_an_erasure_is_asked_for_and_looked_at() -> None:
     asked = entity_requests.erase("ent_a/b", dry_run=True, user_id="ann")
-    assert (asked.method, asked.target, asked.changes) == ("POST", "/v1/entities/ent_a%2Fb/erase", False)
+    assert asked.method == "POST"
+    assert asked.target == "/v1/entities/ent_a%2Fb/erase"
+    assert asked.changes is False
     assert msgspec.json.decode(asked.body) == {"dry_run": True, "user_id": "ann"}
     assert entity_requests.erase("ent_a").changes
     assert entity_requests.get_erasure("e 1", user_id="ann").target == "/v1/erasures/e%201?user_id=ann"
@@ -28,7 +30,8 @@ def test_an_erasure_is_asked_for_and_looked_at() -> None:
 
 def test_a_plan_and_an_erasure_are_read() -> None:
     plan = entity_requests.read_plan(answer(200, {"dry_run": True, "entity_id": "ent_a", "plan": PLAN}))
-    assert (plan.observations, plan.segments[0]["bytes"]) == (2, 3)
+    assert plan.observations == 2
+    assert plan.segments[0]["bytes"] == 3
     told = {
         "erasure_id": "e1", "entity_id": "ent_a", "entity_type": "person", "state": "running", "step": "log",
         "complete": False, "begun_at": "2026-01-01T00:00:00Z", "completed_at": None, "plan": PLAN, "report": {},

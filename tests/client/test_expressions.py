@@ -66,7 +66,8 @@ def test_any_text_comes_back_from_a_literal(text: str) -> None:
 @given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)))
 def test_any_number_comes_back_from_a_literal(number: float) -> None:
     found = value(hr.lit(number))
-    assert (found, type(found)) == (number, type(number))
+    assert found == number
+    assert type(found) is type(number)
 
 
 def test_the_server_computes_what_python_would() -> None:

@@ -63,4 +63,5 @@ def test_no_patience_fails_at_once() -> None:
     ],
 )
 def test_error_says_whether_to_try_again(error: HeadraceError, passing: bool, harmless: bool) -> None:
-    assert (is_transient(error), is_surely_unprocessed(error)) == (passing, harmless)
+    assert is_transient(error) == passing
+    assert is_surely_unprocessed(error) == harmless

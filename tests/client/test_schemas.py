@@ -55,7 +55,8 @@ def renamed(client: hr.Client, name: str) -> hr.Stream:
 def test_only_what_is_given_is_sent(given: dict[str, Any], body: dict[str, Any]) -> None:
     wanted: dict[str, Any] = {"schema": UNSET, "lens": None, "routing_key": UNSET, "search": UNSET, **given}
     request = schemas.evolve("a b", **wanted, dry_run=False)
-    assert (request.method, request.target) == ("POST", "/v1/stream/a%20b/_schema")
+    assert request.method == "POST"
+    assert request.target == "/v1/stream/a%20b/_schema"
     assert msgspec.json.decode(request.body) == body
     assert schemas.evolve("x", **wanted, dry_run=True).target == "/v1/stream/x/_schema?dry_run=true"
 
@@ -71,7 +72,9 @@ def test_stream_without_a_schema_has_an_empty_registry(client: hr.Client, name: 
     stream = client.stream(name)
     stream.create()
     registry = stream.schema()
-    assert (registry["schema"], registry["currentVersion"], registry["schemas"]) == (name, 0, {})
+    assert registry["schema"] == name
+    assert registry["currentVersion"] == 0
+    assert registry["schemas"] == {}
     assert stream.schema_history() == []
 
 
@@ -83,7 +86,9 @@ def test_dry_run_and_change_give_the_same_plan(client: hr.Client, name: str) -> 
     assert stream.schema()["currentVersion"] == 0
     assert stream.evolve(shape(user={"type": "string"}), **wanted) == planned
     assert stream.schema() == planned.registry
-    assert (planned.from_version, planned.to_version, planned.classification) == (0, 1, "additive")
+    assert planned.from_version == 0
+    assert planned.to_version == 1
+    assert planned.classification == "additive"
 
 
 def test_harmless_change_needs_no_lens(client: hr.Client, name: str) -> None:
@@ -94,7 +99,8 @@ def test_harmless_change_needs_no_lens(client: hr.Client, name: str) -> None:
     assert done.lens == {"document": lens(name), "written": True}
     assert done.classification == "widening"
     again = stream.evolve(shape(qty={"type": "number"}))
-    assert (again.changes, again.to_version) == ([], 2)
+    assert again.changes == []
+    assert again.to_version == 2
 
 
 def test_refused_change_raises_and_a_dry_run_tells(client: hr.Client, name: str) -> None:
@@ -181,7 +187,9 @@ def test_a_stream_gets_a_profile_with_its_schema(client: hr.Client, name: str) -
     stream.create()
     assert stream.profile() == {"kind": "generic"}
     plan = stream.plan_profile("evlog", {"redactKeys": ["PIN"]})
-    assert (plan.from_version, plan.to_version, plan.refusals) == (0, 1, [])
+    assert plan.from_version == 0
+    assert plan.to_version == 1
+    assert plan.refusals == []
     assert stream.profile() == {"kind": "generic"}
     assert stream.set_profile("evlog", {"redactKeys": ["PIN"]}) == {"kind": "evlog", "redactKeys": ["pin"]}
     assert stream.profile() == {"kind": "evlog", "redactKeys": ["pin"]}

@@ -72,7 +72,8 @@ def test_a_search_finds_events_and_tells_how(stream: hr.Stream) -> None:
     assert page.complete
     assert not page.timed_out
     assert page.next_search_after is None
-    assert (page.total.value, page.total.relation) == (3, "eq")
+    assert page.total.value == 3
+    assert page.total.relation == "eq"
     first = page.hits[0]
     assert first.fields["side"] == "odd"
     assert msgspec.json.decode(first.raw) == first.source
@@ -83,7 +84,8 @@ def test_a_search_finds_events_and_tells_how(stream: hr.Stream) -> None:
 def test_every_option_of_a_search_arrives(stream: hr.Stream) -> None:
     first = stream.search("number", sort=["n:asc"], size=2, snippets=True, track_total_hits=True, timeout_ms=2500)
     assert numbers(first) == [0, 1]
-    assert (first.total.value, first.timeout_ms) == (COUNT, 2500)
+    assert first.total.value == COUNT
+    assert first.timeout_ms == 2500
     assert first.hits[0].score is None
     assert first.hits[0].snippets == {"note": "<em>number</em> 0 &lt;b&gt; &amp; more"}
     second = stream.search("number", sort=["n:asc"], size=2, search_after=first.next_search_after)
@@ -138,8 +140,11 @@ def test_a_question_is_repeated_though_it_has_a_body(stream: hr.Stream) -> None:
 def test_an_aggregate_has_buckets_groups_and_measures(stream: hr.Stream) -> None:
     start, end = datetime(2026, 3, 25, 10, tzinfo=UTC), "2026-03-25T11:00:00Z"
     found = stream.aggregate("all", start, end, "1m")
-    assert (found.start, found.end) == ("2026-03-25T10:00:00.000Z", "2026-03-25T11:00:00.000Z")
-    assert (found.rollup, found.interval, found.complete) == ("all", "1m", True)
+    assert found.start == "2026-03-25T10:00:00.000Z"
+    assert found.end == "2026-03-25T11:00:00.000Z"
+    assert found.rollup == "all"
+    assert found.interval == "1m"
+    assert found.complete is True
     assert [bucket.start[14:16] for bucket in found.buckets] == ["00", "01"]
     (group,) = found.buckets[0].groups
     assert group.key == {}
@@ -212,7 +217,9 @@ def test_the_awaiting_client_answers_the_same(server: ServerProcess, stream: hr.
     assert odd == [11, 9, 7]
     assert pages == [[11, 10, 9, 8, 7], [6, 5, 4, 3, 2], [1, 0]]
     assert [bucket.groups[0].measures for bucket in buckets] == [{"events": {"count": 6}}] * 2
-    assert (keys, few, followed) == (["even", "odd"], [0, 1], [3])
+    assert keys == ["even", "odd"]
+    assert few == [0, 1]
+    assert followed == [3]
 
 
 def test_hit_with_a_number_too_large_for_a_float_can_be_read() -> None:

@@ -62,14 +62,17 @@ def test_a_wait_ends_when_a_row_is_touched(stream: hr.Stream) -> None:
     later.start()
     touch = touches.wait(BY_USER.key(user=1), cursor=cursor, timeout=LONG_S, templates=[BY_USER], exact=True)
     later.join()
-    assert (touch.touched, touch.stale, touch.effective_wait_kind) == (True, False, "fineKey")
+    assert touch.touched is True
+    assert touch.stale is False
+    assert touch.effective_wait_kind == "fineKey"
     assert touches.wait(BY_USER.key(user=1), cursor=touch.cursor, timeout=0).touched is False
     assert touches.wait(BY_USER.table_key, cursor=cursor, coarse=True, timeout=LONG_S).touched is True
 
 
 def test_a_wait_that_cannot_be_answered_says_why(stream: hr.Stream) -> None:
     touch = stream.touch.wait("a", cursor=f"{'0' * 16}:0", timeout=LONG_S)
-    assert (touch.touched, touch.stale) == (False, True)
+    assert touch.touched is False
+    assert touch.stale is True
     assert touch.error is not None and touch.error.code == "stale"
     assert touch.cursor == stream.touch.meta(settle=True)["cursor"]
 

@@ -11,6 +11,8 @@ import httpx2
 import pyarrow.parquet as pq
 import pytest
 
+from support.polling import wait_until
+
 if TYPE_CHECKING:
     from tests.conftest import StartServer
 
@@ -73,6 +75,10 @@ def shown(http: httpx2.Client, ids: dict[str, str]) -> dict[str, Any]:
     return {name: http.get(f"/v1/entities/{id}").json().get("snapshot") for name, id in ids.items()}
 
 
+def are_complete(http: httpx2.Client, erasures: list[str]) -> bool:
+    return all(http.get(f"/v1/erasures/{id}").json()["complete"] for id in erasures)
+
+
 def test_erasures_go_on_after_the_server_was_killed(start_server: StartServer) -> None:
     server, chance, erasures = start_server(**SETTINGS), random.Random(11), list[str]()
 
@@ -95,11 +101,7 @@ def test_erasures_go_on_after_the_server_was_killed(start_server: StartServer) -
             begun = {ids[f"gone{one}"] for one in range(number + 1)}
             assert not begun & {one["entity_id"] for one in observations(client)}  # before anything else is done
     with http() as client:
-        limit = time.monotonic() + PATIENCE_S
-        for id in erasures:
-            while not client.get(f"/v1/erasures/{id}").json()["complete"]:
-                assert time.monotonic() < limit, client.get(f"/v1/erasures/{id}").text
-                time.sleep(0.1)
+        wait_until(lambda: are_complete(client, erasures), PATIENCE_S)
         told = shown(client, ids)
         gone = [name for name, snapshot in told.items() if snapshot is None]
         assert sorted(gone) == sorted(f"gone{number}" for number in range(ROUNDS))
@@ -107,9 +109,7 @@ def test_erasures_go_on_after_the_server_was_killed(start_server: StartServer) -
         assert holding(server.data_dir)  # of those that were not erased
         rest = [ids[f"gone{number}"] for number in range(ROUNDS, ENTITIES)]
         begun = [client.post(f"/v1/entities/{id}/erase", json={}).json()["erasure_id"] for id in rest]
-        while not all(client.get(f"/v1/erasures/{id}").json()["complete"] for id in begun):
-            assert time.monotonic() < limit + PATIENCE_S
-            time.sleep(0.1)
+        wait_until(lambda: are_complete(client, begun), PATIENCE_S)
         assert holding(server.data_dir) == []
         bodies = observations(client)
         assert len(bodies) == 4 * ENTITIES and sum(one["kind"] == "erased" for one in bodies) == 2 * ENTITIES

@@ -28,7 +28,6 @@ import pkgutil
 import re
 import subprocess
 import sys
-import time
 import tomllib
 import urllib.request
 from collections.abc import Iterator
@@ -44,6 +43,7 @@ from headrace.cli.main import COMMANDS, Command
 from headrace.pipeline.session import NEEDED
 from headrace.reduce.work_units import JOBS
 from headrace.server.routes.route_table import openapi_document
+from support.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -138,7 +138,7 @@ class Reader:
                 subprocess.Popen(command, env=self._environ, cwd=self._home, stdout=noise, text=True)
             )
         # It has begun when it has said something.
-        _wait_for(lambda: self._noise.stat().st_size > 0)
+        wait_until(lambda: self._noise.stat().st_size > 0, 10)
 
     def _exec(self, text: str, place: str) -> None:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -146,20 +146,12 @@ class Reader:
         self._printed = printed.getvalue()
 
     def _compare_background(self, block: Block) -> None:
-        with contextlib.suppress(TimeoutError):
-            _wait_for(lambda: _agrees(block.text, self._said(self._noise.read_text())))
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: _agrees(block.text, self._said(self._noise.read_text())), 10)
         _compare(block, self._said(self._noise.read_text()))
 
     def _said(self, text: str) -> str:
         return text.replace(self._url, ADDRESS).replace("\r\n", "\n")
-
-
-def _wait_for(happened: Any) -> None:
-    give_up = time.monotonic() + 10
-    while not happened():
-        if time.monotonic() > give_up:
-            raise TimeoutError
-        time.sleep(0.02)
 
 
 def _agrees(wanted: str, got: str) -> bool:

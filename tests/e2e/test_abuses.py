@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,8 @@ from bench.stalls.abuses import ABUSES
 from bench.stalls.beside import Beside, beside
 from bench.stalls.run import MOST_SECONDS
 from bench.targets import TARGETS
+
+from support.polling import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -43,10 +44,11 @@ def carry_out(name: str, space: Path) -> Beside:
             came = beside(server.port, load, STREAM)
         if name in MOST_GROWTH_MB:
             assert memory.most_mb - before_mb < MOST_GROWTH_MB[name]
-        until = time.monotonic() + LONGEST_S
-        while descriptors(server) > open_before + 100:
-            assert time.monotonic() < until, f"{descriptors(server)} descriptors, {open_before} before the load"
-            time.sleep(0.1)
+        wait_until(
+            lambda: descriptors(server) <= open_before + 100,
+            LONGEST_S,
+            lambda: f"{descriptors(server)} descriptors, {open_before} before the load",
+        )
     return came
 
 

@@ -19,6 +19,7 @@ from headrace.pipeline.work import is_open
 from headrace.storage.objects import Objects
 from support.log_stream import Logs, event
 from support.plain_worker import Worker
+from support.polling import wait_until
 from support.s3 import S3
 from support.spark_stories import Story, companions
 from support.store_faults import Chance
@@ -200,10 +201,11 @@ def test_indexes_that_were_made_on_such_a_store_answer_after_a_takeover(
     story = Story(server.url)
     story.append("first", 300)
     story.append("second", 300)
-    until = time.monotonic() + 90
-    while any(story.logs.published(name) < length for name, length in story.lengths.items()):
-        assert time.monotonic() < until, server.log()[-3000:]
-        time.sleep(0.1)
+    wait_until(
+        lambda: all(story.logs.published(name) >= length for name, length in story.lengths.items()),
+        90,
+        lambda: server.log()[-3000:],
+    )
     until = time.monotonic() + 90
     while is_open(story.logs.ask("GET", "/v1/work")):
         assert time.monotonic() < until, story.logs.ask("GET", "/v1/work")
@@ -212,12 +214,11 @@ def test_indexes_that_were_made_on_such_a_store_answer_after_a_takeover(
     answers(story.check_covered)
     answers(story.check)
     made = names(server)
-    until = time.monotonic() + 60
-    while {name: count for name, count in published_companions(bucket).items() if name in made} != {
-        name: len(listed) for name, listed in made.items()
-    }:
-        assert time.monotonic() < until, "no manifest lists what was indexed"
-        time.sleep(0.2)
+    counts = {name: len(listed) for name, listed in made.items()}
+    wait_until(
+        lambda: {name: count for name, count in published_companions(bucket).items() if name in made} == counts,
+        reason=lambda: "no manifest lists what was indexed",
+    )
     server.kill()
     bucket.chance = chance.fault
     fresh = start_server(data="second", **settings)

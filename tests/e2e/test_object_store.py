@@ -16,6 +16,7 @@ import pytest
 from headrace.engine.history.verify import verify
 from headrace.engine.products import JOURNALS
 from headrace.storage.objects import Objects
+from support.polling import wait_until
 from support.s3 import S3
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -105,13 +106,6 @@ def _events(server: Any, path: str) -> list[Any]:
                 return found
 
 
-def _eventually(holds: Callable[[], bool], within_s: float = 60) -> None:
-    until = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until, "it never came to hold"
-        time.sleep(0.1)
-
-
 def _is_published(server: Any, paths: list[str]) -> bool:
     with httpx2.Client(base_url=server.url) as client:
         details = [client.get(f"{path}/_details").json()["stream"] for path in paths]
@@ -135,10 +129,10 @@ def test_an_outage_of_seconds_under_load_loses_nothing_and_takes_no_memory(
         time.sleep(3)
         bucket.answers = "cut"
         time.sleep(2)
-        _eventually(lambda: all(writer.refusals for writer in writers))
+        wait_until(lambda: all(writer.refusals for writer in writers))
         before = [len(writer.acknowledged) for writer in writers]
         bucket.outage.clear()
-        _eventually(lambda: all(len(w.acknowledged) > had for w, had in zip(writers, before, strict=True)))
+        wait_until(lambda: all(len(w.acknowledged) > had for w, had in zip(writers, before, strict=True)))
     finally:
         stop.set()
         for thread in (*writers, memory):
@@ -148,7 +142,7 @@ def test_an_outage_of_seconds_under_load_loses_nothing_and_takes_no_memory(
     assert memory.most_backlog < BACKLOG + MiB
     written = {writer.path: writer.acknowledged for writer in writers}
     assert all(_events(server, path) == events for path, events in written.items())
-    _eventually(lambda: _is_published(server, list(written)))
+    wait_until(lambda: _is_published(server, list(written)))
     server.kill()
     fresh = start_server(data="fresh", **settings)
     assert all(_events(fresh, path) == events for path, events in written.items())
@@ -173,7 +167,7 @@ def test_a_node_that_was_replaced_stops_and_damages_nothing(
     first = start_server(data="first", storage__seal_age_s="0.2", **settings)
     assert httpx2.put(f"{first.url}{path}", headers=HEADERS).status_code == 201
     assert _append(first, path, "published") == (204, "")
-    _eventually(lambda: _is_published(first, [path]))
+    wait_until(lambda: _is_published(first, [path]))
     first.stop()
     old = start_server(data="first", storage__seal_age_s=seal_age_s, **settings)
     new = start_server(data="second", storage__seal_age_s="0.2", **settings)
@@ -182,9 +176,9 @@ def test_a_node_that_was_replaced_stops_and_damages_nothing(
         if _append(old, path, f"late {number}") == (204, ""):
             late.append(f"late {number}")
         assert _append(new, path, f"new {number}") == (204, "")
-    _eventually(lambda: _is_published(new, [path]))
+    wait_until(lambda: _is_published(new, [path]))
     there = _objects(bucket)
-    _eventually(lambda: _append(old, path, "refused?") == (503, "node_fenced"), within_s=30)
+    wait_until(lambda: _append(old, path, "refused?") == (503, "node_fenced"), within_s=30)
     assert httpx2.put(f"{old.url}/v1/stream/more", headers=HEADERS).status_code == 503
     assert httpx2.get(f"{old.url}/health/ready").status_code == 503
     assert _events(old, path)[: 1 + len(late)] == ["published", *late]  # it may still be read

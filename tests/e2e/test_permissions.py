@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
+from support.polling import wait_until
+
 if TYPE_CHECKING:
     from support.s3 import S3
 
@@ -87,10 +89,9 @@ def tell_story(http: httpx2.Client) -> None:
     for number in range(30):
         post("/v1/stream/orders", [{"id": number, "at": "2026-01-01T00:00:00Z"}])
         post("/v1/push/Txn", {"user": f"u{number}", "amount": 1.0})
-    deadline = time.monotonic() + LONGEST_S
-    while "headrace_backlog_bytes 0" not in http.get("/metrics").text:
-        assert time.monotonic() < deadline, "it was not published"
-        time.sleep(0.05)
+    wait_until(
+        lambda: "headrace_backlog_bytes 0" in http.get("/metrics").text, LONGEST_S, lambda: "it was not published"
+    )
     assert http.get("/v1/stream/orders").json()[0]["id"] == 0
     assert post("/v1/stream/orders/_search", {"q": "id:7"}).json()["hits"]
     assert post("/v1/get", {"table": "Users", "key": "u1"}).json()

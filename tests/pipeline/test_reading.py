@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from support.http_caller import Caller
 from support.log_stream import Logs
 from support.plain_worker import Worker
+from support.polling import wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer
@@ -25,8 +25,7 @@ def test_a_fork_that_leaves_its_source_within_a_segment_has_each_entry_once(star
     with closing(Caller(server.url)) as caller:
         caller.done("PUT", "fork", headers=at)
     logs.append("fork", 5, 45)
-    while min(logs.published("source"), logs.published("fork")) < 40:
-        time.sleep(0.02)
+    wait_until(lambda: min(logs.published("source"), logs.published("fork")) >= 40)
     assert worker.work() >= 2
     for stream, count in (("source", 50), ("fork", 45)):
         answer = logs.ask("POST", f"/v1/stream/{stream}/_search", QUESTION)

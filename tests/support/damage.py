@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from headrace.storage.keys import KeyStore
 from support.feature_rig import perform
 from support.log_stream import SEARCH, Logs, event
 from support.plain_worker import Worker
+from support.polling import wait_until
 
 #: While the directory is built: small segments and units.
 BUILDING = {
@@ -164,12 +166,12 @@ class _Builder:
         stored = self.post("/v1/observations", {"entities": entities})["entities"]
         ids += [one["entity_id"] for one in stored]
 
+    def _is_published(self, stream: str, stop: int) -> bool:
+        return self.logs.published(stream) >= stop
+
     def _publish(self, stop: int) -> None:
         for stream in ("logs", "events/Order", "entities/contact"):
-            until = time.monotonic() + PATIENCE_S
-            while self.logs.published(stream) < stop:
-                assert time.monotonic() < until, f"{stream} is not sealed"
-                time.sleep(0.02)
+            wait_until(partial(self._is_published, stream, stop), reason=partial("{} is not sealed".format, stream))
 
     def _derive(self) -> None:
         Worker(self.server.url).work()
@@ -252,18 +254,12 @@ def build(path: Path, **settings: str) -> list[Question]:
 
 def _await_wal(path: Path) -> None:
     """Wait until the server has removed the notes of the last change of keys, which is moved into the file at once."""
-    until = time.monotonic() + PATIENCE_S
-    while not path.stat().st_size:
-        assert time.monotonic() < until, "the server does not write to the keys"
-        time.sleep(0.02)
+    wait_until(lambda: path.stat().st_size, reason=lambda: "the server does not write to the keys")
 
 
 def _await_keys(url: str, questions: list[Question]) -> None:
     """Wait until the server refuses the key that was revoked."""
-    until = time.monotonic() + PATIENCE_S
-    while ask(url, questions[-2]).status != 401:
-        assert time.monotonic() < until, "the server does not see the keys"
-        time.sleep(0.02)
+    wait_until(lambda: ask(url, questions[-2]).status == 401, reason=lambda: "the server does not see the keys")
 
 
 def copied(source: Path, target: Path, own: Path | None = None) -> Path:

@@ -6,7 +6,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +20,7 @@ from headrace.query import search_document
 from headrace.query.search import Search
 from reduce import oracle as reduced
 from support.log_stream import SEARCH, Logs, event
+from support.polling import wait_until
 
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 QUERIES = (
@@ -69,11 +69,11 @@ class Story:
 
     def published(self) -> None:
         """Wait until what is to be sealed lies in segments."""
-        until = time.monotonic() + 60
         rows = int(SETTINGS["storage__seal_rows"])
-        while any(length - self.logs.published(stream) >= rows for stream, length in self.lengths.items()):
-            assert time.monotonic() < until, "nothing is sealed"
-            time.sleep(0.05)
+        wait_until(
+            lambda: all(length - self.logs.published(stream) < rows for stream, length in self.lengths.items()),
+            reason=lambda: "nothing is sealed",
+        )
 
     def check_counts(self) -> None:
         """Every event is found once, and counted once."""

@@ -28,9 +28,8 @@ from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.catalog import AppendHooks, Catalog
 from headrace.engine.log.lifecycle import apply
-from headrace.engine.log.log import Counters, Log
+from headrace.engine.log.log import Counters, Log, Tail
 from headrace.engine.log.retention import Sweeper
-from headrace.engine.log.tail import Tail
 from headrace.engine.log.tiers import Tiers
 from headrace.engine.memory_account import Account
 from headrace.engine.object_caches import ObjectCaches, load_modules
@@ -141,7 +140,7 @@ class Engine:
         return engine
 
     async def close(self) -> None:
-        """Persist what lives in memory, answer what was accepted, and let go of the files."""
+        """Persist what is only in memory, answer what was accepted, and close the files."""
         await self.sweeper.stop()
         self.gates.index.open()
         try:
@@ -435,12 +434,12 @@ class Engine:
         )
 
     def _forget_events(self) -> None:
-        """Let go of what is kept of events: some are not to be read any more."""
+        """Drop cached events: some are not to be read any more."""
         self.tiers.forget()
         self.caches.forget_events()
 
     def _prune(self) -> int:
-        """Let go of what is kept of events, and of files of objects that nothing lists; answers how many are in use."""
+        """Drop cached events, and files of objects that nothing lists; returns how many are in use."""
         connection = self.connect()
         try:
             segments, companion_parts, states = listed_files(connection)
@@ -457,7 +456,7 @@ class Engine:
             self.caches.archive()
 
     def release_pages(self) -> None:
-        """Let go of the pages of the database that the event loop has read."""
+        """Drop the pages of the database that the event loop has read."""
         self._reader.release_memory()
         self.tiers.forget()
 

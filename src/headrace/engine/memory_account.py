@@ -82,7 +82,7 @@ class Account:
         return held
 
     def relieve(self) -> None:
-        """Let go of some of what is only kept to answer sooner."""
+        """Shrink caches that only make answers quicker."""
         for rows in (self._state_rows, self._entity_rows):
             rows.shrink(rows.bytes // 2)
         for reader in (self._features, *self._entities):
@@ -94,7 +94,7 @@ class Account:
         self._release_pages()
 
     def balance(self) -> None:
-        """Let tails share the memory that they have for rows at hand."""
+        """Share the memory for unpacked rows among the tails."""
         tails.balance(self._features.followers, self._settings.tail_bytes // 2)
         for reader in self._entities:
             tails.balance(reader.followers, self._settings.row_bytes // 2)

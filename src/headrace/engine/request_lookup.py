@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from headrace.deadline import Deadline
     from headrace.engine.search.archive import Archive
 
-#: Traces of one request that are looked at.
+#: Traces of one request that are searched.
 MAX_TRACES = 20
 
 
 class Seeker:
-    """Searches one stream again and again, and knows what all of it covered."""
+    """Searches one stream several times, and counts what all searches covered."""
 
     def __init__(
         self,

@@ -110,7 +110,7 @@ class System:
             await self._append(stream, body, len(notes), through=notes[-1][0])
 
     def follow_keys(self, path: Path) -> None:
-        """Record, from now on, what is done to keys by whoever can write their file."""
+        """Record, from now on, what is done to keys, which is noted in their file."""
         self._keys = KeyStore(path)
         self._key_follower.start()
 

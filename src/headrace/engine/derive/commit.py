@@ -54,7 +54,7 @@ def check(jobs: JobTable, results: Sequence[Result], units: dict[str, Unit]) -> 
 def commit(
     batch: Batch, lease: Leased, results: Sequence[Result], jobs: JobTable, stall: StallLimit
 ) -> tuple[Committed, list[str]]:
-    """Settle units, as they were checked; what was settled before is only told again.
+    """Settle units, as they were checked; what was settled before is returned again.
 
     The outcomes of those that had none before are the second part of the answer.
     """

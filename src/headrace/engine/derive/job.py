@@ -2,12 +2,15 @@
 
 A job says how its units are planned, how what workers made of them is checked and kept, and how it fails. The
 scheduler leases and commits the units of all jobs and knows each only by the classes of this module; products
-implement them, and the assembly lists them in one ``JobTable``.
+implement them, and the assembly lists them in one ``JobTable``. The planner asks all of them what is due.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from headrace.engine.derive.unit_cutter import PlannedUnit
@@ -16,9 +19,13 @@ from headrace.format.object_names import parse_segment_key
 from headrace.reduce.work_units import JobName, Result, Unit
 from headrace.storage.database import Connection
 from headrace.storage.derived import States
-from headrace.storage.work import DueRow, UnitRow
+from headrace.storage.work import DueRow, UnitRow, Work
 
 Output = TypeVar("Output")
+
+log = logging.getLogger("headrace.work")
+
+_PAGE = 100
 
 
 class NothingDerivable(Exception):
@@ -31,7 +38,7 @@ class StreamPlan(NamedTuple):
     units: Sequence[PlannedUnit] = ()
     #: Whether there will be more units once others are done, or a pause is over.
     waits: bool = False
-    #: The names of earlier outputs that are of no more use.
+    #: The names of earlier outputs that are not needed any more.
     retired: Sequence[str] = ()
 
 
@@ -39,7 +46,7 @@ class JobPlanner:
     """Finds the units of one job through one connection, for one thread at a time."""
 
     def queued_units(self, now_us: int, each: int) -> Iterator[PlannedUnit]:
-        """Units of a job that keeps requests in rows of its own, at most ``each`` of a request."""
+        """Return units of a job that keeps requests in rows of its own, at most ``each`` of a request."""
         return iter(())
 
     def stream_units(self, due: DueRow, room: int, names: Collection[JobName], now_us: int) -> StreamPlan:
@@ -58,7 +65,7 @@ class JobCommitter(Generic[Output]):
         self._batch = batch
 
     def accept(self, row: UnitRow, unit: Unit, output: Output) -> str | None:
-        """Keep an output, or say why it is of no use."""
+        """Keep an output, or return why it is of no use."""
         raise NotImplementedError
 
     def is_listed(self, row: UnitRow, unit: Unit, output: Output) -> bool:
@@ -88,41 +95,41 @@ class Job(Generic[Output]):
     output: ClassVar[str]
     #: Whether its units are found anew among the streams that are marked as due; others have rows of their own.
     scans_streams: ClassVar[bool] = False
-    #: Whether it writes objects, so that the stream is looked at again once a unit has ended.
+    #: Whether it writes objects, so that the stream is planned again once a unit has ended.
     writes_objects: ClassVar[bool] = True
     #: Whether a unit that has failed is tried again as it was; otherwise each of its segments may fail by itself.
     is_indivisible: ClassVar[bool] = False
 
     def planner(self, connection: Connection) -> JobPlanner:
-        """A planner that finds its units."""
+        """Make a planner that finds its units."""
         raise NotImplementedError
 
     def committer(self, batch: Batch) -> JobCommitter[Output]:
-        """A committer that keeps its outputs."""
+        """Make a committer that keeps its outputs."""
         raise NotImplementedError
 
     def refusal(self, unit: Unit, output: Output) -> str | None:
-        """Why an output does not belong to a unit, for the worker that has sent it."""
+        """Return why an output does not belong to a unit, for the worker that has sent it; None where it does."""
         raise NotImplementedError
 
     def written(self, unit: Unit, output: Output) -> dict[str, int]:
-        """The objects of an output, and how many bytes each has."""
+        """Return the objects of an output, and how many bytes each has."""
         return {}
 
     def parked(self, batch: Batch, unit: Unit, reason: str) -> None:
-        """A unit has failed so often that it is not tried again."""
+        """Called when a unit has failed so often that it is not tried again."""
         return
 
     def retire(self, batch: Batch, stream: int, names: Sequence[str]) -> None:
-        """Outputs that a plan has called of no more use."""
+        """Retire outputs that a plan has listed as not needed any more."""
         return
 
     def definition_changes(self, reader: Connection) -> Iterator[Callable[[Batch], None]]:
-        """What to do in a commit so that streams are due whose definitions have changed; on the event loop."""
+        """Return functions that mark the streams whose definitions have changed, in a commit; on the event loop."""
         return iter(())
 
     def notify(self, streams: set[int]) -> None:
-        """Outputs of these streams were committed; on the event loop."""
+        """Called when outputs of these streams were committed; on the event loop."""
         return
 
     def is_rewriting(self, connection: Connection, stream: int) -> bool:
@@ -148,7 +155,7 @@ class JobTable:
         return self._by_name[name]
 
     def outputs(self, result: Result) -> list[tuple[Job[Any], Any]]:
-        """What a result holds, each with the job that makes such outputs."""
+        """Return the outputs in a result, each with the job that makes such outputs."""
         outputs = ((job, getattr(result, job.output)) for job in self._jobs)
         return [(job, output) for job, output in outputs if output is not None]
 
@@ -159,3 +166,97 @@ class JobTable:
     def has_rewritten(self, connection: Connection, stream: int, since_us: int) -> bool:
         """Whether any job has replaced events of a stream since a moment."""
         return any(job.has_rewritten(connection, stream, since_us) for job in self._jobs)
+
+
+class Retired(NamedTuple):
+    """Outputs of a job that a stream does not need any more."""
+
+    job: Job[Any]
+    stream: int
+    names: Sequence[str]
+
+
+class WorkPlan(NamedTuple):
+    """Units to lease, streams that need none, outputs to retire, and whether all streams were planned."""
+
+    units: list[PlannedUnit]
+    idle: list[DueRow]
+    retired: list[Retired]
+    is_complete: bool
+    #: Streams that may have something to do once their events are rewritten.
+    suspended: list[int]
+    #: How many may have something to do and were not planned.
+    unseen: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write down."""
+        return not (self.units or self.idle or self.retired)
+
+
+class Planner:
+    """Plans the units of all jobs by one connection; for one thread at a time."""
+
+    def __init__(self, connection: Connection, jobs: JobTable) -> None:
+        self._connection = connection
+        self._jobs = jobs
+        self._planners = [(job, job.planner(connection)) for job in jobs]
+        self._work = Work(connection)
+
+    def plan(
+        self, limit: int, each: int, names: Collection[JobName], now_us: int, may_continue: Callable[[], bool]
+    ) -> WorkPlan:
+        """Plan up to so many units of these names, in all and for each stream, for as long as ``may_continue`` says so.
+
+        Needs a snapshot.
+        """
+        plan = WorkPlan([], [], [], True, [])
+        for job, planner in self._planners:
+            if any(name in names for name in job.names):
+                plan.units.extend(islice(planner.queued_units(now_us, each), limit - len(plan.units)))
+        for seen, due in enumerate(self._due()):
+            if len(plan.units) >= limit or not may_continue():
+                return plan._replace(is_complete=False, unseen=self._work.count_due() - seen)
+            self._plan_stream(plan, due, min(each, limit - len(plan.units)), names, now_us)
+        return plan
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Read from one snapshot of the database meanwhile."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("COMMIT")
+
+    def progress(self, stream: int) -> tuple[int, int]:
+        """How many published entries of a stream have outputs that are up to date, and how many should have."""
+        progress = [planner.progress(stream) for _, planner in self._planners]
+        return sum(done for done, _ in progress), sum(total for _, total in progress)
+
+    def _due(self) -> Iterator[DueRow]:
+        after = (-1, 0)
+        while page := self._work.due(_PAGE, after):
+            yield from page
+            after = page[-1].since_us, page[-1].stream
+
+    def _plan_stream(self, plan: WorkPlan, due: DueRow, room: int, names: Collection[JobName], now_us: int) -> None:
+        if self._jobs.is_rewriting(self._connection, due.stream):
+            plan.suspended.append(due.stream)
+            return  # what would be derived now holds what is erased
+        units, retired, waits = list[PlannedUnit](), list[Retired](), False
+        try:
+            for job, planner in self._planners:
+                stream_plan = planner.stream_units(due, room - len(units), names, now_us)
+                units += stream_plan.units
+                waits = waits or stream_plan.waits
+                if stream_plan.retired:
+                    retired.append(Retired(job, due.stream, stream_plan.retired))
+        except NothingDerivable as reason:
+            log.error("nothing can be derived from stream %d: %s", due.stream, reason)
+            plan.idle.append(due)
+            return
+        plan.units.extend(units)
+        plan.retired.extend(retired)
+        if not units and not waits:
+            plan.idle.append(due)

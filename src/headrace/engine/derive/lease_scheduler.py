@@ -1,4 +1,4 @@
-"""Leases units of work to whoever asks, hears of them, and takes what they have made."""
+"""The lease scheduler: leases units of work to workers, extends their leases, and commits what they have made."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from headrace.config import PipelineConfig
 from headrace.engine.derive import commit as committing
 from headrace.engine.derive import leases
 from headrace.engine.derive.commit import Committed, Leased
-from headrace.engine.derive.job import Job, JobTable
+from headrace.engine.derive.job import Job, JobTable, Planner, WorkPlan
 from headrace.engine.derive.leases import LeaseLost, StallLimit
-from headrace.engine.derive.planner import Planner, WorkPlan
 from headrace.engine.derive.work_overview import NAMED, Overview, WorkerList, overview
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import SERVER
@@ -82,7 +81,7 @@ class LeaseScheduler:
         )
 
     def prepare(self, commit: Callable[[Callable[[Batch], None]], None]) -> None:
-        """Let every stream be looked at again where another number of entries is worth the work now."""
+        """Mark every stream as due where the setting ``min_rows`` has changed."""
         least = self.config.min_rows
 
         def perform(batch: Batch) -> None:
@@ -94,15 +93,15 @@ class LeaseScheduler:
             commit(perform)
 
     def restore_workers(self) -> None:
-        """Know the workers of the leases that an earlier run has given."""
+        """Restore the workers of the leases that an earlier run has given."""
         self.workers.start(self._rows.worker_totals(self.ttl_us), self._clock.now_us())
 
     def start(self) -> None:
-        """End leases by time from now on."""
+        """End leases that expire from now on."""
         self._expiry.start()
 
     async def stop(self) -> None:
-        """Let go of threads and files."""
+        """Stop the threads, and close their connections."""
         await self._expiry.stop()
         async with self._planning:
             await self._threads.stop()
@@ -135,7 +134,7 @@ class LeaseScheduler:
         await self._apply(perform)
 
     async def notice(self, stream: Stream) -> None:
-        """Let a stream be looked at, if it is not going to be."""
+        """Mark a stream as due, if it is not."""
         if not self._rows.is_due(stream.id):
             await self._apply(lambda batch: Work(batch.connection).mark(stream.id, batch.now_us))
 
@@ -165,7 +164,7 @@ class LeaseScheduler:
         host: str | None = None,
         master: str | None = None,
     ) -> Grant | None:
-        """Work for a worker, or None where there is none."""
+        """Lease units to a worker; None where there are none."""
         self.workers.note_contact(worker, self._clock.now_us(), host, master)
         ends = monotonic() + _PLAN_S
         async with self.pause_grants():
@@ -185,18 +184,20 @@ class LeaseScheduler:
 
     @asynccontextmanager
     async def pause_grants(self) -> AsyncIterator[None]:
-        """No units are leased meanwhile, and leases that have expired are ended."""
+        """Lease no units meanwhile; leases that have expired are ended first."""
         async with self._planning:
             await self._expire(self._clock.now_us())
             yield
 
-    async def _plan(self, limit: int, each: int, names: Collection[JobName], goes_on: Callable[[], bool]) -> WorkPlan:
+    async def _plan(
+        self, limit: int, each: int, names: Collection[JobName], may_continue: Callable[[], bool]
+    ) -> WorkPlan:
         limit, now_us = min(limit, MAX_UNITS), self._clock.now_us()
 
         def plan() -> WorkPlan:
             planner = self._planner()
             with planner.snapshot():
-                return planner.plan(limit, each, names, now_us, goes_on)
+                return planner.plan(limit, each, names, now_us, may_continue)
 
         return await self._in_thread(plan)
 
@@ -212,7 +213,7 @@ class LeaseScheduler:
         return Grant(*granted)
 
     async def heartbeat(self, id: str, token: int, done: int, total: int) -> tuple[int, list[str]]:
-        """Hear of a worker; answers until when the lease is his, and which of its units are in vain."""
+        """Extend the lease of a worker; returns when it expires, and which of its units would be dropped."""
         lease_state: tuple[int, list[str]] = await self._apply(
             lambda batch: leases.heartbeat(batch, id, token, (done, total), self._stall)
         )
@@ -220,7 +221,7 @@ class LeaseScheduler:
         return lease_state
 
     async def commit(self, id: str, token: int, results: Sequence[Result]) -> Committed:
-        """Take results, all in one commit; repeated, they change nothing and get the same answer."""
+        """Commit results, all at once; repeated, they change nothing and get the same answer."""
         leased, checked = await self._check_results(id, token, results)
         applied: tuple[Committed, list[str]] = await self._apply(
             lambda batch: committing.commit(batch, leased, checked, self.jobs, self._stall)
@@ -275,7 +276,7 @@ class LeaseScheduler:
         return bool(plan.units)
 
     async def _refresh(self, now_us: int) -> bool:
-        """End leases and let streams be looked at again; False where the log takes nothing, which can be looked at."""
+        """End expired leases and mark changed streams as due; returns False where the log takes no commits."""
         try:
             await self._expire(now_us)
             await self._mark_changed()
@@ -284,7 +285,7 @@ class LeaseScheduler:
         return True
 
     async def _tidy(self, plan: WorkPlan) -> None:
-        """Streams that turned out to need nothing are due no more."""
+        """Unmark streams that turned out to need nothing."""
         if plan.idle or plan.retired:
             with suppress(HeadraceError):
                 await self._apply(lambda batch: leases.tidy(batch, plan))
@@ -295,11 +296,11 @@ class LeaseScheduler:
 
     @property
     def ttl_us(self) -> int:
-        """How long a worker may be silent."""
+        """For how long a lease lasts without a heartbeat."""
         return round(self.config.lease_s * 1e6)
 
     async def _check_results(self, id: str, token: int, results: Sequence[Result]) -> tuple[Leased, list[Result]]:
-        """The lease and the results, where one whose objects are not in our store is an error."""
+        """Return the lease and the results; a result whose objects are not in the store becomes an error."""
         lease = self._rows.lease(id)
         if lease is None or lease.token != token:
             raise LeaseLost("there is no such lease any more", lease=id)
@@ -322,7 +323,7 @@ class LeaseScheduler:
         return Leased(id, token, units), await asyncio.gather(*map(checked, results))
 
     def _missing(self, written: dict[str, int]) -> str | None:
-        """What is wrong with the objects that a worker says it has written."""
+        """Return what is wrong with the objects that a worker says it has written."""
         for key, expected in written.items():
             try:
                 size = self._objects.head(key).bytes

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace import decoding
-from headrace.engine.derive.job import JobTable
-from headrace.engine.derive.planner import WorkPlan
+from headrace.engine.derive.job import JobTable, WorkPlan
 from headrace.engine.derive.unit_cutter import PlannedUnit
 from headrace.engine.log.batch import Batch
 from headrace.errors import Conflict
@@ -62,7 +61,7 @@ def grant(
 
 
 def tidy(batch: Batch, plan: WorkPlan) -> None:
-    """Forget streams that have nothing to do, outputs of no more use, and leases that ended long ago."""
+    """Unmark streams that have nothing to do, retire outputs, and forget leases that ended long ago."""
     work = Work(batch.connection)
     for due in plan.idle:
         work.unmark(due.stream, due.mark)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.engine.derive.planner import Planner, WorkPlan
+from headrace.engine.derive.job import Planner, WorkPlan
 from headrace.storage.database import Connection
 from headrace.storage.streams import Streams
 from headrace.storage.work import FailureRow, LeaseRow, UnitRow, Work, WorkerRow
@@ -37,8 +37,8 @@ class Overview(NamedTuple):
 
     #: How many are in each of the lists, also where those name only the first of them.
     counts: dict[str, int]
-    #: Whether all streams were looked at that may be due; otherwise ``counts`` counts the others as due. Those of which
-    #: something is being erased are looked at later.
+    #: Whether all streams that may be due were planned; otherwise ``counts`` counts the others as due. Those of which
+    #: something is being erased are planned later.
     complete: bool
     #: Streams for which there is work to be had.
     due: list[str]

@@ -1,6 +1,6 @@
 """Publications: a consistent snapshot of a stream, never newer than its last entry, and the commits that follow.
 
-The commits list segments, remove their rows, or discard what was written in vain.
+The commits list segments, remove their rows, or discard objects that no manifest lists.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return same and streams.forks(self.row.id) == self.forks
 
     def lists_all(self, companions: Companions, states: States) -> bool:
-        """Whether it knows every companion and every state."""
+        """Whether it lists every companion and every state that there is now."""
         return (companions.stamp(self.row.id), states.stamp(self.row.id)) == (self.stamp, self.states_stamp)
 
 
@@ -209,7 +209,7 @@ class Publication(NamedTuple):
 
 
 def commit_publication(batch: Batch, stream: Stream, publication: Publication) -> None:
-    """List the segments of a publication; what was written in vain, or is no longer needed, is left over.
+    """List the segments of a publication; objects that are not needed any more are marked for removal.
 
     The rows that it holds can go afterwards.
     """

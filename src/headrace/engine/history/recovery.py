@@ -335,7 +335,7 @@ class _Recovery:
         return self._fill(row, manifest)
 
     def _adopt(self, row: StreamRow, manifest: Manifest) -> RecoveredStream:
-        """Go on from a newer manifest than the database knows, with the entries that come after it, if there are."""
+        """Bring a stream up to a newer manifest, and keep the entries that come after it, if there are any."""
         _check(row, manifest)
         batch = self._batch
         if row.next_seq <= manifest.published_seq and not _has_ended(row, manifest):

@@ -4,7 +4,7 @@ A publication may take as long as the store lets it, and the pause after a failu
 up what is watched here: the writer knows how much room the backlog has, and a node that was replaced finds that out.
 
 Publishing takes a small part of the machine while appends are busy, and all of it once the backlog grows: after each
-segment, and each stream, whoever publishes rests. What is put off by that is done when appends pause.
+segment, and each stream, the sealer rests. What is put off by that is done when appends pause.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ COUNT_S = 1.0
 #: How often a node asks whether another has taken over; every publication asks too.
 CHECK_S = 10.0
 _PAGE = 200
-# Whoever counts rests so many times as long as that takes, however many streams wait.
+# Counting rests so many times as long as it takes, however many streams wait.
 _RESTS = 24
-#: Whoever publishes rests so many times as long as the work before.
+#: The sealer rests so many times as long as it has worked before.
 RESTS = 9
 #: There is no rest once so much of the backlog's limit is used up, or of the room for columns of what has no companion.
 _FULL_SPEED = 0.25
@@ -89,9 +89,9 @@ class SealWatch:
         await self._thread.stop()
 
     async def count(self, on_page: Callable[[list[Backlog]], None] = lambda page: None) -> None:
-        """Count what waits, and let the writer know how much more may.
+        """Count the backlog, and set how much more the writer may accept.
 
-        ``on_page`` hears of every stream that waits, in the thread that counts.
+        ``on_page`` is called with every stream that waits, in the thread that counts.
         """
         async with self._counting:
             writer = self._writer
@@ -194,5 +194,5 @@ class SealPace:
         return max(0.0, min(RESTS * worked_s * (1 - haste), (_LATEST * config.seal_age_s - waited_s) / 2))
 
     def stop(self) -> None:
-        """Rest no more: the server stops."""
+        """End the present rest, and rest no more: the server stops."""
         self._stopping.set()

@@ -227,7 +227,7 @@ class Sealer:
         return backlog.bytes >= config.seal_bytes or backlog.entries >= config.seal_rows or age_s >= config.seal_age_s
 
     async def publish(self, stream: int) -> Publication | None:
-        """Publish one stream as it is now, and let go of its rows; what a fork reads of others goes before it.
+        """Publish one stream as it is now, and remove its rows; what a fork reads of others is published first.
 
         Answers what was published, None where the stream is gone.
         """

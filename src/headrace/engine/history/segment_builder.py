@@ -32,7 +32,7 @@ from headrace.types import JSON, media_type
 
 log = logging.getLogger("headrace.sealing")
 
-#: So many rows, or about so many bytes, are looked at together.
+#: So many rows, or about so many bytes, are read together.
 _BATCH_ROWS, _BATCH_BYTES = 256, 256 * 1024
 #: Of what a retention rule keeps, a segment is written again only while it is less than one such part.
 _RETAINED_PARTS = 8

@@ -1,7 +1,7 @@
 """Stored events by sequence number, for threads: wherever they lie now, in segments or in rows of the log.
 
 What was committed stays the same while it moves from the log into a segment, so that each question may look anew.
-Only retention takes events away: then ``EventsMoved`` is raised, and whoever asked begins again.
+Only retention takes events away: then ``EventsMoved`` is raised, and the caller begins again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 
-#: At most so many events, and about so much of their payload, are looked at together.
+#: At most so many events, and about so much of their payload, are read together.
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 16 * 1024 * 1024
 _OVERHEAD = 200
-#: Of a payload so many events are looked at first, then twice as many.
+#: Of a payload so many events are read first, then twice as many.
 _REACHED_FIRST = 1_024
 
 
@@ -72,7 +72,7 @@ class Events:
         self.fetched_bytes = 0
 
     def last_chunk(self, start: int, stop: int) -> Chunk:
-        """The last events of a range, as many as are looked at together."""
+        """Return the last events of a range, as many as are read together."""
         part = self._part(stop - 1)
         start = max(start, part.start, stop - CHUNK_ROWS)
         with self._transaction():
@@ -86,7 +86,7 @@ class Events:
             return Chunk(part.owner, start, stop, None)
 
     def first_chunk(self, start: int, stop: int) -> Chunk:
-        """The first events of a range, as many as are looked at together."""
+        """Return the first events of a range, as many as are read together."""
         part = self._part(start)
         stop = min(stop, part.end, start + CHUNK_ROWS)
         with self._transaction():
@@ -121,7 +121,7 @@ class Events:
             start = chunk.stop
 
     def get(self, seqs: Iterable[int]) -> dict[int, Event]:
-        """Some events; those used last are kept at hand."""
+        """Return some events; those used last are cached."""
         events: dict[int, Event] = {}
         for seq in sorted(seqs):
             name = self._stream.incarnation, seq

@@ -3,7 +3,7 @@
 The database notes the lease under which it writes. Where the store has a newer one, another node has been the writer
 since, or this one with a later copy of the directory; a directory that was restored from a backup says so itself. Such
 a directory is brought up to what was published meanwhile, or does not start. Where it holds entries that would be
-dropped by that, it is refused before it takes over, so that whoever is the writer goes on undisturbed.
+dropped by that, it is refused before it takes over, so that the present writer goes on undisturbed.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Append(Operation):
         terms: Terms = PLAIN,
         caller: Any = None,
     ) -> None:
-        """``done`` is told of the outcome; who the ``caller`` is, is between it and whoever appends."""
+        """``done`` gets the settled operation; ``caller`` is kept for it and not used here."""
         self.size = len(body) + 200
         self.stream = stream
         self.body = body
@@ -139,7 +139,7 @@ class Append(Operation):
             self._close(batch, head, terms.producer)
 
     def answer(self) -> None:
-        """Let go of the stream once settled, and answer the caller."""
+        """Unpin the stream once settled, and answer the caller."""
         if self.settled:
             self.stream.pins -= 1
         self.done(self)

@@ -29,8 +29,8 @@ _SLOTS = 1 << 22
 class WalNameFilter:
     """Names every stream that has entries in the log, and few others; in the beginning it names all.
 
-    Other streams are looked up without the log. The writer adds names, and whoever counts the backlog makes the filter
-    anew from time to time, as entries leave the log.
+    Other streams are looked up without the log. The writer adds names, and each count of the backlog rebuilds the
+    filter, as entries leave the log.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class WalNameFilter:
         return self._slots[hash(name) % _SLOTS] != 0
 
     def add(self, name: str) -> None:
-        """A stream has got entries: called when they are on disk, and before anybody is told."""
+        """Add the name of a stream once its entries are on disk, before the commit is answered."""
         slot = hash(name) % _SLOTS
         anew = self._anew
         # First the ones that are to come: they may become the others in between.
@@ -50,17 +50,17 @@ class WalNameFilter:
         self._slots[slot] = 1
 
     def begin(self) -> None:
-        """Someone begins to count, and will find everything that is on disk by now."""
+        """Begin to rebuild the filter from streams that are counted now."""
         self._anew = bytearray(_SLOTS)
 
     def add_counted(self, names: Iterable[str]) -> None:
-        """Some streams were counted."""
+        """Add the names of streams that were counted."""
         assert self._anew is not None
         for name in names:
             self._anew[hash(name) % _SLOTS] = 1
 
     def end(self) -> None:
-        """All were counted: nothing else has entries but what was added since it began."""
+        """End the rebuild: only streams that were counted, or added since it began, have entries."""
         assert self._anew is not None
         self._slots = self._anew
         self._anew = None
@@ -116,7 +116,7 @@ class Batch:
         self.firsts: dict[tuple[int, str], FirstEvent] = {}
         #: What else becomes visible once it is on disk.
         self.afterwards: list[Callable[[], None]] = []
-        #: What was done, for whoever keeps account of it; None where nobody does.
+        #: Notes on what was done, for the account; None where no account is kept.
         self.notes: list[str] | None = None
         self.noted = False
         self._next_epoch: int | None = None
@@ -157,7 +157,7 @@ class Batch:
         self._written.add(name)
 
     def save_head(self, stream: Stream, **more: object) -> None:
-        """Store what the newest row of a stream knows, and more, as that row may go."""
+        """Store the head of a stream in its row, and more, as its newest row of the log may go."""
         head = self.draft(stream)
         self.streams.update(
             stream.id,

@@ -199,7 +199,7 @@ class Catalog:
         return tuple(reversed(parts))
 
     def _evict(self) -> None:
-        """Drop some of the longest cached streams that nobody holds or has asked for since they were looked at."""
+        """Drop some of the longest cached streams that are not pinned, and were not used since the last eviction."""
         for name in list(islice(self.held, self._step)):
             stream = self.held.pop(name)
             if stream.used or stream.pins or stream in self.accessed:

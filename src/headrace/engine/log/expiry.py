@@ -33,7 +33,7 @@ def expires(stream: Stream, head: Head) -> bool:
 def readable_head(tiers: Tiers, stream: Stream, head: Head, now_us: int) -> Head:
     """The head as readers may see it: it begins with the first event that has not expired.
 
-    Raises NeedsFetch where append times lie in a segment that is not at hand.
+    Raises NeedsFetch where append times lie in a segment that is not in memory.
     """
     lifetimes = _lifetimes(stream, head)
     if lifetimes is None:

@@ -26,7 +26,7 @@ from headrace.storage.wal import pack_body
 from headrace.storage.work import Work
 from headrace.types import JSON
 
-#: Who does what nobody has asked for.
+#: The user of what the server does by itself.
 SERVER = "server"
 
 
@@ -49,7 +49,7 @@ class StreamChange(Operation):
             stream.pins += 1
 
     def answer(self) -> None:
-        """Let go of the streams once settled, and answer the caller."""
+        """Unpin the streams once settled, and answer the caller."""
         if self.settled:
             for stream in self.pinned:
                 stream.pins -= 1

@@ -57,8 +57,8 @@ def read(
 ) -> ReadSlice:
     """Entries from ``position`` to the head, as many as the budget allows and at least one; a view turns them.
 
-    With a key it may come back with nothing but a new position. Raises NeedsFetch where the first of them are not at
-    hand.
+    With a key it may come back with nothing but a new position. Raises NeedsFetch where the first of them are not in
+    memory.
     """
     parts: list[Piece] = []
     start = position

@@ -204,7 +204,7 @@ class Sweeper:
         self._loop.start(after_s=SWEEP_S)
 
     async def stop(self) -> None:
-        """Sweep no more by itself."""
+        """Stop sweeping."""
         await self._loop.stop(timeout_s=0)
 
     async def sweep(self) -> None:

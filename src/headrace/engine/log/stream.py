@@ -121,7 +121,7 @@ class Stream:
         #: The last epoch and sequence number of some producers; None while there are none.
         self.producers: dict[str, tuple[int, int]] | None = None
         self.pins = 0
-        #: Whether it was asked for since somebody looked; None before that, and set by whoever keeps streams in memory.
+        #: Whether it was used since the last eviction; None until the catalog keeps it.
         self.used: bool | None = None
         self.watchers: dict[TailWatcher, None] | None = None
 
@@ -176,7 +176,7 @@ class Stream:
 
 
 def deleted(stream: Stream, state: int) -> HeadraceError:
-    """What is told of a stream that is not live any more."""
+    """Make the error for a stream that is not live any more."""
     if state == SOFT_DELETED:
         return Gone("the stream was deleted; only its forks can be read", stream=stream.name)
     return NotFound("the stream was deleted", stream=stream.name)

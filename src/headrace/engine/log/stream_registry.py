@@ -86,7 +86,7 @@ class StreamRegistry:
     )  # fmt: skip
 
     def __init__(self, registry: Registry, revision: int, hook: AppendHook | None = None) -> None:
-        """``hook`` is what the entries are to whoever the stream belongs to; None for a plain stream."""
+        """``hook`` has the rules of what the stream belongs to; None for a plain stream."""
         self.registry = registry
         self.revision = revision
         self.hook = hook
@@ -109,7 +109,7 @@ class StreamRegistry:
 
     @property
     def emptied_fields(self) -> list[EmptiedField]:
-        """The search fields that an earlier change left without values; found when somebody first asks."""
+        """The search fields that an earlier change left without values; computed when first needed."""
         if self._emptied is None:
             self._emptied = emptied_fields(self.registry)
         return self._emptied

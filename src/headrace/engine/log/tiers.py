@@ -31,7 +31,7 @@ _SEGMENTS_PER_KEY = 256
 
 
 class NeedsFetch(Exception):
-    """The answer lies in a segment that is not at hand: let a thread do the work, then ask again.
+    """The answer lies in a segment that is not in memory: let a thread do the work, then ask again.
 
     Work with a deadline ends by itself, with what it has, and can be cancelled when nobody waits for it any more.
     """

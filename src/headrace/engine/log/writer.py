@@ -50,7 +50,7 @@ _LONG_BYTES = 512 * 1024
 
 
 class Writer:
-    """Takes operations from the event loop, commits them, and tells their callers what became of them."""
+    """Takes operations from the event loop, commits them, and answers their callers."""
 
     def __init__(self, path: Path, config: Config, clock: Clock, vfs: str | None = None) -> None:
         storage = config.storage
@@ -73,7 +73,7 @@ class Writer:
         #: Whether the last commit wrote anything, and how many in a row that did were quick.
         self._wrote = False
         self._quick = 0
-        #: Called on the loop when something was noted; nothing is while nobody listens.
+        #: Called on the loop when something was noted; nothing is noted while it is None.
         self.on_noted: Callable[[], None] | None = None
         self._noted = False
         self.damage = Damage(path)
@@ -113,7 +113,7 @@ class Writer:
             commit_alone(self._connection, self._clock, perform)
 
     def close(self) -> None:
-        """Let go of the files, once nothing is written any more."""
+        """Close the files, once nothing is written any more."""
         self._connection.close()
         self.reserve.close()
 

@@ -54,7 +54,7 @@ def loaded_module(name: str) -> Any | None:
 
 
 def use_jemalloc_in_arrow() -> None:
-    """Let Arrow allocate with jemalloc, unless somebody has chosen. Call it before pyarrow is imported.
+    """Let Arrow allocate with jemalloc, unless another allocator was chosen. Call it before pyarrow is imported.
 
     What Arrow computes or writes uses its own default, whatever pool Python code has set. That is mimalloc, which keeps
     free pages for each thread and gives hardly any of them back.
@@ -74,7 +74,7 @@ def configure() -> None:
 
 
 def trim() -> None:
-    """Give free pages back to the system; for a thread. Whoever allocates meanwhile may wait for some milliseconds."""
+    """Give free pages back to the system; for a thread. Allocations may wait for some milliseconds meanwhile."""
     arrow = loaded_module(_ARROW)
     if arrow is not None:
         arrow.release_unused()

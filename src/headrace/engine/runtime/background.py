@@ -1,4 +1,4 @@
-"""Background work: threads with a database connection, repeated rounds, and their warnings."""
+"""Background work: threads with a database connection, pools of connections, repeated rounds, and their warnings."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from time import monotonic
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from headrace.errors import HeadraceError
 from headrace.storage.database import Connection
@@ -174,3 +175,51 @@ class RepeatedWarning:
         before = f" (and {self._left_out} times before)" if self._left_out and same == self._last else ""
         self._log.warning("%s: %s%s", self._text, reason.message, before)
         self._last, self._logged_s, self._left_out = same, now_s, 0
+
+
+class Closable(Protocol):
+    """A connection, or an object with a connection of its own."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+Pooled = TypeVar("Pooled", bound=Closable)
+
+
+class ConnectionPool(Generic[Pooled]):
+    """Opens connections as they are borrowed, and keeps at most ``max_idle`` that nobody uses; for any thread."""
+
+    def __init__(self, connect: Callable[[], Pooled], *, max_idle: int) -> None:
+        self._connect, self._max_idle = connect, max_idle
+        self._lock = threading.Lock()
+        self._idle: list[Pooled] = []
+
+    @contextmanager
+    def borrow(self) -> Iterator[Pooled]:
+        """A connection that nobody else uses meanwhile."""
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is None:
+            connection = self._connect()
+        try:
+            yield connection
+        finally:
+            with self._lock:
+                is_kept = len(self._idle) < self._max_idle
+                if is_kept:
+                    self._idle.append(connection)
+            if not is_kept:
+                connection.close()
+
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def close(self) -> None:
+        """Close the connections that nobody uses, and the others once they are given back."""
+        self._max_idle = 0
+        self.close_idle()

@@ -74,13 +74,13 @@ class StallWatchdog:
         self._thread = threading.Thread(target=self._watch, name="headrace-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch; must be called on the event loop."""
+        """Start watching; must be called on the event loop."""
         self._loop_thread = threading.get_ident()
         self._wait()
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()

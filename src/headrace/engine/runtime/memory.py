@@ -134,10 +134,10 @@ class Caches(Protocol):
     """Caches that can be shrunk."""
 
     def relieve(self) -> None:
-        """Let go of some of it."""
+        """Shrink them."""
 
     def balance(self) -> None:
-        """Share the room that there is."""
+        """Share the memory that there is."""
 
     def drop_mapped_pages(self) -> None:
         """Let no page of a mapped file be resident."""
@@ -186,7 +186,7 @@ class MemoryMonitor:
         self.first = self.last
 
     def sample(self) -> ProcessMemory:
-        """Check memory, and call whoever wants to know."""
+        """Check memory, and call the hooks."""
         self.check()
         for hook in self.on_sample:
             hook()
@@ -205,7 +205,7 @@ class MemoryMonitor:
         self._loop.start(after_s=CHECK_S)
 
     async def stop(self) -> None:
-        """Check memory no more."""
+        """Stop checking memory."""
         await self._loop.stop(timeout_s=0)
 
     async def _check_again(self) -> float:

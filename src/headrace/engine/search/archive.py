@@ -21,7 +21,7 @@ from headrace.deadline import Deadline
 from headrace.engine.history.stored_events import Events, EventsMoved, MissingObjects
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.auto_tune import beside_companions
-from headrace.engine.runtime.connection_pool import ConnectionPool
+from headrace.engine.runtime.background import ConnectionPool
 from headrace.engine.search.blocks import BlockCache, BlockLimits
 from headrace.engine.search.companion_coverage import (
     CompanionCoverage,

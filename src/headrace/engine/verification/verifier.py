@@ -1,7 +1,7 @@
 """Verification of a proposed schema change on every stored event, where no proof without data exists.
 
-A verification is begun here and found again. Workers look at what is published; a task on the event loop sees to the
-rest, one range after the other, in one thread that rests as long as it works.
+Workers check what is published. A loop checks the rest, one range after the other, in one thread that rests as long as
+it works.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ log = logging.getLogger("headrace.verifications")
 
 #: Verifications that may run at the same time.
 MAX_RUNNING = 16
-#: What is published is left to workers for as long, since one was last seen to look at it.
+#: What is published is left to workers for so long, since one was last seen to check it.
 WORKERS_FIRST_S = 2.0
-#: Events that are looked at between two commits, and payload between two rests.
+#: Events that are checked between two commits, and payload between two rests.
 CLAIM_ROWS = 65_536
 SLICE_BYTES = 256 * 1024
 _PAUSE_S, _LONG_PAUSE_S = 0.1, 1.0
@@ -125,7 +125,7 @@ class Verifier:
         self._loop.start()
 
     async def stop(self) -> None:
-        """Let go of the thread; what is running goes on after the next start."""
+        """Stop the thread; what is running goes on after the next start."""
         # Not cancelled: what it has handed to the writer is answered to it.
         self._thread.stopping.set()
         await self._loop.stop()

@@ -1,7 +1,7 @@
 """Verifications: a proposed change is held against all events of a stream, range by range.
 
-Workers look at what is published. The server looks at the rest, up to the head as it is then, and at all of it where
-that is little or no worker comes. What was looked at is written down with what was found, in one commit.
+Workers check what is published. The server checks the rest, up to the head as it is then, and all of it where
+that is little or no worker comes. Checked ranges are stored with their findings, in one commit.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Progress:
 
     @property
     def through_seq(self) -> int:
-        """Every event from the start to before this one was looked at."""
+        """Every event from the start to before this one was checked."""
         if self.row.state == DONE:
             return self.row.target
         begun = [range for range in self.looked if range.first <= self.row.start]
         return max((range.end for range in begun), default=self.row.start)
 
     def left(self, stream: StreamRow, taken: list[Range] | None = None) -> list[Range]:
-        """What is retained, not looked at, and not taken by anyone."""
+        """Return what is retained, not checked, and not taken by anyone."""
         start = max(self.row.start, stream.first_seq)
         pending = [Range(start, self.row.target)] if start < self.row.target else []
         return without(pending, [*self.looked, *(taken or ())])
@@ -65,11 +65,11 @@ class VerifyJob(Job[Findings]):
         self.claims: dict[str, Range] = {}
 
     def planner(self, connection: Connection) -> VerifyPlanner:
-        """What finds ranges that nobody has looked at."""
+        """Make what finds ranges that were not checked."""
         return VerifyPlanner(connection, self.config, self.claims)
 
     def committer(self, batch: Batch) -> _VerifyCommitter:
-        """What adds findings up."""
+        """Make what adds findings up."""
         return _VerifyCommitter(batch)
 
     def refusal(self, unit: Unit, output: Findings) -> str | None:
@@ -93,7 +93,7 @@ class _VerifyCommitter(JobCommitter[Findings]):
 
 
 class VerifyPlanner(JobPlanner):
-    """Plans verifications; ``claims`` are ranges that the server looks at itself."""
+    """Plans verifications; ``claims`` are ranges that the server checks itself."""
 
     def __init__(self, connection: Connection, config: PipelineConfig, claims: Mapping[str, Range]) -> None:
         self._streams, self._published = Streams(connection), Published(connection)
@@ -121,14 +121,14 @@ class VerifyPlanner(JobPlanner):
         yield from cutter.units("verify", left, level=0, verification=row.id, registry=proposal)
 
     def working_on(self, row: VerificationRow) -> list[Range]:
-        """What workers look at now, or did when they were lost."""
+        """Return what workers check now, or did when they were lost."""
         rows = (unit for unit in self._work.open_units(row.stream) if unit.job == "verify")
         units = [decoding.decode(unit.document, Unit) for unit in rows]
         return [Range(unit.first_seq, unit.end_seq) for unit in units if unit.verification == row.id]
 
 
 def begin_verification(batch: Batch, row: VerificationRow, min_rows: int) -> None:
-    """Write a verification down; where little is published the server looks at all of it."""
+    """Store a verification; where little is published the server checks all of it."""
     stream = batch.streams.by_id(row.stream)
     assert stream is not None
     start = min(max(row.start, stream.first_seq), stream.next_seq)
@@ -141,7 +141,7 @@ def begin_verification(batch: Batch, row: VerificationRow, min_rows: int) -> Non
 
 
 def add_findings(batch: Batch, id: str, where: Range, findings: Findings) -> str | None:
-    """Write down what was found in a range; or say why it does not count."""
+    """Store the findings of a range; or return why they do not count."""
     rows = Verifications(batch.connection)
     row = rows.get(id)
     if row is None or row.state != RUNNING:
@@ -157,7 +157,7 @@ def add_findings(batch: Batch, id: str, where: Range, findings: Findings) -> str
 
 
 def advance_verification(batch: Batch, id: str) -> None:
-    """Where everything up to the target was looked at: go on to the head as it is now, or end."""
+    """Where everything up to the target was checked, go on to the head as it is now, or end."""
     rows = Verifications(batch.connection)
     row = rows.get(id)
     stream = None if row is None else batch.streams.by_id(row.stream)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.runtime.connection_pool import ConnectionPool
+from headrace.engine.runtime.background import ConnectionPool
 from headrace.errors import EntityNotFound
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entries import entries_of
