@@ -86,9 +86,9 @@ def test_what_must_be_looked_at_is_not_seen(glance: FastPath, given: bytes) -> N
 def test_what_was_missed_is_learnt(glance: FastPath) -> None:
     stranger = {"a": 1, "z": {"y": 2}}
     assert glance.envelopes(body(stranger), "now") is None
-    assert glance.curious
+    assert glance.wants_examples
     glance.learn([stranger])
-    assert not glance.curious
+    assert not glance.wants_examples
     assert glance.envelopes(body(stranger, {"a": 1, "service": "x", "b": {}}), "now") is not None
 
 
@@ -117,4 +117,4 @@ def test_what_no_structure_can_say_is_not_learnt_and_costs_nothing_that_was(glan
 def test_nothing_is_seen_where_fields_are_named_to_look_into() -> None:
     glance = FastPath(EventNormaliser(is_among([]), Correlation(("rid",))))
     assert glance.envelopes(body(KNOWN), "now") is None
-    assert not glance.curious
+    assert not glance.wants_examples

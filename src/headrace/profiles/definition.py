@@ -88,10 +88,10 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Defaults | None = None
     #: Whether entries must be JSON.
     needs_json: bool = True
-    #: Whether the profile means nothing without its schema, so that it cannot come after the first entries.
+    #: Whether the profile needs its own schema, so that it cannot be installed after the first entries.
     needs_schema: bool = False
     routes: frozenset[str] = frozenset()
-    #: What of requests its events tell, where those of another stream tell the rest.
+    #: The part of a request that its events describe (events or traces), where another stream has the other part.
     signal: str | None = None
 
 
@@ -104,12 +104,12 @@ class Profile:
 
     @property
     def name(self) -> str:
-        """The kind of the profile, as clients say it."""
+        """The kind of the profile, as clients name it."""
         return self.definition.name
 
     @cached_property
     def hook(self) -> AppendHook | None:
-        """What entries go through, if anything."""
+        """The append hook of the profile, if it has one."""
         return self.definition.hook(self.settings)
 
     @cached_property
@@ -123,7 +123,7 @@ class Profile:
         return {"kind": self.name, **self.settings}
 
     def observability(self, stream: str) -> dict[str, Any] | None:
-        """The streams that tell of the same requests, where the settings of this one's profile name the other."""
+        """The streams with the events and traces of the same requests, where the settings name the other stream."""
         named = self.settings.get("observability", {}).get("request")
         if not named:
             return None
@@ -131,7 +131,7 @@ class Profile:
         return {"request": dict(sorted({**others, f"{self.definition.signal}_stream": stream}.items()))}
 
     def resource(self) -> dict[str, Any]:
-        """What ``_profile`` answers."""
+        """The answer of ``_profile``."""
         return {"apiVersion": API_VERSION, "profile": self.document}
 
 
@@ -150,17 +150,17 @@ def _bound(kind: str, pointer: str, **more: Any) -> dict[str, Any]:
 
 
 def keyword(pointer: str, *, lowercase: bool = False, aggregatable: bool = False) -> dict[str, Any]:
-    """A word that is asked for as a whole or by how it begins."""
+    """A search field of exact values and prefixes."""
     more: dict[str, Any] = {"normalizer": "lowercase_v1"} if lowercase else {}
     more |= {"exact": True, "prefix": True, "exists": True, "sortable": True}
     return _bound("keyword", pointer, **more, **({"aggregatable": True} if aggregatable else {}))
 
 
 def typed(kind: str, pointer: str) -> dict[str, Any]:
-    """A date, a number or a flag, with all that can be asked of one."""
+    """A search field of dates, numbers or booleans, with everything enabled."""
     return _bound(kind, pointer, exact=True, column=True, exists=True, sortable=True, aggregatable=True)
 
 
 def text(pointer: str) -> dict[str, Any]:
-    """Prose, with phrases."""
+    """A search field of words and phrases."""
     return _bound("text", pointer, analyzer="unicode_word_v1", exists=True, positions=True)

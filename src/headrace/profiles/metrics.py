@@ -19,7 +19,7 @@ API_VERSION = "durable.streams/metrics/v1"
 
 
 class Summary(msgspec.Struct, gc=False):
-    """The numbers of an interval once more, as others write them."""
+    """The numbers of an interval again, as other exporters write them."""
 
     count: Any
     sum: Any
@@ -142,7 +142,7 @@ _NUMBERS = (int, float, Decimal)
 
 
 def interval(record: dict[str, Any]) -> Interval:
-    """The interval that a record is; raises Misfit."""
+    """The canonical interval of a record; raises Misfit."""
     for name in record:
         if name not in _KNOWN:
             raise Misfit(text((name,)), "is not a member of an interval; what tells series apart belongs to attributes")
@@ -193,7 +193,7 @@ def interval(record: dict[str, Any]) -> Interval:
 
 
 def _check_derived(record: dict[str, Any], made: Interval) -> None:
-    """What follows from the rest may be said, but not otherwise."""
+    """Refuse derived members that contradict the rest of the record."""
     for name, value in (
         ("dimensionPairs", made.dimension_pairs),
         ("dimensionKey", made.dimension_key),
@@ -243,7 +243,7 @@ def _moment(record: dict[str, Any], name: str) -> int:
 
 
 def _read_either(record: dict[str, Any], summary: dict[str, Any], name: str) -> Any:
-    """A number that stands at the top, in the summary, or in both alike."""
+    """A number that is a member of the record, of its summary, or of both with the same value."""
     top, inner = record.get(name), summary.get(name)
     if top is not None and inner is not None and top != inner:
         raise Misfit(f"/summary/{name}", f"differs from {name}")
@@ -259,13 +259,13 @@ def _read_count(record: dict[str, Any], summary: dict[str, Any]) -> int:
 
 
 def _bound(record: dict[str, Any], summary: dict[str, Any], name: str, count: int) -> Any:
-    """The least or the greatest; of nothing there is none."""
+    """The minimum or the maximum; None where the count is zero."""
     value = _read_either(record, summary, name)
     return None if not count else 0 if value is None else value
 
 
 def _attributes(record: dict[str, Any]) -> dict[str, str]:
-    """What tells series apart, as texts, in the order of the names."""
+    """The attributes that identify a series, as texts, ordered by name."""
     attributes: dict[str, str] = {}
     for member in ("attributes", "tags"):
         for name, value in _object(record, member).items():
@@ -332,7 +332,7 @@ def _plain(number: Any) -> Any:
 
 
 class _Series(msgspec.Struct, gc=False, rename="camel"):
-    """What routes a record."""
+    """The member of a record that is its routing key."""
 
     series_key: str
 

@@ -1,4 +1,4 @@
-"""Redaction: values under listed keys are replaced, at any depth, and where they were is told."""
+"""Redaction: values under listed keys are replaced, at any depth, and their paths are recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_KNOWN = 10_000
 
 
 class Redactor:
-    """Replaces what stands under listed keys."""
+    """Replaces the values under listed keys."""
 
     def __init__(self, listed: Listed) -> None:
         self._listed = listed

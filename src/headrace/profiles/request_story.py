@@ -1,4 +1,4 @@
-"""One request, told from its events and its spans at once: the query, the trace, the summary and the timeline."""
+"""One request, described by its events and its spans: the query, the trace, the summary and the timeline."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ class Trace:
         return roots
 
     def _likely(self, key: str) -> tuple[bool, bool, bool, bool, float]:
-        """How much a root looks like the request itself."""
+        """How likely a root span is that of the request itself."""
         span = self.spans[key]
         has_http = span["http"]["method"] is not None or span["http"]["statusCode"] is not None
         return (
@@ -309,7 +309,7 @@ _SEVERITIES = {"error": "error", "warn": "warn", "debug": "debug"}
 
 
 def primary(events: list[Event], trace_id: str | None) -> Event | None:
-    """The event that tells of the request itself: of its trace, if any is, and with a status rather than without."""
+    """The main event of a request: preferably of its trace, and with a status."""
     traced = [event for event in events if trace_id and event["traceId"] == trace_id] or events
     return next((event for event in traced if event["status"] is not None), next(iter(traced), None))
 

@@ -32,12 +32,12 @@ def exactly(number: int | float | Decimal) -> int | Decimal:
 
 
 def number_of(text: str) -> int | Decimal:
-    """The number a text stands for."""
+    """The number that a JSON text spells, exactly."""
     return json.loads(text, parse_float=Decimal)  # type: ignore[no-any-return]
 
 
 def json_number(text: str) -> int | float:
-    """The same as JSON has it."""
+    """The number that a JSON text spells, as an int or a float."""
     number: int | float = json.loads(text)
     return number
 

@@ -89,7 +89,7 @@ def split_at_commas(joined: bytes) -> Iterator[msgspec.Raw]:
 
 
 def exact_number(text: str) -> float | Decimal:
-    """A JSON number with a fraction or an exponent: a float where its digits say the same, else an int or a Decimal."""
+    """A JSON number with a fraction or an exponent: a float where that is exact, else an int or a Decimal."""
     if len(text) > MAX_DIGITS:
         raise InvalidOperation
     number = float(text)

@@ -226,7 +226,7 @@ def _is_small(value: Any) -> bool:
 def _limit_type(plain: Any, limits: dict[str, Any]) -> Any:
     """A type with limits."""
     if limits.keys() == {"ge", "le"} and limits["ge"] <= -WIDEST and limits["le"] >= WIDEST - 1:
-        # Limits that say no more than that a number is a 64-bit integer, or a double, which msgspec sees to itself.
+        # Limits that only require a 64-bit integer or a double, which msgspec checks itself.
         if plain is int:
             return Annotated[int, Meta(ge=-WIDEST, le=WIDEST - 1)]
         if plain is float and limits["ge"] <= -MAX_DOUBLE and limits["le"] >= MAX_DOUBLE:
@@ -267,9 +267,9 @@ Judge = Callable[[Any], bool]
 
 #: One part of a schema in so many may be left open: judging them one by one is slower than judging the whole.
 OPEN_IN = 3
-#: How many bodies are let pass, at most, after some in a row were not seen to fit.
+#: How many bodies are skipped, at most, after several in a row did not fit.
 MAX_PAUSE = 63
-#: How many entries of a body are learnt from.
+#: From how many entries of a body the order of members is learnt.
 MAX_SHOWN = 100
 
 #: How much longer a body may be than we would spell it, where its numbers are spelled in other ways.

@@ -26,7 +26,7 @@ SINGLE_SCHEMAS |= {"propertyNames", "then", "unevaluatedItems", "unevaluatedProp
 #: Keywords whose subschemas apply to the same value as the schema itself.
 _SAME_VALUE = frozenset({"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_REMEMBERING = frozenset({"unevaluatedItems", "unevaluatedProperties"})
+_UNEVALUATED = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 
 
 class Reference(NamedTuple):
@@ -156,19 +156,19 @@ class Subschemas:
                     targets[reference.path] += self._dynamic.get(reference.text.rpartition("#")[2], [])
         return targets
 
-    def _unfold(self, path: Pointer, within: set[Pointer]) -> Unfolded:
+    def _unfold(self, path: Pointer, open_paths: set[Pointer]) -> Unfolded:
         if path in self._unfolded:
             return self._unfolded[path]
-        if path in within:
+        if path in open_paths:
             return Unfolded(1, 0, 1)
-        if len(within) > MAX_HEIGHT:
+        if len(open_paths) > MAX_HEIGHT:
             return Unfolded(1, 1, 0)
         check_deadline()
-        within.add(path)
-        parts = [self._unfold(target, within) for target in self._edges(path, same_value=False)]
-        within.remove(path)
-        # The library looks three times at what is inside a schema that must know what the others looked at.
-        weight = 3 if parts and not _REMEMBERING.isdisjoint(self.at[path]) else 1
+        open_paths.add(path)
+        parts = [self._unfold(target, open_paths) for target in self._edges(path, same_value=False)]
+        open_paths.remove(path)
+        # The library visits what is inside a schema with unevaluated members or elements three times.
+        weight = 3 if parts and not _UNEVALUATED.isdisjoint(self.at[path]) else 1
         size = 1 + weight * sum(part.size for part in parts)
         returns = weight * sum(part.returns for part in parts)
         height = 1 + max((part.height for part in parts), default=0)

@@ -23,14 +23,14 @@ def test_the_golden_vectors_hold() -> None:
 
 def test_a_template_finds_the_same_keys_whatever_the_order_of_its_fields() -> None:
     template = Template(ENTITY, tuple(Field(name, "string") for name in reversed(FIELDS)))
-    place = template.place({"userId": "u1", "status": "open", "tenantId": "t1", "title": "x"})
+    place = template.encode_arguments({"userId": "u1", "status": "open", "tenantId": "t1", "title": "x"})
     assert place is not None
     assert template.id == TEMPLATE
     assert template.table_key == keys.table_key(ENTITY)
     assert template.key == keys.template_key(TEMPLATE)
-    assert template.watch(place) == keys.watch_key(TEMPLATE, ARGUMENTS)
-    assert template.membership(place) == keys.membership_key(TEMPLATE, ARGUMENTS)
-    assert template.projected("title", place) == keys.field_key(TEMPLATE, "title", ARGUMENTS)
+    assert template.watch_key(place) == keys.watch_key(TEMPLATE, ARGUMENTS)
+    assert template.membership_key(place) == keys.membership_key(TEMPLATE, ARGUMENTS)
+    assert template.field_key("title", place) == keys.field_key(TEMPLATE, "title", ARGUMENTS)
 
 
 def test_the_families_never_share_a_key() -> None:
@@ -107,5 +107,5 @@ def test_a_value_has_one_form_in_an_encoding(encoding: str, value: Any, argument
 
 
 @pytest.mark.parametrize("row", [None, [], {"status": "open", "tenantId": "t1"}, {"status": None, "userId": "u"}])
-def test_a_row_without_its_fields_is_at_no_place(row: Any) -> None:
-    assert Template(ENTITY, tuple(Field(name, "string") for name in FIELDS)).place(row) is None
+def test_a_row_without_its_fields_has_no_arguments(row: Any) -> None:
+    assert Template(ENTITY, tuple(Field(name, "string") for name in FIELDS)).encode_arguments(row) is None

@@ -11,11 +11,11 @@ from headrace.schema.entity.versions import (
     Bump,
     Version,
     bump_of,
+    changes_identity,
     differences,
     distance,
     next_free_version,
     parse_version,
-    rekeys,
 )
 from schema.entity.samples import CONTACT, NANOS, POLICIES, schema
 
@@ -175,7 +175,7 @@ def test_a_tighter_constraint_that_only_warns_breaks_nothing() -> None:
 
 def test_the_case_of_a_field_in_the_rule_is_part_of_the_rule() -> None:
     new = schema(**fields(email={"preserveCase": True}))
-    assert rekeys(schema().schema_definition, new.schema_definition)
+    assert changes_identity(schema().schema_definition, new.schema_definition)
     assert bump_of(differences(schema(), new)) is Bump.MAJOR
 
 

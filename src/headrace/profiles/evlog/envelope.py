@@ -1,4 +1,4 @@
-"""The canonical envelope of a request log: what every stored event has, and the schema that says so."""
+"""The canonical envelope of a request log: the members of every stored event, and their schema."""
 
 from __future__ import annotations
 

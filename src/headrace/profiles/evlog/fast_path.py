@@ -29,7 +29,7 @@ _SCALAR = str | int | float | bool | None
 
 
 class Shape:
-    """What was seen at one place: scalars in any case, objects with these members, arrays of such elements."""
+    """The values seen at one path: any scalars, objects with these members, and arrays of such elements."""
 
     __slots__ = ("_elements", "members")
 
@@ -99,9 +99,9 @@ def _merge_members(shapes: dict[str, Shape], value: dict[str, Any]) -> dict[str,
     return {name: shapes.get(name) or Shape() for name in names}
 
 
-#: How many bodies are let pass, at most, after some in a row were not seen.
+#: How many bodies are skipped, at most, after several in a row did not fit.
 MAX_WAITING = 63
-#: How many events of a body are learnt from.
+#: From how many events of a body the shape is learnt.
 MAX_SHOWN = 100
 
 _SPELL = msgspec.json.Encoder().encode
@@ -113,7 +113,7 @@ _TYPES: dict[str, Any] = {
 }
 #: How a text is spelled that begins or ends with a blank; what it begins with is what the search is fast at.
 _PADDED = re.compile(rb' (?:(?<=":" )|(?="[,}]))')
-#: The members that an envelope holds as they are only after a closer look.
+#: The members that are checked before they are taken over.
 _PARTS = tuple(field for name, field in _FIELDS.items() if name not in _TYPES)
 _COUNT = len(_PARTS)
 _NO_PARTS = (UNSET,) * _COUNT
@@ -126,10 +126,10 @@ class FastPath:
     def __init__(self, normaliser: EventNormaliser) -> None:
         self._normaliser = normaliser
         self._shape = Shape()
-        self._plan: _Plan | None = None
+        self._plan: _CompiledShape | None = None
         self._misses = self._pause = self._waiting = 0
         #: Whether `learn` should get the events that were missed: seldom, as new structures take long to make.
-        self.curious = False
+        self.wants_examples = False
 
     def envelopes(self, body: bytes, now: str) -> list[Envelope] | None:
         """The envelopes of an array of events; None where they do not have the learnt structure."""
@@ -137,29 +137,29 @@ class FastPath:
             self._waiting -= 1
             return None
         plan = self._plan
-        events = None if plan is None else plan.seen(body)
+        events = None if plan is None else plan.decode(body)
         if plan is not None and events is not None:
             self._pause = 0
             return plan.envelopes(events, now)
         self._misses += 1
         self._waiting = self._pause = min(2 * self._pause + 1, MAX_WAITING)
-        self.curious = self._normaliser.is_plain and self._misses.bit_count() == 1
+        self.wants_examples = self._normaliser.is_plain and self._misses.bit_count() == 1
         return None
 
     def learn(self, events: list[dict[str, Any]]) -> None:
         """Expect events like those that were missed."""
-        self.curious = False
+        self.wants_examples = False
         try:
             for event in events[:MAX_SHOWN]:
                 self._shape.learn(event)
-            self._plan = _Plan(self._shape, self._normaliser)
+            self._plan = _CompiledShape(self._shape, self._normaliser)
             self._waiting = 0
         except NotExpressible:
             self._shape = Shape()
 
 
-class _Plan:
-    """What becomes of the members of events of one shape."""
+class _CompiledShape:
+    """The conversion of events of one shape, compiled."""
 
     def __init__(self, shape: Shape, normaliser: EventNormaliser) -> None:
         if sum(1 for _ in shape.names()) > MAX_NAMES:
@@ -174,20 +174,20 @@ class _Plan:
         }
         others = {name: field for name, field in fields.items() if name not in KEYS}
         self._normaliser = normaliser
-        self._decode = decoding.make_decoder(list[structure("Event", fields)]).decode  # type: ignore[misc]
+        self._decode_events = decoding.make_decoder(list[structure("Event", fields)]).decode  # type: ignore[misc]
         self._context = structure("Context", others)
         self._members = _getter([field for field, _, _ in others.values()])
         #: The doubtful members of the context, in its order.
         self._names = {
-            name: field for name, (field, _, _) in others.items() if normaliser.doubts(name, members[name].names())
+            name: field for name, (field, _, _) in others.items() if normaliser.may_change(name, members[name].names())
         }
         self._doubtful = attrgetter(*_PARTS, *self._names.values())
         self._clear = (UNSET,) * (_COUNT + len(self._names))
 
-    def seen(self, body: bytes) -> list[Any] | None:
+    def decode(self, body: bytes) -> list[Any] | None:
         """The events of an array, where nothing was lost when they were decoded and no text is to be trimmed."""
         try:
-            events = self._decode(body)
+            events = self._decode_events(body)
             spelled = _SPELL(events)
         except (msgspec.DecodeError, RecursionError):
             return None

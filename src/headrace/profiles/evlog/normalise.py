@@ -12,27 +12,27 @@ from headrace.profiles.redaction import REDACTED, Listed, Redactor
 from headrace.schema.entries import exact_number
 from headrace.types import rfc3339
 
-#: The way to a value in the context: names from the outside in.
-Way = tuple[str, ...]
+#: The path of a value in the context: names from the outside in.
+Path = tuple[str, ...]
 Ids = tuple[str | None, str | None, str | None]
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
-_PARENTS: tuple[Way, ...] = (("traceparent",), ("traceContext", "traceparent"), ("headers", "traceparent"))
-_HINTS = frozenset({"requestId", *(way[0] for way in _PARENTS)})
+_PARENTS: tuple[Path, ...] = (("traceparent",), ("traceContext", "traceparent"), ("headers", "traceparent"))
+_HINTS = frozenset({"requestId", *(path[0] for path in _PARENTS)})
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
 
 class Correlation:
-    """Where identifiers are looked for: in the fields that the settings name, then where they usually are."""
+    """Where identifiers are searched: in the fields that the settings name, then in the usual ones."""
 
     def __init__(
         self, request_fields: tuple[str, ...] = (), trace_fields: tuple[str, ...] = (), *, traceparent: bool = True
     ) -> None:
         """Fields are dotted paths; ``context.`` may lead them."""
-        self._request = tuple(_way(field) for field in request_fields)
-        self._trace = tuple(_way(field) for field in trace_fields if _last(field) == "traceId")
-        self._span = tuple(_way(field) for field in trace_fields if _last(field) == "spanId")
-        self._parents = (*(_way(field) for field in trace_fields if _last(field) == "traceparent"), *_PARENTS)
+        self._request = tuple(_split_path(field) for field in request_fields)
+        self._trace = tuple(_split_path(field) for field in trace_fields if _last(field) == "traceId")
+        self._span = tuple(_split_path(field) for field in trace_fields if _last(field) == "spanId")
+        self._parents = (*(_split_path(field) for field in trace_fields if _last(field) == "traceparent"), *_PARENTS)
         self._traceparent = traceparent
         self.is_plain = not (request_fields or trace_fields)
 
@@ -44,8 +44,8 @@ class Correlation:
             return not self.is_plain or not _HINTS.isdisjoint(context)
         return not self.is_plain
 
-    def looks_into(self, name: str) -> bool:
-        """Whether :meth:`ids` may find something in a member of the context, where no field is named to it."""
+    def is_searched(self, name: str) -> bool:
+        """Whether :meth:`ids` searches a member of the context, where no field is configured."""
         return name in _HINTS
 
     def ids(self, request_id: str | None, trace_id: str | None, span_id: str | None, context: dict[str, Any]) -> Ids:
@@ -62,12 +62,12 @@ class Correlation:
         return request_id, trace_id, span_id
 
     def _choose(
-        self, ways: tuple[Way, ...], name: str, own_ids: dict[str, str | None], context: dict[str, Any]
+        self, paths: tuple[Path, ...], name: str, own_ids: dict[str, str | None], context: dict[str, Any]
     ) -> str | None:
-        """What a configured field says, else what the event has; a value that gives way to another is kept."""
+        """The value of a configured field, else the event's own; a replaced one is kept in the context."""
         own = own_ids[name]
-        for way in ways:
-            identifier = own_ids[way[0]] if len(way) == 1 and way[0] in own_ids else _find(context, way)
+        for path in paths:
+            identifier = own_ids[path[0]] if len(path) == 1 and path[0] in own_ids else _find(context, path)
             if identifier is not None:
                 if own is not None and own != identifier:
                     _keep(context, name, own)
@@ -81,8 +81,8 @@ class Correlation:
             trace_id = trace_id or _find(context, ("traceContext", "traceId"))
             span_id = span_id or _find(context, ("traceContext", "spanId"))
         if self._traceparent and (trace_id is None or span_id is None):
-            for way in self._parents:
-                parent = parse_traceparent(_find(context, way)) if way[0] in context else None
+            for path in self._parents:
+                parent = parse_traceparent(_find(context, path)) if path[0] in context else None
                 if parent is not None and trace_id in {None, parent[0]}:
                     return parent[0], span_id or parent[1]
         return trace_id, span_id
@@ -96,7 +96,7 @@ def parse_traceparent(text: str | None) -> tuple[str, str] | None:
     return None if match[2] == _NO_TRACE or match[3] == _NO_SPAN else (match[2], match[3])
 
 
-def _way(field: str) -> Way:
+def _split_path(field: str) -> Path:
     names = tuple(field.split("."))
     return names[1:] if len(names) > 1 and names[0] == "context" else names
 
@@ -105,9 +105,9 @@ def _last(field: str) -> str:
     return field.rpartition(".")[2]
 
 
-def _find(context: dict[str, Any], way: Way) -> str | None:
+def _find(context: dict[str, Any], path: Path) -> str | None:
     value: Any = context
-    for name in way:
+    for name in path:
         if type(value) is not dict:
             return None
         value = value.get(name)
@@ -190,7 +190,7 @@ class EventNormaliser:
         return made
 
     def redact(self, envelope: Envelope) -> None:
-        """Replace what is listed in an envelope, and tell where it was."""
+        """Redact listed keys of an envelope, and record their paths."""
         paths: list[str] = []
         self._redactor.redact(envelope.context, paths)
         if envelope.sampling is not None:
@@ -208,16 +208,16 @@ class EventNormaliser:
             envelope.request_id, envelope.trace_id, envelope.span_id = self._correlation.ids(*ids, context)
 
     def is_settled(self, envelope: Envelope) -> bool:
-        """Whether it is seen at once that an envelope has nothing to redact or to find."""
+        """Whether an envelope surely has nothing to redact and no identifier to find."""
         context, ids = envelope.context, (envelope.request_id, envelope.trace_id, envelope.span_id)
         return self._redactor.is_clean(context) and not self._correlation.may_add(*ids, context)
 
-    def doubts(self, name: str, inside: Iterable[str]) -> bool:
+    def may_change(self, name: str, inside: Iterable[str]) -> bool:
         """Whether an event with this member, which has names inside, may have anything to redact or to find."""
-        return self._correlation.looks_into(name) or any(map(self._listed, (name, *inside)))
+        return self._correlation.is_searched(name) or any(map(self._listed, (name, *inside)))
 
     def _context(self, raw_context: Any, event: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, Any]:
-        """Everything that the envelope has no place for."""
+        """The members of an event that are no members of the envelope."""
         if raw_context is None or raw_context == {}:
             context = event
         else:
@@ -293,7 +293,7 @@ def _read_timestamp(mistyped: dict[str, Any], now: str) -> str:
 
 
 def infer_level(explained: str | None, status: int | None) -> Any:
-    """The level of an event that has none, from what else it says."""
+    """The level of an event without one, from its other members."""
     if explained or (status is not None and status >= 500):
         return "error"
     return "warn" if status is not None and status >= 400 else "info"

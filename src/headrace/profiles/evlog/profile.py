@@ -30,12 +30,12 @@ _CANONICAL = decoding.make_decoder(list[Envelope])
 _ENCODE = msgspec.json.Encoder(decimal_format="number").encode
 #: How an envelope begins.
 _BEGINNING = b'{"timestamp":"'
-#: What a body holds that may have a blank at the end of a text, or an empty one; sampling is looked into, too.
+#: Bytes of a body that may have an untrimmed or empty text, or sampling, which is searched for listed keys.
 _DOUBTFUL = (b"\\", b'" ', b' "', b'""', b'"sampling":{')
 
 
 class _Ids(msgspec.Struct, gc=False, rename="camel"):
-    """What routes an event."""
+    """The members of an event that may be its routing key."""
 
     request_id: str | None = None
     trace_id: str | None = None
@@ -53,7 +53,7 @@ class EvlogHook(AppendHook):
     def __init__(self, redact_keys: tuple[str, ...], correlation: Correlation) -> None:
         self._normaliser = EventNormaliser(is_among(redact_keys), correlation)
         self._fast_path = FastPath(self._normaliser)
-        #: The entries that were normalised last, and their keys: whoever asks next asks for these.
+        #: The entries that were normalised last, and their keys, which are requested next.
         self._last: tuple[bytes, list[str | None]] = (b"", [])
 
     def normalise(self, joined: bytes, terms: Any) -> bytes:
@@ -86,7 +86,7 @@ class EvlogHook(AppendHook):
         failures += [Failure(n, "", "is no object") for n, value in enumerate(values) if type(value) is not dict]
         if failures:
             refuse_entries(failures)
-        if self._fast_path.curious:
+        if self._fast_path.wants_examples:
             self._fast_path.learn(values)
         envelope = self._normaliser.envelope
         return [envelope(value, now) for value in values]

@@ -1,4 +1,4 @@
-"""Make canonical spans: members are normalised, and redacted, cut or dropped as the rules of the stream say."""
+"""Make canonical spans: members are normalised, and redacted, cut or dropped by the rules of the stream."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def choose_word(raw: Any, names: tuple[str, ...]) -> str | None:
 
 
 def take_text(members: dict[str, Any], name: str, mistyped: dict[str, Any]) -> str | None:
-    """A text, or null; what else stands there goes to the odd ones."""
+    """A text, or null; a value of another type goes to ``mistyped``."""
     value = members.pop(name, None)
     if value is None or isinstance(value, str):
         return value
@@ -79,7 +79,7 @@ def take_text(members: dict[str, Any], name: str, mistyped: dict[str, Any]) -> s
 
 
 def take_container(members: dict[str, Any], name: str, mistyped: dict[str, Any], kind: type) -> Any:
-    """An object or an array, an empty one where there is none; what else stands there goes to the odd ones."""
+    """An object or an array, an empty one where there is none; a value of another type goes to ``mistyped``."""
     value = members.pop(name, None)
     if isinstance(value, kind):
         return value
@@ -108,7 +108,7 @@ def add(attributes: dict[str, Any], more: dict[str, Any], listed: Listed) -> Non
 
 
 def first_value(attributes: dict[str, Any], names: Iterable[str], *, whole: bool = False) -> Any:
-    """What the first of these attributes says, as a text or as a whole number."""
+    """The value of the first of these attributes that has one, as a text or as a whole number."""
     for name in names:
         value = attributes.get(name)
         if isinstance(value, list) and value:
@@ -198,7 +198,7 @@ class SpanNormaliser:
     def _group(
         self, group: str, members: dict[str, Any], attributes: dict[str, Any], paths: list[str]
     ) -> dict[str, Any]:
-        """What a span says of one subject, else what its attributes do."""
+        """The members of a group: those of the span, else those derived from its attributes."""
         group_values: dict[str, Any] = {}
         for name, keys in GROUPS[group].items():
             value = members.get(name)
@@ -213,7 +213,7 @@ class SpanNormaliser:
 
 
 def _read_members(group: str, raw_members: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, Any]:
-    """The members of a group that are what they should be; the others go to the odd ones."""
+    """The members of a group that have the right type; the others go to ``mistyped``."""
     members: dict[str, Any] = {}
     for name, value in raw_members.items():
         kind = _MEMBERS[group].get(name)
@@ -262,9 +262,9 @@ def _read_times(raw_span: dict[str, Any]) -> dict[str, Any]:
     start = parse_nanos(_take_either(raw_span, "startUnixNano", "startTimeUnixNano"))
     if start is None:
         raise Misfit("/startUnixNano", "startUnixNano must be a number of nanoseconds")
-    said = _take_either(raw_span, "endUnixNano", "endTimeUnixNano")
-    end = parse_nanos(said)
-    if end is None and said is not None:
+    raw_value = _take_either(raw_span, "endUnixNano", "endTimeUnixNano")
+    end = parse_nanos(raw_value)
+    if end is None and raw_value is not None:
         raise Misfit("/endUnixNano", "endUnixNano must be a number of nanoseconds")
     for derived in ("timestamp", "endTimestamp"):
         raw_span.pop(derived, None)
@@ -292,11 +292,11 @@ def _take_either(raw_span: dict[str, Any], name: str, other: str) -> Any:
 
 def _read_status(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dict[str, Any]:
     status = take_container(raw_span, "status", mistyped, dict)
-    said = status.pop("code", None)
-    code = choose_word(said, CODES)
+    raw_value = status.pop("code", None)
+    code = choose_word(raw_value, CODES)
     message = take_text(status, "message", mistyped) or None
-    if code is None and said is not None:
-        mistyped["status.code"] = said
+    if code is None and raw_value is not None:
+        mistyped["status.code"] = raw_value
     for name, value in status.items():
         mistyped[f"status.{name}"] = value
     return {"code": code or CODES[0], "message": message}
@@ -340,10 +340,10 @@ def _read_event(raw_event: Any, listed: Listed) -> dict[str, Any]:
         raise Misfit("/events", "an event of a span must be an object")
     mistyped: dict[str, Any] = {}
     attributes = take_container(raw_event, "attributes", mistyped, dict)
-    said = raw_event.pop("timeUnixNano", None)
-    at = parse_nanos(said)
-    if at is None and said is not None:
-        mistyped["timeUnixNano"] = said
+    raw_value = raw_event.pop("timeUnixNano", None)
+    at = parse_nanos(raw_value)
+    if at is None and raw_value is not None:
+        mistyped["timeUnixNano"] = raw_value
     name, stamp = (
         take_text(raw_event, "name", mistyped) or "",
         take_text(raw_event, "timestamp", mistyped),
@@ -364,10 +364,10 @@ def _read_link(raw_link: Any, listed: Listed) -> dict[str, Any]:
     attributes = take_container(raw_link, "attributes", mistyped, dict)
     ids: dict[str, Any] = {}
     for name, letters in (("traceId", 32), ("spanId", 16)):
-        said = raw_link.pop(name, None)
-        ids[name] = identifier(said, letters)
-        if ids[name] is None and said is not None:
-            mistyped[name] = said
+        raw_value = raw_link.pop(name, None)
+        ids[name] = identifier(raw_value, letters)
+        if ids[name] is None and raw_value is not None:
+            mistyped[name] = raw_value
     ids["traceState"] = take_text(raw_link, "traceState", mistyped) or None
     add(attributes, {**raw_link, **mistyped}, listed)
     return {**ids, "attributes": attributes}
@@ -394,13 +394,13 @@ def _read_paths(redaction: Any, mistyped: dict[str, Any]) -> list[str]:
 def _read_error(
     error_members: dict[str, Any], status: dict[str, Any], attributes: dict[str, Any], events: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Whether a span failed, and what its last exception says of that."""
+    """Whether a span failed, and the details of its last exception."""
     nothing: dict[str, Any] = {}
     raised = next((event["attributes"] for event in reversed(events) if event["name"] == _EXCEPTION), nothing)
     error: dict[str, Any] = {"isError": error_members.get("isError", status["code"] == "error")}
     for name in ("type", "message", "stacktrace"):
-        said = error_members.get(name) or first_value(raised, (f"exception.{name}",))
-        error[name] = said or first_value(attributes, (f"error.{name}",))
+        raw_value = error_members.get(name) or first_value(raised, (f"exception.{name}",))
+        error[name] = raw_value or first_value(attributes, (f"error.{name}",))
     if error["message"] is None and error["isError"]:
         error["message"] = status["message"]
     return error

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.errors import BadRequest
 from headrace.profiles.otel_traces import protobuf
-from headrace.profiles.otel_traces.protobuf import NESTED, Limits, finite
+from headrace.profiles.otel_traces.protobuf import NESTED, ValueLimits, finite
 from headrace.profiles.otel_traces.rules import OtlpLimits
 from headrace.types import json_fault
 
@@ -64,9 +64,9 @@ class Export:
         self.beyond += 1
         return True
 
-    def values(self) -> Limits:
+    def values(self) -> ValueLimits:
         """Bounds for the values of one span."""
-        return Limits(self._limits)
+        return ValueLimits(self._limits)
 
 
 def from_protobuf(body: bytes, limits: OtlpLimits) -> Export:
@@ -113,7 +113,7 @@ def _scope_spans(data: bytes, resource: dict[str, Any], export: Export) -> None:
             export.spans.append({**span, "resource": resource, "instrumentationScope": scope})
 
 
-def _span(data: bytes, bounds: Limits) -> dict[str, Any]:
+def _span(data: bytes, bounds: ValueLimits) -> dict[str, Any]:
     span = _message(data, _SPAN, 9, bounds)
     for field, value in protobuf.fields(data):
         if field in _NESTED_SPAN:
@@ -126,7 +126,7 @@ def _span(data: bytes, bounds: Limits) -> dict[str, Any]:
     return span
 
 
-def _message(data: bytes, readers: dict[int, tuple[str, str]], attributes: int, bounds: Limits) -> dict[str, Any]:
+def _message(data: bytes, readers: dict[int, tuple[str, str]], attributes: int, bounds: ValueLimits) -> dict[str, Any]:
     """The members of a message that have no members themselves, and its attributes."""
     members: dict[str, Any] = {"attributes": {}} if attributes else {}
     for field, value in protobuf.fields(data):
@@ -178,7 +178,7 @@ def _objects(holder: Any, name: str) -> list[dict[str, Any]]:
     return objects
 
 
-def _plain_span(raw_span: dict[str, Any], bounds: Limits) -> dict[str, Any]:
+def _plain_span(raw_span: dict[str, Any], bounds: ValueLimits) -> dict[str, Any]:
     span = _plain(raw_span, bounds)
     for name in ("events", "links"):
         if name in span:
@@ -188,7 +188,7 @@ def _plain_span(raw_span: dict[str, Any], bounds: Limits) -> dict[str, Any]:
     return span
 
 
-def _plain(raw: Any, bounds: Limits) -> dict[str, Any]:
+def _plain(raw: Any, bounds: ValueLimits) -> dict[str, Any]:
     """An object whose attributes are an object too."""
     if raw is None:
         return {"attributes": {}}
@@ -198,7 +198,7 @@ def _plain(raw: Any, bounds: Limits) -> dict[str, Any]:
     return {**plain_members, "attributes": _attributes(raw.get("attributes") or [], bounds)}
 
 
-def _attributes(raw_attributes: Iterable[Any], bounds: Limits) -> dict[str, Any]:
+def _attributes(raw_attributes: Iterable[Any], bounds: ValueLimits) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for raw_attribute in raw_attributes:
         if not isinstance(raw_attribute, dict) or not isinstance(raw_attribute.get("key"), str):
@@ -207,7 +207,7 @@ def _attributes(raw_attributes: Iterable[Any], bounds: Limits) -> dict[str, Any]
     return attributes
 
 
-def _any_value(any_value: Any, bounds: Limits, depth: int) -> Any:
+def _any_value(any_value: Any, bounds: ValueLimits, depth: int) -> Any:
     if not isinstance(any_value, dict) or not any_value:
         return None
     kind, value = next(iter(any_value.items()))
@@ -220,10 +220,10 @@ def _any_value(any_value: Any, bounds: Limits, depth: int) -> Any:
             return bounds.cut(NESTED)
         inner = value.get("values", []) if isinstance(value, dict) else []
         if kind == "arrayValue":
-            return [_any_value(element, bounds, depth + 1) for element in bounds.few(inner, bounds.elements)]
+            return [_any_value(element, bounds, depth + 1) for element in bounds.truncate(inner, bounds.elements)]
         return {
             str(element.get("key", "")): _any_value(element.get("value"), bounds, depth + 1)
-            for element in bounds.few(inner, bounds.members)
+            for element in bounds.truncate(inner, bounds.members)
             if isinstance(element, dict)
         }
     return value if isinstance(value, str | bool) else None

@@ -16,11 +16,11 @@ from headrace.profiles.otel_traces.rules import OtlpLimits
 
 Element = TypeVar("Element")
 
-#: What stands for a value that is nested too deeply.
+#: Replaces a value that is nested too deeply.
 NESTED = "[NESTED]"
 
 
-class Limits:
+class ValueLimits:
     """How deep and how long values may be; counts what was cut."""
 
     def __init__(self, limits: OtlpLimits) -> None:
@@ -30,20 +30,20 @@ class Limits:
         self.cuts = 0
 
     def cut(self, mark: str) -> str:
-        """Take note that something is left out, and put a mark in its place."""
+        """Count a value that is left out; the mark replaces it."""
         self.cuts += 1
         return mark
 
-    def few(self, elements: list[Element], most: int) -> list[Element]:
-        """As many as are allowed."""
-        if len(elements) > most:
-            self.cuts += len(elements) - most
-            return elements[:most]
+    def truncate(self, elements: list[Element], limit: int) -> list[Element]:
+        """The first elements, up to a limit; the others are counted."""
+        if len(elements) > limit:
+            self.cuts += len(elements) - limit
+            return elements[:limit]
         return elements
 
 
 def finite(number: float) -> Any:
-    """A number as JSON has it: those that it has not are words."""
+    """A number, or the text of one that JSON cannot represent."""
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
@@ -127,7 +127,7 @@ def number(value: Value) -> int:
     raise Malformed("a number is expected")
 
 
-def pair(data: bytes, limits: Limits) -> tuple[str, Any]:
+def pair(data: bytes, limits: ValueLimits) -> tuple[str, Any]:
     """An attribute."""
     key, value = "", None
     for field, field_value in fields(data):
@@ -138,7 +138,7 @@ def pair(data: bytes, limits: Limits) -> tuple[str, Any]:
     return key, value
 
 
-def any_value(data: bytes, limits: Limits, depth: int) -> Any:
+def any_value(data: bytes, limits: ValueLimits, depth: int) -> Any:
     """The value of an attribute as JSON has it."""
     decoded: Any = None
     for field, field_value in fields(data):
@@ -162,19 +162,19 @@ def any_value(data: bytes, limits: Limits, depth: int) -> Any:
     return decoded
 
 
-def _array_value(data: bytes, limits: Limits, depth: int) -> Any:
+def _array_value(data: bytes, limits: ValueLimits, depth: int) -> Any:
     if depth >= limits.depth:
         return limits.cut(NESTED)
     messages = [message(value) for field, value in fields(data) if field == 1]
-    return [any_value(element, limits, depth + 1) for element in limits.few(messages, limits.elements)]
+    return [any_value(element, limits, depth + 1) for element in limits.truncate(messages, limits.elements)]
 
 
-def _object_value(data: bytes, limits: Limits, depth: int) -> Any:
+def _object_value(data: bytes, limits: ValueLimits, depth: int) -> Any:
     if depth >= limits.depth:
         return limits.cut(NESTED)
     members: dict[str, Any] = {}
     messages = [message(value) for field, value in fields(data) if field == 1]
-    for entry in limits.few(messages, limits.members):
+    for entry in limits.truncate(messages, limits.members):
         key, value = "", None
         for field, inner in fields(entry):
             if field == 1:

@@ -18,7 +18,7 @@ from headrace.query.document_reader import Part
 REDACTED_KEYS = (
     "password", "token", "secret", "authorization", "cookie", "apikey", "api_key", "set-cookie", "x-api-key",
 )  # fmt: skip
-#: Where the request of a span is looked for, where the settings do not say.
+#: The attributes with the request id of a span, unless the settings name others.
 REQUEST_IDS = (
     "request.id", "http.request_id", "http.request.header.x_request_id", "http.request.header.x-request-id",
     "http.request.header.x_correlation_id", "http.request.header.x-correlation-id", "correlation.id",
@@ -52,7 +52,7 @@ class OtlpLimits(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Store(msgspec.Struct, frozen=True, rename="camel"):
-    """What is kept beside the members that are derived from it."""
+    """Which raw members are stored beside those that are derived from them."""
 
     raw_resource_attributes: bool = True
     raw_span_attributes: bool = True
@@ -61,7 +61,7 @@ class Store(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Rules(msgspec.Struct, frozen=True, rename="camel"):
-    """All settings, with what holds where nothing was said."""
+    """All settings, with their defaults."""
 
     redact_keys: tuple[str, ...] = ()
     request_id_attributes: tuple[str, ...] = REQUEST_IDS
@@ -143,12 +143,12 @@ class Cleaner:
         return lowered in self._keys or lowered.rpartition(".")[2] in self._keys
 
     def clean(self, span: dict[str, Any], paths: list[str], dropped: dict[str, int]) -> None:
-        """Redact, and cut long texts, in every set of attributes; ``paths`` and ``dropped`` say what was done."""
+        """Redact, and cut long texts, in every set of attributes; ``paths`` and ``dropped`` record what was done."""
         redacted_paths: list[str] = []
         for base, attributes in _sets(span):
             if not self._redactor.is_clean(attributes):
                 self._redactor.redact(attributes, redacted_paths, base)
-            redacted_paths += (f"{base}{name}" for name in self._hidden(attributes))
+            redacted_paths += (f"{base}{name}" for name in self._redact_statements(attributes))
             dropped["values"] += self._cut_texts(attributes)
         earlier_paths = set(paths)
         paths += [path for path in dict.fromkeys(redacted_paths) if path not in earlier_paths]
@@ -184,7 +184,7 @@ class Cleaner:
             dropped[name] += max(0, len(kept) - most)
             del kept[most:]
 
-    def _hidden(self, attributes: dict[str, Any]) -> Iterator[str]:
+    def _redact_statements(self, attributes: dict[str, Any]) -> Iterator[str]:
         """Take out statements and queries, where they are not to be kept."""
         if not self._keeps_statements:
             for name in STATEMENTS:
@@ -232,6 +232,6 @@ def _plain(address: str) -> str:
     return _USER.sub(r"\1", _END.split(address, maxsplit=1)[0])
 
 
-def _shorten(text: str, most: int) -> str:
+def _shorten(text: str, limit: int) -> str:
     spelled = text.encode()
-    return text if len(spelled) <= most else spelled[:most].decode(errors="ignore")
+    return text if len(spelled) <= limit else spelled[:limit].decode(errors="ignore")

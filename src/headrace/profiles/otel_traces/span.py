@@ -1,4 +1,4 @@
-"""The canonical span: what every stored record of a stream of spans has, and the schema that says so."""
+"""The canonical span: the members of every stored record of a stream of spans, and their schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.profiles.definition import Defaults, closed_object, keyword, text,
 KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
 CODES = ("unset", "ok", "error")
 
-#: What is derived from attributes of a span: members of groups, and the attributes that tell them, the best first.
+#: What is derived from attributes of a span: members of groups, and their attributes in order of preference.
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "http": {
         "method": ("http.request.method", "http.method"),
@@ -46,7 +46,7 @@ RESOURCE = {
     "version": ("service.version",),
     "region": ("cloud.region",),
 }
-#: Attributes that hold what a database was told, and those that hold addresses.
+#: Attributes that hold database statements, and those that hold addresses.
 STATEMENTS = GROUPS["db"]["statement"]
 ADDRESSES = ("url.full", "http.url", "http.target", "url.path")
 QUERIES = ("url.query",)

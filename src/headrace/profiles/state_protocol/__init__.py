@@ -1,1 +1,1 @@
-"""The profile ``state-protocol``: a stream of changes of rows, and keys that say what a change touches."""
+"""The profile ``state-protocol``: a stream of changes of rows, and keys of what a change touches."""

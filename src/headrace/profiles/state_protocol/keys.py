@@ -114,7 +114,7 @@ def template_id(entity: str, fields: Iterable[str]) -> int:
 
 
 def template_key(template: int) -> Key:
-    """Touched in place of the keys of a template's rows, where these cannot be told."""
+    """Touched in place of the keys of a template's rows, where these are unknown."""
     return _hash(b"tpl\0" + template.to_bytes(8))
 
 
@@ -155,7 +155,7 @@ def id_of(key: Key) -> int:
 
 
 def id_of_text(written: str) -> int:
-    """The id that a text stands for: that of a key, or of any other word."""
+    """The id of a text: that of the key it spells, or the hash of any other text."""
     key = parse_key(written)
     return xxhash.xxh32_intdigest(written.strip().lower().encode()) if key is None else key & _ID
 
@@ -186,36 +186,36 @@ class Template:
         number = self.id.to_bytes(8)
         self._keys, self._members, self._projected = b"key\0" + number, b"mem\0" + number, b"fld\0" + number + b"\0"
 
-    def knows(self, row: Any) -> bool:
+    def has_fields(self, row: Any) -> bool:
         """Whether a row has every field that the template picks rows by, whatever their values."""
         return isinstance(row, dict) and self.names <= row.keys()
 
-    def place(self, row: Any) -> bytes | None:
+    def encode_arguments(self, row: Any) -> bytes | None:
         """The arguments that pick a row, as the end of its keys; None for a row that no arguments pick."""
         if not isinstance(row, dict):
             return None
         argument_texts = [encode_argument(row.get(field.name), field.encoding) for field in self.fields]
         return None if None in argument_texts else _suffix(argument_texts)  # type: ignore[arg-type]
 
-    def watch(self, arguments: bytes) -> Key:
-        """The key of the rows at a place."""
+    def watch_key(self, arguments: bytes) -> Key:
+        """The key of the rows with these arguments."""
         return _hash(self._keys + arguments)
 
-    def membership(self, arguments: bytes) -> Key:
-        """The key of coming to a place and going from it."""
+    def membership_key(self, arguments: bytes) -> Key:
+        """The key of rows that begin or cease to have these arguments."""
         return _hash(self._members + arguments)
 
-    def projected(self, field: str, arguments: bytes) -> Key:
-        """The key of a field of the rows at a place."""
+    def field_key(self, field: str, arguments: bytes) -> Key:
+        """The key of a field of the rows with these arguments."""
         return _hash(self._projected + field.encode() + arguments)
 
 
 class InvalidTemplate:
-    """A template that was declared and cannot be one."""
+    """A declared template that is invalid."""
 
 
 def parse_templates(raw: Any, field: str) -> list[Template | InvalidTemplate]:
-    """Templates as a request declares them; what has not even their shape is a BadRequest."""
+    """Templates as a request declares them; a list that has another structure is a BadRequest."""
     if not isinstance(raw, list) or not raw:
         raise BadRequest(f"{field} is a list of templates, and not an empty one", field=field)
     if len(raw) > MAX_DECLARED:

@@ -27,7 +27,7 @@ _CONTROL_HEADERS = frozenset({"control", "offset"})
 
 
 class ChangeHeaders(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What a change is."""
+    """The headers of a change."""
 
     operation: Literal["insert", "update", "delete"]
     txid: str | UnsetType = UNSET
@@ -45,7 +45,7 @@ class Change(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Outline(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A change whose rows are not looked into."""
+    """A change whose rows are not decoded."""
 
     type: str
     key: str
@@ -175,28 +175,28 @@ _MISSING: Any = object()
 
 
 class NoBefore(Exception):
-    """An update does not say what its row was before, and the stream's settings do not allow that."""
+    """An update without the old value of its row, which the settings of the stream do not allow."""
 
 
 def touched_keys(template: Template, change: Change, on_missing_before: str) -> set[Key] | None:
-    """The keys that a change touches; None where they cannot be told, so that anything of the template may be."""
+    """The keys that a change touches; None where they are unknown, so that any key of the template may be touched."""
     operation = change.headers.operation
     if operation == INSERT:
-        return _around(template, template.place(change.value))
-    if not template.knows(change.old_value):
+        return _around(template, template.encode_arguments(change.value))
+    if not template.has_fields(change.old_value):
         return _without_before(template, change, on_missing_before)
-    before = template.place(change.old_value)
+    before = template.encode_arguments(change.old_value)
     if operation == DELETE:
         return _around(template, before)
-    after = template.place(change.value)
+    after = template.encode_arguments(change.value)
     if before is None or before != after:
         return _around(template, before) | _around(template, after)
     names = _changed_fields(change.old_value, change.value, template.names)
-    return {template.watch(before), *(template.projected(name, before) for name in names)}
+    return {template.watch_key(before), *(template.field_key(name, before) for name in names)}
 
 
 def _around(template: Template, arguments: bytes | None) -> set[Key]:
-    return set() if arguments is None else {template.watch(arguments), template.membership(arguments)}
+    return set() if arguments is None else {template.watch_key(arguments), template.membership_key(arguments)}
 
 
 def _without_before(template: Template, change: Change, on_missing_before: str) -> set[Key] | None:
@@ -204,11 +204,11 @@ def _without_before(template: Template, change: Change, on_missing_before: str) 
         return None
     if on_missing_before == "error":
         raise NoBefore
-    arguments = template.place(change.value)
+    arguments = template.encode_arguments(change.value)
     if arguments is None:
         return set()
     scalars = (name for name, value in change.value.items() if _is_scalar(value) and name not in template.names)
-    return _around(template, arguments) | {template.projected(name, arguments) for name in scalars}
+    return _around(template, arguments) | {template.field_key(name, arguments) for name in scalars}
 
 
 def _changed_fields(before: dict[str, Any], after: dict[str, Any], apart_from: Iterable[str]) -> list[str]:

@@ -69,13 +69,13 @@ def read_touch(part: Part) -> Touch:
 
 
 def dump_touch(touch: Touch) -> dict[str, Any]:
-    """The settings as they are shown and stored; where touch is off, that is all there is to say."""
+    """The settings as they are shown and stored; where touch is disabled, only that."""
     document: dict[str, Any] = msgspec.to_builtins(touch)
     return document if touch.enabled else {"enabled": False}
 
 
 def load_touch(document: dict[str, Any]) -> Touch:
-    """The settings that were shown so."""
+    """The settings of a stored document."""
     return decoding.convert(document, Touch)
 
 

@@ -42,7 +42,7 @@ _NAMES = {
     "array": "an array",
 }
 EVERYTHING = frozenset(_NAMES.values())
-"""The descriptions of a value of which nothing is known."""
+"""The descriptions of a value that may be of any kind."""
 
 
 def format_json(value: Any) -> str:
@@ -58,12 +58,12 @@ def join_first(texts: list[str]) -> str:
 
 
 Oracle = Callable[[Any], Callable[[Any], bool]]
-"""Compiles a schema to a function that says whether a value is valid."""
+"""Compiles a schema to a function that tells whether a value is valid."""
 
-STEPS = 20_000
+MAX_STEPS = 20_000
 """How many steps one check may take."""
 
-_NOTHING = 1_000_000
+_NO_LEVEL = 1_000_000
 _REPEATED = 2
 _GROUP = {names[0]: names for names in GROUPS}
 
@@ -114,7 +114,7 @@ class ProofLocation(NamedTuple):
 
 
 class Exhausted(Exception):
-    """The check needs more than ``STEPS`` steps."""
+    """The check needs more than ``MAX_STEPS`` steps."""
 
 
 Question = tuple[Facts, str]
@@ -128,19 +128,19 @@ class Check:
     def __init__(self, rules: dict[str, Rule], oracle: Oracle | None) -> None:
         self._rules = rules
         self._oracle = oracle
-        self._left = STEPS
+        self._steps_left = MAX_STEPS
         self._assumed: dict[Question, int] = {}
         self._shown: set[Question] = set()
         self._refuted: dict[Question, tuple[ProofLocation, list[Gap]]] = {}
-        self._leant_on = _NOTHING
+        self._lowest_assumed = _NO_LEVEL
 
     def accepts(self, schema: Any, value: str) -> bool:
-        """Whether the oracle says that a text is valid; without one nothing is."""
+        """Whether a text is valid by the oracle; without one no text is."""
         check_deadline()
         return self._oracle is not None and self._oracle(schema)(value)
 
     def may_match(self, pattern: str, name: str) -> bool:
-        """Whether a name may match a pattern, for all we know."""
+        """Whether a name may match a pattern; without an oracle any may."""
         return self._oracle is None or self.accepts({"pattern": pattern}, name)
 
     def does_match(self, pattern: str, name: str) -> bool:
@@ -159,22 +159,22 @@ class Check:
         if source.fact in shape.key or question in self._shown:
             return []
         if question in self._assumed:
-            return self._by_induction(question, location)
+            return self._assume(question, location)
         if question not in self._refuted:
-            return self._ask(question, location, lambda: self._alternatives(shape, source, location))
+            return self._answer(question, location, lambda: self._alternatives(shape, source, location))
         before, gaps = self._refuted[question]
         return [gap.moved(before, location) for gap in gaps[:_REPEATED]]
 
-    def _by_induction(self, question: Question, location: ProofLocation) -> list[Gap]:
+    def _assume(self, question: Question, location: ProofLocation) -> list[Gap]:
         level = self._assumed[question]
         assert level < len(location.value), "shapes are asked about one level at a time"
-        self._leant_on = min(self._leant_on, level)
+        self._lowest_assumed = min(self._lowest_assumed, level)
         return []
 
-    def _ask(self, question: Question, location: ProofLocation, answer: Callable[[], list[Gap]]) -> list[Gap]:
-        """The answer, cached; an empty one only where it depends on no question that is still open."""
+    def _answer(self, question: Question, location: ProofLocation, answer: Callable[[], list[Gap]]) -> list[Gap]:
+        """The answer, cached; one without gaps is cached only where it depends on no open question."""
         level = len(location.value)
-        outer, self._leant_on = self._leant_on, level
+        outer, self._lowest_assumed = self._lowest_assumed, level
         self._assumed[question] = level
         try:
             gaps = answer()
@@ -182,9 +182,9 @@ class Check:
             del self._assumed[question]
         if gaps:
             self._refuted[question] = location, gaps
-        elif self._leant_on >= level:
+        elif self._lowest_assumed >= level:
             self._shown.add(question)
-        self._leant_on = outer if self._leant_on >= level else min(outer, self._leant_on)
+        self._lowest_assumed = outer if self._lowest_assumed >= level else min(outer, self._lowest_assumed)
         return gaps
 
     def _alternatives(self, shape: Shape, source: Source, location: ProofLocation) -> list[Gap]:
@@ -202,8 +202,8 @@ class Check:
     def alternative(self, alternative: Alternative, source: Source, location: ProofLocation) -> list[Gap]:
         """What cannot be shown of the values of an alternative."""
         check_deadline()
-        self._left -= 1
-        if self._left < 0:
+        self._steps_left -= 1
+        if self._steps_left < 0:
             raise Exhausted
         source, location = location.followed(source)
         if source.fact in alternative.facts:

@@ -1,4 +1,4 @@
-"""Keywords that speak of objects and of arrays."""
+"""Rules of keywords about objects and arrays, and of those that apply other schemas."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def one_rule(
 
 
 def _split_alternative(alternative: Alternative, branches: list[Any]) -> list[Alternative]:
-    """The values one by one where they are few; objects by a member that the branches tell apart."""
+    """The values one by one where they are few; objects split by a member by which the branches differ."""
     match alternative:
         case Boolean(values=values):
             return [narrow(alternative, values=frozenset((value,))) for value in sorted(values)]
@@ -93,7 +93,7 @@ def not_rule(
 def if_rule(
     check: Check, alternative: Alternative, value: Any, source: Source, location: ProofLocation
 ) -> Iterator[Gap]:
-    """``if``, ``then``, ``else``: by showing which one counts, or both."""
+    """``if``, ``then``, ``else``: the branch that is shown to apply, or both."""
     keywords = source.keywords()
     then, otherwise = source.at(keywords.get("then", True)), source.at(keywords.get("else", True))
     for part in _split_alternative(alternative, [value]):
@@ -138,7 +138,7 @@ def properties_rule(
 def patterns_rule(
     check: Check, alternative: Alternative, value: Any, source: Source, location: ProofLocation
 ) -> Iterator[Gap]:
-    """``patternProperties``: under a pattern that was there before, only what stood there can match."""
+    """``patternProperties``: names that match a pattern of the old schema have its shape."""
     for pattern, schema in value.items() if isinstance(alternative, Object) else ():
         assert isinstance(alternative, Object)
         inner = source.at(schema)
@@ -159,29 +159,33 @@ def additional_rule(
 ) -> Iterator[Gap]:
     """``additionalProperties``."""
     keywords = source.keywords()
-    spoken = Evaluated(frozenset(keywords.get("properties", ())), frozenset(keywords.get("patternProperties", ())))
-    yield from _check_remaining(check, alternative, spoken, source.at(value), location)
+    evaluated_members = Evaluated(
+        frozenset(keywords.get("properties", ())), frozenset(keywords.get("patternProperties", ()))
+    )
+    yield from _check_remaining(check, alternative, evaluated_members, source.at(value), location)
 
 
 def unevaluated_rule(
     check: Check, alternative: Alternative, value: Any, source: Source, location: ProofLocation
 ) -> Iterator[Gap]:
-    """``unevaluatedProperties``, with no regard to what other alternatives may speak of."""
-    spoken = evaluated(source)
-    if not spoken.everything:
-        yield from _check_remaining(check, alternative, spoken, source.at(value), location)
+    """``unevaluatedProperties``, without the members that other alternatives may evaluate."""
+    evaluated_members = evaluated(source)
+    if not evaluated_members.everything:
+        yield from _check_remaining(check, alternative, evaluated_members, source.at(value), location)
 
 
 def _check_remaining(
-    check: Check, alternative: Alternative, spoken: Evaluated, inner: Source, location: ProofLocation
+    check: Check, alternative: Alternative, evaluated_members: Evaluated, inner: Source, location: ProofLocation
 ) -> Iterator[Gap]:
-    """What the schema does not speak of must be valid under another one."""
+    """Members that are not evaluated must be valid under a schema."""
     if not isinstance(alternative, Object):
         return
     for name, object_member in alternative.members.items():
-        if name not in spoken.names and not any(check.does_match(pattern, name) for pattern in spoken.patterns):
+        if name not in evaluated_members.names and not any(
+            check.does_match(pattern, name) for pattern in evaluated_members.patterns
+        ):
             yield from check.shape(object_member.shape, inner, location.inside(name))
-    others = [shape for pattern, shape in alternative.patterns.items() if pattern not in spoken.patterns]
+    others = [shape for pattern, shape in alternative.patterns.items() if pattern not in evaluated_members.patterns]
     for shape in [*others, alternative.rest]:
         yield from check.shape(shape, inner, location.inside("*"))
 
@@ -232,7 +236,7 @@ def dependent_rule(
 def elements_rule(
     check: Check, alternative: Alternative, value: Any, source: Source, location: ProofLocation
 ) -> Iterator[Gap]:
-    """``items``, ``prefixItems`` and ``additionalItems``: whichever comes first speaks for all."""
+    """``items``, ``prefixItems`` and ``additionalItems``, all checked at whichever comes first."""
     spelled = [name for name in ("items", "prefixItems", "additionalItems") if name in source.keywords()]
     if isinstance(alternative, Array) and location.schema[-1] == spelled[0]:
         prefix, rest = elements(source)
@@ -257,10 +261,10 @@ def _check_rest(check: Check, array: Array, start: int, inner: Source, location:
 def unevaluated_items_rule(
     check: Check, alternative: Alternative, value: Any, source: Source, location: ProofLocation
 ) -> Iterator[Gap]:
-    """``unevaluatedItems``, with no regard to what other schemas may speak of."""
+    """``unevaluatedItems``, without the elements that other schemas may evaluate."""
     prefix, _ = elements(source)
-    spoken = "additionalItems" if isinstance(source.keywords().get("items"), list) else "items"
-    if isinstance(alternative, Array) and spoken not in source.keywords():
+    evaluated_members = "additionalItems" if isinstance(source.keywords().get("items"), list) else "items"
+    if isinstance(alternative, Array) and evaluated_members not in source.keywords():
         yield from _check_rest(check, alternative, len(prefix), source.at(value), location)
 
 

@@ -1,4 +1,4 @@
-"""Keywords that speak of a value as a whole, of numbers and of strings."""
+"""Rules of keywords about the type and value, and about numbers and strings."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def lowest(number: Number) -> Bound | None:
 
 
 def highest(number: Number) -> Bound | None:
-    """Where the numbers end, likewise."""
+    """Where the numbers end; integers before an exclusive or broken bound end at the integer before."""
     if number.values is not None:
         return Bound(max(_compared_values(number)))
     high = number.high
@@ -179,7 +179,7 @@ def maximum_rule(
 
 
 def _limit(value: Any, source: Source, location: ProofLocation) -> Bound | None:
-    """The limit a keyword sets; in draft 4 the exclusive one only says how the other is meant."""
+    """The limit that a keyword sets; in draft 4 the exclusive one only tells whether the other is exclusive."""
     name = location.schema[-1]
     if isinstance(value, bool):
         return None

@@ -3,7 +3,7 @@
 =====================================================  ===========  ==========================================
 change                                                 class        state of features
 =====================================================  ===========  ==========================================
-node added                                             additive     born with the first event that is kept
+node added                                             additive     starts at the first event that is kept
 node removed                                           destructive  dropped
 field added, optional or with default                  additive     kept
 field added, required and without default              destructive  kept
@@ -17,10 +17,10 @@ dedupe_key set where none was                          additive     kept
 dedupe_key or dedupe_window changed                    destructive  kept
 steps or upstream changed                              destructive  zeroed
 key of a table changed                                 destructive  zeroed
-feature added                                          additive     born with the first event that is kept
+feature added                                          additive     starts at the first event that is kept
 feature removed                                        destructive  dropped
 feature changed                                        destructive  zeroed
-kind of a node changed                                 destructive  dropped, or born
+kind of a node changed                                 destructive  dropped, or started anew
 =====================================================  ===========  ==========================================
 """
 
@@ -232,10 +232,10 @@ class _Comparison:
             changes.append(
                 {"name": name, **_from_to(*((f.type if plain else _dump_field(f)) for f in (before, after)))}
             )
-            self._weigh(name, before, after)
+            self._note_field_losses(name, before, after)
         return changes
 
-    def _weigh(self, name: str, before: EventField, after: EventField) -> None:
+    def _note_field_losses(self, name: str, before: EventField, after: EventField) -> None:
         where = f".schema.{name}"
         if not widens(before.type, after.type):
             self.lose(where, f"{name!r} becomes {after.type}, and was {before.type}", name)
@@ -245,7 +245,7 @@ class _Comparison:
             self.lose(where, f"{name!r} loses its default: events without it are refused")
 
     def _settings(self, old: Event, new: Event) -> None:
-        self._kept(old.keep_events_for_ms, new.keep_events_for_ms)
+        self._retention(old.keep_events_for_ms, new.keep_events_for_ms)
         cold, colder = old.cold_after_ms, new.cold_after_ms
         if cold != colder:
             before, after = (None if it is None else format_duration_ms(it) for it in (cold, colder))
@@ -263,7 +263,7 @@ class _Comparison:
             message = f"keys are remembered for {windows[1]}, and not for {windows[0]}"
             self.lose(".dedupe_window", f"{message}: what was pushed before may be stored again")
 
-    def _kept(self, before: int | None, after: int | None) -> None:
+    def _retention(self, before: int | None, after: int | None) -> None:
         if before != after:
             change = _from_to(format_duration_ms(before), format_duration_ms(after))
             self.changes["keep_events_for"] = change

@@ -1,1 +1,1 @@
-"""Entity types: what observations may hold, how they are told apart, and how their schemas change."""
+"""Entity types: what observations may hold, how entities are identified, and how their schemas change."""

@@ -40,7 +40,7 @@ class Splitter:
 
     def __init__(self, definition: Definition) -> None:
         self._fields = definition.fields
-        #: Of fields whose values need no second look: how Python has what fits them.
+        #: The Python types of values that fit a field without conversion or validator.
         self._plain = {
             name: PLAIN[field.type]
             for name, field in definition.fields.items()
@@ -62,30 +62,30 @@ class Splitter:
                 fields[key] = value
                 continue
             field = self._fields.get(key)
-            made = UNFIT if field is None else value if value is None else self._convert(key, field, value)
-            if made is UNFIT:
+            converted = UNFIT if field is None else value if value is None else self._convert(key, field, value)
+            if converted is UNFIT:
                 fragments.append(Fragment(key, value, "unknown_field"))
                 continue
-            fields[key] = made
-            if made is not value:
+            fields[key] = converted
+            if converted is not value:
                 fragments.append(Fragment(key, value, "converted_value_original", field.type if field else None))
         return Split(fields, tuple(fragments))
 
     def _convert(self, key: str, field: Field, value: Any) -> Any:
         """The value as the field holds it, or UNFIT."""
-        made = convert_value(field, value)
+        converted = convert_value(field, value)
         accepts = self._validators.get(key)
-        return UNFIT if made is UNFIT or (accepts is not None and not accepts(made)) else made
+        return UNFIT if converted is UNFIT or (accepts is not None and not accepts(converted)) else converted
 
     def explain_fragment(self, fragment: Fragment) -> tuple[str, str]:
-        """Why a value that was given is not among the fields: a code and a sentence."""
+        """Why the value of a fragment is not among the fields: a code and a sentence."""
         field = self._fields.get(fragment.key)
         if field is None:
             return "UNKNOWN_FIELD", f"there is no field {fragment.key!r}; the value is kept as a fragment"
         if field.validator is None or convert_value(field, fragment.value) is UNFIT:
             return "UNKNOWN_FIELD", f"{fragment.key!r} takes a {field.type}; the value is kept as a fragment"
-        wants = VALIDATORS[field.validator].wants
-        return "VALIDATOR_FAILED", f"{fragment.key!r} takes {wants}; the value is kept as a fragment"
+        wanted = VALIDATORS[field.validator].description
+        return "VALIDATOR_FAILED", f"{fragment.key!r} takes {wanted}; the value is kept as a fragment"
 
 
 def rejoin_fragments(fields: Mapping[str, Any], fragments: Iterable[Fragment]) -> dict[str, Any]:
@@ -123,12 +123,14 @@ class Acceptor:
         self._resolver = Resolver(self._definition, self._type)
         self._constraints = ConstraintChecker(self._definition)
         self._required = [name for name, field in self._definition.fields.items() if field.required]
-        self._wants = bool(self._required or self._definition.content_field or self._definition.store_warnings)
+        self._may_lack_fields = bool(
+            self._required or self._definition.content_field or self._definition.store_warnings
+        )
 
     def accept(
         self, members: Mapping[str, Any], tenant: str, target_id: str | None = None, prioritised: bool = False
     ) -> Accepted | Refused:
-        """Accept or refuse an entity; ``prioritised`` says that it came with a source priority."""
+        """Accept or refuse an entity; ``prioritised`` tells whether it came with a source priority."""
         fields, fragments = self._splitter.split(members)
         violations = self._constraints.violations(fields)
         identity: Identity | Unresolved
@@ -141,7 +143,7 @@ class Acceptor:
                 violations if self._constraints.rejects else [], identity if isinstance(identity, Unresolved) else None
             )
         notices = list(self._unknown_field_notices(fragments)) if fragments else []
-        if self._wants or identity.basis.startswith("heuristic"):
+        if self._may_lack_fields or identity.basis.startswith("heuristic"):
             notices += self._missing_field_notices(fields, identity)
         notices += [violation.notice() for violation in violations]
         if prioritised:

@@ -100,7 +100,7 @@ _SHARED = frozenset(
 
 
 class Identity(NamedTuple):
-    """The id and the name of an entity, and how they were found: on which basis, by which fields."""
+    """The id and the name of an entity, with the basis and the fields that they come from."""
 
     entity_id: str
     canonical_name: str
@@ -109,7 +109,7 @@ class Identity(NamedTuple):
 
 
 class Unresolved(NamedTuple):
-    """That the identity cannot be resolved, with a hint which fields would."""
+    """An identity that cannot be resolved, with a hint which fields are needed."""
 
     message: str
     hint: dict[str, Any]
@@ -261,7 +261,7 @@ def find_moments(definition: Definition, fields: Mapping[str, Any]) -> list[Mome
 
 
 def find_links(definition: Definition, fields: Mapping[str, Any], tenant: str) -> list[Link]:
-    """One link for each value that names an entity; an id stands for itself."""
+    """One link for each value that names an entity; a value that is an id is the target itself."""
     links = []
     for declared in definition.reference_fields:
         for value in _each(fields.get(declared.field)):

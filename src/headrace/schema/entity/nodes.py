@@ -1,6 +1,6 @@
 """The schema of an entity type as frozen values: fields, declarations about them, and merge policies.
 
-Members are named as on the wire, and those that say nothing are left out there.
+Members are named as on the wire, where those with defaults are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Converter(msgspec.Struct, frozen=True, rename={"from_type": "from", "to_ty
 
 
 class Constraints(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is asked of a value beyond its type."""
+    """Limits on a value beyond its type."""
 
     min: int | float | None = None
     max: int | float | None = None
@@ -77,7 +77,7 @@ class ReferenceField(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StoreWarning(msgspec.Struct, frozen=True):
-    """What to tell those who leave fields out."""
+    """A warning for entities without any of some fields."""
 
     code: str
     fields: tuple[str, ...]
@@ -85,7 +85,7 @@ class StoreWarning(msgspec.Struct, frozen=True):
 
 
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What an entity type looks like, and what identifies an entity of it."""
+    """The fields of an entity type, what identifies an entity of it, and declarations about its fields."""
 
     fields: dict[str, Field]
     canonical_name_fields: tuple[str | Composite, ...] = ()
@@ -146,8 +146,8 @@ class ReducerConfig(msgspec.Struct, frozen=True, omit_defaults=True):
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
     """One version of an entity type, global or of one user.
 
-    ``base_version`` is the global version that a user's schema was made from: what that has and this has not was
-    taken away on purpose. A schema without it lies over whatever is global.
+    ``base_version`` is the global version that a user's schema was made from: a field of that version which is missing
+    here was removed by the user. A schema without it applies over whatever is global.
     """
 
     entity_type: str
@@ -175,7 +175,7 @@ class Notice(NamedTuple):
     code: str
     message: str
     fields: tuple[str, ...] = ()
-    #: The constraint that a value breaks, and what that says; empty where it is about none.
+    #: The constraint that a value violates, and its value; empty where it is about none.
     constraint: str = ""
     constraint_value: Any = None
 

@@ -50,17 +50,17 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
     @property
     def schema_scope(self) -> str:
-        """Whose version it names: everybody's or the user's."""
+        """The scope of its version: ``global`` or ``user``."""
         return str(self.details.get("scope", _GLOBAL))
 
 
-#: The two bits that say of which kind a UUID is, over any digit.
+#: Hexadecimal digits with the two variant bits of a UUID set.
 _VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _decoder = decoding.make_decoder(Observation)
 
 
-def of_scope(scope: str) -> dict[str, Any]:
-    """What the details of an observation say of the scope of its version."""
+def scope_details(scope: str) -> dict[str, Any]:
+    """The details of an observation that name the scope of its version."""
     return {} if scope == _GLOBAL else {"scope": scope}
 
 
@@ -110,9 +110,9 @@ def _uuid(digest: str) -> str:
 
 
 def tombstone(entity_type: str, size: int) -> bytes:
-    """An entry in the place of one of so many bytes, so that nothing that counts bytes has to be counted again.
+    """An entry of exactly so many bytes that replaces an erased one, so that no sizes or positions change.
 
-    No observation is shorter: each has all its members, and its ids are longer than what is stored here.
+    No observation is shorter: each has all these members, and longer ids.
     """
     body = encode(
         Observation(

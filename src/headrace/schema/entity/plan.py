@@ -18,7 +18,7 @@ from headrace.errors import (
 )
 from headrace.schema.entity.nodes import Schema
 from headrace.schema.entity.update import VERSION_TAKEN, TypeUpdate, apply_update
-from headrace.schema.entity.versions import bump_of, differences, distance, parse_version, rekeys
+from headrace.schema.entity.versions import bump_of, changes_identity, differences, distance, parse_version
 from headrace.schema.plan import Impact, Plan, Refusal
 from headrace.schema.problem import RequestProblem
 
@@ -63,7 +63,7 @@ def _plan(
 ) -> Plan[Schema]:
     changes = tuple(difference.change for difference in differences(old, new)) if old else ()
     all_reasons = list(reasons)
-    if old and rekeys(old.schema_definition, new.schema_definition):
+    if old and changes_identity(old.schema_definition, new.schema_definition):
         all_reasons.append(
             "entities that exist keep their ids; what is stored from now on is told apart by the new rule"
         )

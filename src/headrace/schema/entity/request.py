@@ -27,13 +27,13 @@ from headrace.types import json_fault, parse_timestamp_us
 
 MAX_ENTITIES = 10_000
 MAX_TYPES = 100
-#: How deep values may be nested: whoever reads them later has no more room on the stack than we have now.
+#: How deep values may be nested: code that reads them later has as little room on the stack.
 MAX_LEVELS = 100
 MAX_CHARACTERS = 256
-#: What the ids of sources begin with that are named after their content.
-ADDRESSED = "src_"
+#: The prefix of ids of sources that are hashes of their content.
+CONTENT_PREFIX = "src_"
 
-#: What names and keys look like that callers give: any text without control characters.
+#: The pattern of names and keys that callers choose: any text without control characters.
 PRINTABLE = r"^[^\x00-\x1f\x7f]+(?![\s\S])"
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CHARACTERS, pattern=PRINTABLE)]
@@ -118,7 +118,7 @@ def make_store_request(entities: list[Any], envelope: RequestOptions, user_id: s
     contents = [entity for entity in entities if not _has_source(entity)]
     digest = sha256(_ENCODE_SORTED(user_id))
     digest.update(_ENCODE_SORTED(contents))
-    content_address = ADDRESSED + digest.hexdigest()
+    content_address = CONTENT_PREFIX + digest.hexdigest()
     source_id = envelope.source_id
     check_source(source_id, content_address)
     if len(contents) != len(entities):
@@ -129,7 +129,7 @@ def make_store_request(entities: list[Any], envelope: RequestOptions, user_id: s
 
 def address_of_contents(entities: list[Any], user_id: str) -> str:
     """The id of the source that has these contents."""
-    return ADDRESSED + sha256(_ENCODE_SORTED(user_id) + _ENCODE_SORTED(entities)).hexdigest()
+    return CONTENT_PREFIX + sha256(_ENCODE_SORTED(user_id) + _ENCODE_SORTED(entities)).hexdigest()
 
 
 def _has_source(entity: dict[str, Any]) -> bool:
@@ -140,8 +140,8 @@ def _has_source(entity: dict[str, Any]) -> bool:
 
 def check_source(source_id: str | None, content_address: str) -> None:
     """Refuse the name of a source that would be the address of other contents."""
-    if source_id is not None and source_id != content_address and source_id.startswith(ADDRESSED):
-        raise BadRequest(f"{source_id}: ids that begin with {ADDRESSED} are those of contents", field="source_id")
+    if source_id is not None and source_id != content_address and source_id.startswith(CONTENT_PREFIX):
+        raise BadRequest(f"{source_id}: ids that begin with {CONTENT_PREFIX} are those of contents", field="source_id")
 
 
 def parse_observed_at(text: str) -> int:
@@ -150,7 +150,7 @@ def parse_observed_at(text: str) -> int:
 
 
 def convert(value: Any, kind: type[Document], where: str) -> Document:
-    """A value as a document; what is wrong with it names the member."""
+    """A value converted to a type; an error names the member."""
     try:
         return decoding.convert(value, kind)
     except msgspec.ValidationError as reason:

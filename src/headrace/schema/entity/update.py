@@ -61,7 +61,7 @@ def prune_declarations(definition: Definition) -> tuple[Definition, list[Notice]
 
 
 def ensure_identity(definition: Definition, changed: bool = True) -> tuple[Definition, list[Notice]]:
-    """The definition with an identity that is coherent: without a rule, names are guessed."""
+    """The definition with a coherent identity: without a rule, names are guessed."""
     if definition.canonical_name_fields:
         rules = " or ".join(" and ".join(names) for names in definition.alternatives)
         return definition, [Notice("IDENTITY_RULE_CHANGED", f"entities are told apart by {rules}")] if changed else []
@@ -96,7 +96,7 @@ def _remaining_rules(definition: Definition) -> tuple[str | Composite, ...]:
 
 T = TypeVar("T")
 
-#: What tells entities apart goes together: rules of two schemas are not mixed.
+#: Options of identity, which are taken from one schema together.
 _IDENTITY = ("canonical_name_fields", "identity_opt_out", "canonical_name_strict", "name_collision_policy")
 _ABSENT: Any = object()
 _EMPTY = Definition(fields={})

@@ -72,11 +72,11 @@ _PHONE = re.compile(r"\+?[0-9(][0-9 ().-]*[0-9]")
 
 
 class FieldValidator(NamedTuple):
-    """A validator: the types it can judge, what it accepts, and that in words."""
+    """A validator: the types of its values, what it accepts, and a description of that."""
 
     types: tuple[Type, ...]
     accepts: Callable[[Any], bool]
-    wants: str
+    description: str
 
 
 def _matching(pattern: str) -> Callable[[Any], bool]:
@@ -123,7 +123,7 @@ VALIDATORS: dict[str, FieldValidator] = {
 
 
 class Violation(NamedTuple):
-    """A value that its field does not allow: what forbids it, by name and value, and a sentence."""
+    """A value that its field does not allow: the constraint that it violates, and a sentence."""
 
     field: str
     message: str
@@ -131,7 +131,7 @@ class Violation(NamedTuple):
     constraint_value: Any
 
     def notice(self) -> Notice:
-        """The warning where such a value is stored all the same."""
+        """The warning where such a value is stored nevertheless."""
         facts = self.constraint, self.constraint_value
         return Notice("CONSTRAINT_VIOLATION", self.message, (self.field,), *facts)
 
@@ -185,7 +185,7 @@ def compile_check(name: str, constraints: Constraints) -> Callable[[Any], Violat
 
 
 def _exact(value: Any) -> Any:
-    """A number as its digits say, which the nearest double may not; other values as they are."""
+    """A float as the number that its digits spell; other values as they are."""
     return exactly(value) if isinstance(value, float) else value
 
 
@@ -196,9 +196,9 @@ def is_pattern(text: str) -> bool:
 
 UNFIT: Any = object()
 
-#: The start of the year 2100: what lies beyond is no moment in this unit.
+#: The start of the year 2100: a later time is taken to be in another unit.
 LAST_MS = 4_102_444_800_000
-#: Longer texts are no numbers that anybody wrote.
+#: Longer texts are not read as numbers.
 MAX_DIGITS = 400
 
 _EPOCH = datetime(1970, 1, 1)  # of UTC; none of the arithmetic needs a zone

@@ -104,7 +104,7 @@ class Site(NamedTuple):
 
 
 def field_differences(name: str, old: Field | None, new: Field | None, rejects: bool) -> Iterator[Difference]:
-    """Every difference of a field that was, is, or both; ``rejects`` says that broken constraints reject."""
+    """Every difference of a field, which may be missing on one side; ``rejects`` tells whether violations reject."""
     check_deadline()
     site = Site(("schema_definition", "fields", name))
     if old is None and new is not None:
@@ -175,7 +175,7 @@ def _constraints(
 
 
 def same_limits(old: Constraints, new: Constraints) -> bool:
-    """Whether the same values are allowed, by what is written."""
+    """Whether two constraints are equal, in whatever order and spelling."""
     return same(_plain(old), _plain(new))
 
 
@@ -195,16 +195,16 @@ def _looser(old: Constraints, new: Constraints) -> bool:
     )
 
 
-#: Declarations that do something beside the fields, and those that only people read.
-_WORKING = (
+#: Declarations with an effect, and those that only people read.
+_EFFECTIVE = (
     *("temporal_fields", "reference_fields", "identity_search_fields"),
     *("duplicate_detection_fields", "duplicate_detection_threshold"),
 )
-_WORDS = ("query_synonyms", "content_field", "store_warnings", "agent_instructions")
+_DESCRIPTIVE = ("query_synonyms", "content_field", "store_warnings", "agent_instructions")
 
 
 def differences(old: Schema, new: Schema) -> list[Difference]:
-    """Every difference that means something; two spellings of the same thing have none."""
+    """Every difference in meaning; two spellings of the same schema have none."""
     was, now = old.schema_definition, new.schema_definition
     rejects = now.constraint_violation_policy == "reject"
     all_differences = [
@@ -225,8 +225,8 @@ def bump_of(all_differences: Iterable[Difference]) -> Bump:
     return max((difference.bump for difference in all_differences), default=Bump.NONE)
 
 
-def rekeys(old: Definition, new: Definition) -> bool:
-    """Whether the same values may now give another name, and so another entity."""
+def changes_identity(old: Definition, new: Definition) -> bool:
+    """Whether the same values may now give another canonical name, and so another entity."""
     return _rule(old) != _rule(new)
 
 
@@ -239,7 +239,7 @@ def _rule(definition: Definition) -> object:
 
 def _identity(old: Definition, new: Definition) -> Iterator[Difference]:
     site = Site(("schema_definition", "canonical_name_fields"))
-    if rekeys(old, new):
+    if changes_identity(old, new):
         yield site.breaks(
             "identity_changed", "entities are told apart by another rule; those that exist keep their ids"
         )
@@ -265,10 +265,10 @@ def _declarations(old: Definition, new: Definition) -> Iterator[Difference]:
         yield Site((*top, "aliases")).breaks("alias_removed", f"{', '.join(sorted(removed))} names this type no longer")
     if added:
         yield Site((*top, "aliases")).adds("alias_added", f"{', '.join(sorted(added))} names this type too")
-    for name in _WORKING:
+    for name in _EFFECTIVE:
         if getattr(old, name) != getattr(new, name):
             yield Site((*top, name)).adds("declaration_changed", f"{name} says something else")
-    for name in _WORDS:
+    for name in _DESCRIPTIVE:
         if getattr(old, name) != getattr(new, name):
             yield Site((*top, name)).rewords("wording_changed", f"{name} says something else")
 

@@ -123,7 +123,7 @@ def depth(expr: Expr) -> int:
 
 
 def fields(expr: Expr) -> frozenset[str]:
-    """The fields an expression looks at."""
+    """The names of the fields in an expression."""
     names: set[str] = set()
     fold(expr, lambda here, _: names.add(here.name) if isinstance(here, FieldReference) else None)
     return frozenset(names)

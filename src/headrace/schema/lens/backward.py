@@ -1,7 +1,7 @@
-"""A lens, compiled once to closures that carry documents back to the version before.
+"""A lens, compiled once to closures that convert documents back to the version before.
 
-Each op is undone, the last one first. What an op took away comes back only where the lens says with what; what an op
-overwrote does not come back. The old schema says which objects were there before the lens came.
+The ops are undone in reverse order. A removed value is restored only where the lens gives a default, and an overwritten
+one is not restored. The old schema tells which objects existed before the lens.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class _Before(NamedTuple):
     base: Pointer = ()
 
     def certain(self, names: Pointer) -> bool:
-        """Whether there was a value at a pointer in every document that had the container around it."""
+        """Whether every document that had the container of a pointer also had a value at it."""
         around = self._implied(self._origin(self.base)) + self._implied(self._origin((self.base + names)[:-1]))
-        return self._is_there(self._origin(self.base + names), around)
+        return self._is_present(self._origin(self.base + names), around)
 
     def untouched(self, names: Pointer) -> bool:
-        """Whether no op did anything to a value."""
+        """Whether no op changed a value."""
         pointer = self.base + names
         return trace_source(self.scopes, pointer) == Stored(pointer) and self._origin(pointer[:-1]) == Stored(
             pointer[:-1]
@@ -56,7 +56,7 @@ class _Before(NamedTuple):
         return existence(trace_source(self.scopes, pointer))
 
     def _implied(self, source: ValueSource | None) -> list[Pointer]:
-        """The pointers in an old document that have values where a source is there."""
+        """The pointers in an old document that have values where a source has one."""
         match source:
             case Stored(pointer):
                 return [pointer]
@@ -74,16 +74,18 @@ class _Before(NamedTuple):
                 return (admits(self.schema, test) and self._possible(present)) or self._possible(absent)
         return not isinstance(source, Absent)
 
-    def _is_there(self, source: ValueSource | None, known_pointers: list[Pointer]) -> bool:
+    def _is_present(self, source: ValueSource | None, known_pointers: list[Pointer]) -> bool:
         match source:
             case Stored(pointer):
                 return required(self.schema, pointer, known_pointers)
             case Either(test, present, absent):
-                there = self._is_there(present, known_pointers)
-                return there and (required(self.schema, test, known_pointers) or self._is_there(absent, known_pointers))
+                there = self._is_present(present, known_pointers)
+                return there and (
+                    required(self.schema, test, known_pointers) or self._is_present(absent, known_pointers)
+                )
         return isinstance(source, ConstantSource)
 
-    def within(self, path: Pointer) -> _Before:
+    def inside(self, path: Pointer) -> _Before:
         return self._replace(base=self.base + path)
 
 
@@ -112,7 +114,7 @@ def _impossible(reason: str, names: Pointer) -> Step:
 
 
 def _move_back(source: Pointer, target: Pointer, optional: bool, before: _Before) -> Step:
-    """Bring what was carried away back to its source."""
+    """Undo a move: bring the value back to its source."""
     if target == source[: len(target)]:
         return _unfold(target, source[len(target) :], optional)
     if before.certain(target):
@@ -176,7 +178,7 @@ def _gap(holder: Any, key: Any, names: Pointer) -> Slot:
 
 
 def _copy_back(source: Pointer, target: Pointer, optional: bool, before: _Before) -> Step:
-    """Take the copy away; where only the copy is left, it goes back to its source."""
+    """Undo a copy: remove it, or move it back to its source where only the copy is left."""
     if target == source[: len(target)]:
         return _unfold(target, source[len(target) :], optional)
     if before.certain(target):
@@ -196,7 +198,7 @@ def _copy_back(source: Pointer, target: Pointer, optional: bool, before: _Before
 
 
 def _take_away(slot: Slot | None) -> None:
-    """Delete a member; an element of an array was overwritten, not made, and stays."""
+    """Delete a member; an element of an array, which was overwritten and not added, stays."""
     if slot is not None and type(slot[0]) is dict:
         del slot[0][slot[1]]
 
@@ -267,7 +269,7 @@ def _prefixes(names: Pointer) -> list[Pointer]:
 
 
 def _prune(holder: Any, key: Any, host: Pointer, made: set[Pointer]) -> None:
-    """Delete the outermost object on the way to a host that may have been made and now leads to nothing else."""
+    """Delete the outermost object on the path to a host that the op may have made and that is empty now."""
     for names in _prefixes(host):
         slot = find_value_slot(holder, key, names)
         if names in made and slot is not None and _hollow(slot[0][slot[1]], host[len(names) :]):
@@ -287,11 +289,11 @@ def _convert(op: ops.Convert, before: _Before) -> Step:
 
 def _in(op: ops.In, before: _Before) -> Step:
     # Steps on the whole object may have made something else of it.
-    return inside_step(op.path, op.optional, _backward(op.ops, before.within(op.path)), lambda slot, path: None)
+    return inside_step(op.path, op.optional, _backward(op.ops, before.inside(op.path)), lambda slot, path: None)
 
 
 def _map(op: ops.Map, before: _Before) -> Step:
-    return each_element_step(op.path, op.optional, _backward(op.ops, before.within((*op.path, "0"))))
+    return each_element_step(op.path, op.optional, _backward(op.ops, before.inside((*op.path, "0"))))
 
 
 _COMPILE: dict[type[Op], Callable[[Any, _Before], Step]] = {

@@ -1,7 +1,7 @@
-"""Carry a pointer forward through a lens: where the value it names lies afterwards, and whether it is still the same.
+"""Carry a pointer forward through a lens: where its value is afterwards, and whether it is still the same.
 
-``pullback`` answers the opposite question. A pointer is followed from operation to operation, together with the shape
-of what an event may be before each of them. Several locations can hold the value, since an operation may copy it.
+``pullback`` does the opposite. A pointer is followed from operation to operation, together with the shape of events
+before each of them. Several locations can hold the value, since an operation may copy it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from headrace.schema.shape.source import Root
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """Reads values of a kind; ``flattens`` says that elements of arrays are values of their own.
+    """Reads values of one kind.
 
-    ``whole`` says that the value counts with everything inside it.
+    With ``flattens`` each element of an array is a value of its own; with ``whole`` a value includes everything in it.
     """
 
     flattens: ClassVar[bool] = True
@@ -111,7 +111,7 @@ class CarryEffect(StrEnum):
 
 
 class Carried(NamedTuple):
-    """Where a pointer leads after a lens, what became of its values, and the operation that did it."""
+    """Where a pointer leads after a lens, the effect of the lens on its values, and the operation that has it."""
 
     pointer: Pointer
     effect: CarryEffect | None = None
@@ -119,7 +119,7 @@ class Carried(NamedTuple):
 
 
 class _ValueLocation(NamedTuple):
-    """Where the value lies: ``exact`` where it is the same in every event, ``gone`` where it was removed."""
+    """A location of the value: ``exact`` where it is the same in every event, ``gone`` where it was removed."""
 
     pointer: Pointer
     exact: bool = True
@@ -153,7 +153,7 @@ class Crossing:
         return shapes
 
     def carry(self, pointer: Pointer, reader: Reader) -> Carried:
-        """Where a pointer leads after the lens, and what became of the values that a reader finds there."""
+        """Where a pointer leads after the lens, and the effect on the values that a reader finds there."""
         locations = self._locations(pointer, reader)
         best = min(locations, key=lambda location: _rank(location, pointer))
         if best.exact:
@@ -162,7 +162,7 @@ class Crossing:
         return Carried(after, self._effect(pointer, after, reader), best.op)
 
     def compare(self, before: Pointer, after: Pointer, reader: Reader) -> Carried:
-        """What becomes of the values if they are read at another pointer after the lens than before it."""
+        """The effect on values that are read at one pointer before the lens and at another after it."""
         locations = self._locations(before, reader)
         if any(location.exact and location.pointer == after for location in locations):
             return Carried(after)
@@ -246,7 +246,7 @@ def _always_holds(shape: Shape, names: Pointer) -> bool:
 def _locations_after(
     op: Op, shape: Shape, locations: list[_ValueLocation], reader: Reader, here: str
 ) -> list[_ValueLocation]:
-    """Where the value lies after an operation."""
+    """The locations of the value after an operation."""
     best: dict[tuple[Pointer, bool], _ValueLocation] = {}
     for location in locations:
         check_deadline()
@@ -337,7 +337,7 @@ def _follow_op(op: Op, step: _Step) -> list[_ValueLocation]:
 def _transfer(
     op: Op, step: _Step, source: Pointer, target: Pointer, *, moves: bool, shifts: bool = True
 ) -> list[_ValueLocation]:
-    """A value is put to the target as well, and taken away from the source where it moves."""
+    """The locations after a value was put to the target, and removed from the source where it moves."""
     stays = not moves or not _is_within(step.pointer, source)
     locations = _overwrite(step, source, target, moves=moves) if stays else []
     if _is_within(step.pointer, source):
@@ -351,7 +351,7 @@ def _transfer(
 
 
 def _overwrite(step: _Step, source: Pointer, target: Pointer, *, moves: bool) -> list[_ValueLocation]:
-    """The location, which is not part of the source, after the target got another value."""
+    """A location outside the source, after the target got another value."""
     if _is_within(step.pointer, target):
         return step.altered()
     gets = step.contains(target) and step.counts(target) and (step.holds(source) or step.holds(target))

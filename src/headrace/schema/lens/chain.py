@@ -1,4 +1,4 @@
-"""The lenses of a registry in a row: stored bodies from any version to any other, as a whole."""
+"""The lenses of a registry, chained: stored bodies are converted from any version to any other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.schema.lens.values import LensFailure, Raw
 from headrace.schema.registry import Registry
 
 #: The steps between two versions, each with the source version of its lens and the number of its op.
-_Way = tuple[tuple[int, int, Step], ...]
+_NumberedSteps = tuple[tuple[int, int, Step], ...]
 
 _DOCUMENTS = msgspec.json.Decoder(list[dict[str, Raw]])
 _ENCODER = msgspec.json.Encoder()
@@ -31,18 +31,18 @@ class LensChain:
     def __init__(self, lenses: Mapping[int, Lens], schemas: Mapping[int, Any]) -> None:
         self._lenses = lenses
         self._schemas = schemas
-        self._ways: dict[tuple[int, int], _Way] = {}
+        self._steps_between: dict[tuple[int, int], _NumberedSteps] = {}
 
     def promote(self, joined: bytes, source: int, target: int) -> bytes:
         """Entries joined by commas, from one version to another; bytes that no op touches stay as they are."""
-        way = self._ways.get((source, target))
-        if way is None:
-            way = self._ways[source, target] = self._compiled(source, target)
-        if not way:
+        steps = self._steps_between.get((source, target))
+        if steps is None:
+            steps = self._steps_between[source, target] = self._compile(source, target)
+        if not steps:
             return joined
         documents = _open_documents(joined)
         for entry in range(len(documents)):
-            for version, number, step in way:
+            for version, number, step in steps:
                 try:
                     step(documents, entry)
                 except LensFailure as failure:
@@ -50,7 +50,7 @@ class LensChain:
                     raise
         return _ENCODER.encode(documents)[1:-1]
 
-    def _compiled(self, source: int, target: int) -> _Way:
+    def _compile(self, source: int, target: int) -> _NumberedSteps:
         ahead = target >= source
         versions = range(source, target) if ahead else range(source - 1, target - 1, -1)
         return tuple((version, *numbered) for version in versions for numbered in self._steps(version, ahead))

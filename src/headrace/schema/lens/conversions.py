@@ -40,7 +40,7 @@ TYPES = ("string", "number", "integer", "boolean", "null", "object", "array")
 #: The milliseconds that RFC 3339 has a text for: the years 0 to 9999.
 FIRST_MILLIS, LAST_MILLIS = -62_167_219_200_000, 253_402_300_799_999
 
-#: What is longer is not spelled out.
+#: Longer integers are not spelled out.
 MAX_DIGITS = 4_300
 
 Conversion = Callable[[Value], Raw]
@@ -50,7 +50,7 @@ _STRING = msgspec.json.Decoder(str)
 _LEADING_INTEGER = re.compile(r"\s*([+-]?)0*(\d+)", re.ASCII)
 _CONTAINERS: dict[str, Any] = {"object": {}, "array": []}
 
-# Python's calendar begins with the year 1, RFC 3339 with the year 0, which looks like the year 400.
+# Python's calendar begins with the year 1, and RFC 3339 with the year 0, whose days are those of the year 400.
 _YEAR_ONE_MS = -62_135_596_800_000
 _FOUR_CENTURIES_MS = 146_097 * 86_400_000
 
@@ -82,7 +82,7 @@ _TYPES_OF: dict[type, tuple[str, ...]] = {
 
 
 class _Digits(NamedTuple):
-    """A number by its decimal digits, without zeros at the end, and where the point stands among them."""
+    """A number as its decimal digits, without zeros at the end, and the position of the decimal point."""
 
     sign: str
     text: str
@@ -108,7 +108,7 @@ class _Digits(NamedTuple):
 
 
 def text_of(value: Scalar | Decimal) -> str:
-    """The text by which a table knows a value: numbers as in canonical JSON (RFC 8785), equal ones alike."""
+    """The text of a value in a table: numbers as in canonical JSON (RFC 8785), so that equal ones have one text."""
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, bool):
@@ -168,7 +168,7 @@ BUILTINS: dict[str, Builtin] = {
 
 
 def make_conversion(from_type: str, to_type: str, transform: Transform) -> Conversion:
-    """A transform, ready to run: a value in, its bytes out, or LensFailure."""
+    """A function from a value to the bytes of the converted one; it raises LensFailure."""
     if transform.table is not None:
         return _table_conversion(from_type, to_type, transform.table, transform.default)
     builtin = BUILTINS[transform.builtin or ""]
@@ -202,7 +202,7 @@ def _table_conversion(from_type: str, to_type: str, table: dict[str, Scalar], de
 
 
 def _read(value: Value, from_type: str) -> Any:
-    """The value, which must be of the type; what is inside a container does not count."""
+    """The decoded value, which must be of the type; a container is decoded as empty."""
     try:
         if from_type == "string":
             return _STRING.decode(value)  # type: ignore[arg-type]
@@ -245,7 +245,7 @@ class Image(NamedTuple):
 
 
 def convert_shape(op: Convert, shape: Shape) -> Image:
-    """What a conversion makes of the values of a shape."""
+    """The shape of the converted values of a shape."""
     images = [_convert_alternative(op, alternative) for alternative in shape.alternatives]
     complaints = dict.fromkeys(complaint for image in images for complaint in image.complaints)
     return Image(union(*(image.shape for image in images)), tuple(complaints))

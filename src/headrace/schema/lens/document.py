@@ -16,7 +16,7 @@ from headrace.schema.problem import Problem
 
 API_VERSION = "durable.lens/v1"
 
-#: How far ops hold ops, and how many names a pointer has.
+#: How deep ops may be nested, and how many names a pointer may have.
 MAX_DEPTH = 32
 MAX_POINTER_NAMES = 64
 
@@ -233,12 +233,12 @@ def parse(raw: Any) -> Lens | list[Problem]:
 
 
 def dump(lens: Lens) -> dict[str, Any]:
-    """The document of a lens; what says nothing new is left out."""
+    """The document of a lens, without members that have their defaults."""
     return {"apiVersion": API_VERSION, **_write_shape(lens, _LENS)}
 
 
 def _refusals(op: Op, top: bool) -> Iterator[tuple[str, str]]:
-    """Why a well-formed op is refused all the same: the key, and the reason."""
+    """The problems of a well-formed op: the key of each, and the reason."""
     match op:
         case ops.Rename(source=source, target=target):
             yield from _displaced(source, target, True, top)
@@ -279,7 +279,7 @@ def _misfit(transform: Transform, from_type: str, to_type: str, key: str) -> Ite
 
 
 def fill_defaults(lens: Lens, schema: Any) -> Lens:
-    """The lens with the defaults its adds left to the new schema; those that nothing gives stay unset."""
+    """The lens with unset defaults of its adds taken from the new schema, where that gives one."""
     return msgspec.structs.replace(lens, ops=_filled(lens.ops, schema, ()))
 
 
@@ -299,7 +299,7 @@ def _filled_op(op: Op, schema: Any, base: Pointer) -> Op:
 
 
 def default_of(*schemas: Any) -> Any:
-    """The first default that schemas give, else what the first with a single container type begins with; or UNSET."""
+    """The first default of these schemas, else the empty container of the first of one container type, else UNSET."""
     objects = [schema for schema in schemas if isinstance(schema, dict)]
     for schema in objects:
         if "default" in schema:
@@ -311,7 +311,7 @@ def default_of(*schemas: Any) -> Any:
 
 
 def declared(root: Any, names: Pointer) -> dict[str, Any]:
-    """What a schema says of the value at a pointer."""
+    """The schema of the value at a pointer, with references followed; empty where none is declared."""
     schema = _resolved(root, root)
     for name in names:
         items = _is_index(name, schema)
@@ -320,7 +320,7 @@ def declared(root: Any, names: Pointer) -> dict[str, Any]:
 
 
 def admits(root: Any, names: Pointer) -> bool:
-    """Whether a schema leaves room for a value at a pointer: no closed object on the way lacks its name."""
+    """Whether a schema allows a value at a pointer: no closed object on the path lacks its name."""
     return not any(_is_closed(declared(root, names[:end]), name) for end, name in enumerate(names))
 
 

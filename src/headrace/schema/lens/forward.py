@@ -1,7 +1,7 @@
-"""A lens, compiled once to closures that carry documents to the next version.
+"""A lens, compiled once to closures that convert documents to the next version.
 
-A step works on the value in a slot. Values are moved, never built: what no step goes through keeps its bytes, and what
-is put into two places is closed first, so no two events (and no two places in one) share anything that can change.
+A step works on the value in a slot. Values are moved, never built anew, so what no step opens keeps its bytes. A value
+that is put into two places is encoded first, so that no two places share a container that can change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def forward(lens_ops: Iterable[Op]) -> Steps:
 
 
 def run(steps: Steps, holder: Any, key: Any) -> None:
-    """Carry the value in a slot through the steps; a failure names the op."""
+    """Run the steps on the value in a slot; a failure names the op."""
     for number, step in steps:
         try:
             step(holder, key)
@@ -40,7 +40,7 @@ def run(steps: Steps, holder: Any, key: Any) -> None:
 
 
 def source_finder(names: Pointer, optional: bool) -> Callable[[Any, Any], Slot | None]:
-    """Finds where a step's source is; it is None where it is absent and may be."""
+    """A function that finds the slot of a source, or None where it is absent and optional."""
     last = names[-1] if len(names) == 1 else None
 
     def find(holder: Any, key: Any) -> Slot | None:
@@ -56,7 +56,7 @@ def source_finder(names: Pointer, optional: bool) -> Callable[[Any, Any], Slot |
 
 
 def target_finder(names: Pointer) -> Callable[[Any, Any], Slot]:
-    """Finds where a step's target is to be; its parents must exist."""
+    """A function that finds the slot of a target, whose parents must exist."""
     last = names[-1] if len(names) == 1 else None
 
     def find(holder: Any, key: Any) -> Slot:
@@ -72,7 +72,7 @@ def target_finder(names: Pointer) -> Callable[[Any, Any], Slot]:
 
 
 def _carry(source: Pointer, optional: bool, moves: bool, find_target: Callable[[Any, Any], Slot]) -> Step:
-    """Put the value at the source to the target as well, and take it away from the source where it moves."""
+    """A step that copies the value at the source to the target, or moves it there."""
     find = source_finder(source, optional)
 
     def step(holder: Any, key: Any) -> None:
@@ -137,7 +137,7 @@ def _plunge(op: ops.Plunge) -> Step:
 
 
 def make_objects(holder: Any, key: Any, names: Pointer) -> None:
-    """Make the objects on the way to a pointer, and at it, where nothing is."""
+    """Make the missing objects on the path of a pointer and at it."""
     for end in range(1, len(names) + 1):
         at, name = target_finder(names[:end])(holder, key)
         if type(at) is dict and name not in at:
@@ -220,7 +220,7 @@ def head_step(path: Pointer, optional: bool) -> Step:
 
 
 def convert_step(path: Pointer, optional: bool, convert: Conversion) -> Step:
-    """x becomes what a conversion makes of it."""
+    """x becomes the result of a conversion."""
     find = source_finder(path, optional)
 
     def step(holder: Any, key: Any) -> None:

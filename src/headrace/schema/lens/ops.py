@@ -43,7 +43,7 @@ class Copy(Op, frozen=True):
 
 
 class Add(Op, frozen=True):
-    """Put a value where none was; ``overwrite`` says that one may have been there."""
+    """Add a value; with ``overwrite`` there may be one already, which it replaces."""
 
     name = "add"
     path: Pointer
@@ -53,7 +53,7 @@ class Add(Op, frozen=True):
 
 
 class Remove(Op, frozen=True):
-    """Take a value away; its schema and default say what to put back on the way back."""
+    """Remove a value; its schema and default are what a reader of the older version gets."""
 
     name = "remove"
     path: Pointer
@@ -62,7 +62,7 @@ class Remove(Op, frozen=True):
 
 
 class Hoist(Op, frozen=True):
-    """Bring a member of an object out of it."""
+    """Move or copy a member of an object out of it."""
 
     name = "hoist"
     host: Pointer
@@ -72,7 +72,7 @@ class Hoist(Op, frozen=True):
 
 
 class Plunge(Op, frozen=True):
-    """Put a value into an object, which is made where it is missing."""
+    """Move or copy a value into an object, which is made where it is missing."""
 
     name = "plunge"
     source: Pointer
@@ -124,7 +124,7 @@ class Map(Op, frozen=True):
 
 
 class Lens(msgspec.Struct, frozen=True):
-    """The way from one schema version to the next."""
+    """The ops that lead from one schema version to the next."""
 
     schema: str
     source: int

@@ -136,7 +136,7 @@ def _objects(alternative: Object, names: list[str], depth: int) -> Iterator[dict
 
 
 def _arrays(alternative: Array, names: list[str], depth: int) -> Iterator[list[Any]]:
-    """Short ones: all elements the plainest, all different, and each of them changed."""
+    """Short arrays: of the plainest elements, of different ones, and with each element changed."""
     count = len(alternative.prefix) if alternative.high is None else min(len(alternative.prefix), alternative.high)
     for length in sorted({alternative.low, alternative.low + 1, alternative.low + 2, count, count + 1}):
         choices = [
@@ -153,7 +153,7 @@ def _arrays(alternative: Array, names: list[str], depth: int) -> Iterator[list[A
 
 
 TRIED, TRIED_BYTES = 2_000, 2_000_000
-"""How many events are tried, and how much of them."""
+"""How many events are tried, and how many bytes of them."""
 
 
 def counter_example(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle) -> Any:
@@ -219,7 +219,7 @@ class Proof(NamedTuple):
 
 
 def prove(old: Any, new: Any, ops: tuple[Op, ...], oracle: Oracle | None = None) -> Proof:
-    """Show that the ops carry every event valid under the old schema to one valid under the new, or say why not.
+    """Prove that the ops make every event that is valid under the old schema one that is valid under the new.
 
     Both schemas, and those inside ops, are taken to be well formed. The oracle, which compiles a schema to a validator,
     decides about single texts and confirms counter-examples; without one fewer lenses are proven, never more.

@@ -1,7 +1,7 @@
-"""Where the value at a pointer comes from in the documents of older versions.
+"""Where the value at a pointer comes from in documents of older versions.
 
-A field is a pointer in one version. Read backwards, every op either leaves it alone, says from where the value was
-carried, converts it, or makes it: so the value can be taken from a stored document without promoting the whole of it.
+The ops of a lens are followed backwards: each leaves the value alone, carries it from elsewhere, converts it, or adds
+it. So a value can be taken from a stored document without promoting the whole document.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from headrace.schema.lens.ops import Lens, Op
 from headrace.schema.lens.values import LensFailure, Raw, Value, encode_value, find_value_slot
 from headrace.schema.pointer import Pointer
 
-#: What happens to a value on its way; the path of each is empty.
+#: Ops that convert a value where it is; the path of each is empty.
 Conversion = ops.Convert | ops.Wrap | ops.Head
 
-#: A source with more parts than this is not worth more than promoting the document.
+#: For a source with more parts than this, promoting the document is as cheap.
 MAX_PARTS = 16
 
 
@@ -56,7 +56,7 @@ class ConstantSource(ValueSource, frozen=True):
 
 
 class Absent(ValueSource, frozen=True):
-    """No document has a value there."""
+    """No document has the value."""
 
     def evaluate(self, document: bytes) -> bytes | None:
         """Always None."""
@@ -77,13 +77,13 @@ class Either(ValueSource, frozen=True):
 
 
 class Rebuild(ValueSource, frozen=True):
-    """The value is put together from several places: promote the document, then point."""
+    """The value is made of several stored values: the document is promoted, and the value taken from it."""
 
     lenses: tuple[Lens, ...]
     pointer: Pointer
 
     def evaluate(self, document: bytes) -> bytes | None:
-        """What is there after promotion."""
+        """The value after promotion."""
         holder: list[Value] = [_to_raw(document)]
         for lens in self.lenses:
             run(forward(lens.ops), holder, 0)
@@ -92,7 +92,7 @@ class Rebuild(ValueSource, frozen=True):
 
 
 class _Changed(ValueSource, frozen=True):
-    """A container that an op changes inside; it is there where its origin is, if that can be said."""
+    """A container that an op changes inside; it exists where its origin does, if that is known."""
 
     origin: ValueSource | None = None
 
@@ -119,7 +119,7 @@ def trace_source(scopes: Iterable[tuple[Pointer, tuple[Op, ...]]], pointer: Poin
 
 
 def existence(source: ValueSource) -> ValueSource | None:
-    """A source that is there where the value is, if that can be said."""
+    """A source that has a value exactly where this one has, or None where that is unknown."""
     match source:
         case Stored(pointer):
             return Stored(pointer)
@@ -147,7 +147,7 @@ def _apply_conversions(value: Value, conversions: tuple[Op, ...]) -> bytes:
 
 
 def _plain(source: ValueSource) -> bool:
-    """Whether a source tells where the value is stored."""
+    """Whether a source leads to a stored value, without a container that was changed inside."""
     match source:
         case Either(_, present, absent):
             return _plain(present) and _plain(absent)
@@ -170,7 +170,7 @@ def _before_all(source: ValueSource, lens_ops: tuple[Op, ...], base: Pointer) ->
 
 
 def _before(source: ValueSource, op: Op, base: Pointer) -> ValueSource:
-    """A source in documents after an op, as one in documents before it."""
+    """A source in documents after an op, as a source in documents before it."""
     match source:
         case Stored(pointer, conversions):
             return _converted(_trace(op, base, pointer), conversions)
@@ -196,7 +196,7 @@ def _converted(source: ValueSource, conversions: tuple[Conversion, ...]) -> Valu
 
 
 def _choose(test: ValueSource | None, present: ValueSource, absent: ValueSource) -> ValueSource:
-    """One source or the other, by whether a third is there."""
+    """One source or the other, by whether a third has a value."""
     match test:
         case Stored(pointer):
             return _make_either(pointer, present, absent)
@@ -218,7 +218,7 @@ def _simplify_either(test: Pointer, present: ValueSource, absent: ValueSource) -
 
 
 def _assume(source: ValueSource, test: Pointer, there: bool) -> ValueSource:
-    """A source where it is known whether a value is there."""
+    """A source simplified by whether there is a value at a pointer."""
     match source:
         case Either(other, present, absent) if there and _is_within(test, other):
             return _assume(present, test, there)
@@ -315,7 +315,7 @@ def _trace_map(lens_ops: tuple[Op, ...], path: Pointer, pointer: Pointer) -> Val
 
 
 def _guard(test: Pointer, source: ValueSource) -> ValueSource:
-    """A source inside a value that may be absent: what is stored there is absent with it, a constant is not."""
+    """A source inside a value that may be absent: a stored value is absent with it, a constant is not."""
     match source:
         case ConstantSource() | Either():
             return _choose(Stored(test), source, Absent())

@@ -20,7 +20,7 @@ Raw = msgspec.Raw
 Container = dict[str, "Value"] | list["Value"]
 Value = Raw | dict[str, "Value"] | list["Value"]
 
-#: Where a value is: a dict and a name that may be absent, or a list and an index within it.
+#: The container of a value and its key: a dict and a name that may be absent, or a list and an index.
 Slot = tuple[Any, Any]
 
 _ENTRIES = msgspec.json.Decoder(list[Raw])
@@ -32,7 +32,7 @@ _MEMBER = re.compile(rb"[ \t\r\n]*(" + _STRING + rb")[ \t\r\n]*:")
 
 
 class LensFailure(Exception):
-    """A document that a lens cannot carry: in which lens and which entry, at which op and pointer, and why."""
+    """A document that a lens cannot convert: by which lens, in which entry, at which op and pointer, and the reason."""
 
     def __init__(self, reason: str, pointer: Pointer = ()) -> None:
         super().__init__(reason)

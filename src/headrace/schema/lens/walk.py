@@ -1,7 +1,7 @@
-"""A lens run on shapes instead of documents: each op takes what an event may be before it to what it may be after.
+"""A lens run on shapes instead of documents: each op takes the shape of events before it to that of events after it.
 
-An op must be shown to succeed on everything of the shape before it. Where it may fail, the problem is noted and the
-walk goes on with what succeeds, so that all problems are found at once.
+An op must be proven to succeed on every value of the shape before it. Where it may fail, the problem is noted and the
+walk continues with the values on which it succeeds, so that all problems are found at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Unproven(NamedTuple):
 
 
 class OpLocation(NamedTuple):
-    """The op that the walk is at: the numbers of nested ops, and the pointer that its pointers are relative to."""
+    """The location of an op: the numbers of nested ops, and the pointer that its pointers are relative to."""
 
     numbers: tuple[int, ...] = ()
     base: Pointer = ()
@@ -82,7 +82,7 @@ class Walk:
         )
 
     def note(self, location: OpLocation, names: Pointer, rule: str, reason: str) -> None:
-        """Something that could not be shown."""
+        """Note something that could not be proven."""
         check_deadline()
         where = "".join(f"/ops/{number}" for number in location.numbers)
         problem = Unproven(where, pointer.text(location.base + names), rule, reason)
@@ -110,7 +110,7 @@ class Walk:
             self.note(location, names, "source_optional", "it may be missing; the op needs it, or must be optional")
 
     def put(self, shape: Shape, names: Pointer, value: Shape, location: OpLocation) -> Shape:
-        """Put a value at a pointer; all containers on the way must be there."""
+        """Put a value at a pointer; all containers on its path must exist."""
         if not names:
             return value
         parent = names[:-1]
@@ -137,7 +137,7 @@ class Walk:
         return Shape(tuple(alternative for alternative in shape.alternatives if isinstance(alternative, kind)))
 
     def carry(self, shape: Shape, source: Pointer, target: Pointer, location: OpLocation, *, moves: bool) -> Shape:
-        """Put the value at the source to the target as well, and drop it from the source if it moves."""
+        """Copy the value at the source to the target, or move it there."""
         moved = self.put(shape, target, value_at(shape, source), location)
         # A value that takes the place of something around it leaves nothing behind.
         return moved if not moves or source[: len(target)] == target else drop(moved, source)
@@ -170,7 +170,7 @@ class Walk:
             self.note(location, target, "target_inside_source", "the value is there already, or would move into itself")
 
     def added(self, op: ops.Add) -> Shape:
-        """The shape of what an op adds."""
+        """The shape of the value that an op adds."""
         return shape_of(Root(op.schema).source) if op.default is msgspec.UNSET else shape_of_values([op.default])
 
 
@@ -239,7 +239,7 @@ def _plunge(walk: Walk, op: ops.Plunge, shape: Shape, location: OpLocation) -> S
 
 
 def _make_objects(walk: Walk, shape: Shape, names: Pointer, location: OpLocation, above: Pointer) -> Shape:
-    """The values with objects on the way to a pointer, and at it, where nothing is."""
+    """The values with the missing objects on the path of a pointer, and at it, added."""
     if not names:
         return shape
     name, further = names[0], names[1:]

@@ -1,1 +1,1 @@
-"""Sets of JSON values, described from above: what a schema may admit, and what is left of it after each step."""
+"""Sets of JSON values that schemas admit, and that ops of lenses make of them; never too small, perhaps too large."""

@@ -34,7 +34,7 @@ MAX_ALTERNATIVES = 48
 
 
 def union(*shapes: Shape) -> Shape:
-    """Everything that is of one of the shapes."""
+    """The union of shapes."""
     distinct: list[Shape] = []
     for shape in shapes:
         check_deadline()
@@ -65,7 +65,7 @@ def gather(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...]:
 
 
 def merge(left: Shape, right: Shape) -> Shape:
-    """A union of two shapes that come from the same one: alternatives that correspond are run together."""
+    """The union of two shapes that come from the same one: corresponding alternatives are joined."""
     if left == right:
         return left
     if left.identity is not None and right.identity is not None:
@@ -77,7 +77,7 @@ def merge(left: Shape, right: Shape) -> Shape:
 
 
 def join(left: Alternative, right: Alternative) -> Alternative:
-    """One alternative that holds the values of two of the same kind."""
+    """One alternative with the values of two of the same kind, and perhaps more."""
     check_deadline()
     facts = left.facts & right.facts
     match left, right:
@@ -144,7 +144,7 @@ def _lengths(text: Text) -> tuple[int, int | None]:
 
 
 def widest(left: int | None, right: int | None) -> int | None:
-    """The larger of two limits, None being none."""
+    """The larger of two limits, where None is no limit."""
     return None if left is None or right is None else max(left, right)
 
 
@@ -198,7 +198,7 @@ def _join_arrays(left: Array, right: Array) -> Array:
 
 
 MAX_DEPTH = 3
-"""How deep a proof of emptiness looks."""
+"""How many levels a proof of emptiness descends."""
 
 
 def element(alternative: Array, position: int) -> Member:
@@ -219,12 +219,12 @@ def child(alternative: Alternative, name: str) -> Member:
 
 
 def vacant(shape: Shape, depth: int = MAX_DEPTH) -> bool:
-    """Whether no value is of this shape, as far as can be shown by looking a few levels deep."""
+    """Whether no value is of this shape, as far as can be shown a few levels deep."""
     return depth > 0 and all(empty(alternative, depth) for alternative in shape.alternatives)
 
 
 def empty(alternative: Alternative, depth: int = MAX_DEPTH) -> bool:
-    """Whether the alternative holds no value, likewise."""
+    """Whether no value is of this alternative, as far as can be shown a few levels deep."""
     check_deadline()
     if isinstance(alternative, Object):
         needed = [object_member.shape for object_member in alternative.members.values() if object_member.required]
@@ -244,7 +244,7 @@ Alternatives = tuple[Alternative, ...]
 
 
 def meet_shapes(left: Shape, right: Shape) -> Shape:
-    """What is of both shapes."""
+    """The intersection of two shapes."""
     if left is NOTHING or right is NOTHING:
         return NOTHING
     if left.identity == frozenset() or left == right:
@@ -259,13 +259,13 @@ def meet_shapes(left: Shape, right: Shape) -> Shape:
 
 
 def meet_all(left: Alternatives, right: Alternatives) -> Alternatives:
-    """What is of one alternative here and of one there; the left ones alone where that would be too many."""
+    """The intersections of each left with each right alternative; the left ones themselves where these are too many."""
     both = [met for alternative in left for other in right if (met := meet(alternative, other)) is not None]
     return tuple(both) if len(both) <= MAX_ALTERNATIVES else left
 
 
 def meet(left: Alternative, right: Alternative) -> Alternative | None:
-    """What is of both alternatives; None where that is plainly nothing."""
+    """The intersection of two alternatives; None where it is clearly empty."""
     check_deadline()
     facts = left.facts | right.facts
     match left, right:
@@ -351,7 +351,7 @@ def _common(left: frozenset[str] | None, right: frozenset[str] | None) -> frozen
 
 
 def narrowest(left: int | None, right: int | None) -> int | None:
-    """The smaller of two limits, None being none."""
+    """The smaller of two limits, where None is no limit."""
     if left is None or right is None:
         return right if left is None else left
     return min(left, right)
@@ -376,7 +376,7 @@ def _meet_objects(left: Object, right: Object) -> Object | None:
 
 
 def _meet_patterns(left: Object, right: Object) -> dict[str, Shape]:
-    """A name that matches a pattern on one side is under the pattern, another one or the rest on the other."""
+    """The patterns of one side, each with what the other side allows under names that match it."""
     return {
         pattern: meet_shapes(shape, right.patterns.get(pattern) or union(right.rest, *right.patterns.values()))
         for pattern, shape in left.patterns.items()

@@ -1,4 +1,4 @@
-"""Shapes step by step: what is left where a value is present, put, taken away or replaced."""
+"""Edit shapes at a pointer: split them by whether there is a value, and put, drop or replace it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from headrace.schema.pointer import Pointer, index
 from headrace.schema.shape.algebra import child, member, narrowest, union, vacant
 from headrace.schema.shape.model import NOTHING, Alternative, Array, Member, Object, Shape, narrow, replace_values
 
-#: Elements of an array behind this one are not told from each other, unless a schema speaks of each.
+#: Elements of an array after this one share one shape, unless a schema declares each.
 LAST_ELEMENT = 100
 
 
 def split(shape: Shape, names: Pointer) -> tuple[Shape, Shape]:
-    """The values that hold something at a pointer, and those that do not."""
+    """The values that hold one at a pointer, and those that do not."""
     pairs = [_split_alternative(alternative, names) for alternative in shape.alternatives]
     if all(without is None for _, without in pairs):
         return shape, NOTHING
@@ -44,7 +44,7 @@ def _split_alternative(alternative: Alternative, names: Pointer) -> tuple[Altern
 
 
 def _with_member(alternative: Alternative, name: str, new_member: Member) -> Alternative:
-    """The values that hold what is known under a name, or nothing there unless it is required."""
+    """The values that hold this member under a name, or none unless it is required."""
     if isinstance(alternative, Object):
         return narrow(alternative, members={**alternative.members, name: new_member})
     assert isinstance(alternative, Array)
@@ -63,7 +63,7 @@ def _without_member(alternative: Alternative, name: str) -> Alternative:
 
 
 def _is_like_others(array: Array, position: int) -> bool:
-    """Whether nothing is known of an element but what is known of all behind the first."""
+    """Whether an element is described by the shape of the rest only."""
     return position >= len(array.prefix)
 
 
@@ -74,14 +74,14 @@ def _replace_element(array: Array, position: int, *shapes: Shape) -> tuple[Shape
 
 
 def value_at(shape: Shape, names: Pointer) -> Shape:
-    """What stands at a pointer."""
+    """The shape of the values at a pointer."""
     for name in names:
         shape = union(*(child(alternative, name).shape for alternative in shape.alternatives))
     return shape
 
 
 def edit(shape: Shape, names: Pointer, change: Callable[[Shape], Shape]) -> Shape:
-    """The values with something else at a pointer, where all of them hold something."""
+    """The values with a changed one at a pointer, where all of them hold one."""
     if not names:
         return change(shape)
     return Shape(
@@ -107,7 +107,7 @@ def _edit_alternative(alternative: Alternative, name: str, change: Callable[[Sha
 
 
 def put(shape: Shape, names: Pointer, value: Shape) -> Shape:
-    """The values with another one at a pointer, where all of them hold the container it goes into."""
+    """The values with another one put at a pointer, where all of them hold its container."""
     if not names:
         return value
 
@@ -129,7 +129,7 @@ def _put_alternative(alternative: Alternative, name: str, value: Shape) -> Alter
 
 
 def drop(shape: Shape, names: Pointer) -> Shape:
-    """The values without what stands at a pointer, where all of them hold something."""
+    """The values without the one at a pointer, where all of them hold one."""
 
     def out_of(parent: Shape) -> Shape:
         return Shape(tuple(_drop_alternative(alternative, names[-1]) for alternative in parent.alternatives))

@@ -203,7 +203,7 @@ def shape_of_values(values: Iterable[Any]) -> Shape:
 
 
 def is_whole(text: str) -> bool:
-    """Whether the text of a number stands for an integer."""
+    """Whether a text is the spelling of an integral number."""
     return isinstance(number_of(text), int)
 
 

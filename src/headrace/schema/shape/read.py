@@ -35,7 +35,7 @@ _SOMETIMES = ("anyOf", "oneOf", "if", "not", "dependentSchemas", "dependencies")
 
 
 class Evaluated(NamedTuple):
-    """The names and patterns spoken of for sure; ``certain`` where there cannot be more."""
+    """The names and patterns that are evaluated for certain; ``certain`` where there cannot be more."""
 
     names: frozenset[str] = frozenset()
     patterns: frozenset[str] = frozenset()
@@ -53,7 +53,7 @@ class Evaluated(NamedTuple):
 
 
 def evaluated(source: Source, above: Facts = frozenset()) -> Evaluated:
-    """What the schema speaks of apart from its own ``unevaluatedProperties``."""
+    """The members that a schema evaluates, apart from its own ``unevaluatedProperties``."""
     keywords, fact = source.keywords(), source.fact
     if fact in above:
         return Evaluated(certain=False)
@@ -119,7 +119,7 @@ def upper_bound(keywords: dict[str, Any]) -> Bound | None:
 
 
 def _bounds(keywords: dict[str, Any], plain: str, exclusive: str) -> list[Bound]:
-    """Both limits; in draft 4 the second only says how the first is meant."""
+    """Both limits; in draft 4 the second only tells whether the first is exclusive."""
     limit, strict = keywords.get(plain), keywords.get(exclusive)
     if isinstance(strict, bool):
         return [] if limit is None else [Bound(exactly(limit), strict)]
@@ -148,11 +148,11 @@ def _object(source: Source, shape_of: Reader) -> Object:
     if "additionalProperties" in keywords:
         rest = shape_of(source.at(keywords["additionalProperties"]))
     elif "unevaluatedProperties" in keywords:
-        spoken = evaluated(source)
-        if spoken.certain and not spoken.everything:
+        declared_members = evaluated(source)
+        if declared_members.certain and not declared_members.everything:
             rest = shape_of(source.at(keywords["unevaluatedProperties"]))
-            members = {name: Member(ANYTHING) for name in sorted(spoken.names)} | members
-            patterns = dict.fromkeys(sorted(spoken.patterns), ANYTHING) | patterns
+            members = {name: Member(ANYTHING) for name in sorted(declared_members.names)} | members
+            patterns = dict.fromkeys(sorted(declared_members.patterns), ANYTHING) | patterns
     low, high = int(keywords.get("minProperties", 0)), _limit(keywords, "maxProperties")
     declared = Object(members=members, patterns=patterns, rest=rest, low=low, high=high)
     return require_members(declared, keywords.get("required", ()))
@@ -172,7 +172,7 @@ class Elements(NamedTuple):
 
 
 def elements(source: Source) -> Elements:
-    """What a schema says of the elements of an array, whatever its draft calls it."""
+    """The schemas of the elements of an array, in whatever keywords its draft has."""
     keywords = source.keywords()
     items = keywords.get("items", True)
     if source.root.dialect is Dialect.DRAFT2020:
@@ -206,7 +206,7 @@ GROUPS = (
     ("contentEncoding",),
     ("contentMediaType",),
 )
-"""Keywords that are remembered as they stand, together with those they need."""
+"""Keywords that are kept as facts, each with those that belong to it."""
 
 
 def shape_of(source: Source) -> Shape:
@@ -229,7 +229,7 @@ def group(source: Source, names: tuple[str, ...]) -> str:
 
 
 def read(source: Source, above: Facts = frozenset()) -> Alternatives:
-    """What a schema admits; ``above`` are the schemas being read for the same value, which end a circle."""
+    """The values that a schema admits; ``above`` are schemas being read for the same value, to end recursion."""
     check_deadline()
     source = source.follow()
     if not source.root.plain:
@@ -256,7 +256,7 @@ def _add_facts(alternatives: Alternatives, facts: Facts) -> Alternatives:
 
 
 def _keyword_alternatives(source: Source, above: Facts) -> Iterator[Alternatives]:
-    """What each of the keywords that speak of values of every kind admits."""
+    """The alternatives that each keyword about values of every kind admits."""
     keywords = source.keywords()
     if "enum" in keywords:
         yield alternatives_of_values(keywords["enum"])
@@ -294,5 +294,5 @@ def _objects_without(name: str) -> Object:
 
 
 def _objects(objects: Iterable[Object]) -> Alternatives:
-    """Some objects, and everything that is none."""
+    """These objects, and all values that are no objects."""
     return (*(alternative for alternative in ANYTHING.alternatives if not isinstance(alternative, Object)), *objects)

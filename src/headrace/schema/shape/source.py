@@ -96,7 +96,7 @@ _CONTENT = frozenset(["contentEncoding", "contentMediaType"])
 
 
 def dialect_of(schema: Any, default: Dialect = Dialect.DRAFT2020) -> Dialect | None:
-    """The draft a schema document says it is written in, None where we do not know it."""
+    """The draft that a schema document names, None where it is unknown."""
     name = schema.get("$schema") if isinstance(schema, dict) else None
     if name is None:
         return default
@@ -140,7 +140,7 @@ class Source(NamedTuple):
         return self.followed()[0]
 
     def followed(self) -> tuple[Source, Pointer | None]:
-        """The same, and its path in the document, if a reference led there."""
+        """The schema where this is only a reference, and its path in the document, if a reference led there."""
         source, seen, path = self, set(), None
         while (keywords := source.keywords()).keys() == {"$ref"} and keywords["$ref"] not in seen:
             target = source.root.resolve(keywords["$ref"])
@@ -159,7 +159,7 @@ class Root:
         dialect = dialect_of(schema, default)
         self.dialect = dialect or default
         self.plain = dialect is not None and not self._tangled(schema, top=True)
-        # By identity, with the schema itself, so that it lives as long and its identity is not used again.
+        # By identity, with the schema itself, so that it is not freed and its identity not used again.
         self._texts: dict[int, tuple[Any, str, frozenset[str]]] = {}
         self._facts: dict[int, tuple[Any, str]] = {}
         self.shapes: dict[int, tuple[Any, Shape]] = {}
@@ -205,7 +205,7 @@ class Root:
 
     def _fact(self, schema: Any) -> str:
         if not self.plain:
-            return _digest_long(f"{self._whole()}!{value_text(schema)}")
+            return _digest_long(f"{self._document_fact()}!{value_text(schema)}")
         text, references = self._text(schema)
         reached: dict[str, str] = {}
         pending = list(references)
@@ -215,16 +215,18 @@ class Root:
             if reference not in reached:
                 target = self.resolve(reference)
                 # What a reference leads to may be anywhere in the document where we cannot follow it.
-                reached[reference], more = self._text(target.schema) if target else (self._whole(), frozenset[str]())
+                reached[reference], more = (
+                    self._text(target.schema) if target else (self._document_fact(), frozenset[str]())
+                )
                 pending.extend(more)
         closure = "".join(f"|{json.dumps(name)}={reached[name]}" for name in sorted(reached))
         return _digest_long(f"{self.dialect.value}|{text}{closure}")
 
-    def _whole(self) -> str:
+    def _document_fact(self) -> str:
         return _digest_long("!" + value_text(self.schema))
 
     def _name(self) -> Any:
-        """What the document calls itself."""
+        """The id of the document."""
         return self.schema.get("$id", self.schema.get("id")) if isinstance(self.schema, dict) else None
 
     def _text(self, schema: Any) -> tuple[str, frozenset[str]]:
@@ -274,7 +276,7 @@ class Root:
         )
 
     def _tangled(self, schema: Any, *, top: bool = False) -> bool:
-        """Whether names in it mean something that we do not follow: other bases, other drafts, dynamic references."""
+        """Whether it has what is not followed here: other base URIs, other drafts, dynamic references."""
         if not isinstance(schema, dict):
             return False
         own = _TANGLING[3:] if top else _TANGLING
@@ -289,7 +291,7 @@ def _digest_long(text: str) -> str:
 
 
 def _inner_schemas(schema: dict[str, Any]) -> Iterator[Any]:
-    """The schemas that stand directly in a schema."""
+    """The schemas directly inside a schema."""
     for name, value in schema.items():
         if isinstance(value, dict) and name in NAMED_SCHEMAS:
             yield from (item for item in value.values() if isinstance(item, dict))

@@ -18,7 +18,7 @@ from headrace.extract.erasure import load
 from headrace.format.decoded_columns import DecodedCache
 from headrace.schema.entity.accept import Splitter
 from headrace.schema.entity.identity import Identity
-from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, of_scope
+from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, scope_details
 from headrace.schema.entity.request import EntityOutcome, Warnings
 from headrace.schema.entity.values import ConstraintChecker
 from headrace.schema.entries import entries_of
@@ -177,7 +177,7 @@ class FragmentMove:
             fields=fields,
             identity_basis="target_id",
             run_id=self._run_id,
-            details={**details, **of_scope(typed.effective.schema.scope)},
+            details={**details, **scope_details(typed.effective.schema.scope)},
         )
         identity = Identity(value.entity_id, origin.canonical_name or "", "target_id", "")
         ids = value.entity_id, origin.entity_type, "", identifier, version

@@ -27,7 +27,7 @@ from headrace.engine.log.stream import Stream
 from headrace.errors import Conflict, EntityNotFound
 from headrace.extract.erasure import Targets
 from headrace.schema.entity.observation import decode, tombstone
-from headrace.schema.entity.request import ADDRESSED
+from headrace.schema.entity.request import CONTENT_PREFIX
 from headrace.schema.entries import entries_of
 from headrace.storage.background_requests import RUNNING, ErasureRow, Erasures
 from headrace.storage.database import Connection
@@ -93,7 +93,7 @@ class BeginErasure(StreamChange):
             self._remove_rows(batch, targets, newer)
         retire_derived(batch, stream.id, [*planned.seqs, *(stored.seq for stored in newer)])
         # The plan is kept after the erasure, so it names only sources whose ids were made by the server.
-        kept = [source for source in planned.plan.sources if source.startswith(ADDRESSED)]
+        kept = [source for source in planned.plan.sources if source.startswith(CONTENT_PREFIX)]
         plan = msgspec.structs.replace(planned.plan, sources=kept)
         row = ErasureRow(
             id=self.id, entity_id=entity_id, user_id=self.user_id, stream=stream.id, before_seq=head.next_seq,

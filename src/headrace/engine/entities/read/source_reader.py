@@ -15,7 +15,7 @@ from headrace.errors import NotFound, TooLarge
 from headrace.format.decoded_columns import DecodedCache
 from headrace.schema.entity.accept import rejoin_fragments
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.request import ADDRESSED, address_of_contents
+from headrace.schema.entity.request import CONTENT_PREFIX, address_of_contents
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.entities import SourceRange, Sources
@@ -89,7 +89,7 @@ class SourceReader:
                     )
         finally:
             connection.close()
-        by_number, is_addressed = _entities_by_number(observations), source_id.startswith(ADDRESSED)
+        by_number, is_addressed = _entities_by_number(observations), source_id.startswith(CONTENT_PREFIX)
         if is_addressed:  # an entity that was sent again, with other metadata, was the same
             by_number = {number: entities[:1] for number, entities in by_number.items()}
         entities = [entity for number in sorted(by_number) for entity in by_number[number]]

@@ -15,7 +15,7 @@ import msgspec
 from headrace.engine.entities.read.snapshots import EntityQuery, Snapshots
 from headrace.engine.entities.types.proposals import TypeProposal
 from headrace.schema.entity.identity import Resolver, Unresolved
-from headrace.schema.entity.versions import rekeys
+from headrace.schema.entity.versions import changes_identity
 from headrace.storage.entities import Entities, EntityRow
 from headrace.storage.entity_types import EVERYBODY
 
@@ -42,7 +42,7 @@ def is_rekeyed(proposal: TypeProposal) -> bool:
     """Whether a change is one of the identity rule."""
     base, new = proposal.base, proposal.plan.registry
     old = base.active(base.owner) or base.global_schema
-    return old is not None and rekeys(old.schema_definition, new.schema_definition)
+    return old is not None and changes_identity(old.schema_definition, new.schema_definition)
 
 
 async def rekey(proposal: TypeProposal, stream: int, snapshots: Snapshots, entities: Entities) -> Rekeyed:

@@ -19,7 +19,7 @@ from headrace.schema.entity.observation import (
     RESTORED,
     Observation,
     observation_id,
-    of_scope,
+    scope_details,
 )
 from headrace.schema.entity.request import EntityOutcome, Warnings, list_issues, refusal
 from headrace.schema.entity.values import UNFIT, VALIDATORS, ConstraintChecker, Violation, convert_value
@@ -120,7 +120,7 @@ class _DecidedValues:
         if converted is not value:
             self.fragments.append(Fragment(name, value, "converted_value_original", field.type))
         if field.validator is not None and not VALIDATORS[field.validator].accepts(converted):
-            message = f"{name!r} takes {VALIDATORS[field.validator].wants}: give one, or null to clear the field"
+            message = f"{name!r} takes {VALIDATORS[field.validator].description}: give one, or null to clear the field"
             self._unfit.append(Violation(name, message, "validator", field.validator))
 
     def violations(self, definition: Definition) -> list[Violation]:
@@ -167,7 +167,7 @@ def _draft(decision: Decision, typed: ResolvedType, values: _DecidedValues) -> D
         idempotency_key=None
         if decision.idempotency_key is None
         else stored_key(decision.user_id, decision.idempotency_key),
-        details=of_scope(schema.scope),
+        details=scope_details(schema.scope),
     )
     outcome = EntityOutcome(
         decision.entity_id,

@@ -23,7 +23,7 @@ from headrace.errors import (
     NotFound,
 )
 from headrace.schema.entity.identity import entity_id, name_part
-from headrace.schema.entity.observation import Kind, Observation, encode, observation_id, of_scope
+from headrace.schema.entity.observation import Kind, Observation, encode, observation_id, scope_details
 from headrace.storage.database import Connection
 from headrace.storage.entities import Aliases, AliasRow, Entities, EntityRow, SplitRow
 from headrace.storage.streams import LIVE
@@ -139,7 +139,7 @@ def _observation(head: Head, kind: Kind, row: EntityRow, at_us: int, details: di
         observed_at_us=at_us,
         source_priority=0,
         observation_source=_SOURCE,
-        details=details if effective is None else {**details, **of_scope(effective.schema.scope)},
+        details=details if effective is None else {**details, **scope_details(effective.schema.scope)},
     )
 
 

@@ -24,7 +24,7 @@ from headrace.schema.entity.observation import (
     Observation,
     encode,
     observation_id,
-    of_scope,
+    scope_details,
 )
 from headrace.schema.entity.request import (
     Answer,
@@ -144,7 +144,7 @@ class _Acceptance:
         fields = dict(entity)
         spelled = fields.pop("entity_type")
         meta, options, typed = _NO_META, self.options, self.typed[spelled]
-        details: dict[str, Any] = {"item": number, **of_scope(typed.effective.schema.scope)}
+        details: dict[str, Any] = {"item": number, **scope_details(typed.effective.schema.scope)}
         if spelled != typed.entity_type:
             details["given_type"] = spelled
         if "_meta" in fields:
