@@ -10,15 +10,16 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.operators.catalogue import DECLARATIONS
+from headrace.operators.catalogue import DECLARATIONS, MEASURES
 from headrace.operators.declaration import EIGHT_NUMBERS, REQUIRED, SECTIONS, Declaration, Parameter
 
 ROOT = Path(__file__).parents[1]
 FUNCTIONS = ROOT / "src" / "headrace" / "client" / "operators.py"
 EXPORTS = ROOT / "src" / "headrace" / "client" / "__init__.py"
-FEATURES = ROOT / "docs" / "features.md"
+FEATURES, AGGREGATES = ROOT / "docs" / "features.md", ROOT / "docs" / "aggregates.md"
 
 _NOTE = "# Written by tools/operators.py from here on: change the class of an operator and run it.\n"
 _TYPES = {
@@ -106,6 +107,13 @@ def page(text: str) -> str:
     return _between(text, "memory of operators", _memory())
 
 
+def aggregates(text: str) -> str:
+    """The page about aggregates with its table of operators."""
+    rows = [_row(DECLARATIONS[name], hidden=("where", "window")) for name in DECLARATIONS if name in MEASURES]
+    table = "\n".join(["| kind | members | answers |", "|---|---|---|", *rows])
+    return _between(text, "operators as measures", table)
+
+
 def _title(section: str) -> str:
     name, comma, rest = section.partition(", in ")
     return f"**{name}**{comma}{rest}"
@@ -116,8 +124,8 @@ def _section(section: str) -> str:
     return "\n".join(["| operator | parameters | result |", "|---|---|---|", *rows])
 
 
-def _row(declaration: Declaration) -> str:
-    cells = [_cell(key, parameter) for key, parameter in declaration.params.items() if key != "where"]
+def _row(declaration: Declaration, hidden: Sequence[str] = ("where",)) -> str:
+    cells = [_cell(key, parameter) for key, parameter in declaration.params.items() if key not in hidden]
     return f"| `{declaration.name}` | {', '.join(cells)}{' ' if cells else ''}| {declaration.doc} |"
 
 
@@ -154,13 +162,13 @@ def _ruff(command: str, path: Path, text: str, *options: str) -> str:
 
 def main() -> int:
     """Write everything, or check it."""
-    writers = {FUNCTIONS: functions, EXPORTS: exports, FEATURES: page}
+    writers = {FUNCTIONS: functions, EXPORTS: exports, FEATURES: page, AGGREGATES: aggregates}
     wanted = {path: write(path.read_text()) for path, write in writers.items()}
     stale = [path for path, text in wanted.items() if path.read_text() != text]
     if sys.argv[1:] == ["--check"]:
         for path in stale:
             print(f"{path} is not what operators declare: run tools/operators.py")
-        print("" if stale else "operators.py and features.md are current")
+        print("" if stale else "operators.py, features.md and aggregates.md are current")
         return 1 if stale else 0
     for path in stale:
         path.write_text(wanted[path])

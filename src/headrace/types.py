@@ -6,7 +6,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from headrace.errors import BadRequest
 
@@ -33,6 +33,9 @@ MAX_AHEAD_US = 60_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS_US = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _DURATION = re.compile(r"(?:(?:0|[1-9]\d{0,11})(?:ms|s|m|h|d))+", re.ASCII)
+#: A hundred years; more than any event will be kept.
+MAX_DURATION_MS = 100 * 366 * 86_400_000
+_ONE_DURATION = re.compile(r"[1-9][0-9]{0,14}(?:ms|s|m|h|d)", re.ASCII)
 _PART = re.compile(r"(\d+)(ms|s|m|h|d)", re.ASCII)
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
@@ -92,6 +95,14 @@ def parse_duration_us(text: str, field: str) -> int:
     if not _DURATION.fullmatch(text):
         raise BadRequest(f"{field}: {text!r} is not a duration such as 15s, 30m or 24h", field=field)
     return sum(int(number) * _UNITS_US[unit] for number, unit in _PART.findall(text))
+
+
+def parse_duration_ms(text: Any) -> int | None:
+    """The milliseconds of a duration such as ``30m``; None for anything else."""
+    if not isinstance(text, str) or _ONE_DURATION.fullmatch(text) is None or len(text) > 14:
+        return None
+    duration_ms = parse_duration_us(text, "duration") // 1000
+    return duration_ms if duration_ms <= MAX_DURATION_MS else None
 
 
 def format_duration(micros: int) -> str:

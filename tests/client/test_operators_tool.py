@@ -20,6 +20,7 @@ def test_exports_are_current() -> None:
 
 def test_the_tables_of_the_documentation_are_current() -> None:
     assert tool.page(tool.FEATURES.read_text()) == tool.FEATURES.read_text()
+    assert tool.aggregates(tool.AGGREGATES.read_text()) == tool.AGGREGATES.read_text()
 
 
 def test_examples_are_calls_that_work() -> None:

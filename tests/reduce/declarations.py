@@ -54,6 +54,20 @@ DOCUMENT: dict[str, Any] = {
                 },
             },
         },
+        "operators": {
+            "dimensions": ["service"],
+            "intervals": ["1m"],
+            "measures": {
+                **{
+                    name: {"kind": name, "field": "duration"}
+                    for name in ("sum", "mean", "min", "max", "n_unique", "entropy", "top_k")
+                },
+                "tags": {"kind": "top_k", "field": "tags", "k": 2, "include": "duration:>=1"},
+                "levels": {"kind": "histogram", "field": "duration", "buckets": [-1, 0.5, 8]},
+                "ratio": {"kind": "ratio", "include": "ok:true"},
+                **{name: {"kind": name} for name in ("first_seen", "last_seen", "has_seen", "inter_arrival_stats")},
+            },
+        },
         "durations": {"intervals": ["1m"], "measures": {"duration": {"kind": "summary", "field": "duration"}}},
         "fast": {
             "timestampField": "seen",

@@ -7,14 +7,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 import msgspec
 
 from headrace.query import predicate
-from headrace.query.search import Count, Distinct, Quantiles, Rollup, Search, Summary, SummaryParts
+from headrace.query.search import (
+    Count,
+    Distinct,
+    Kind,
+    OperatorMeasure,
+    Quantiles,
+    Rollup,
+    Search,
+    Summary,
+    SummaryParts,
+)
 from headrace.query.tree import Node
 from headrace.query.values import resolve, values
+from operators import oracle as operators
+from operators.events import Event
 
 
 def buckets(
@@ -49,7 +62,7 @@ def buckets(
                 {
                     "key": msgspec.json.decode(key),
                     "measures": {
-                        name: measured(rollup.measures[name], search, groups[at][key])
+                        name: measured(rollup.measures[name], rollup.timestamp, search, groups[at][key])
                         for name in sorted(measures or rollup.measures)
                     },
                 }
@@ -73,7 +86,7 @@ def moment(millis: int) -> str:
     return f"{sign}{abs(year):0{6 if sign else 4}d}-{twin:%m-%dT%H:%M:%S}.{twin.microsecond // 1000:03d}Z"
 
 
-def measured(measure: Any, search: Search, documents: list[Any]) -> dict[str, Any]:
+def measured(measure: Any, timestamp: str, search: Search, documents: list[Any]) -> dict[str, Any]:
     match measure:
         case Count(include=include):
             matches = predicate.compile(include, search) if include else lambda _: True
@@ -88,7 +101,37 @@ def measured(measure: Any, search: Search, documents: list[Any]) -> dict[str, An
             return quantiles([float(number) for number in alone(name, search, documents) if abs(number) < 2**1024])
         case Distinct(field=name):
             return {"distinct": len({value for document in documents for value in values(search[name], document)})}
+        case OperatorMeasure():
+            return {measure.operator: operator(measure, timestamp, search, documents)}
     raise TypeError(measure)
+
+
+#: A field of each kind that the oracle of operators knows.
+NAMES = {Kind.FLOAT: "x", Kind.KEYWORD: "s", Kind.BOOL: "b"}
+
+
+def operator(measure: OperatorMeasure, timestamp: str, search: Search, documents: list[Any]) -> Any:
+    """What the oracle of operators says."""
+    matches = predicate.compile(measure.include, search) if measure.include else lambda _: True
+    params = dict(measure.params)
+    fields = {name: search[name] for name in measure.fields}
+    if fields:
+        params["field"] = NAMES[search[params["field"]].kind]
+    events = []
+    for seq, document in enumerate(documents):
+        single = {NAMES[field.kind]: values(field, document) for field in fields.values()}
+        row = {name: found[0] for name, found in single.items() if len(found) == 1}
+        events.append(Event(int(values(search[timestamp], document)[0]), seq, row, matches(document)))
+    return plain(operators.answer(measure.operator, params, sorted(events, key=lambda event: event[:2]), 2**60))
+
+
+def plain(answer: Any) -> Any:
+    """An answer as JSON has it."""
+    if isinstance(answer, dict):
+        return {name: plain(value) for name, value in answer.items()}
+    if isinstance(answer, list):
+        return [plain(value) for value in answer]
+    return float(answer) if isinstance(answer, Fraction) else answer
 
 
 def alone(name: str, search: Search, documents: list[Any]) -> list[Any]:

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.query.search import Rollup, Search
-from headrace.reduce.answer import finish_panes, states
-from headrace.reduce.measures import reducers
+from headrace.reduce.answer import finish_panes
+from headrace.reduce.measures import states_of
+from headrace.reduce.rollup import reducers
 from headrace.reduce.state import PANES, STATE, State
 from reduce.declarations import declared, field
 
@@ -114,4 +115,4 @@ def test_whole_numbers_have_no_fraction_and_others_beyond_doubles_are_null() -> 
 
 def test_states_are_read_back_as_they_were_put_down() -> None:
     given_states = [State(count=1, sum_int=10**30, histogram={0: 1, 63: 2}), State(), State(count=0, sum=0.5, max=-1.0)]
-    assert list(states(panes_of([("all", state) for state in given_states]).select(STATE.names))) == given_states
+    assert list(states_of(panes_of([("all", state) for state in given_states]).select(STATE.names))) == given_states

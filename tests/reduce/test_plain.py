@@ -14,7 +14,9 @@ from headrace.query import predicate
 from headrace.query.search import Rollup
 from headrace.query.tree import Node
 from headrace.reduce import plain, rollup
-from headrace.reduce.answer import lift, states
+from headrace.reduce.answer import lift
+from headrace.reduce.measures import states_of
+from headrace.reduce.rollup import reducers
 from headrace.reduce.state import STATE, State
 from reduce.declarations import DOCUMENT, HOUR, MINUTE, declared
 from support import reference_columns as columns
@@ -71,7 +73,7 @@ def table_of(given_documents: list[Any], given_rollup: Rollup) -> tuple[pa.Table
 
 def by_place(panes: pa.Table) -> dict[tuple[Any, ...], State]:
     places = zip(*(panes.column(name).to_pylist() for name in ("pane", "key", "measure")), strict=True)
-    return dict(zip(places, states(panes.select(STATE.names)), strict=True))
+    return dict(zip(places, states_of(panes.select(STATE.names)), strict=True))
 
 
 @pytest.mark.parametrize("name", ["all", "some"])
@@ -82,7 +84,8 @@ def test_plain_columns_have_the_states_of_the_reference(name: str) -> None:
     @example([{"time": 0, "bytes": -(2**63)}, {"time": 1, "bytes": -(2**63)}], None)
     def holds(given_documents: list[Any], spans: list[tuple[int, int]] | None) -> None:
         table, known = table_of(given_documents, given_rollup)
-        assert plain.is_plain(table.schema, given_rollup, [one for one in [given_rollup.include] if one], known)
+        chosen = [tree for tree in [given_rollup.include] if tree]
+        assert plain.is_plain(table.schema, given_rollup, reducers(given_rollup, SEARCH), chosen, known)
         made = rollup.panes(table, given_rollup, SEARCH, intervals=[MINUTE], spans=spans, query_columns=known)
         lifted = lift(given_documents, given_rollup, SEARCH, MINUTE, spans=spans)
         assert by_place(made) == {
@@ -121,7 +124,7 @@ def test_very_many_groups_are_told_apart() -> None:
 def test_lists_and_other_dimensions_are_not_plain(name: str, event: dict[str, Any]) -> None:
     given_rollup = SEARCH.rollups[name]
     table, known = table_of([{"time": 0}, event], given_rollup)
-    assert not plain.is_plain(table.schema, given_rollup, [], known)
+    assert not plain.is_plain(table.schema, given_rollup, reducers(given_rollup, SEARCH), [], known)
     made = rollup.panes(table, given_rollup, SEARCH, intervals=[MINUTE], query_columns=known)
     assert set(by_place(made)) == {
         (pane, key, measure)

@@ -9,11 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
+from headrace.query import search_document
 from headrace.query.syntax import parse
 from headrace.reduce import rollup
 from headrace.reduce.state import KEYS, MOST, PANES
-from reduce.declarations import HOUR, MINUTE, ROLLUP, SEARCH
+from reduce.declarations import DOCUMENT, HOUR, MINUTE, ROLLUP, SEARCH
 from support import reference_columns as columns
 
 FAST = SEARCH.rollups["fast"]
@@ -128,3 +130,23 @@ def test_threads_do_not_disturb_each_other() -> None:
 def test_the_algebra_loads_without_spark() -> None:
     code = "import sys, headrace.reduce.answer, headrace.reduce.spark; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("measure", "pointer", "reason"),
+    [
+        ({"kind": "last", "field": "duration"}, "kind", "must be one of"),
+        ({"kind": "decayed_count", "half_life": "1h"}, "kind", "must be one of"),
+        ({"kind": "reservoir_sample", "field": "duration", "samples": 3}, "kind", "must be one of"),
+        ({"kind": "sum", "field": "service"}, "field", "float, integer can be measured so"),
+        ({"kind": "top_k", "field": "level", "k": 0}, "k", "must be a whole number from 1 to 1024"),
+        ({"kind": "quantile", "field": "duration"}, "q", "must be a number above 0 and below 1"),
+        ({"kind": "sum", "field": "duration", "window": "1h"}, "window", ""),
+    ],
+)
+def test_an_operator_that_is_no_measure_is_refused(measure: dict[str, Any], pointer: str, reason: str) -> None:
+    rollups = {"r": {"intervals": ["1m"], "measures": {"m": measure}}}
+    [problem] = search_document.parse_search_document({**DOCUMENT, "rollups": rollups}, current_version=1)
+    assert problem.pointer.startswith("/rollups/r/measures/m")
+    assert problem.pointer.endswith(pointer)
+    assert reason in problem.reason

@@ -17,7 +17,7 @@ from headrace.reduce.answer import Aggregate
 from headrace.reduce.state import MOST, PANES
 from reduce import oracle
 from reduce.answers import buckets
-from reduce.declarations import HOUR, ROLLUP, SEARCH
+from reduce.declarations import HOUR, MINUTE, SEARCH
 from reduce.events import cuts, events, parts
 from support import reference_columns as columns
 
@@ -63,20 +63,20 @@ def simple(schema: str) -> str:
     return ",".join(part.strip().replace("`", "").replace(" ", ":", 1) for part in schema.split(", "))
 
 
-def test_spark_merges_panes_as_one_pass_would(session: SparkSession) -> None:
-    generated = cases()
+@pytest.mark.parametrize("name", ["all", "operators"])
+def test_spark_merges_panes_as_one_pass_would(session: SparkSession, name: str) -> None:
+    generated, given_rollup = cases(), SEARCH.rollups[name]
+    interval, by = HOUR if name == "all" else MINUTE, given_rollup.dimensions
     assert len(generated) == CASES
     tables = [
-        (at, rollup.panes(columns.table(SEARCH, part), ROLLUP, SEARCH, intervals=[HOUR]))
+        (at, rollup.panes(columns.table(SEARCH, part), given_rollup, SEARCH, intervals=[interval]))
         for at, case in enumerate(generated)
         for part in case
     ]
     for case, panes in zip(generated, merged(session, tables), strict=True):
         plain = [event for part in case for event in part if not columns.is_odd(SEARCH, event)]
-        asked = Aggregate(rollup=ROLLUP, interval=HOUR, start=-EVER, end=EVER, group_by=ROLLUP.dimensions)
-        expected = oracle.buckets(
-            ROLLUP, SEARCH, plain, interval=HOUR, start=-EVER, end=EVER, group_by=ROLLUP.dimensions
-        )
+        asked = Aggregate(rollup=given_rollup, interval=interval, start=-EVER, end=EVER, group_by=by)
+        expected = oracle.buckets(given_rollup, SEARCH, plain, interval=interval, start=-EVER, end=EVER, group_by=by)
         assert buckets(asked, SEARCH, history=[panes]) == expected
         # The server merges what Spark has merged.
         twice = buckets(asked, SEARCH, history=[panes, panes])

@@ -59,6 +59,15 @@ DECLARATIONS: Mapping[str, Declaration] = {name: operator.declaration for name, 
 ALIASES: Mapping[str, str] = {
     alias: name for name, declaration in DECLARATIONS.items() for alias in declaration.aliases
 }
+#: Operators that may be measures of rollups: they need no order, no clock, and no panes of their own.
+MEASURES: frozenset[str] = frozenset(
+    name
+    for name, operator in OPERATORS.items()
+    if operator.order == "any"
+    and not (operator.reads_clock or operator.reads_seq)
+    and operator.in_window is Operator.in_window
+    and name != "count"
+)
 
 
 def make_operator(name: str, params: Params, types: Mapping[str, FieldType]) -> Operator | Windowed:

@@ -133,6 +133,7 @@ class Decayed(Operator):
     """
 
     order = "any"
+    reads_clock = True
 
     def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
         """The sum, faded to the event, with its value."""

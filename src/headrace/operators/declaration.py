@@ -7,10 +7,12 @@ window that parameter must be given or have a default.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from headrace.types import FieldType
+from headrace.types import FieldType, parse_duration_ms
 
 ParameterKind = Literal["field", "duration", "integer", "number", "edges", "categories", "where"]
 Windows = Literal["none", "optional", "required"]
@@ -34,6 +36,10 @@ DECAY = "Decay"
 CHANGE = "Change"
 PLACES = "Places, in degrees and km"
 SECTIONS = (COUNTS, DISTRIBUTIONS, SAMPLES, RECENCY, DECAY, CHANGE, PLACES)
+
+
+#: How many edges a histogram may have.
+MOST_EDGES = 1024
 
 
 class Parameter(NamedTuple):
@@ -70,6 +76,55 @@ class Parameter(NamedTuple):
             and (self.above is None or value > self.above)
             and (self.below is None or value < self.below)
         )
+
+    def read(self, raw: Any) -> Any:
+        """A value of JSON as the operator takes it; raises ValueError with what it must be.
+
+        Names of fields and conditions are read by whoever knows them.
+        """
+        match self.kind:
+            case "duration":
+                return _read_duration(raw)
+            case "integer" | "number":
+                return self._read_number(raw)
+            case "edges":
+                return _read_edges(raw)
+        return _read_categories(raw)
+
+    def _read_number(self, raw: Any) -> int | float:
+        whole = self.kind == "integer"
+        fits = _is_integer(raw) or (isinstance(raw, float) and math.isfinite(raw))
+        if not fits or (whole and raw != int(raw)) or not self.admits(raw):
+            raise ValueError(f"must be {'a whole number' if whole else 'a number'} {self.bounds()}")
+        return int(raw) if whole else float(raw)
+
+
+def _is_integer(raw: Any) -> bool:
+    return isinstance(raw, int) and not isinstance(raw, bool) and -(2**63) <= raw < 2**63
+
+
+def _read_duration(raw: Any) -> int:
+    duration_ms = parse_duration_ms(raw)
+    if duration_ms is None:
+        raise ValueError("must be a duration such as 500ms, 15s, 30m, 24h or 7d")
+    return duration_ms
+
+
+def _read_edges(raw: Any) -> list[float]:
+    numbers = raw if isinstance(raw, list) else []
+    fits = all(_is_integer(edge) or isinstance(edge, float) for edge in numbers)
+    rising = fits and all(low < high for low, high in pairwise(numbers))
+    if not rising or not 1 <= len(numbers) <= MOST_EDGES:
+        raise ValueError(f"buckets are 1 to {MOST_EDGES} numbers, each greater than the one before")
+    return [float(edge) for edge in numbers]
+
+
+def _read_categories(raw: Any) -> list[Any]:
+    values = raw if isinstance(raw, list) else []
+    fits = all(isinstance(value, str | float | bool) or _is_integer(value) for value in values)
+    if not values or not fits or len({(type(value), value) for value in values}) < len(values):
+        raise ValueError("categories are one or more texts, numbers or booleans, no two alike")
+    return list(values)
 
 
 class Declaration(NamedTuple):

@@ -229,6 +229,7 @@ class Sample(FieldOperator):
         samples=COUNT,
     )
     order = "any"
+    reads_seq = True
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """The value in its place if its hash is among the least."""

@@ -84,7 +84,12 @@ def double(name: str) -> StatePart:
 
 def pooled(name: str) -> StatePart:
     """Number, mean and squared deviations."""
-    return StatePart((name,), lambda values: (values,), lambda rows: [[int(n), mean, rest] for n, mean, rest in rows])
+    return StatePart((name,), _doubles, lambda rows: [[int(n), mean, rest] for n, mean, rest in rows])
+
+
+def _doubles(values: Values) -> Sequence[Values]:
+    """Lists of doubles, also where a value that is alone is kept as the integer that it is."""
+    return ([[float(number) for number in numbers] for numbers in values],)
 
 
 def _halves(values: Values) -> Sequence[Values]:

@@ -44,6 +44,7 @@ class FirstSeen(EventOperator):
 class Age(FirstSeen):
     """How long ago the first event was, in ms."""
 
+    reads_clock = True
     declaration = declare("age", RECENCY, "how long ago the first event came", "i64")
 
     def finish(self, state: int | None, now: int = 0) -> Any:
@@ -81,6 +82,7 @@ class LastSeen(EventOperator):
 class TimeSince(LastSeen):
     """How long ago the last event was, in ms; null where there is none."""
 
+    reads_clock = True
     declaration = declare("time_since", RECENCY, "how long ago the newest event came", "i64", where=OPTIONAL_WHERE)
 
     def finish(self, state: int | None, now: int = 0) -> Any:
@@ -101,6 +103,7 @@ class HasSeen(LastSeen):
 class SeenWithin(LastSeen):
     """Whether the last event is less than the window ago, to the millisecond: ``first_seen_in_window``."""
 
+    reads_clock = True
     declaration = declare(
         "first_seen_in_window",
         RECENCY,
@@ -122,6 +125,7 @@ class SeenWithin(LastSeen):
 class TimeSinceLastN(EventOperator):
     """How long ago the n-th last event was, in ms; null until there are n. The state is the last n times, in order."""
 
+    reads_clock = True
     declaration = declare(
         "time_since_last_n",
         RECENCY,

@@ -68,14 +68,6 @@ def distinct_of(values: Iterable[Canonical]) -> bytes:
     return _hll_sketch(_hll_input(value) for value in values)
 
 
-def unions(lists: pa.ListArray) -> pa.Array:
-    """One sketch for every list of them; null for a list without any."""
-    if lists.values.null_count == len(lists.values):
-        return pa.nulls(len(lists), pa.binary())
-    present = ([part for part in parts if part is not None] for parts in lists.to_pylist())
-    return pa.array([union(parts) if parts else None for parts in present], pa.binary())
-
-
 def union(parts: Sequence[bytes]) -> bytes:
     """One sketch for all the events of several of the same kind."""
     if len(parts) == 1:

@@ -196,7 +196,7 @@ class _SearchCarrier:
         parts = list(self._carry_parts(rollup, prior))
         if not self._advances:
             return
-        measured = {getattr(measure, "field", None) for measure in rollup.measures.values()} | {rollup.timestamp}
+        measured = {name for measure in rollup.measures.values() for name in measure.fields} | {rollup.timestamp}
         carried_fields = {field.name: self._effects.get(field.name) for field in self._search.used_by(rollup)}
         effects = {name: effect for name, effect in carried_fields.items() if effect is not None}
         lost = any(effect.effect is CarryEffect.LOST and name in measured for name, effect in effects.items())

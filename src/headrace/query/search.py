@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from headrace.operators.catalogue import DECLARATIONS
 from headrace.query.tree import Clause, Contains, Node, clauses
 from headrace.schema.pointer import Pointer
+from headrace.types import FieldType
 
 #: The numbers and the histogram that one measure of kind ``summary_parts`` reads.
 PARTS = ("count", "sum", "min", "max", "histogram")
@@ -27,6 +29,14 @@ class Kind(StrEnum):
     BOOL = "bool"
 
 
+#: The types that operators take values of fields for; dates are milliseconds since 1970.
+FIELD_TYPES: dict[Kind, FieldType] = {
+    Kind.KEYWORD: "str",
+    Kind.INTEGER: "i64",
+    Kind.FLOAT: "f64",
+    Kind.DATE: "i64",
+    Kind.BOOL: "bool",
+}
 NUMBERS = frozenset({Kind.INTEGER, Kind.FLOAT})
 ORDERED = NUMBERS | {Kind.DATE}
 STRINGS = frozenset({Kind.KEYWORD, Kind.TEXT})
@@ -84,6 +94,16 @@ class Measure(msgspec.Struct, frozen=True):
 
     kind: ClassVar[str]
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The search fields whose values are measured."""
+        return ()
+
+    @property
+    def query(self) -> Node | None:
+        """The query that says which events count for the measure alone."""
+        return None
+
 
 class Count(Measure, frozen=True):
     """How many events, or how many that match ``include``."""
@@ -91,12 +111,27 @@ class Count(Measure, frozen=True):
     kind = "count"
     include: Node | None = None
 
+    @property
+    def query(self) -> Node | None:
+        """The query of its own."""
+        return self.include
 
-class Summary(Measure, frozen=True):
+
+class FieldMeasure(Measure, frozen=True):
+    """A measure of one field."""
+
+    field: str
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field."""
+        return (self.field,)
+
+
+class Summary(FieldMeasure, frozen=True):
     """Count, sum, least and greatest of a number, and its log2 histogram if asked for."""
 
     kind = "summary"
-    field: str
     histogram: bool = False
 
 
@@ -118,18 +153,36 @@ class SummaryParts(Measure, frozen=True):
                 yield part, pointer
 
 
-class Quantiles(Measure, frozen=True):
+class Quantiles(FieldMeasure, frozen=True):
     """A sketch of how a number is distributed."""
 
     kind = "quantiles"
-    field: str
 
 
-class Distinct(Measure, frozen=True):
+class Distinct(FieldMeasure, frozen=True):
     """A sketch of how many different values a field has."""
 
     kind = "distinct"
-    field: str
+
+
+class OperatorMeasure(Measure, frozen=True):
+    """What an operator of features keeps of the events that match, and have one value of each of its fields."""
+
+    kind = "operator"
+    operator: str
+    params: dict[str, Any]
+    include: Node | None = None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that are parameters."""
+        parameters = DECLARATIONS[self.operator].params
+        return tuple(value for name, value in self.params.items() if parameters[name].kind == "field")
+
+    @property
+    def query(self) -> Node | None:
+        """The query of its own."""
+        return self.include
 
 
 class Rollup(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,9 +232,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         """The fields that a rollup reads."""
         yield from (self[name] for name in (rollup.timestamp, *rollup.dimensions))
         for measure in rollup.measures.values():
-            if (name := getattr(measure, "field", None)) is not None:
-                yield self[name]
-        trees = [rollup.include, *(getattr(measure, "include", None) for measure in rollup.measures.values())]
+            yield from (self[name] for name in measure.fields)
+        trees = [rollup.include, *(measure.query for measure in rollup.measures.values())]
         for tree in trees:
             for clause in () if tree is None else clauses(tree):
                 yield from self.fields_of(clause)

@@ -10,9 +10,13 @@ from typing import Any
 import msgspec
 
 from headrace.errors import BadRequest
+from headrace.operators.catalogue import DECLARATIONS, MEASURES
+from headrace.operators.declaration import NUMBERS as NUMBER_TYPES
+from headrace.operators.declaration import REQUIRED
 from headrace.query.check import check
 from headrace.query.document_reader import Part
 from headrace.query.search import (
+    FIELD_TYPES,
     NUMBERS,
     STRINGS,
     Binding,
@@ -23,6 +27,7 @@ from headrace.query.search import (
     Interval,
     Kind,
     Measure,
+    OperatorMeasure,
     Quantiles,
     Rollup,
     Search,
@@ -117,6 +122,7 @@ _MEASURE_KEYS = {
     "summary_parts": {"kind", *(f"{name}JsonPointer" for name in ("count", "sum", "min", "max", "histogram"))},
     "quantiles": {"kind", "field"},
     "distinct": {"kind", "field"},
+    **{name: {"kind", "include", *DECLARATIONS[name].params} - {"window", "where"} for name in sorted(MEASURES)},
 }
 
 
@@ -207,7 +213,26 @@ class _RollupReader:
                 return Quantiles(self._measured_field(part["field"], NUMBERS))
             case "distinct":
                 return Distinct(self._measured_field(part["field"], frozenset(Kind) - {Kind.TEXT}))
-        return _summary_parts(part)
+            case "summary_parts":
+                return _summary_parts(part)
+        return self._operator_measure(kind, part)
+
+    def _operator_measure(self, name: str, part: Part) -> Measure:
+        params: dict[str, Any] = {}
+        for key, parameter in DECLARATIONS[name].params.items():
+            if parameter.kind == "where" or key == "window":
+                continue
+            if parameter.kind == "field":
+                kinds = NUMBERS if parameter.types == NUMBER_TYPES else frozenset(FIELD_TYPES)
+                params[key] = self._measured_field(part[key], kinds)
+            elif part[key].is_present or parameter.default is REQUIRED:
+                try:
+                    params[key] = parameter.read(part[key].value if part[key].is_present else None)
+                except ValueError as reason:
+                    part[key].note(str(reason))
+            elif parameter.default is not None:
+                params[key] = parameter.default
+        return OperatorMeasure(name, params, self._include(part["include"]))
 
     def _measured_field(self, part: Part, kinds: Collection[Kind]) -> str:
         field = self._declared.named_by(part)

@@ -14,15 +14,33 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.deadline import Deadline
-from headrace.operators import sketches
-from headrace.query.search import Count, Rollup, Search
+from headrace.query.search import (
+    Count,
+    Distinct,
+    Measure,
+    OperatorMeasure,
+    Quantiles,
+    Rollup,
+    Search,
+    Summary,
+    SummaryParts,
+)
 from headrace.query.search_document import LONGEST_MS
 from headrace.query.tree import Node
 from headrace.reduce import duck, histogram, plain
 from headrace.reduce.groups import keys, require_groups
-from headrace.reduce.measures import EventColumns, Expression, reducers
+from headrace.reduce.measures import (
+    CountReducer,
+    DistinctReducer,
+    EventColumns,
+    Expression,
+    MeasureReducer,
+    OperatorReducer,
+    QuantilesReducer,
+)
 from headrace.reduce.plain import Groups
-from headrace.reduce.state import KEYS, PANES, STATE
+from headrace.reduce.state import KEYS, PANES, STATE, merge_sketches
+from headrace.reduce.summaries import SummaryPartsReducer, SummaryReducer
 
 #: The first and the last millisecond that panes hold.
 FARTHEST = LONGEST_MS
@@ -42,10 +60,32 @@ _FOLDED = {
 }
 
 
+def reducers(rollup: Rollup, search: Search) -> dict[str, MeasureReducer]:
+    """The reducers by measure, in the order of their names."""
+    return {name: _reducer(rollup, name, measure, search) for name, measure in sorted(rollup.measures.items())}
+
+
+def _reducer(rollup: Rollup, name: str, measure: Measure, search: Search) -> MeasureReducer:
+    match measure:
+        case Count():
+            return CountReducer(measure, search)
+        case Summary():
+            return SummaryReducer(measure, search)
+        case SummaryParts():
+            return SummaryPartsReducer(rollup.name, name, measure)
+        case Quantiles():
+            return QuantilesReducer(measure, search)
+        case Distinct():
+            return DistinctReducer(measure, search)
+        case OperatorMeasure():
+            return OperatorReducer(measure, rollup.timestamp, search)
+    raise TypeError(f"{measure!r} is no measure")
+
+
 def include_queries(rollup: Rollup) -> list[Node]:
     """Every query that decides what a rollup counts."""
-    counts = (measure.include for measure in rollup.measures.values() if isinstance(measure, Count))
-    return [tree for tree in (rollup.include, *counts) if tree is not None]
+    included = (measure.query for measure in rollup.measures.values())
+    return [tree for tree in (rollup.include, *included) if tree is not None]
 
 
 def panes(
@@ -71,12 +111,15 @@ def panes(
     ever = [(-FARTHEST, FARTHEST + 1)]
     inside = ever if spans is None else [(_in_range(start), _in_range(end)) for start, end in spans]
     wanted = {interval.millis for interval in rollup.intervals} if intervals is None else set(intervals)
-    if plain.is_plain(columns.schema, rollup, chosen, query_columns):
-        groups = partial(plain.groups, columns, rollup, spans=inside, chosen=chosen, query_columns=query_columns)
+    measures = reducers(rollup, search)
+    if plain.is_plain(columns.schema, rollup, measures, chosen, query_columns):
+        groups = partial(
+            plain.groups, columns, rollup, measures, spans=inside, chosen=chosen, query_columns=query_columns
+        )
     else:
         source = EventColumns(columns.schema, search, query_columns)
         condition = _condition(source, rollup, chosen, inside)
-        groups = partial(_groups, columns, rollup, search, source, condition, deadline=deadline)
+        groups = partial(_groups, columns, rollup, measures, source, condition, deadline=deadline)
     tables = [_panes(rollup, interval, groups(interval, most_groups=most_groups)) for interval in sorted(wanted)]
     return pa.concat_tables([PANES.empty_table(), *tables]).sort_by(_SORTED)
 
@@ -93,7 +136,7 @@ def merge_panes(tables: Sequence[pa.Table], deadline: Deadline | None = None) ->
     counts = together.column("count").fill_null(0).to_numpy()[rows.values.to_numpy()]
     merged["count"] = pa.array(histogram.totals(counts, rows.offsets.to_numpy()[:-1]))
     merged["histogram"] = histogram.merge_lists(_gather(together.column("histogram"), rows))
-    merged["sketch"] = _map_slices(_gather(together.column("sketch"), rows), sketches.unions, deadline)
+    merged["sketch"] = _map_slices(_gather(together.column("sketch"), rows), _merge_sketch_lists, deadline)
     columns = [merged[name] if name in merged else groups.column(name) for name in PANES.names]
     return pa.table(columns, schema=PANES).sort_by(_SORTED)
 
@@ -110,7 +153,7 @@ def _condition(source: EventColumns, rollup: Rollup, chosen: Sequence[Node], spa
 def _groups(
     columns: pa.Table,
     rollup: Rollup,
-    search: Search,
+    measures: Mapping[str, MeasureReducer],
     source: EventColumns,
     condition: str,
     interval: int,
@@ -123,7 +166,7 @@ def _groups(
     selected = [f"{time} - (({time} % {interval}) + {interval}) % {interval} AS pane"]
     selected += [f"{source.single_value(name)} AS d{at}" for at, name in enumerate(rollup.dimensions)]
     group_by = tuple(selected)
-    expressions = {name: reducer.columns(source) for name, reducer in reducers(rollup, search).items()}
+    expressions = {name: reducer.expressions(source) for name, reducer in measures.items()}
     for at, made in enumerate(expressions.values()):
         selected += [f"{expression.sql} AS m{at}_{name}" for name, expression in made.items()]
     gathers_lists = any(expression.make_states for made in expressions.values() for expression in made.values())
@@ -135,13 +178,13 @@ def _groups(
     sql = f"SELECT {', '.join(selected)} FROM events WHERE {condition} GROUP BY ALL"
     groups = duck.query(sql, {"events": columns}, deadline)
     require_groups(groups.num_rows, most_groups)
-    measures = {
+    states = {
         measure: {
             name: _states(groups.column(f"m{at}_{name}"), expression, deadline) for name, expression in made.items()
         }
         for at, (measure, made) in enumerate(expressions.items())
     }
-    return Groups(groups.column("pane"), [groups.column(f"d{at}") for at in range(len(rollup.dimensions))], measures)
+    return Groups(groups.column("pane"), [groups.column(f"d{at}") for at in range(len(rollup.dimensions))], states)
 
 
 def _panes(rollup: Rollup, interval: int, groups: Groups) -> pa.Table:
@@ -162,6 +205,14 @@ def _states(column: pa.ChunkedArray, expression: Expression, deadline: Deadline 
         if expression.make_states is None
         else _map_slices(column.combine_chunks(), expression.make_states, deadline)
     )
+
+
+def _merge_sketch_lists(lists: pa.ListArray) -> pa.Array:
+    """One sketch for every list of them; null for a list without any."""
+    if lists.values.null_count == len(lists.values):
+        return pa.nulls(len(lists), pa.binary())
+    present = ([part for part in parts if part is not None] for parts in lists.to_pylist())
+    return pa.array([merge_sketches(parts) if parts else None for parts in present], pa.binary())
 
 
 def _map_slices(

@@ -22,9 +22,10 @@ SCHEMA = (
     "histogram map<int,bigint>, sketch binary"
 )
 
-#: The third byte of a sketch tells its family.
-_IS_DISTINCT = "substring(sketch, 3, 1) = X'07'"
-_IS_QUANTILES = "substring(sketch, 3, 1) = X'0F'"
+#: The first byte of a sketch tells whether it is the state of an operator, the third one its family.
+_IS_OPERATOR = "substring(sketch, 1, 1) = X'C1'"
+_IS_DISTINCT = f"substring(sketch, 3, 1) = X'07' AND NOT {_IS_OPERATOR}"
+_IS_QUANTILES = f"substring(sketch, 3, 1) = X'0F' AND NOT {_IS_OPERATOR}"
 _ADDED = f"(e, a, b) -> least(coalesce(a, 0L), {MOST}L - coalesce(b, 0L)) + coalesce(b, 0L)"
 _MERGED = {
     "count": f"cast(least(sum(cast(`count` as decimal(38, 0))), {MOST}) as bigint)",
@@ -40,7 +41,10 @@ _MERGED = {
     ),
     "sketch": (
         f"coalesce(if(count_if({_IS_DISTINCT}) = 0, null, hll_union_agg(if({_IS_DISTINCT}, sketch, null))), "
-        f"if(count_if({_IS_QUANTILES}) = 0, null, kll_merge_agg_double(if({_IS_QUANTILES}, sketch, null), {KLL_K})))"
+        f"if(count_if({_IS_QUANTILES}) = 0, null, kll_merge_agg_double(if({_IS_QUANTILES}, sketch, null), {KLL_K})), "
+        # States of operators one after the other are the state of all.
+        f"if(count_if({_IS_OPERATOR}) = 0, null, "
+        f"reduce(collect_list(if({_IS_OPERATOR}, sketch, null)), X'', (all, one) -> concat(all, one))))"
     ),
 }
 

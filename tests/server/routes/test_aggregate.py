@@ -43,6 +43,18 @@ SEARCH: dict[str, Any] = {
                 "different": {"kind": "distinct", "field": "status"},
             },
         },
+        "operators": {
+            "dimensions": ["service"],
+            "intervals": ["1m"],
+            "measures": {
+                "common": {"kind": "top_k", "field": "status", "k": 1},
+                "ok": {"kind": "ratio", "include": "status:200"},
+                "middle": {"kind": "quantile", "field": "latency", "q": 0.5},
+                "spread": {"kind": "std", "field": "latency", "include": "status:>=200"},
+                "cells": {"kind": "histogram", "field": "latency", "buckets": [10, 100]},
+                "last": {"kind": "last_seen"},
+            },
+        },
         "paid": {"include": "status:200", "intervals": ["1m"], "measures": {"n": {"kind": "count"}}},
         "parts": {
             "intervals": ["1m"],
@@ -284,3 +296,27 @@ def test_an_aggregate_whose_time_is_over_answers_what_it_has(start_server: Start
     assert answer.json()["buckets"] == []
     coverage = answer.json()["coverage"]
     assert (coverage["complete"], coverage["possible_missing_events_upper_bound"]) == (False, len(EVENTS))
+
+
+def test_operators_of_features_are_measures(api: Api, path: str) -> None:
+    first, second = ask(api, path, rollup="operators")
+    assert first["groups"] == [
+        {
+            "key": {},
+            "measures": {
+                "common": {"top_k": [{"value": 200, "count": 1}]},
+                "ok": {"ratio": 0.5},
+                "middle": {"quantile": 101.5},
+                "spread": {"std": 98.5},
+                "cells": {"histogram": {"<10": 1, "10-100": 0, ">=100": 1}},
+                "last": {"last_seen": BASE + 20_000},
+            },
+        }
+    ]
+    assert second["groups"][0]["measures"]["common"] == {"top_k": [{"value": 200, "count": 2}]}
+    by_service = ask(api, path, rollup="operators", group_by=["service"], measures=["ok"])[1]["groups"]
+    assert by_service == [
+        {"key": {"service": "api"}, "measures": {"ok": {"ratio": 1.0}}},
+        {"key": {"service": "web"}, "measures": {"ok": {"ratio": 1.0}}},
+        {"key": {"service": None}, "measures": {"ok": {"ratio": 0.0}}},
+    ]

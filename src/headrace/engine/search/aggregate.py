@@ -117,8 +117,8 @@ class _Aggregate:
 
     def _columns(self) -> set[str]:
         """The fields whose columns are reduced."""
-        measured = (getattr(measure, "field", None) for measure in self._rollup.measures.values())
-        return {self._rollup.timestamp, *self._rollup.dimensions, *(name for name in measured if name is not None)}
+        measured = (name for measure in self._rollup.measures.values() for name in measure.fields)
+        return {self._rollup.timestamp, *self._rollup.dimensions, *measured}
 
     def _visit(self, piece: IndexedRange, _: Deadline) -> None:
         companion = piece.companion

@@ -18,7 +18,7 @@ from headrace.format.companion.writer import write_panes
 from headrace.format.decoded_columns import DecodedCache
 from headrace.format.object_names import companion_key, file_name
 from headrace.pipeline.kernels.units import Kernel, Workspace, attempt, defined, failure, open_workspace
-from headrace.reduce.state import PANES
+from headrace.reduce.state import PANES, merge_operator_states
 from headrace.reduce.work_units import Unit
 
 SORTED = ("unit", "rollup", "interval", "pane", "key", "measure")
@@ -73,7 +73,9 @@ def _part(unit: Unit, name: str, table: pa.Table, store: str) -> tuple[str | Non
         return None, failed.as_py()
     try:
         with open_workspace(store) as here:
-            part = _written(unit, here, name, table.filter(is_pane).select(PANES.names).cast(PANES))
+            part = _written(
+                unit, here, name, merge_operator_states(table.filter(is_pane).select(PANES.names).cast(PANES))
+            )
         return msgspec.json.encode(part).decode(), None
     except Exception as reason:  # that of one unit must not be that of the others
         return None, _failed(reason)

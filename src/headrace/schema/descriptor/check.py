@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-from itertools import pairwise
 from typing import Any, get_args
 
 from headrace.operators.catalogue import ALIASES, DECLARATIONS
@@ -21,11 +19,11 @@ from headrace.schema.descriptor.nodes import (
     Table,
     Type,
     coerce_value,
-    parse_duration_ms,
 )
-from headrace.schema.descriptor.structure import ParsedDescriptor, is_integer, is_scalar
+from headrace.schema.descriptor.structure import ParsedDescriptor, is_integer
 from headrace.schema.expression import ExpressionError, parse, render
 from headrace.schema.problem import DottedLocation
+from headrace.types import parse_duration_ms
 
 INVALID = "aggregation_invalid_param"
 MAX_EDGES = 1024
@@ -97,13 +95,11 @@ def _read_param(raw: Any, key: str, parameter: Parameter, source: str, location:
         case "where":
             text = _read_text(raw, "an expression", here)
             return None if text is None else canonical_text(text, source)
-        case "duration":
-            return _read_duration(raw, parameter, here)
-        case "integer" | "number":
-            return _read_number(raw, parameter, here)
-        case "edges":
-            return _read_edges(raw, here)
-    return _read_categories(raw, here)
+    try:
+        return parameter.read(raw)
+    except ValueError as reason:
+        here.refuse(parameter.code, str(reason))
+        return None
 
 
 def _read_text(raw: Any, what: str, location: DottedLocation) -> str | None:
@@ -111,41 +107,6 @@ def _read_text(raw: Any, what: str, location: DottedLocation) -> str | None:
         return raw
     location.refuse(INVALID, f"must be {what}")
     return None
-
-
-def _read_duration(raw: Any, parameter: Parameter, location: DottedLocation) -> int | None:
-    duration_ms = parse_duration_ms(raw)
-    if duration_ms is None:
-        location.refuse(parameter.code, "must be a duration such as 500ms, 15s, 30m, 24h or 7d")
-    return duration_ms
-
-
-def _read_number(raw: Any, parameter: Parameter, location: DottedLocation) -> int | float | None:
-    whole = parameter.kind == "integer"
-    fits = is_integer(raw) or (isinstance(raw, float) and math.isfinite(raw))
-    if not fits or (whole and raw != int(raw)) or not parameter.admits(raw):
-        location.refuse(parameter.code, f"must be {'a whole number' if whole else 'a number'} {parameter.bounds()}")
-        return None
-    return int(raw) if whole else float(raw)
-
-
-def _read_edges(raw: Any, location: DottedLocation) -> list[float] | None:
-    numbers = raw if isinstance(raw, list) else []
-    fits = all(is_integer(edge) or isinstance(edge, float) for edge in numbers)
-    rising = fits and all(low < high for low, high in pairwise(numbers))
-    if not rising or not 1 <= len(numbers) <= MAX_EDGES:
-        location.refuse(INVALID, f"buckets are 1 to {MAX_EDGES} numbers, each greater than the one before")
-        return None
-    return [float(edge) for edge in numbers]
-
-
-def _read_categories(raw: Any, location: DottedLocation) -> list[Any] | None:
-    values = raw if isinstance(raw, list) else []
-    fits = all(map(is_scalar, values))
-    if not values or not fits or len({(type(value), value) for value in values}) < len(values):
-        location.refuse(INVALID, "categories are one or more texts, numbers or booleans, no two alike")
-        return None
-    return list(values)
 
 
 def _check_sub_window(params: dict[str, Any], location: DottedLocation) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.schema.date_time import is_date_time
 from headrace.schema.expression import tree
-from headrace.types import format_duration, parse_duration_us
+from headrace.types import format_duration
 
 Type: TypeAlias = tree.Type
 
@@ -87,18 +87,6 @@ class FeatureVersion(msgspec.Struct, frozen=True):
 
 
 FOREVER = "forever"
-#: A hundred years; more than any event will be kept.
-MAX_DURATION_MS = 100 * 366 * 86_400_000
-
-_DURATION = re.compile(r"[1-9][0-9]{0,14}(?:ms|s|m|h|d)", re.ASCII)
-
-
-def parse_duration_ms(text: Any) -> int | None:
-    """The milliseconds of a duration such as ``30m``; None for anything else."""
-    if not isinstance(text, str) or _DURATION.fullmatch(text) is None or len(text) > 14:
-        return None
-    duration_ms = parse_duration_us(text, "duration") // 1000
-    return duration_ms if duration_ms <= MAX_DURATION_MS else None
 
 
 def format_duration_ms(duration_ms: int | None) -> str:
