@@ -77,6 +77,14 @@ def mean(field: str, *, window: Span | None = None, where: Where = None) -> Feat
     return _feature("mean", field=field, window=window, where=where)
 
 
+def sum_squares(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The sum of the squares of the values.
+
+    Example: ``hr.sum_squares("amount", window="1h")``
+    """
+    return _feature("sum_squares", field=field, window=window, where=where)
+
+
 def min(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
     """The least value, in the type of its field.
 
@@ -173,6 +181,14 @@ def top_k(field: str, k: int | None = None, *, window: Span | None = None, where
     Example: ``hr.top_k("shop", 3, window="1h")``
     """
     return _feature("top_k", field=field, k=k, window=window, where=where)
+
+
+def mode(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The most frequent value, the least of equally frequent ones; exact up to 2,048 different ones.
+
+    Example: ``hr.mode("shop", window="1h")``
+    """
+    return _feature("mode", field=field, window=window, where=where)
 
 
 def entropy(
