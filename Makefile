@@ -34,6 +34,7 @@ check: setup
 	$(BIN)/python tools/structure.py
 	$(BIN)/python tools/blocking_client.py --check
 	$(BIN)/python tools/operators.py --check
+	$(BIN)/python tools/route_tables.py --check
 
 bench: setup
 	$(BIN)/python -m bench

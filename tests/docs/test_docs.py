@@ -42,7 +42,7 @@ from headrace import config, errors
 from headrace.cli.main import COMMANDS, Command
 from headrace.pipeline.session import NEEDED
 from headrace.reduce.work_units import JOBS
-from headrace.server.routes import openapi
+from headrace.server.routes.route_table import openapi_document
 from support.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -383,7 +383,7 @@ def test_every_error_is_listed_with_its_status() -> None:
 
 def test_every_route_parameter_and_status_is_in_the_protocol() -> None:
     page = (DOCS / "protocol.md").read_text()
-    for path, item in openapi.document()["paths"].items():
+    for path, item in openapi_document()["paths"].items():
         for method in item.keys() - {"parameters"}:
             assert f"`{method.upper()} {path}`" in page, f"{method} {path}"
             for parameter in item[method]["parameters"]:

@@ -9,7 +9,7 @@ from typing import Protocol
 from headrace.engine.log.stream import Stream
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.exchange import Headers, Reply
-from headrace.server.http.request import Request, RequestHead, Route
+from headrace.server.http.request import Request, RequestHead, ResolvedRoute
 from headrace.server.http.target import Target
 
 
@@ -57,5 +57,5 @@ class Caller:
         self, verb: Callable[[Request], None], stream: Stream, head: RequestHead, body: bytes, **query: str
     ) -> Caller:
         """Send any request to a verb."""
-        verb(Request(head, Route(verb, Target(stream.name, "", None), query, self._principal, 0), body, self))
+        verb(Request(head, ResolvedRoute(verb, Target(stream.name, "", None), query, self._principal, 0), body, self))
         return self

@@ -1,33 +1,20 @@
 """Who may use which route: every route of the server, asked by every kind of caller, with TLS and without.
 
-The table below classifies each route that the server has, as its own tables of routes list them. A new route fails the
-first test until it is classified, and then is asked by every caller like the others.
+The scope that a route declares says whom it serves; every route is asked by every caller, a new one as well.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from starlette.routing import Route
 
-from headrace.config import Config, LimitsConfig, StorageConfig
-from headrace.engine.assembly import Engine
-from headrace.engine.runtime.gates import Gates
-from headrace.engine.runtime.memory import MemoryMonitor
-from headrace.engine.subscriptions.subscriptions import Subscriptions
-from headrace.server.http import target
-from headrace.server.http.auth import is_for_admins
-from headrace.server.metrics import Metrics
-from headrace.server.routes import openapi
-from headrace.server.routes.route_table import hot_verbs, starlette_routes
-from headrace.server.routes.service import Readiness
+from headrace.server.http.route import Access, Route
+from headrace.server.routes.route_table import ROUTES
 from headrace.storage.keys import KeyStore
 from support.certificates import write_certificate
 from support.feature_rig import ORDERS, USERS
@@ -53,113 +40,31 @@ class Rule(NamedTuple):
     is_hidden: bool = False
 
 
-OPEN, READ, WRITE, ADMIN, PROOF = Rule("open"), Rule("read"), Rule("write"), Rule("admin", False), Rule("proof")
-#: About a stream or a type that a key with another prefix does not open.
-READ_IT, WRITE_IT = Rule("read", False), Rule("write", False)
-READ_HIDDEN, WRITE_HIDDEN = Rule("read", False, True), Rule("write", False, True)
+#: Asked about everybody's schema, which takes an admin.
+GLOBAL = {"register_entity_type", "update_entity_type", "activate_entity_type", "deactivate_entity_type"}
+#: About no stream and no type, or of what the caller may see only.
+ELSEWHERE = {
+    "scrape_server", "describe_server", "list_streams", "get_feature_registry", "ping", "get_source", "list_erasures",
+    "get_erasure",
+}  # fmt: skip
+HIDDEN = {
+    "get_subscription", "link_subscription", "unlink_subscription", "claim_subscription", "delete_subscription",
+}  # fmt: skip
+#: Asked last and in this order, since they remove what the others ask about.
+LAST = ["rollback_features", "reset_features", "delete_subscription", "delete_stream", "erase_entity"]
 
-RULES: dict[tuple[str, str], Rule] = {
-    ("get", "/health"): OPEN,
-    ("get", "/health/live"): OPEN,
-    ("get", "/health/ready"): OPEN,
-    ("get", "/metrics"): READ,
-    ("get", "/openapi.json"): READ,
-    ("get", "/v1/server/_details"): ADMIN,
-    ("get", "/v1/server/_mem"): ADMIN,
-    ("get", "/v1/streams"): READ,
-    ("get", STREAM): READ_IT,
-    ("head", STREAM): READ_IT,
-    ("post", STREAM): WRITE_IT,
-    ("put", STREAM): WRITE_IT,
-    ("get", STREAM + "/pk/{key}"): READ_IT,
-    ("post", STREAM + "/_retention"): WRITE_IT,
-    ("get", STREAM + "/_schema"): READ_IT,
-    ("post", STREAM + "/_schema"): WRITE_IT,
-    ("get", STREAM + "/_schema/history"): READ_IT,
-    ("get", STREAM + "/_schema/verifications/{id}"): READ_IT,
-    ("get", STREAM + "/_details"): READ_IT,
-    ("get", STREAM + "/_index_status"): READ_IT,
-    ("get", STREAM + "/_routing_keys"): READ_IT,
-    ("get", STREAM + "/_search"): READ_IT,
-    ("post", STREAM + "/_search"): READ_IT,
-    ("post", STREAM + "/_aggregate"): READ_IT,
-    ("get", STREAM + "/_profile"): READ_IT,
-    ("post", STREAM + "/_profile"): WRITE_IT,
-    ("post", STREAM + "/_otlp/v1/traces"): WRITE_IT,
-    ("get", STREAM + "/touch/meta"): READ_IT,
-    ("post", STREAM + "/touch/templates/activate"): READ_IT,
-    ("post", STREAM + "/touch/wait"): READ_IT,
-    ("post", "/v1/traces"): WRITE_IT,
-    ("post", "/v1/observe/request"): READ_IT,
-    ("post", "/v1/register"): WRITE_IT,
-    ("get", "/v1/registry"): READ,
-    ("get", "/v1/registry/history"): READ_IT,
-    ("post", "/v1/ping"): READ,
-    ("post", "/v1/push/{event}"): WRITE_IT,
-    ("post", "/v1/get"): READ_IT,
-    ("post", "/v1/batch_get"): READ_IT,
-    ("post", "/v1/tables/{table}/history"): READ_IT,
-    ("get", "/v1/tables/{table}/history/{id}"): READ_IT,
-    ("get", "/v1/work"): ADMIN,
-    ("post", "/v1/work/lease"): ADMIN,
-    ("post", "/v1/work/leases/{id}/heartbeat"): ADMIN,
-    ("post", "/v1/work/leases/{id}/commit"): ADMIN,
-    ("post", "/v1/work/leases/{id}/release"): ADMIN,
-    ("post", "/v1/work/pause"): ADMIN,
-    ("post", "/v1/work/resume"): ADMIN,
-    ("post", "/v1/work/run"): ADMIN,
-    ("get", "/v1/entity-types"): READ_IT,
-    ("post", "/v1/entity-types"): ADMIN,
-    ("get", KIND): READ_IT,
-    ("get", KIND + "/versions"): READ_IT,
-    ("get", KIND + "/history"): READ_IT,
-    ("get", KIND + "/export"): READ_IT,
-    ("post", KIND + "/update"): ADMIN,
-    ("post", KIND + "/activate"): ADMIN,
-    ("post", KIND + "/deactivate"): ADMIN,
-    ("get", KIND + "/candidates"): READ_IT,
-    ("post", KIND + "/enhance"): WRITE_IT,
-    ("get", KIND + "/enhancement"): READ_IT,
-    ("post", KIND + "/enhancement"): WRITE_IT,
-    ("get", KIND + "/recommendations"): READ_IT,
-    ("post", KIND + "/recommendations"): WRITE_IT,
-    ("post", KIND + "/migrate"): WRITE_IT,
-    ("get", KIND + "/migrations"): READ_IT,
-    ("get", RUN): READ_IT,
-    ("post", RUN + "/undo"): WRITE_IT,
-    ("post", KIND + "/reconcile"): ADMIN,
-    ("post", "/v1/observations"): WRITE_IT,
-    ("get", "/v1/sources/{id}"): READ,
-    ("get", "/v1/entities"): READ_IT,
-    ("get", "/v1/entities/duplicates"): READ_IT,
-    ("get", ONE): READ_IT,
-    ("head", ONE): READ_IT,
-    ("get", ONE + "/observations"): READ_IT,
-    ("get", ONE + "/provenance/{field}"): READ_IT,
-    ("post", ONE + "/correct"): WRITE_IT,
-    ("post", ONE + "/delete"): WRITE_IT,
-    ("post", ONE + "/restore"): WRITE_IT,
-    ("post", "/v1/entities/merge"): WRITE_IT,
-    ("post", "/v1/entities/merge/undo"): WRITE_IT,
-    ("post", "/v1/entities/split"): WRITE_IT,
-    ("post", "/v1/entities/split/undo"): WRITE_IT,
-    ("get", "/v1/erasures"): READ,
-    ("get", "/v1/erasures/{id}"): READ,
-    ("get", "/v1/stream/__ds/jwks.json"): OPEN,
-    ("get", HOOK): READ_HIDDEN,
-    ("put", HOOK): WRITE_IT,
-    ("post", HOOK + "/streams"): WRITE_HIDDEN,
-    ("delete", HOOK + "/streams/{path}"): WRITE_HIDDEN,
-    ("post", HOOK + "/claim"): WRITE_HIDDEN,
-    ("post", HOOK + "/ack"): PROOF,
-    ("post", HOOK + "/callback"): PROOF,
-    ("post", HOOK + "/release"): PROOF,
-    # Asked last, since they remove what the others ask about.
-    ("post", "/v1/registry/rollback"): ADMIN,
-    ("post", "/v1/reset"): ADMIN,
-    ("delete", HOOK): WRITE_HIDDEN,
-    ("delete", STREAM): WRITE_IT,
-    ("post", ONE + "/erase"): WRITE_IT,
+
+def rule_of(route: Route) -> Rule:
+    """Whom a route serves, by its declaration and by what is asked here."""
+    if route.scope.is_open:
+        return Rule("open" if route.scope.least == "none" else "proof")
+    needs = "admin" if route.name in GLOBAL else {"key": "read"}.get(route.scope.least, route.scope.least)
+    return Rule(needs, route.name in ELSEWHERE, route.name in HIDDEN)
+
+
+RULES: dict[tuple[str, str], Rule] = {("head", ONE): Rule("read", False)} | {
+    (route.method.lower(), route.address): rule_of(route)
+    for route in sorted(ROUTES, key=lambda route: LAST.index(route.name) if route.name in LAST else -1)
 }
 
 SCHEMA = {"fields": {"email": {"type": "string"}, "note": {"type": "string"}}, "canonical_name_fields": ["email"]}
@@ -227,61 +132,11 @@ CALLERS = {
 LEVELS = {"read": 0, "write": 1, "admin": 2}
 
 
-# -- no route escapes
-
-
-def served(directory: Path) -> set[tuple[str, str]]:
-    """Every route of a server, from the tables that it answers by."""
-
-    async def look() -> set[tuple[str, str]]:
-        engine = await Engine.open(Config(storage=StorageConfig(data_dir=str(directory))))
-        gates = Gates(LimitsConfig())
-        monitor = MemoryMonitor(gates, limit_bytes=None)
-        subscriptions = await Subscriptions.open(
-            log=engine.log,
-            clock=engine.clock,
-            apply=engine.apply,
-            webhook_timeout_s=engine.config.subscriptions.webhook_timeout_s,
-        )
-        routes = starlette_routes(
-            engine, gates, monitor, Readiness(engine), Metrics(engine, gates, monitor), subscriptions
-        )
-        hot = hot_verbs(engine, gates)
-        await subscriptions.close()
-        await engine.close()
-        found = {(verb.lower(), path_of(resource)) for verb, resource in hot} | {("get", STREAM + "/pk/{key}")}
-        for route in routes:
-            assert isinstance(route, Route), f"{route} is no route that is asked here"
-            # Starlette adds HEAD to every GET.
-            found |= {(verb.lower(), route.path_format) for verb in (route.methods or set()) - {"HEAD"}}
-        return found
-
-    return asyncio.run(look())
-
-
-def path_of(resource: str) -> str:
-    """The path of what is answered on the hot path."""
-    known = {
-        "": STREAM, target.PUSH: "/v1/push/{event}", target.ENTITY: ONE,
-        "_schema/verifications": STREAM + "/_schema/verifications/{id}",
-    }  # fmt: skip
-    return known.get(resource, f"/v1{resource}" if resource.startswith("/") else f"{STREAM}/{resource}")
-
-
-def test_every_route_of_the_server_is_classified_here(tmp_path: Path) -> None:
-    assert served(tmp_path) == set(RULES)
-
-
-def test_every_route_of_the_document_is_classified_here() -> None:
-    paths = openapi.document()["paths"].items()
-    documented = {(verb, path) for path, item in paths for verb in ("get", "put", "post", "delete") if verb in item}
-    assert documented == {(verb, path) for verb, path in RULES if verb != "head"}
-
-
 def test_routes_for_admins_are_known_by_their_addresses() -> None:
     """So that callers without a key that holds are logged there, too."""
-    whole_server = {path for (_, path), rule in RULES.items() if rule is ADMIN and not path.startswith("/v1/entity")}
-    assert {path for _, path in RULES if is_for_admins(path)} == whole_server
+    access, for_admins = Access(ROUTES), {route.address for route in ROUTES if route.scope.least == "admin"}
+    assert {path for _, path in RULES if access.is_for_admins(path.replace("{", "").replace("}", ""))} == for_admins
+    assert {"/v1/work", "/v1/server/_mem", "/v1/reset"} <= for_admins
 
 
 # -- the walk

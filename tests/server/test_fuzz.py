@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import os
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 import requests
-from headrace.server.routes.openapi import document
+from headrace.server.routes.route_table import openapi_document
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess
@@ -32,7 +31,19 @@ QUICK = {"server__long_poll_s": "0.02", "server__max_long_poll_s": "0.05", "serv
 FREE_TO_REFUSE = [positive_data_acceptance]
 
 schemathesis.serializer.alias("application/x-protobuf", "application/octet-stream")
-schema = schemathesis.openapi.from_dict(copy.deepcopy(document()))
+
+
+def without_defaults(node: Any) -> Any:
+    """The document without defaults: schemathesis cannot hash objects in them, and would wait as long as they say."""
+    if isinstance(node, list):
+        return [without_defaults(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    is_schema = "type" in node or "anyOf" in node
+    return {name: without_defaults(value) for name, value in node.items() if not (is_schema and name == "default")}
+
+
+schema = schemathesis.openapi.from_dict(without_defaults(openapi_document()))
 # What is wrong may be too long as well, and is refused for that first.
 rejection = schema.config.checks.negative_data_rejection
 rejection.expected_statuses = [*rejection.expected_statuses, "413"]
@@ -150,4 +161,4 @@ def test_chains_of_operations_answer_as_the_document_says(server: ServerProcess,
 
 
 def test_the_document_is_served_as_it_is(api: Api) -> None:
-    assert api.get("/openapi.json").json() == document()
+    assert api.get("/openapi.json").json() == openapi_document()

@@ -10,7 +10,7 @@ import pytest
 from bench.stalls.beside import Beside, beside
 from bench.stalls.load import Load
 
-from headrace.server.routes import openapi
+from headrace.server.routes.route_table import openapi_document
 from server.conftest import Api
 from server.limit_cases import CASES, LITTLE, World
 
@@ -49,7 +49,7 @@ def driven(world: World, load: Load) -> Beside:
 
 
 def test_every_route_is_driven() -> None:
-    paths = openapi.document()["paths"]
+    paths = openapi_document()["paths"]
     routes = {(method.upper(), path) for path, item in paths.items() for method in item.keys() - {"parameters"}}
     assert CASES.keys() | LITTLE.keys() == routes, "a route is asked at its limits, or does little whatever is asked"
     assert not CASES.keys() & LITTLE.keys()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.server.routes import openapi
+from headrace.server.routes.route_table import openapi_document
 from headrace.storage.keys import KeyStore
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ GLOBAL = [KIND + "/update", KIND + "/activate", KIND + "/deactivate", KIND + "/r
 
 
 def documented() -> set[tuple[str, str]]:
-    paths = openapi.document()["paths"].items()
+    paths = openapi_document()["paths"].items()
     return {(verb, path) for path, item in paths if path.startswith(PREFIXES) for verb in VERBS if verb in item}
 
 
@@ -245,7 +245,7 @@ def test_streams_of_entities_take_an_admin(world: World, verb: str, path: str) -
 def others() -> list[str]:
     """Every documented address that is asked for with GET and has no parts to fill in, besides those above."""
     return sorted(
-        path for path, item in openapi.document()["paths"].items()
+        path for path, item in openapi_document()["paths"].items()
         if "get" in item and "{" not in path and ("get", path) not in ROUTES
     )  # fmt: skip
 

@@ -9,13 +9,11 @@ import resource
 import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from logging import getLogger
 from pathlib import Path
 from time import monotonic
 from typing import Any
-
-from starlette.routing import BaseRoute
 
 from headrace.config import Config, MiB
 from headrace.engine.assembly import Engine
@@ -37,11 +35,12 @@ from headrace.server.http.connection import HOT_BODY_BYTES, Connection
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.head_cache import RequestHeadCache
 from headrace.server.http.request_log import RequestLog, configure_logging
+from headrace.server.http.route import Access
 from headrace.server.http.tls import open_certificate
 from headrace.server.http.uvicorn_adapter import HttpServer
 from headrace.server.metrics import Metrics
 from headrace.server.metrics_stream import MetricsStream
-from headrace.server.routes.route_table import hot_verbs, starlette_routes
+from headrace.server.routes.route_table import ROUTES, hot_routes, hot_verbs, make_resources, starlette_routes
 from headrace.server.routes.service import Readiness
 from headrace.storage import log_damage
 from headrace.storage.files import restrict_process
@@ -127,8 +126,8 @@ class Server:
         monitor = MemoryMonitor(gates, limit_bytes=self._limit_bytes, caches=engine.account)
         watchdog = StallWatchdog()
         readiness, metrics = Readiness(engine), Metrics(engine, gates, monitor, watchdog)
-        routes = starlette_routes(engine, gates, monitor, readiness, metrics, subscriptions)
-        front, protocol = self.build(engine, gates, routes)
+        resources = make_resources(engine, gates, monitor, readiness, metrics, subscriptions)
+        front, protocol = self.build(engine, gates, resources)
         gc.collect()
         gc.freeze()  # what is here now stays, so the collector need not look at it again
         listener = _listen(self._config.server.host, self._config.server.port)
@@ -153,26 +152,25 @@ class Server:
                 task.cancel()
             await monitor.stop()
 
-    def build(
-        self, engine: Engine, gates: Gates, routes: Iterable[BaseRoute]
-    ) -> tuple[AsgiApplication, type[Connection]]:
+    def build(self, engine: Engine, gates: Gates, resources: Sequence[Any]) -> tuple[AsgiApplication, type[Connection]]:
         """The two ways in: the ASGI application, and the connection that answers without it."""
         config, timeout_s = self._config, self._config.server.resolver_timeout_s
         request_log = RequestLog(engine.counters)
-        dispatcher = Dispatcher(self._authenticator, engine, hot_verbs(engine, gates), gates.read)
+        dispatcher = Dispatcher(self._authenticator, engine, hot_verbs(resources), gates.read, hot_routes())
         engine.account.add("arriving_bodies", lambda: dispatcher.arrivals.held)
         engine.account.add("unsent_answers", lambda: dispatcher.unsent.held)
         bridge = DispatcherApplication(
             dispatcher, gates.read, request_log, config.limits.body_bytes, timeout_s=timeout_s
         )
         front = AsgiApplication(
-            routes,
+            starlette_routes(resources),
             bridge,
             self._authenticator,
             request_log,
             engine.writer.damage,
             engine.computing,
             timeout_s=timeout_s,
+            access=Access(ROUTES),
         )
         settings = {
             "dispatcher": dispatcher,

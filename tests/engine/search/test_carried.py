@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.registries import change, forget_carried_bindings, registry
@@ -161,7 +162,7 @@ def test_a_field_that_was_emptied_earlier_is_reported_and_mended(tmp_path: Path)
         stream = Searched.of(rig, stream.name)
         # A stored binding keeps its meaning.
         assert stream.ask("has:ms").seqs == []
-        reported = describe_details(rig.engine, stream.stream)["emptied_fields"]
+        reported = msgspec.to_builtins(describe_details(rig.engine, stream.stream).emptied_fields)
         assert reported == [
             {"field": "host", "from_version": 2, "binding": {"version": 2, "jsonPointer": "/service"}},
             {"field": "ms", "from_version": 2, "binding": {"version": 2, "jsonPointer": "/latency_ms"}},
@@ -171,4 +172,4 @@ def test_a_field_that_was_emptied_earlier_is_reported_and_mended(tmp_path: Path)
             mended["fields"][one["field"]]["bindings"].append(one["binding"])
         change(rig, stream.name, search=mended)
         assert answers(stream) == before
-        assert describe_details(rig.engine, stream.stream)["emptied_fields"] == []
+        assert describe_details(rig.engine, stream.stream).emptied_fields == []

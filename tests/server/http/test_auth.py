@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from headrace import server as server_package
 from headrace.config import Config, ConfigError, ServerConfig
 from headrace.errors import BadRequest, Forbidden, Unauthorized, Unavailable
-from headrace.server.http.auth import LOCAL, Authenticator, Principal, is_loopback, is_open, refuse_open_bind
+from headrace.server.http.auth import LOCAL, Authenticator, Principal, is_loopback, refuse_open_bind
+from headrace.server.http.route import Access
+from headrace.server.routes.route_table import ROUTES
 from headrace.storage.keys import MAX_TEXT, Key, KeyStore
 
 if TYPE_CHECKING:
@@ -435,4 +437,4 @@ def test_another_address_needs_a_living_key_to_start(keys: KeyStore, host: str) 
     ],
 )
 def test_only_probes_and_calls_with_their_own_proof_need_no_key(path: str, expected: bool) -> None:
-    assert is_open(path) is expected
+    assert Access(ROUTES).is_open(path) is expected

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from headrace.engine.log.append import PLAIN
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.head_cache import RequestHeadCache
-from headrace.server.http.request import RequestHead, Route
+from headrace.server.http.request import RequestHead, ResolvedRoute
 from headrace.server.http.target import Target, parse
 
 LINES = b"host: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n"
@@ -53,8 +53,8 @@ def test_a_head_is_found_when_only_its_address_is_new(learnt: tuple[RequestHeadC
     assert head.url == URL
 
 
-def route(principal: Principal, resource: str = "") -> Route:
-    return Route(print, Target("a/first-1", resource, None), {}, principal, 7)
+def route(principal: Principal, resource: str = "") -> ResolvedRoute:
+    return ResolvedRoute(print, Target("a/first-1", resource, None), {}, principal, 7)
 
 
 def test_who_may_go_anywhere_has_been_admitted_at_another_plain_address(
@@ -80,7 +80,7 @@ def test_who_may_go_anywhere_has_been_admitted_at_another_plain_address(
     ids=["unknown", "a key", "another resource", "a resource", "one key", "an end"],
 )
 def test_a_head_with_another_address_has_else_yet_to_be_admitted_there(
-    learnt: tuple[RequestHeadCache, RequestHead], known: Route | None, line: bytes
+    learnt: tuple[RequestHeadCache, RequestHead], known: ResolvedRoute | None, line: bytes
 ) -> None:
     heads, head = learnt
     head.route = known

@@ -22,6 +22,7 @@ from headrace.server.http.auth import LOCAL, Authenticator
 from headrace.server.http.compression import ReplyCompressor
 from headrace.server.http.dispatch import Dispatcher
 from headrace.server.http.request import Request, RequestHead
+from headrace.server.http.route import routes_of
 from headrace.server.routes.observe import Observer
 from headrace.server.routes.reads import ReadRoute
 from headrace.server.routes.routing_keys import RoutingKeysRoute
@@ -123,6 +124,7 @@ class Observing:
         scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}
         request = AsgiRequest(scope, self._receive)
         request.state.principal = LOCAL
+        (request.state.route,) = routes_of(Observer)
         self.answer = asyncio.create_task(Observer(rig.engine, gate).request(request))
 
     async def _receive(self) -> Message:

@@ -13,7 +13,7 @@ import jsonschema_rs
 import pytest
 
 from headrace.server.routes.details import DetailsRoute
-from headrace.server.routes.openapi import document
+from headrace.server.routes.route_table import openapi_document
 from headrace.storage.keys import KeyStore
 from headrace.types import JSON
 from server.callers import Caller
@@ -179,7 +179,7 @@ def test_companions_are_counted_as_indexes(start_server: StartServer, api_of: An
 
 
 def test_details_are_as_the_document_describes_them(sealing: ServerProcess, api_of: Any, api: Api) -> None:
-    described = document()
+    described = openapi_document()
     answer = described["paths"]["/v1/stream/{name}/_details"]["get"]["responses"]["200"]
     schema = {**answer["content"]["application/json"]["schema"], "components": described["components"]}
     eager = api_of(sealing)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 
-from headrace.server.routes import openapi
+from headrace.server.routes.route_table import openapi_document
 from headrace.storage.keys import KeyStore
 
 if TYPE_CHECKING:
     from server.conftest import Api
 
 TYPES = "/v1/entity-types"
-DOCUMENT = openapi.document()
+DOCUMENT = openapi_document()
 _numbers = itertools.count(1)
 
 

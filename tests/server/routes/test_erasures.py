@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 
-from headrace.server.routes import openapi
+from headrace.server.routes.route_table import openapi_document
 
 if TYPE_CHECKING:
     from server.conftest import Api
 
 _numbers = itertools.count(1)
-DOCUMENT = openapi.document()
+DOCUMENT = openapi_document()
 PATIENCE_S = 20.0
 
 

@@ -13,7 +13,7 @@ from headrace.engine.log.lifecycle import Create
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.errors import HeadraceError
 from headrace.server.http.auth import LOCAL
-from headrace.server.http.request import Request, RequestHead, Route
+from headrace.server.http.request import Request, RequestHead, ResolvedRoute
 from headrace.server.http.target import Target
 from headrace.server.routes.streams import StreamRoutes
 from headrace.storage.streams import StreamRow
@@ -248,7 +248,7 @@ def test_a_fork_whose_name_was_taken_for_a_moment_is_made_from_what_is_not_at_ha
 
         async def put() -> int:
             caller = Caller()
-            request = Request(head, Route(streams.put, Target("f", "", None), {}, LOCAL, 0), b"", caller)
+            request = Request(head, ResolvedRoute(streams.put, Target("f", "", None), {}, LOCAL, 0), b"", caller)
             with pytest.raises(NeedsFetch):
                 streams.put(request)
             taken = Create(StreamRow("f", "", 0, "[]"), partial(streams._created, request))
@@ -268,7 +268,7 @@ def put_again(rig: Rig, name: str, offset: str | None = None) -> int:
     async def put() -> int:
         caller = Caller()
         try:
-            streams.put(Request(head, Route(streams.put, Target(name, "", None), {}, LOCAL, 0), b"", caller))
+            streams.put(Request(head, ResolvedRoute(streams.put, Target(name, "", None), {}, LOCAL, 0), b"", caller))
         except HeadraceError as refusal:
             return refusal.status
         return (await caller.answered).status

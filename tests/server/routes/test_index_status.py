@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
+import msgspec
 import pytest
 
 from headrace.server.routes.details import DetailsRoute
 from headrace.server.routes.index_status import IndexStatusRoute
-from headrace.server.routes.openapi import document
+from headrace.server.routes.route_table import openapi_document
 from server.callers import Caller
 from server.registries import name_of, post
 from support.engine_rig import array
@@ -63,7 +64,7 @@ def status(api: Api, path: str) -> dict[str, Any]:
     answer = api.get(f"{path}/_index_status")
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store"), answer.text
     assert TAG.fullmatch(answer.headers["etag"])
-    described = document()
+    described = openapi_document()
     content = described["paths"]["/v1/stream/{name}/_index_status"]["get"]["responses"]["200"]["content"]
     schema = {**content["application/json"]["schema"], "components": described["components"]}
     jsonschema_rs.validate(schema, answer.json())
@@ -176,7 +177,7 @@ def test_events_after_the_last_segment_are_how_far_it_is_behind(tmp_path: Path) 
         Idle(rig).work()
         rig.clock.us += 5_000_000
         rig.append("s", array({"user": "late"}))
-        told = IndexStatusRoute(rig.engine).describe(rig.find("s"))
+        told = msgspec.to_builtins(IndexStatusRoute(rig.engine).describe(rig.find("s")))
     assert {index["lag_ms"] for index in (*told["exact_indexes"], *told["search_families"])} == {"5000"}
     assert {index["lag_segments"] for index in (*told["exact_indexes"], *told["search_families"])} == {0}
 

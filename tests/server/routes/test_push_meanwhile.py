@@ -15,7 +15,7 @@ from headrace.engine.log.append import Append
 from headrace.errors import UnknownField
 from headrace.server.http.auth import LOCAL
 from headrace.server.http.exchange import Reply
-from headrace.server.http.request import Request, RequestHead, Route
+from headrace.server.http.request import Request, RequestHead, ResolvedRoute
 from headrace.server.http.target import Target
 from headrace.server.routes.push import PushRoute
 from support.engine_rig import Rig
@@ -65,7 +65,7 @@ def pushed(rig: Rig, monkeypatch: pytest.MonkeyPatch, before: Any, after: Any, g
     async def push() -> tuple[int, Any]:
         caller: Any = Caller()
         pushes = PushRoute(rig.engine)
-        pushes.post(Request(head, Route(pushes.post, Target("Txn", "", None), {}, LOCAL, 0), body, caller))
+        pushes.post(Request(head, ResolvedRoute(pushes.post, Target("Txn", "", None), {}, LOCAL, 0), body, caller))
         return await caller.answer
 
     return rig.run(push())

@@ -16,7 +16,7 @@ from engine.search.keyed import append as keyed_append
 from engine.search.keyed import keyed as keyed_stream
 from engine.search.keyed import opened
 from headrace.engine.runtime.gates import Gate
-from headrace.server.routes.openapi import document
+from headrace.server.routes.route_table import openapi_document
 from headrace.server.routes.routing_keys import RoutingKeysRoute
 from headrace.storage.keys import KeyStore
 from server.callers import Caller
@@ -55,7 +55,7 @@ def listing(api: Api, path: str, **query: Any) -> dict[str, Any]:
     """One page, after holding it against the OpenAPI document."""
     answer = api.get(f"{path}/_routing_keys", **query)
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store"), answer.text
-    described = document()
+    described = openapi_document()
     content = described["paths"]["/v1/stream/{name}/_routing_keys"]["get"]["responses"]["200"]["content"]
     jsonschema_rs.validate(
         {**content["application/json"]["schema"], "components": described["components"]}, answer.json()

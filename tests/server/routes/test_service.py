@@ -20,8 +20,10 @@ from headrace.engine.runtime.memory import MemoryMonitor, ProcessMemory
 from headrace.errors import CorruptData, HeadraceError, Overloaded
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.starlette_json import failure_response
+from headrace.server.metrics import Metrics
 from headrace.server.routes import service
 from headrace.server.routes.report import Report
+from headrace.server.routes.route_table import starlette_routes
 from headrace.storage.streams import StreamRow
 from support.engine_rig import Rig
 from support.work_rig import Worker, listed, searched
@@ -40,7 +42,9 @@ class _Node:
         self.monitor = MemoryMonitor(self.gates, limit_bytes=limit, **read)  # type: ignore[arg-type]
         self.readiness = service.Readiness(engine, timeout_s=0.2)
         self.readiness.serving = True
-        routes = service.routes(engine, self.gates, self.monitor, self.readiness)
+        metrics = Metrics(engine, self.gates, self.monitor)
+        resource = service.ServiceRoutes(engine, self.gates, self.monitor, self.readiness, metrics, {})
+        routes = starlette_routes([resource])
         refused = {HeadraceError: _refused}
         self._app = Starlette(routes=routes, exception_handlers=refused)  # type: ignore[arg-type]
 
@@ -135,7 +139,7 @@ def _pipeline(rig: Rig) -> object:
     """What a new answer says of derived data."""
     readiness = service.Readiness(rig.engine)
     readiness.serving = True
-    return rig.run(readiness.check())["pipeline"]
+    return rig.run(readiness.check()).pipeline
 
 
 def test_the_pipeline_is_idle_where_streams_turn_out_to_need_nothing(tmp_path: Path) -> None:
@@ -177,7 +181,7 @@ def test_work_is_looked_for_once_for_everyone_who_asks(tmp_path: Path, monkeypat
         async def together() -> list[dict[str, object]]:
             return await asyncio.gather(*(readiness.check() for _ in range(20)))
 
-        assert {told["pipeline"] for told in (*rig.run(together()), rig.run(readiness.check()))} == {"behind"}
+        assert {answer.pipeline for answer in (*rig.run(together()), rig.run(readiness.check()))} == {"behind"}
         assert len(looks) == 1
 
 
@@ -473,8 +477,8 @@ def test_a_stream_that_is_only_cached_is_among_those_that_take_most_of_the_disk(
         with pytest.raises(CorruptData), files.open("cached", stream.incarnation, companion, ["columns"]):
             pass
         monitor = MemoryMonitor(rig.engine.gates, limit_bytes=None)
-        top = Report(rig.engine, rig.engine.gates, monitor).memory()["top_streams"]
-        first = top["local_storage_bytes"][0]
+        top = Report(rig.engine, rig.engine.gates, monitor).memory().top_streams
+        first = top.local_storage_bytes[0]
         assert first["segment_cache_bytes"] == holdings(rig.engine, stream).segment_bytes > 0
         assert first["index_cache_bytes"] == companion.columns.bytes > 0
         assert first == {
@@ -484,5 +488,5 @@ def test_a_stream_that_is_only_cached_is_among_those_that_take_most_of_the_disk(
             "segment_cache_bytes": first["segment_cache_bytes"],
             "index_cache_bytes": first["index_cache_bytes"],
         }
-        assert [one["bytes"] for one in top["local_storage_bytes"][1:]] == [1, 1, 1, 1]
-        assert {one["pending_wal_bytes"] for one in top["pending_wal_bytes"]} == {1}
+        assert [one["bytes"] for one in top.local_storage_bytes[1:]] == [1, 1, 1, 1]
+        assert {one["pending_wal_bytes"] for one in top.pending_wal_bytes} == {1}

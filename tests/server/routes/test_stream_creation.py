@@ -12,7 +12,7 @@ import pytest
 from headrace.engine.log.lifecycle import Create
 from headrace.server.http.auth import LOCAL
 from headrace.server.http.exchange import Reply
-from headrace.server.http.request import Request, RequestHead, Route
+from headrace.server.http.request import Request, RequestHead, ResolvedRoute
 from headrace.server.http.target import Target
 from headrace.server.routes.streams import StreamRoutes
 from headrace.storage.streams import StreamRow
@@ -286,7 +286,7 @@ def test_the_answer_to_a_creation_tells_of_what_was_created_though_that_is_delet
         async def answered() -> Reply:
             caller, head = Caller(), RequestHead("PUT", b"", [], {})
             streams._created(
-                Request(head, Route(streams.put, Target("s", "", None), {}, LOCAL, 0), b"", caller), created
+                Request(head, ResolvedRoute(streams.put, Target("s", "", None), {}, LOCAL, 0), b"", caller), created
             )
             return await caller.answered
 

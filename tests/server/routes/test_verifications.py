@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 
-from headrace.server.routes import openapi
+from headrace.server.routes.route_table import openapi_document
 from headrace.storage.keys import KeyStore
 from server.registries import WHOLE, append, evolve, installed, lens, name_of, registry, rename, shape
 from support.plain_worker import perform
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer
     from tests.server.conftest import Api
 
-DOCUMENT = openapi.document()
+DOCUMENT = openapi_document()
 ONE = "/v1/stream/{name}/_schema/verifications/{id}"
 SOON = {
     "storage__seal_age_s": "0",

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import msgspec
 import pytest
 
-from headrace.config import Config, StorageConfig
-from headrace.engine.assembly import Engine
 from headrace.reduce.work_units import Unit
-from headrace.server.routes import openapi, work
+from headrace.server.routes.route_table import openapi_document
 from headrace.storage.keys import KeyStore
 from headrace.storage.objects import Objects
 from server.registries import name_of, post
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer
     from tests.server.conftest import Api
 
-DOCUMENT = openapi.document()
+DOCUMENT = openapi_document()
 SOON = {"storage__seal_age_s": "0", "pipeline__min_rows": "0", "pipeline__lease_s": "20"}
 
 
@@ -202,19 +198,6 @@ def test_only_an_operator_works(api: Api, server: ServerProcess, scope: str, sta
         bearer = {"authorization": f"Bearer {key}"}
         assert api.get("/v1/work", bearer).status_code == expected
         assert api.post("/v1/work/lease", {"worker": "w"}, bearer).status_code == expected
-
-
-def test_every_route_is_described(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        engine = await Engine.open(Config(storage=StorageConfig(data_dir=str(tmp_path))))
-        try:
-            served = {(route.path, verb) for route in work.routes(engine) for verb in route.methods - {"HEAD"}}
-        finally:
-            await engine.close()
-        paths = {path: item for path, item in DOCUMENT["paths"].items() if path.startswith("/v1/work")}
-        assert served == {(path, verb.upper()) for path, item in paths.items() for verb in item.keys() - {"parameters"}}
-
-    asyncio.run(scenario())
 
 
 def test_a_killed_server_remembers_its_leases(

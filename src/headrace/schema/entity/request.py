@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from hashlib import sha256
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -37,6 +37,8 @@ CONTENT_PREFIX = "src_"
 PRINTABLE = r"^[^\x00-\x1f\x7f]+(?![\s\S])"
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CHARACTERS, pattern=PRINTABLE)]
+#: The user an admin acts for; how long the name of a user may be is checked where it is looked up.
+UserName = Annotated[str, msgspec.Meta(pattern=PRINTABLE, extra_json_schema={"minLength": 1, "maxLength": 128})]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Score = Annotated[float, msgspec.Meta(ge=0, le=1)]
 SourceKind = Literal["sensor", "workflow_state", "llm_summary", "human", "import", "sync"]
@@ -48,10 +50,14 @@ _ENCODE_SORTED = msgspec.json.Encoder(order="sorted").encode
 _CONTAINERS = frozenset({dict, list, Decimal})
 
 
+_MOMENT = {"anyOf": [{"format": "date-time"}, {"pattern": "^[0-9]{1,20}$"}]}
+Moment = Annotated[str, msgspec.Meta(extra_json_schema=_MOMENT)]
+
+
 class ObservationOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of observations: for a whole request, or for one entity under ``_meta``."""
 
-    observed_at: str | None = None
+    observed_at: Moment | None = None
     source_id: Name | None = None
     source_priority: Priority | None = None
     observation_source: SourceKind | None = None
@@ -76,7 +82,7 @@ class RequestOptions(ObservationOptions, frozen=True, forbid_unknown_fields=True
 
     commit: bool = True
     #: The user an admin acts for.
-    user_id: Name | None = None
+    user_id: UserName | None = None
 
 
 class StoreRequest(msgspec.Struct, frozen=True):
@@ -211,6 +217,9 @@ MAX_ISSUES, MAX_WARNINGS = 100, 1_000
 VIOLATED = ConstraintViolation.code
 
 
+ACTIONS = ["created", "updated", "unchanged", "would_create", "would_match_existing"]
+
+
 class EntityOutcome(msgspec.Struct):
     """The outcome of one entity of a request.
 
@@ -220,7 +229,7 @@ class EntityOutcome(msgspec.Struct):
 
     entity_id: str
     entity_type: str
-    action: str
+    action: Annotated[str, msgspec.Meta(extra_json_schema={"enum": ACTIONS})]
     observation_id: str
     schema_version: str
     canonical_name: str
@@ -239,6 +248,16 @@ class EntityOutcome(msgspec.Struct):
             self.links = [link._asdict() for link in find_links(definition, fields, tenant)]
 
 
+class WarningAnswer(TypedDict):
+    """A notice about entities of a request; ``items`` are their numbers."""
+
+    code: str
+    message: str
+    fields: list[str]
+    entity_type: str
+    items: list[int]
+
+
 class Warnings:
     """Notices about entities of a request; equal notices are grouped."""
 
@@ -250,9 +269,9 @@ class Warnings:
         for notice in notices:
             self._items.setdefault((entity_type, notice), []).append(item)
 
-    def dump(self) -> list[dict[str, Any]]:
+    def dump(self) -> list[WarningAnswer]:
         """The warnings as JSON, each with the indexes of the entities it is about."""
-        documents = [
+        documents: list[Any] = [
             {**notice.dump(), "entity_type": entity_type, "items": items}
             for (entity_type, notice), items in islice(self._items.items(), MAX_WARNINGS)
         ]
@@ -308,19 +327,19 @@ def refusal(issues: list[Issue]) -> BadRequest:
     return kind(f"entity {first.item} ({first.entity_type}) is refused: {first.message}", **facts)
 
 
-class Answer(msgspec.Struct):
+class StoreAnswer(msgspec.Struct):
     """The answer to a request, once everything is on disk or, in a dry run, would be."""
 
     entities: list[EntityOutcome]
     source_id: str
     unknown_fields_count: int
-    store_warnings: list[dict[str, Any]]
+    store_warnings: list[WarningAnswer]
     dry_run: bool | UnsetType = UNSET
 
 
 _ENCODE = msgspec.json.Encoder().encode
 
 
-def encode_answer(answer: Answer) -> bytes:
+def encode_answer(answer: StoreAnswer) -> bytes:
     """The answer as it is sent, and remembered for the same request."""
     return _ENCODE(answer)

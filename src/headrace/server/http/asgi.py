@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.engine.runtime.gates import ComputeThreads, Gate
 from headrace.errors import BadRequest, HeadraceError, MethodNotAllowed, NotFound, TimedOut, TooLarge, Unauthorized
 from headrace.server.http import compression, target
-from headrace.server.http.auth import AdminRefused, Authenticator, Principal, is_for_admins, is_open, is_page_navigation
+from headrace.server.http.auth import AdminRefused, Authenticator, Principal, is_page_navigation
 from headrace.server.http.byte_budgets import BodyReceiver
 from headrace.server.http.common_headers import common_headers, request_id
 from headrace.server.http.dispatch import Dispatcher, refuse_repeated
@@ -26,6 +26,7 @@ from headrace.server.http.exchange import JSON_HEADERS, Headers, Reply, unexpect
 from headrace.server.http.quota import Quota
 from headrace.server.http.request import RequestHead
 from headrace.server.http.request_log import RequestLog
+from headrace.server.http.route import Access
 from headrace.server.http.starlette_json import failure_response
 from headrace.storage.page_checksums import Damage
 
@@ -46,9 +47,10 @@ class AsgiApplication:
         computing: ComputeThreads,
         *,
         timeout_s: float,
+        access: Access | None = None,
     ) -> None:
         self._damage, self._computing = damage, computing
-        self._bridge = bridge
+        self._bridge, self._access = bridge, access or Access(())
         self._authenticator = authenticator
         self._request_log = request_log
         self._timeout_s = timeout_s
@@ -94,7 +96,7 @@ class AsgiApplication:
             async with asyncio.timeout(self._timeout_s) as receiver.deadline:
                 await self._app(scope, receiver.receive, send_secured)
         except HeadraceError as refusal:
-            if isinstance(refusal, Unauthorized) and is_for_admins(scope["path"]):
+            if isinstance(refusal, Unauthorized) and self._access.is_for_admins(scope["path"]):
                 self._request_log.refuse_admin(scope["method"], scope["raw_path"], None, headers)
             await failure_response(refusal)(scope, receive, send_secured)
         except TimeoutError:
@@ -129,8 +131,8 @@ class AsgiApplication:
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> Quota | None:
         """Refuse callers who may not ask, and requests that could be read in two ways; answers the caller's quota."""
         path, quota, state = scope["path"], None, scope.setdefault("state", {})
-        state["computing"] = self._computing
-        if is_open(path):
+        state["computing"], state["body_bytes"] = self._computing, self._bridge.body_bytes
+        if self._access.is_open(path):
             self._authenticator.refuse_other_sites(headers)
         else:
             from_any_site = is_page_navigation(scope["method"], path, headers)
@@ -172,7 +174,7 @@ class DispatcherApplication:
         self.arrivals = dispatcher.arrivals
         self._gate = gate
         self._request_log = request_log
-        self._body_bytes = body_bytes
+        self.body_bytes = body_bytes
         self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -208,15 +210,15 @@ class DispatcherApplication:
 
     async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         announced, coding = headers.get(b"content-length", b"0"), headers.get(b"transfer-encoding", b"chunked")
-        if announced.isdigit() and int(announced) > self._body_bytes:
-            raise TooLarge(f"the body exceeds {self._body_bytes} bytes", limit=self._body_bytes)
+        if announced.isdigit() and int(announced) > self.body_bytes:
+            raise TooLarge(f"the body exceeds {self.body_bytes} bytes", limit=self.body_bytes)
         if coding.strip().lower() != b"chunked":
             raise BadRequest("the only transfer coding spoken here is chunked", field="Transfer-Encoding")
         body = bytearray()
         async for chunk in _chunks(receive):
             body += chunk
-            if len(body) > self._body_bytes:
-                raise TooLarge(f"the body exceeds {self._body_bytes} bytes", limit=self._body_bytes)
+            if len(body) > self.body_bytes:
+                raise TooLarge(f"the body exceeds {self.body_bytes} bytes", limit=self.body_bytes)
         return bytes(body)
 
     async def _decode(self, body: bytes, encodings: bytes, until: float) -> bytes:
@@ -227,7 +229,7 @@ class DispatcherApplication:
             async with asyncio.timeout(until - monotonic()):
                 for name in reversed(names):
                     async with self._gate:
-                        body = await asyncio.to_thread(compression.decompress, body, name, self._body_bytes, until)
+                        body = await asyncio.to_thread(compression.decompress, body, name, self.body_bytes, until)
         except TimeoutError:
             raise TimedOut("request timed out") from None
         return body

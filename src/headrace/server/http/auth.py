@@ -21,15 +21,6 @@ from headrace.errors import BadRequest, Forbidden, HeadraceError, Unauthorized
 from headrace.server.http.quota import Quota
 from headrace.storage.keys import MAX_TEXT, SCOPES, Key, KeyStore
 
-# What a load balancer asks without a key, wherever the server is bound; the answers name nothing.
-PROBES = frozenset({"/health", "/health/live", "/health/ready"})
-
-# Where everything takes an admin key of the whole server.
-_ADMIN_PATHS = frozenset({"/v1/work", "/v1/reset", "/v1/registry/rollback"})
-_ADMIN_PREFIXES = ("/v1/work/", "/v1/server/")
-
-# A receiver of webhooks checks signatures, and a worker answers with the token that its wake carried.
-_PROVEN_OTHERWISE = re.compile(r"/v1/stream/__ds/(jwks\.json|subscriptions/[^/]+/(callback|ack|release))")
 #: Pages that a link on any site may lead to: they say nothing of any stream.
 _ENTRANCES = frozenset({"/", "/console"})
 #: What a browser says of requests of our own pages, and of addresses that the user has typed.
@@ -344,16 +335,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def is_for_admins(path: str) -> bool:
-    """Whether a decoded path is that of a route which only admins may use, whatever is asked there."""
-    return path in _ADMIN_PATHS or path.startswith(_ADMIN_PREFIXES)
-
-
-def is_open(path: str) -> bool:
-    """Whether a decoded path is served without a key, or checks a proof of its own."""
-    return path in PROBES or _PROVEN_OTHERWISE.fullmatch(path) is not None
 
 
 def is_page_navigation(method: str, path: str, headers: Mapping[bytes, bytes]) -> bool:

@@ -20,7 +20,8 @@ from headrace.server.http.background import BackgroundRequests, cancel_when_gone
 from headrace.server.http.byte_budgets import BodyBudget, UnsentBudget
 from headrace.server.http.exchange import Exchange, Reply, unexpected_failure
 from headrace.server.http.metered_exchange import with_quota
-from headrace.server.http.request import Request, RequestHead, Route
+from headrace.server.http.request import Request, RequestHead, ResolvedRoute
+from headrace.server.http.route import Route
 from headrace.server.http.target import Target
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ Verb = Callable[[Request], None]
 
 _TARGETS = 16_384
 _TARGET_BYTES = 256
-#: Parameters that may be given several times.
-_LISTS = {"_search": ("sort",)}
 #: Verbs on a stream that another has made.
 _FOLLOWING = ("GET", "HEAD", "POST")
 _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization", b"origin")
@@ -42,7 +41,12 @@ class Dispatcher:
     """Answers every request on ``/v1/stream/…``, whichever way it came in."""
 
     def __init__(
-        self, authenticator: Authenticator, engine: Engine, verbs: Mapping[tuple[str, str], Verb], gate: Gate
+        self,
+        authenticator: Authenticator,
+        engine: Engine,
+        verbs: Mapping[tuple[str, str], Verb],
+        gate: Gate,
+        declared: Mapping[tuple[str, str], Route] | None = None,
     ) -> None:
         self.authenticator = authenticator
         self._gate = gate
@@ -54,6 +58,7 @@ class Dispatcher:
         self.unsent = UnsentBudget(engine.config.limits.unsent_bytes)
         self._targets: dict[bytes, Target] = {}
         self._verbs = verbs
+        self._declared = declared or {}
         self._held = engine.log.catalog.held
         self._find = engine.log.find
         self._lookups = StreamLookups(engine.log.catalog, self.handle)
@@ -106,7 +111,7 @@ class Dispatcher:
         async with self._gate:
             await in_thread(work)
 
-    def _route(self, head: RequestHead) -> Route:
+    def _route(self, head: RequestHead) -> ResolvedRoute:
         principal = self.authenticator.admit(head.fields)
         if principal.quota is None:
             return self._find_route(head, principal)
@@ -117,7 +122,7 @@ class Dispatcher:
             raise
         return msgspec.structs.replace(route, verb=with_quota(route.verb, principal.quota))
 
-    def _find_route(self, head: RequestHead, principal: Principal) -> Route:
+    def _find_route(self, head: RequestHead, principal: Principal) -> ResolvedRoute:
         address = self._targets.get(head.path)
         if address is None:
             address = self._target(head.path)
@@ -127,9 +132,12 @@ class Dispatcher:
         refuse_repeated(head.headers, head.fields)
         if not address.resource.startswith("/"):
             principal.enter(address.name)
-        query = parameters.query(head.query, _LISTS.get(address.resource, ()))
+        declared = self._declared.get((head.method, address.resource))
+        query = parameters.query(head.query, () if declared is None else declared.lists)
+        if declared is not None:
+            declared.refuse_unknown_parameters(query)
         follows = not address.resource and head.method in _FOLLOWING
-        return Route(verb, address, query, principal, self.authenticator.generation, follows)
+        return ResolvedRoute(verb, address, query, principal, self.authenticator.generation, follows)
 
     def _target(self, path: bytes) -> Target:
         address = target.parse(path)

@@ -17,7 +17,7 @@ from headrace.server.http.target import PREFIX, Target
 from headrace.types import media_type
 
 
-class Route(msgspec.Struct, frozen=True, gc=False):
+class ResolvedRoute(msgspec.Struct, frozen=True, gc=False):
     """Who asks what of which stream, as of one generation of the keys."""
 
     verb: Callable[[Request], None]
@@ -28,13 +28,13 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     #: Whether it is of a stream that is there already, if it is of any.
     follows: bool = False
 
-    def to(self, url: bytes) -> Route | None:
+    def to(self, url: bytes) -> ResolvedRoute | None:
         """The same for another plain address; None where that takes a closer look."""
         name = url[len(PREFIX) :]
         if self.principal is not LOCAL or self.target.resource or b"/" in name:
             return None
         target = Target(name.decode(), "", None)
-        return Route(self.verb, target, self.query, self.principal, self.generation, self.follows)
+        return ResolvedRoute(self.verb, target, self.query, self.principal, self.generation, self.follows)
 
 
 class RequestHead:
@@ -67,7 +67,7 @@ class RequestHead:
         #: The bytes that were learnt; empty where they were not.
         self.spelled = b""
         self.lines: str | None = None
-        self.route: Route | None = None
+        self.route: ResolvedRoute | None = None
         self.terms: Terms | None = None
         content_type = fields.get(b"content-type")
         self.media_type = None if content_type is None else media_type(content_type.decode("latin-1"))
@@ -87,7 +87,7 @@ class Request(msgspec.Struct):
     """What was asked, already admitted."""
 
     head: RequestHead
-    route: Route
+    route: ResolvedRoute
     body: bytes
     exchange: Exchange
 

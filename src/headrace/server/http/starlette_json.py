@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -11,12 +11,33 @@ from starlette.responses import Response
 
 from headrace import decoding
 from headrace.engine.runtime.gates import LONG_BYTES, ComputeThreads
-from headrace.errors import BadRequest, HeadraceError, TooLarge, UnsupportedMedia
+from headrace.errors import HeadraceError, TooLarge, UnsupportedMedia
 from headrace.schema.entries import checked_number
 from headrace.server.http.exchange import JSON_HEADERS
+from headrace.server.http.route import Route
 from headrace.types import JSON, json_fault, media_type
 
 Body = TypeVar("Body")
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def endpoint(route: Route, verb: Endpoint) -> Endpoint:
+    """The verb of a route, which is asked what the route takes, by whom it serves."""
+
+    async def answer(request: Request) -> Response:
+        if route.scope.least == "admin":
+            request.state.principal.require("admin")
+        route.refuse_unknown_parameters(request.query_params)
+        request.state.route = route
+        return await verb(request)
+
+    return answer
+
+
+def declared_route(request: Request) -> Route:
+    """The route that a request came to."""
+    route: Route = request.state.route
+    return route
 
 
 def require_json(request: Request) -> None:
@@ -25,9 +46,10 @@ def require_json(request: Request) -> None:
         raise UnsupportedMedia("the body of this request is application/json", field="Content-Type")
 
 
-async def read_json(request: Request, kind: type[Body], *, limit: int, refusal: type[BadRequest] = BadRequest) -> Body:
-    """The body as this kind of document; what it does not know is refused."""
-    body = await read_body(request, limit=limit, refusal=refusal)
+async def read_json(request: Request, kind: type[Body]) -> Body:
+    """The body as this kind of document, within the bounds of the route; what it does not know is refused."""
+    refusal = declared_route(request).bad_request
+    body = await read_body(request)
     decoder = decoding.make_decoder(kind, float_hook=checked_number)
     try:
         if len(body) > LONG_BYTES:
@@ -38,8 +60,13 @@ async def read_json(request: Request, kind: type[Body], *, limit: int, refusal: 
         raise refusal(f"the body cannot be read: {json_fault(reason, body)}", field="body") from reason
 
 
-async def read_body(request: Request, *, limit: int, refusal: type[BadRequest] = BadRequest) -> bytes:
-    """The body as it came."""
+async def read_body(request: Request) -> bytes:
+    """The body as it came, within the bounds of the route."""
+    route = declared_route(request)
+    assert route.body is not None
+    limit = request.state.body_bytes if route.body.max_bytes is None else route.body.max_bytes
+    if route.body.needs_type:
+        require_json(request)
     if request.headers.get("content-encoding", "identity") != "identity":
         raise UnsupportedMedia("the body of this request is not encoded", field="Content-Encoding")
     body = bytearray()
@@ -49,7 +76,7 @@ async def read_body(request: Request, *, limit: int, refusal: type[BadRequest] =
             if len(body) > limit:
                 raise TooLarge(f"the body exceeds {limit} bytes", limit=limit)
     except ClientDisconnect as reason:
-        raise refusal("the body was cut short", field="body") from reason
+        raise route.bad_request("the body was cut short", field="body") from reason
     return bytes(body)
 
 

@@ -12,6 +12,8 @@ from headrace.types import RESERVED
 
 PREFIX = b"/v1/stream/"
 _RESERVED = PREFIX + b"__ds/"
+#: What the paths of the protocol itself begin with, which are of no stream.
+RESERVED_PATH = _RESERVED.decode()
 _PUSH = b"/v1/push/"
 #: Routes besides those of streams that are answered on the hot path, and the resources they stand for.
 _FEATURES = {
@@ -68,6 +70,19 @@ def parse(raw_path: bytes) -> Target:
         if rest.endswith(suffix):
             return Target(text(rest[: -len(suffix)]), resource, None)
     return Target(text(rest), "", None)
+
+
+def resource_of(address: str) -> str:
+    """The resource that the address of a hot route stands for; refuses one that could not be told from a stream."""
+    stream, prefix = PREFIX.decode() + "{name}", PREFIX.decode()
+    if address.startswith(prefix):
+        resource = address.removeprefix(stream).removeprefix("/").partition("/{")[0].removesuffix("pk")
+        if resource and resource not in RESOURCES:
+            raise ValueError(f"{resource} is not among the resources whose names no stream may take")
+        return resource
+    if address in ("/v1/push/{event}", "/v1/entities/{id}"):
+        return PUSH if "push" in address else ENTITY
+    return _FEATURES[address.encode()]
 
 
 def is_hot(method: str, url: bytes) -> bool:

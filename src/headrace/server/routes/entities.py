@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import NotReady
@@ -13,15 +14,73 @@ from headrace.errors import BadRequest, EntityNotFound
 from headrace.schema.entity.identity import find_links, find_moments
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
-from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.http.request import Request
+from headrace.server.http.route import READ, Answer, Header, in_path, in_query, route
+from headrace.server.http.wire import Counter, Object, TrueFalse, User, When
+from headrace.server.http.wire import Moment as MomentText
 from headrace.types import parse_timestamp_us, rfc3339
 
-_COMPLETE = {"headrace-coverage": "complete"}
+COMPLETE = {"headrace-coverage": "complete"}
 _ENCODE = msgspec.json.Encoder().encode
-_PARAMETERS = frozenset({"as_of", "at_ingested", "schema_version", "scope", "explain", "user_id"})
 _SCOPES = ("global", "user")
 _FLAGS = {"true": True, "false": False}
+
+
+Id = Annotated[str, Meta(extra_json_schema={"pattern": "^ent_[0-9a-f]{24}$"}, examples=["ent_" + 24 * "0"])]
+#: What a caller names, which may be no id at all.
+GivenId = Annotated[str, Meta(min_length=1, max_length=256)]
+Scope = Literal["global", "user"]
+
+BY_ID = in_path("id", str, "the id of an entity")
+FOR_USER = in_query("user_id", User, "whose entities, for an admin")
+COVERAGE = Header("Headrace-Coverage", Literal["complete"], "whether nothing is missing")
+#: How an entity is looked at.
+VIEWED = (
+    in_query("as_of", MomentText, "by what was observed until then"),
+    in_query("at_ingested", MomentText, "by what was stored until then"),
+    in_query("schema_version", GivenId, "as this version shows it"),
+    in_query("scope", Scope, "whose version that is; the user's own where they have it"),
+    in_query("explain", TrueFalse, "also how the answer came about"),
+    FOR_USER,
+)
+
+
+class DatedEvent(Struct):
+    """Something that happened to an entity: which field dates it, what it is, and when."""
+
+    field: str
+    event_type: str
+    at: str
+
+
+class EntityLink(Struct):
+    """A reference to another entity: the value that names it, and the id that an entity of this name has."""
+
+    field: str
+    relationship_type: str
+    target_entity_type: str
+    value: Any
+    target_id: str
+
+
+class EntitySnapshot(Struct, kw_only=True):
+    """An entity as it is now or was."""
+
+    entity_id: Id
+    entity_type: str
+    canonical_name: str
+    schema_version: str
+    snapshot: Object
+    provenance: dict[str, str]
+    computed_at: When
+    observation_count: Counter
+    last_observation_at: When
+    merged_from: list[Id]
+    events: list[DatedEvent]
+    links: list[EntityLink]
+    requested_entity_id: str | UnsetType = UNSET
+    truncated_fields: list[str] | UnsetType = UNSET
+    explain: Object | UnsetType = UNSET
 
 
 class EntityRoute:
@@ -32,6 +91,17 @@ class EntityRoute:
         self._background = BackgroundRequests(engine.writer.damage)
         self._time_s = engine.config.server.resolver_timeout_s
 
+    @route(
+        "GET",
+        "/v1/entities/{id}",
+        "get_entity",
+        "An entity as it is now or was, with the observations that its values are from",
+        READ,
+        {200: Answer("the entity", EntitySnapshot, (COVERAGE,))},
+        fails=(EntityNotFound,),
+        parameters=(BY_ID, *VIEWED),
+        is_hot=True,
+    )
     def get(self, request: Request) -> None:
         """GET: the snapshot of an entity, and the observations that its values are from."""
         entity_query = asked_of(request.query, request.target.name, request.principal)
@@ -49,15 +119,14 @@ class EntityRoute:
         admit(request.principal, shown.view.entity_type)
         document = snapshot(shown)
         if request.query and flag(request.query, "explain"):
-            document["explain"] = explained(shown, self._snapshots.state_reader.tail_of(shown.view.entity_type))
-        request.exchange.reply_json(_ENCODE(document), _COMPLETE)
+            document.explain = explained(shown, self._snapshots.state_reader.tail_of(shown.view.entity_type))
+        request.exchange.reply_json(_ENCODE(document), COMPLETE)
 
 
 def asked_of(query: dict[str, str], entity_id: str, principal: Principal) -> EntityQuery:
     """The entity query of a request; an admin may name another user."""
     if not query:
         return EntityQuery(entity_id, principal.user_id)
-    refuse_unknown_parameters(query, *_PARAMETERS)
     as_of, at_ingested = query.get("as_of"), query.get("at_ingested")
     if "scope" in query and (query["scope"] not in _SCOPES or "schema_version" not in query):
         raise BadRequest("scope is global or user, and says whose the schema_version is", field="scope")
@@ -90,35 +159,33 @@ def flag(query: dict[str, str], name: str) -> bool:
     return _FLAGS[text]
 
 
-def snapshot(shown: EntityAnswer) -> dict[str, Any]:
-    """An entity as a JSON document; raises where it has none."""
+def snapshot(shown: EntityAnswer) -> EntitySnapshot:
+    """An entity as it is answered; raises where it has none."""
     view, entity = shown.view, shown.snapshot
     row = view.group.row
     if entity is None:
         raise EntityNotFound("the entity is deleted, or was not known then", entity_id=view.query.entity_id)
-    document: dict[str, Any] = {
-        "entity_id": row.entity_id,
-        "entity_type": view.entity_type,
-        "canonical_name": row.canonical_name,
-        "schema_version": entity.schema_version,
-        "snapshot": entity.snapshot,
-        "provenance": entity.provenance,
-        "computed_at": rfc3339(entity.computed_at_us),
-        "observation_count": entity.observation_count,
-        "last_observation_at": rfc3339(entity.last_observation_at_us),
-        "merged_from": list(view.group.members[1:]),
-        "events": [],
-        "links": [],
-    }
-    if view.query.entity_id != row.entity_id:
-        document["requested_entity_id"] = view.query.entity_id
-    if entity.truncated:
-        document["truncated_fields"] = list(entity.truncated)
+    document = EntitySnapshot(
+        entity_id=row.entity_id,
+        entity_type=view.entity_type,
+        canonical_name=row.canonical_name,
+        schema_version=entity.schema_version,
+        snapshot=entity.snapshot,
+        provenance=entity.provenance,
+        computed_at=rfc3339(entity.computed_at_us),
+        observation_count=entity.observation_count,
+        last_observation_at=rfc3339(entity.last_observation_at_us),
+        merged_from=list(view.group.members[1:]),
+        events=[],
+        links=[],
+        requested_entity_id=UNSET if view.query.entity_id == row.entity_id else view.query.entity_id,
+        truncated_fields=list(entity.truncated) if entity.truncated else UNSET,
+    )
     definition = None if view.schema is None else view.schema.schema_definition
     if definition is not None and definition.temporal_fields:
-        document["events"] = [event._asdict() for event in find_moments(definition, entity.snapshot)]
+        document.events = [DatedEvent(*event) for event in find_moments(definition, entity.snapshot)]
     if definition is not None and definition.reference_fields:
-        document["links"] = [link._asdict() for link in find_links(definition, entity.snapshot, row.user_id)]
+        document.links = [EntityLink(*link) for link in find_links(definition, entity.snapshot, row.user_id)]
     return document
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from starlette.convertors import StringConvertor, register_url_convertor
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.entity_type import ENTITIES
@@ -17,41 +16,127 @@ from headrace.engine.entities.read.entity_list import EntityFilter
 from headrace.engine.entities.read.observations import StoredObservation
 from headrace.engine.entities.read.snapshots import EntityAnswer, EntityView
 from headrace.engine.log.stream import Stream
-from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, OffsetGone
+from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, NotFound, OffsetGone
 from headrace.format import offset as offsets
 from headrace.reduce.duplicates import LEAST, Pair, find_duplicates
+from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.identity import name_part
+from headrace.schema.entity.observation import Kind
 from headrace.server.http.auth import LOCAL, Principal
-from headrace.server.http.parameters import refuse_unknown_parameters
+from headrace.server.http.route import READ, Answer, Parameter, in_path, in_query, route
 from headrace.server.http.starlette_json import json_response
-from headrace.server.routes.entities import admit, asked_of, snapshot, user_of
+from headrace.server.http.wire import Counter, Object, Offset, Share, When
+from headrace.server.routes.entities import (
+    BY_ID,
+    COMPLETE,
+    COVERAGE,
+    FOR_USER,
+    VIEWED,
+    EntitySnapshot,
+    GivenId,
+    Id,
+    admit,
+    asked_of,
+    snapshot,
+    user_of,
+)
 from headrace.types import rfc3339
 
-LISTED, MOST_LISTED = 50, 500
-PAIRS, MOST_PAIRS = 50, 1000
-FIELD = "field."
-_COMPLETE = {"headrace-coverage": "complete"}
+LISTED, MAX_LISTED = 50, 500
+_PAIRS, _MAX_PAIRS = 50, 1000
+_FIELD = "field."
+_TYPE = in_query("entity_type", GivenId, "the type of the entities, or another name of it")
 
 
-class EntityIdConvertor(StringConvertor):
-    """What may be the id of an entity: none of the words that have addresses of their own there, with other verbs."""
-
-    regex = "(?!(?:duplicates|merge|split)$)[^/]+"
-
-
-register_url_convertor("entity", EntityIdConvertor())
+def limit_parameter(default: int, highest: int) -> Parameter:
+    """How long a page is."""
+    return in_query("limit", Annotated[int, Meta(ge=1, le=highest)], "how many at most", default=default)
 
 
-def routes(engine: Engine) -> list[Route]:
-    """Every Starlette route of this module; single entities are read on the hot path."""
-    api = EntityListRoutes(engine)
-    return [
-        Route("/v1/entities", api.page, methods=["GET"]),
-        Route("/v1/entities/duplicates", api.duplicates, methods=["GET"]),
-        Route("/v1/entities/{id}/observations", api.observations, methods=["GET"]),
-        Route("/v1/entities/{id}/provenance/{field:path}", api.provenance, methods=["GET"]),
-        Route("/v1/entities/{id:entity}", api.unknown, methods=["GET"]),
-    ]
+class EntityPage(Struct):
+    """Entities in the order in which they came, and the last of them where there are more."""
+
+    entities: list[EntitySnapshot]
+    after: Id | None
+
+
+class SourceReference(Struct):
+    """The source that an observation is from, and its address."""
+
+    source_id: str
+    href: str
+
+
+class ObservationAnswer(Struct, kw_only=True):
+    """What was observed of an entity."""
+
+    id: str
+    kind: Kind
+    entity_id: Id
+    entity_type: str
+    user_id: str
+    schema_version: str
+    source_id: str | None
+    source_priority: int
+    observation_source: str
+    specificity_score: float | UnsetType = UNSET
+    fields: Object
+    fragments: list[Fragment]
+    canonical_name: str | UnsetType = UNSET
+    identity_basis: str | UnsetType = UNSET
+    identity_rule: str | UnsetType = UNSET
+    idempotency_key: str | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET
+    details: Object | UnsetType = UNSET
+    schema_scope: Annotated[str, Meta(extra_json_schema={"enum": ["global", "user"]})]
+    observed_at: When
+    ingested_at: When
+    source: SourceReference | None
+    offset: Offset
+
+
+class ObservationPage(Struct):
+    """Observations of an entity, and the offset of the last of them where there are more."""
+
+    entity_id: Id
+    observations: list[ObservationAnswer]
+    after: Offset | None
+
+
+class ProvenanceAnswer(Struct, kw_only=True):
+    """The value of a field, and the observations that it is from."""
+
+    entity_id: Id
+    entity_type: str
+    schema_version: str
+    field: str
+    value: Any
+    observations: list[ObservationAnswer]
+
+
+class ComparedEntity(Struct):
+    """One of two entities, and the text that it is compared by."""
+
+    entity_id: Id
+    canonical_name: str
+    text: str
+
+
+class SimilarPair(Struct):
+    """Two entities that may be the same."""
+
+    similarity: Share
+    entities: list[ComparedEntity]
+
+
+class DuplicatesAnswer(Struct, kw_only=True):
+    """Pairs of entities that may be the same, the most similar first."""
+
+    entity_type: str
+    threshold: float
+    fields: list[str]
+    compared: Counter
+    duplicates: list[SimilarPair]
 
 
 class EntityListRoutes:
@@ -61,16 +146,46 @@ class EntityListRoutes:
         self._engine = engine
         self._listing, self._snapshots = engine.entity_list, engine.snapshots
 
+    @route(
+        "GET",
+        "/v1/entities/{id:entity}",
+        "get_unknown_entity",
+        "What cannot be the id of an entity",
+        READ,
+        {},
+        fails=(EntityNotFound,),
+        parameters=(BY_ID,),
+        takes_any_query=True,
+        is_documented=False,
+    )
     async def unknown(self, request: Request) -> Response:
         """GET of what cannot be the id of an entity."""
         raise EntityNotFound("there is no such entity", entity_id=request.path_params["id"])
 
+    @route(
+        "GET",
+        "/v1/entities",
+        "list_entities",
+        "The [entities](#entities) of a user, in the order in which they came",
+        READ,
+        {200: Answer("a page", EntityPage, (COVERAGE,))},
+        fails=(NotFound,),
+        parameters=(
+            _TYPE,
+            in_query("after", GivenId, "the last entity of the page before"),
+            limit_parameter(LISTED, MAX_LISTED),
+            in_query("canonical_name", str, "the name of the entity"),
+            in_query("search", str, "a part of the name"),
+            Parameter("query", "field", dict[str, str], f"values of fields: `{_FIELD}<name>=<value>`", prefix=_FIELD),
+            FOR_USER,
+        ),
+    )
     async def page(self, request: Request) -> Response:
         """GET: the entities of a user, in the order in which they came."""
         query, principal = _single_parameters(request), request.state.principal
         principal.require("read")
         wanted = self._read_query(query, principal)
-        limit, after = number(query, "limit", LISTED, MOST_LISTED), query.get("after", "")
+        limit, after = number(query, "limit", LISTED, MAX_LISTED), query.get("after", "")
         if "after" in query and not self._snapshots.groups.has(after, wanted.user_id):
             raise InvalidCursor("after is the id of an entity", field="after")
         page = await self._listing.page(wanted, after, limit)
@@ -78,13 +193,9 @@ class EntityListRoutes:
         return await self._engine.computing.run(0, _listed, shown, page.after)
 
     def _read_query(self, query: dict[str, str], principal: Principal) -> EntityFilter:
-        parameters = {"entity_type", "canonical_name", "search", "after", "limit", "user_id"}
-        for name in query:
-            if name not in parameters and not name.startswith(FIELD):
-                raise BadRequest(f"there is no parameter {name} here", field=name)
         user_id = user_of(query, principal)
         stream = None if "entity_type" not in query else self._stream(query["entity_type"], user_id, principal)
-        fields = {name.removeprefix(FIELD): _values(text) for name, text in query.items() if name.startswith(FIELD)}
+        fields = {name.removeprefix(_FIELD): _values(text) for name, text in query.items() if name.startswith(_FIELD)}
         search = None if "search" not in query else query["search"].lower()
         return EntityFilter(user_id, None if stream is None else stream.id, query.get("canonical_name"), search, fields)
 
@@ -97,22 +208,47 @@ class EntityListRoutes:
             raise EntityNotFound("there is no entity type of this name", entity_type=entity_type)
         return stream
 
+    @route(
+        "GET",
+        "/v1/entities/{id}/observations",
+        "list_observations",
+        "What was observed of an entity",
+        READ,
+        {200: Answer("a page", ObservationPage)},
+        fails=(EntityNotFound,),
+        parameters=(
+            BY_ID,
+            in_query("after", str, "the last offset of the page before"),
+            limit_parameter(LISTED, MAX_LISTED),
+            in_query("order", Literal["newest", "oldest"], "which come first; the newest by default"),
+            FOR_USER,
+        ),
+    )
     async def observations(self, request: Request) -> Response:
         """GET: what was observed of an entity, the newest first or in order, each with its source."""
         query = _single_parameters(request)
         view = self._view(request, {name: query.pop(name) for name in list(query) if name == "user_id"})
-        refuse_unknown_parameters(query, "after", "limit", "order")
         order = query.get("order", "newest")
         if order not in ("newest", "oldest"):
             raise BadRequest("order is newest or oldest", field="order")
-        limit = number(query, "limit", LISTED, MOST_LISTED)
+        limit = number(query, "limit", LISTED, MAX_LISTED)
         after = None if "after" not in query else _seq(view.stream, query["after"])
         observed = await self._listing.observations(view, after, limit + 1, newest_first=order == "newest")
         documents = [observation(view, seen) for seen in observed[:limit]]
-        following = documents[-1]["offset"] if len(observed) > limit else None
-        answer = {"entity_id": view.group.row.entity_id, "observations": documents, "after": following}
-        return json_response(answer, headers=_COMPLETE)
+        following = documents[-1].offset if len(observed) > limit else None
+        answer = ObservationPage(view.group.row.entity_id, documents, following)
+        return json_response(answer, headers=COMPLETE)
 
+    @route(
+        "GET",
+        "/v1/entities/{id}/provenance/{field:path}",
+        "get_provenance",
+        "The observations that a value is from, and their sources",
+        READ,
+        {200: Answer("the value", ProvenanceAnswer)},
+        fails=(EntityNotFound,),
+        parameters=(BY_ID, in_path("field", str, "a field of the entity"), *VIEWED),
+    )
     async def provenance(self, request: Request) -> Response:
         """GET: the observations that the value of a field is from, and their sources."""
         query, field = _single_parameters(request), request.path_params["field"]
@@ -120,20 +256,39 @@ class EntityListRoutes:
         admit(request.state.principal, shown.view.entity_type)
         document = snapshot(shown)
         if shown.snapshot is None or field not in shown.snapshot.origins:
-            raise EntityNotFound("the entity has no value in this field", entity_id=document["entity_id"], field=field)
+            raise EntityNotFound("the entity has no value in this field", entity_id=document.entity_id, field=field)
         ids = [said.id for said in shown.snapshot.origins[field]]
         observations = {
             observed.observation.id: observed for observed in await self._listing.observations_by_id(shown.view, ids)
         }
-        facts = {name: document[name] for name in ("entity_id", "entity_type", "schema_version")}
-        values = [observation(shown.view, observations[id]) for id in ids if id in observations]
-        answer = {**facts, "field": field, "value": document["snapshot"][field], "observations": values}
-        return json_response(answer, headers=_COMPLETE)
+        answer = ProvenanceAnswer(
+            entity_id=document.entity_id,
+            entity_type=document.entity_type,
+            schema_version=document.schema_version,
+            field=field,
+            value=document.snapshot[field],
+            observations=[observation(shown.view, observations[id]) for id in ids if id in observations],
+        )
+        return json_response(answer, headers=COMPLETE)
 
+    @route(
+        "GET",
+        "/v1/entities/duplicates",
+        "list_duplicates",
+        "Pairs of entities that may be the same, the most similar first",
+        READ,
+        {200: Answer("the pairs", DuplicatesAnswer)},
+        fails=(NotFound,),
+        parameters=(
+            in_query("entity_type", GivenId, _TYPE.doc, required=True),
+            in_query("threshold", Annotated[float, Meta(ge=LEAST, le=1)], "how similar at least"),
+            limit_parameter(_PAIRS, _MAX_PAIRS),
+            FOR_USER,
+        ),
+    )
     async def duplicates(self, request: Request) -> Response:
         """GET: pairs of entities of a type that may be the same."""
         query = _single_parameters(request)
-        refuse_unknown_parameters(query, "entity_type", "threshold", "limit", "user_id")
         if "entity_type" not in query:
             raise BadRequest("which entity_type is asked for", field="entity_type")
         user_id = user_of(query, request.state.principal)
@@ -144,11 +299,10 @@ class EntityListRoutes:
         threshold = _threshold(query, 0.85 if definition is None else definition.duplicate_detection_threshold)
         fields = () if definition is None else definition.duplicate_detection_fields
         every = await self._listing.every(EntityFilter(user_id, stream.id))
-        limit = number(query, "limit", PAIRS, MOST_PAIRS)
-        facts = {"entity_type": entity_type, "threshold": threshold, "fields": list(fields)}
-        patience_s = self._engine.config.server.resolver_timeout_s
-        work = partial(_compared, every, fields, threshold, limit, facts)
-        return await self._engine.computing.plan(patience_s, work)
+        limit = number(query, "limit", _PAIRS, _MAX_PAIRS)
+        timeout_s = self._engine.config.server.resolver_timeout_s
+        work = partial(_compare, entity_type, every, fields, threshold, limit)
+        return await self._engine.computing.plan(timeout_s, work)
 
     def _view(self, request: Request, query: dict[str, str]) -> EntityView:
         view = self._snapshots.view(asked_of(query, request.path_params["id"], request.state.principal))
@@ -157,34 +311,40 @@ class EntityListRoutes:
 
 
 def _listed(shown: list[EntityAnswer], after: str | None) -> Response:
-    return json_response({"entities": [snapshot(entity) for entity in shown], "after": after}, headers=_COMPLETE)
+    return json_response(EntityPage([snapshot(entity) for entity in shown], after), headers=COMPLETE)
 
 
-def _compared(
-    every: list[EntityAnswer], fields: tuple[str, ...], threshold: float, limit: int, facts: dict[str, Any]
+def _compare(
+    entity_type: str, every: list[EntityAnswer], fields: tuple[str, ...], threshold: float, limit: int
 ) -> Response:
     """The pairs of some entities that may be the same."""
     named = {entity.view.group.row.entity_id: snapshot(entity) for entity in every}
     texts = {id: text for id, document in named.items() if (text := _text(document, fields))}
-    pairs = [_pair(pair, named, texts) for pair in find_duplicates(texts, threshold, limit)]
-    return json_response({**facts, "compared": len(texts), "duplicates": pairs}, headers=_COMPLETE)
+    answer = DuplicatesAnswer(
+        entity_type=entity_type,
+        threshold=threshold,
+        fields=list(fields),
+        compared=len(texts),
+        duplicates=[_pair(pair, named, texts) for pair in find_duplicates(texts, threshold, limit)],
+    )
+    return json_response(answer, headers=COMPLETE)
 
 
-def observation(view: EntityView, observed: StoredObservation) -> dict[str, Any]:
-    """One observation as a JSON document, with the address of its source."""
+def observation(view: EntityView, observed: StoredObservation) -> ObservationAnswer:
+    """One observation as it is answered, with the address of its source."""
     stored = observed.observation
     document: dict[str, Any] = msgspec.to_builtins(stored)
-    document.pop("observed_at_us")
-    source = (
-        None if stored.source_id is None else {"source_id": stored.source_id, "href": f"/v1/sources/{stored.source_id}"}
+    del document["observed_at_us"]
+    document |= {"fields": stored.fields, "fragments": stored.fragments}
+    source = None if stored.source_id is None else SourceReference(stored.source_id, f"/v1/sources/{stored.source_id}")
+    return ObservationAnswer(
+        **document,
+        schema_scope=stored.schema_scope,
+        observed_at=rfc3339(stored.observed_at_us),
+        ingested_at=rfc3339(observed.at_us),
+        source=source,
+        offset=view.stream.offset_at(observed.seq + 1),
     )
-    times = {"observed_at": rfc3339(stored.observed_at_us), "ingested_at": rfc3339(observed.at_us)}
-    facts = {
-        "schema_scope": stored.schema_scope,
-        "fields": stored.fields,
-        "fragments": msgspec.to_builtins(stored.fragments),
-    }
-    return {**document, **facts, **times, "source": source, "offset": view.stream.offset_at(observed.seq + 1)}
 
 
 def number(query: dict[str, str], name: str, default: int, most: int) -> int:
@@ -235,16 +395,13 @@ def _threshold(query: dict[str, str], default: float) -> float:
     return threshold
 
 
-def _text(snapshot: dict[str, Any], fields: tuple[str, ...]) -> str:
+def _text(document: EntitySnapshot, fields: tuple[str, ...]) -> str:
     """What an entity is compared by: some of its fields, else its name without the type."""
     if not fields:
-        return str(snapshot["canonical_name"]).partition(":")[2]
-    return " ".join(text for name in fields if (text := name_part(snapshot["snapshot"].get(name))) is not None)
+        return str(document.canonical_name).partition(":")[2]
+    return " ".join(text for name in fields if (text := name_part(document.snapshot.get(name))) is not None)
 
 
-def _pair(pair: Pair, named: dict[str, dict[str, Any]], texts: dict[str, str]) -> dict[str, Any]:
-    both = [
-        {"entity_id": id, "canonical_name": named[id]["canonical_name"], "text": texts[id]}
-        for id in (pair.left, pair.right)
-    ]
-    return {"similarity": pair.similarity, "entities": both}
+def _pair(pair: Pair, named: dict[str, EntitySnapshot], texts: dict[str, str]) -> SimilarPair:
+    both = [ComparedEntity(id, named[id].canonical_name, texts[id]) for id in (pair.left, pair.right)]
+    return SimilarPair(pair.similarity, both)

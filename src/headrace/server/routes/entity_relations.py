@@ -2,57 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
-import msgspec
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.read.snapshots import EntityQuery, EntityView
 from headrace.engine.entities.write.relations import SplitPredicate, StoredRelation, moved_observations, split_target
-from headrace.errors import BadRequest, EntityNotFound
+from headrace.errors import BadRequest, Conflict, EntityNotFound
 from headrace.server.http.auth import Principal
-from headrace.server.http.parameters import refuse_unknown_parameters
-from headrace.server.http.starlette_json import json_response, read_json, require_json
-from headrace.server.routes.entities import admit
+from headrace.server.http.route import WRITE, Answer, Body, Verb, route
+from headrace.server.http.starlette_json import json_response, read_json
+from headrace.server.http.wire import Moment, User, When
+from headrace.server.routes.entities import GivenId, Id, admit
+from headrace.server.routes.stream_headers import BAD_BODY
 from headrace.storage.entities import EntityRow
 from headrace.types import parse_timestamp_us, rfc3339
 
-MOST_MOVED = 10_000
-_BODY_BYTES = 1024 * 1024
-
-Id = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+MAX_MOVED = 10_000
+_MAX_BYTES = 1024 * 1024
 
 
-class EntityChangeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EntityChangeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """What every body may say: for which user an admin decides."""
 
-    user_id: Id | None = None
+    user_id: User | None = None
 
 
 class MergeBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which entity is a part of which."""
 
-    from_entity_id: Id
-    to_entity_id: Id
+    from_entity_id: GivenId
+    to_entity_id: GivenId
 
 
 class UnmergeBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which merged entity becomes separate again."""
 
-    from_entity_id: Id
+    from_entity_id: GivenId
 
 
-class PredicateBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PredicateBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Which observations move: those that match every condition."""
 
-    observation_ids: Annotated[list[Id], msgspec.Meta(min_length=1, max_length=MOST_MOVED)] | None = None
-    source_id: Id | None = None
+    observation_ids: Annotated[list[GivenId], Meta(min_length=1, max_length=MAX_MOVED)] | None = None
+    source_id: GivenId | None = None
     fields: dict[str, Any] = {}
-    observed_from: str | None = None
-    observed_until: str | None = None
+    observed_from: Moment | None = None
+    observed_until: Moment | None = None
 
     def predicate(self) -> SplitPredicate:
         """The predicate; refuses one without conditions."""
@@ -70,28 +70,63 @@ class PredicateBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class SplitBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which observations of an entity are about another: one that there is, or one of a name."""
 
-    entity_id: Id
+    entity_id: GivenId
     predicate: PredicateBody
-    to_entity_id: Id | None = None
-    to_canonical_name: Id | None = None
+    to_entity_id: GivenId | None = None
+    to_canonical_name: GivenId | None = None
 
 
 class UnsplitBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which split of an entity does not hold any more."""
 
+    entity_id: GivenId
+    split_id: GivenId
+
+
+class MergedAnswer(Struct):
+    """An entity that is a part of another from now on."""
+
+    merge_id: str
+    from_entity_id: Id
+    to_entity_id: Id
+    merged_at: When
+
+
+class UnmergedAnswer(Struct):
+    """An entity that is one of its own again."""
+
+    undo_id: str
+    from_entity_id: Id
+    to_entity_id: Id
+    undone_at: When
+
+
+class SplitAnswer(Struct, kw_only=True):
+    """Observations that are about another entity from now on."""
+
     entity_id: Id
-    split_id: Id
+    to_entity_id: Id
+    observations: list[str]
+    split_id: str
+    split_at: When
 
 
-def routes(engine: Engine) -> list[Route]:
-    """Every route of this file."""
-    api = EntityRelationRoutes(engine)
-    return [
-        Route("/v1/entities/merge", api.merge, methods=["POST"]),
-        Route("/v1/entities/merge/undo", api.unmerge, methods=["POST"]),
-        Route("/v1/entities/split", api.split, methods=["POST"]),
-        Route("/v1/entities/split/undo", api.unsplit, methods=["POST"]),
-    ]
+class UnsplitAnswer(Struct, kw_only=True):
+    """Observations that are about the entity again that they came from."""
+
+    entity_id: Id
+    to_entity_id: Id
+    observations: list[str]
+    split_id: str
+    undo_id: str
+    undone_at: When
+
+
+def _changing(at: str, name: str, doc: str, answer: type[Struct], body: type[Struct]) -> Callable[[Verb], Verb]:
+    """A POST that changes which observations are about which entity."""
+    fails = (EntityNotFound, Conflict, *BAD_BODY)
+    answers = {200: Answer("it is on disk", answer)}
+    return route("POST", f"/v1/entities/{at}", name, doc, WRITE, answers, fails=fails, body=Body(body, _MAX_BYTES))
 
 
 class EntityRelationRoutes:
@@ -100,40 +135,51 @@ class EntityRelationRoutes:
     def __init__(self, engine: Engine) -> None:
         self._snapshots, self._listing, self._aliasing = engine.snapshots, engine.entity_list, engine.entity_relations
 
+    @_changing("merge", "merge_entities", "An entity is another one: they are shown together", MergedAnswer, MergeBody)
     async def merge(self, request: Request) -> Response:
         """POST: an entity is another one."""
-        body: MergeBody = await self._read(request, MergeBody)
+        body = await read_json(request, MergeBody)
         user_id = self._admitted(request, body, body.from_entity_id)
         made = await self._aliasing.merge(user_id, body.from_entity_id, body.to_entity_id)
-        ids = {"from_entity_id": body.from_entity_id, "to_entity_id": body.to_entity_id}
-        return json_response({"merge_id": made.observation.id, **ids, "merged_at": rfc3339(made.at_us)})
+        answer = MergedAnswer(made.observation.id, body.from_entity_id, body.to_entity_id, rfc3339(made.at_us))
+        return json_response(answer)
 
+    @_changing("merge/undo", "undo_merge", "An entity that was merged is one of its own", UnmergedAnswer, UnmergeBody)
     async def unmerge(self, request: Request) -> Response:
         """POST: an entity that was merged is one of its own."""
-        body: UnmergeBody = await self._read(request, UnmergeBody)
+        body = await read_json(request, UnmergeBody)
         user_id = self._admitted(request, body, body.from_entity_id)
         made = await self._aliasing.unmerge(user_id, body.from_entity_id)
-        ids = {"from_entity_id": body.from_entity_id, "to_entity_id": made.observation.details["into"]}
-        return json_response({"undo_id": made.observation.id, **ids, "undone_at": rfc3339(made.at_us)})
+        into, undone_at = made.observation.details["into"], rfc3339(made.at_us)
+        return json_response(UnmergedAnswer(made.observation.id, body.from_entity_id, into, undone_at))
 
+    @_changing("split", "split_entity", "Some observations of an entity are about another", SplitAnswer, SplitBody)
     async def split(self, request: Request) -> Response:
         """POST: some observations of an entity are about another."""
-        body: SplitBody = await self._read(request, SplitBody)
+        body = await read_json(request, SplitBody)
         if (body.to_entity_id is None) == (body.to_canonical_name is None):
             raise BadRequest("to_entity_id or to_canonical_name says which entity", field="to_entity_id")
         user_id = self._admitted(request, body, body.entity_id)
         view = self._snapshots.view(EntityQuery(body.entity_id, user_id))
         into = self._into(body, view, user_id)
-        observed = await self._listing.observations(view, None, MOST_MOVED + 1, newest_first=False)
-        if len(observed) > MOST_MOVED:
-            raise BadRequest(f"an entity with more than {MOST_MOVED} observations cannot be split", field="entity_id")
+        observed = await self._listing.observations(view, None, MAX_MOVED + 1, newest_first=False)
+        if len(observed) > MAX_MOVED:
+            raise BadRequest(f"an entity with more than {MAX_MOVED} observations cannot be split", field="entity_id")
         gone = moved_observations(view, body.predicate.predicate(), observed)
         made = await self._aliasing.split(user_id, view.group.row.entity_id, into, gone)
-        return json_response({**_split(made), "split_id": made.observation.id, "split_at": rfc3339(made.at_us)})
+        split_at = rfc3339(made.at_us)
+        return json_response(SplitAnswer(**_split(made), split_id=made.observation.id, split_at=split_at))
 
+    @_changing(
+        "split/undo",
+        "undo_split",
+        "Observations that were moved are about the entities that they came from",
+        UnsplitAnswer,
+        UnsplitBody,
+    )
     async def unsplit(self, request: Request) -> Response:
         """POST: observations that were moved are about the entities that they came from."""
-        body: UnsplitBody = await self._read(request, UnsplitBody)
+        body = await read_json(request, UnsplitBody)
         user_id = self._admitted(request, body, body.entity_id)
         view = self._snapshots.view(EntityQuery(body.entity_id, user_id))
         observations = [
@@ -142,8 +188,10 @@ class EntityRelationRoutes:
         if not observations or observations[0].kind != "split":
             raise EntityNotFound("the entity has no such split", entity_id=body.entity_id, split_id=body.split_id)
         made = await self._aliasing.unsplit(user_id, observations[0])
-        facts = {"split_id": body.split_id, "undo_id": made.observation.id, "undone_at": rfc3339(made.at_us)}
-        return json_response({**_split(made), **facts})
+        answer = UnsplitAnswer(
+            **_split(made), split_id=body.split_id, undo_id=made.observation.id, undone_at=rfc3339(made.at_us)
+        )
+        return json_response(answer)
 
     def _into(self, body: SplitBody, view: EntityView, user_id: str) -> EntityRow:
         if body.to_canonical_name is not None:
@@ -161,11 +209,6 @@ class EntityRelationRoutes:
         user_id = principal.acting_for(body.user_id)
         admit(principal, self._snapshots.view(EntityQuery(entity_id, user_id)).entity_type, "write")
         return user_id
-
-    async def _read(self, request: Request, kind: Any) -> Any:
-        refuse_unknown_parameters(request.query_params)
-        require_json(request)
-        return await read_json(request, kind, limit=_BODY_BYTES)
 
 
 def _split(made: StoredRelation) -> dict[str, Any]:

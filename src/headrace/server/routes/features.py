@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
@@ -17,14 +18,18 @@ from headrace.engine.derive.state_reader import SLICE_S
 from headrace.engine.features.feature_reader import FeatureAnswer, Moment
 from headrace.engine.features.registry import EVENTS
 from headrace.engine.runtime.gates import LONG_BYTES
-from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, RequestError, TimedOut, UnsupportedMedia
+from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, NotFound, RequestError, TimedOut, UnsupportedMedia
 from headrace.schema.entries import checked_number
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.request import Request
+from headrace.server.http.route import Answer, Body, Header, Scope, route
+from headrace.server.http.wire import Moment as MomentText
+from headrace.server.http.wire import Object, When
+from headrace.server.routes.stream_headers import BAD_BODY
 from headrace.types import JSON, json_fault, parse_timestamp_us, rfc3339
 
-MOST_REQUESTS = 10_000
+MAX_REQUESTS = 10_000
 #: So few rows are looked for at once, and for so long; more are looked up in slices, one batch after the other.
 _FEW, _BRIEFLY_S = 64, 0.003
 #: Events that are folded before rows are looked up, for each of the rows: that takes less than folding row by row.
@@ -41,17 +46,23 @@ class GetBody(msgspec.Struct, forbid_unknown_fields=True):
     """One row: of which table and key, which features, and whether to say how it came about."""
 
     table: str
-    key: Any = None
+    key: Annotated[Any, Meta(description="one value, or an array of them; nothing for a global table")] = None
     features: list[str] | None = None
     #: As it was at this moment; only for one row.
-    as_of: str | None = None
+    as_of: MomentText | None = None
     explain: bool = False
 
 
 class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
     """Many rows, of any tables, all at one moment."""
 
-    requests: list[GetBody]
+    requests: Annotated[list[GetBody], Meta(extra_json_schema={"maxItems": MAX_REQUESTS})]
+
+
+class BatchAnswer(msgspec.Struct):
+    """Rows in the order of the requests."""
+
+    results: list[Object]
 
 
 class _Rows(msgspec.Struct):
@@ -61,6 +72,14 @@ class _Rows(msgspec.Struct):
     complete: bool = True
 
 
+_COVERAGE = Header(
+    "Headrace-Coverage",
+    Literal["complete", "backfilling", "partial"],
+    "whether every feature speaks of all events since its birth",
+)
+_EVENTS_FROM = Header(
+    "Headrace-Events-From", When, "with `as_of`: when the first event was appended that is still there"
+)
 _GET = decoding.make_decoder(GetBody, float_hook=checked_number)
 _BATCH = decoding.make_decoder(BatchBody, float_hook=checked_number)
 
@@ -76,6 +95,17 @@ class FeatureRoutes:
         self._time_s = engine.config.server.resolver_timeout_s
         self._computing, self._gate = engine.computing, engine.gates.rows
 
+    @route(
+        "POST",
+        "/v1/get",
+        "get_row",
+        "The features of [one key](#rows)",
+        Scope("read", "read on the event source"),
+        {200: Answer("the row; empty for an unseen key", Object, (_COVERAGE, _EVENTS_FROM))},
+        fails=(NotFound, UnsupportedMedia),
+        body=Body(GetBody),
+        is_hot=True,
+    )
     def get(self, request: Request) -> None:
         """POST ``/v1/get``: the row of one key, ``{}`` for a key that no event has had."""
         body = _read(request, _GET)
@@ -114,6 +144,17 @@ class FeatureRoutes:
     def _get_row(self, body: GetBody, moment: Moment | None = None) -> FeatureAnswer:
         return self._serving.get(body.table, body.key, body.features, moment, explain=body.explain)
 
+    @route(
+        "POST",
+        "/v1/batch_get",
+        "get_rows",
+        "The features of many keys at one moment",
+        Scope("read", "read on the event sources"),
+        {200: Answer("rows in order", BatchAnswer, (_COVERAGE,))},
+        fails=(NotFound, *BAD_BODY),
+        body=Body(BatchBody),
+        is_hot=True,
+    )
     def batch_get(self, request: Request) -> None:
         """POST ``/v1/batch_get``: rows in the order of the requests, or what is wrong with the first bad one."""
         if len(request.body) > LONG_BYTES:
@@ -132,8 +173,8 @@ class FeatureRoutes:
 
     def _checked(self, principal: Principal, bodies: list[GetBody]) -> list[GetBody]:
         """The requests of a batch, all of which are checked before the first row is read."""
-        if len(bodies) > MOST_REQUESTS:
-            raise BatchTooLarge(f"a batch has at most {MOST_REQUESTS} requests", limit=MOST_REQUESTS)
+        if len(bodies) > MAX_REQUESTS:
+            raise BatchTooLarge(f"a batch has at most {MAX_REQUESTS} requests", limit=MAX_REQUESTS)
         if any(body.as_of is not None for body in bodies):
             raise BadRequest("as_of is for one row; POST /v1/tables/{table}/history has many", field="as_of")
         admitted = set[str]()
@@ -224,8 +265,6 @@ class FeatureRoutes:
 def _read(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
     if request.head.media_type != JSON:
         raise UnsupportedMedia("questions are asked as application/json", field="Content-Type")
-    for name in request.query:
-        raise BadRequest(f"there is no parameter {name} here", field=name)
     try:
         return decoder.decode(request.body)
     except (ValueError, RecursionError) as reason:

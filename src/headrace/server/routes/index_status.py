@@ -2,14 +2,123 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from headrace.engine.holdings import Holdings, holdings
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.index_status import CoveredSegments, Index, IndexStatus
 from headrace.profiles import table
-from headrace.server.routes.watched import WatchableDocument
+from headrace.server.http.request import Request
+from headrace.server.http.route import READ, route
+from headrace.server.http.wire import Digits, When, Whole
+from headrace.server.routes.watched import WatchableDocument, watching
 from headrace.types import NEVER_US, rfc3339
+
+
+class IndexedSegments(Struct):
+    """How many segments there are."""
+
+    total_count: Whole
+    uploaded_count: Whole
+
+
+class ManifestStatus(Struct, kw_only=True):
+    """The manifest that lists what is published."""
+
+    generation: Whole
+    uploaded_generation: Whole
+    last_uploaded_at: When | None
+    last_uploaded_etag: str | None
+    last_uploaded_size_bytes: Digits | None
+
+
+class KeyIndexStatus(Struct, kw_only=True):
+    """Where keys are: filters and bounds in the segments themselves, which have no bytes and runs of their own."""
+
+    configured: bool
+    indexed_segment_count: Whole
+    lag_segments: Whole
+    lag_ms: Digits | None
+    bytes_at_rest: Digits
+    object_count: Whole
+    active_run_count: Whole
+    retired_run_count: Whole
+    fully_indexed_uploaded_segments: bool
+    updated_at: When | None
+
+
+class LexiconStatus(Struct, kw_only=True):
+    """Which keys there are: the lexicons of companions."""
+
+    configured: bool
+    indexed_segment_count: Whole
+    active_run_count: Whole
+    retired_run_count: Whole
+    lag_segments: Whole
+    lag_ms: Digits | None
+    bytes_at_rest: Digits
+    object_count: Whole
+    fully_indexed_uploaded_segments: bool
+    updated_at: When | None
+
+
+class ExactIndexStatus(Struct, kw_only=True):
+    """The values of one field."""
+
+    name: str
+    kind: str
+    indexed_segment_count: Whole
+    active_run_count: Whole
+    retired_run_count: Whole
+    lag_segments: Whole
+    lag_ms: Digits | None
+    bytes_at_rest: Digits
+    object_count: Whole
+    fully_indexed_uploaded_segments: bool
+    updated_at: When | None
+    stale_configuration: bool
+
+
+class CompanionStatus(Struct):
+    """The companions of a stream, all together."""
+
+    object_count: Whole
+    bytes_at_rest: Digits
+    fully_indexed_uploaded_segments: bool
+
+
+class SearchFamilyStatus(Struct, kw_only=True):
+    """One family of sections of companions."""
+
+    family: Literal["exact", "col", "fts", "agg"]
+    fields: list[str]
+    plan_generation: Whole
+    covered_segment_count: Whole
+    contiguous_covered_segment_count: Whole
+    stale_segment_count: Whole
+    lag_segments: Whole
+    lag_ms: Digits | None
+    bytes_at_rest: Digits
+    object_count: Whole
+    fully_indexed_uploaded_segments: bool
+    updated_at: When | None
+
+
+class IndexStatusAnswer(Struct, kw_only=True):
+    """How far the indexes of a stream are."""
+
+    stream: str
+    profile: str
+    desired_index_plan_generation: Whole
+    segments: IndexedSegments
+    manifest: ManifestStatus
+    routing_key_index: KeyIndexStatus
+    routing_key_lexicon: LexiconStatus
+    exact_indexes: list[ExactIndexStatus]
+    bundled_companions: CompanionStatus
+    search_families: list[SearchFamilyStatus]
 
 
 class IndexStatusRoute(WatchableDocument):
@@ -17,41 +126,49 @@ class IndexStatusRoute(WatchableDocument):
 
     kind = "index_status"
 
-    def describe(self, stream: Stream) -> dict[str, Any]:
+    @route(
+        "GET",
+        "/v1/stream/{name}/_index_status",
+        "status_stream",
+        "How far the [indexes](#index-status) of a stream are, now or once that differs from what the caller has",
+        READ,
+        **watching("index_status", IndexStatusAnswer),
+    )
+    def get(self, request: Request) -> None:
+        """GET ``_index_status``."""
+        self.answer(request)
+
+    def describe(self, stream: Stream) -> IndexStatusAnswer:
         """The whole document."""
         return describe_index_status(stream, holdings(self.engine, stream), self.engine.indexes.status(stream))
 
 
-def describe_index_status(stream: Stream, held: Holdings, status: IndexStatus) -> dict[str, Any]:
+def describe_index_status(stream: Stream, held: Holdings, status: IndexStatus) -> IndexStatusAnswer:
     """How the indexes of a stream stand."""
-    wording = _StatusWords(stream, held)
-    return {
-        "stream": stream.name,
-        "profile": table.load(stream.profile).name,
-        "desired_index_plan_generation": status.generation,
+    facts = _StatusFacts(stream, held)
+    return IndexStatusAnswer(
+        stream=stream.name,
+        profile=table.load(stream.profile).name,
+        desired_index_plan_generation=status.generation,
         # A segment counts once it is in the store: none is sealed and waits.
-        "segments": {"total_count": status.segments, "uploaded_count": status.segments},
-        "manifest": {
-            "generation": held.generation,
-            "uploaded_generation": held.generation,
-            "last_uploaded_at": rfc3339(held.published_us) if held.generation else None,
-            "last_uploaded_etag": None,
-            "last_uploaded_size_bytes": str(held.manifest_bytes) if held.manifest_bytes else None,
-        },
-        "routing_key_index": wording.key_index(status),
-        "routing_key_lexicon": wording.lexicon(status),
-        "exact_indexes": [wording.exact(index) for index in status.exact],
-        "bundled_companions": {
-            "object_count": status.objects,
-            "bytes_at_rest": str(status.sizes.total),
-            "fully_indexed_uploaded_segments": status.is_complete,
-        },
-        "search_families": [wording.family(index, status.generation) for index in status.families],
-    }
+        segments=IndexedSegments(status.segments, status.segments),
+        manifest=ManifestStatus(
+            generation=held.generation,
+            uploaded_generation=held.generation,
+            last_uploaded_at=rfc3339(held.published_us) if held.generation else None,
+            last_uploaded_etag=None,
+            last_uploaded_size_bytes=str(held.manifest_bytes) if held.manifest_bytes else None,
+        ),
+        routing_key_index=facts.key_index(status),
+        routing_key_lexicon=facts.lexicon(status),
+        exact_indexes=[facts.exact(index) for index in status.exact],
+        bundled_companions=CompanionStatus(status.objects, str(status.sizes.total), status.is_complete),
+        search_families=[facts.family(index, status.generation) for index in status.families],
+    )
 
 
-class _StatusWords:
-    """Puts indexes of one stream into words."""
+class _StatusFacts:
+    """The facts of the indexes of one stream."""
 
     def __init__(self, stream: Stream, held: Holdings) -> None:
         registry = stream.head.registry
@@ -59,45 +176,46 @@ class _StatusWords:
         self._last_us = stream.head.last_us
         self._held = held
 
-    def key_index(self, status: IndexStatus) -> dict[str, Any]:
-        """Where keys are: filters and bounds in the segments themselves, which have no bytes and runs of their own."""
+    def key_index(self, status: IndexStatus) -> KeyIndexStatus:
+        """The index of keys in the segments."""
         covered = status.everything if self._is_keyed else CoveredSegments()
-        return {
-            "configured": self._is_keyed,
-            "indexed_segment_count": covered.segments,
-            "lag_segments": 0,
-            "lag_ms": self._lag_ms(covered),
-            "bytes_at_rest": "0",
-            "object_count": 0,
-            "active_run_count": 0,
-            "retired_run_count": 0,
-            "fully_indexed_uploaded_segments": True,
-            "updated_at": self._updated_at(covered.segments),
-        }
+        return KeyIndexStatus(
+            configured=self._is_keyed,
+            indexed_segment_count=covered.segments,
+            lag_segments=0,
+            lag_ms=self._lag_ms(covered),
+            bytes_at_rest="0",
+            object_count=0,
+            active_run_count=0,
+            retired_run_count=0,
+            fully_indexed_uploaded_segments=True,
+            updated_at=self._updated_at(covered.segments),
+        )
 
-    def lexicon(self, status: IndexStatus) -> dict[str, Any]:
-        """Which keys there are: the lexicons of companions. They have one even where no event has a key."""
+    def lexicon(self, status: IndexStatus) -> LexiconStatus:
+        """The lexicons of companions, which have one even where no event has a key."""
         index = status.lexicon
         if not self._is_keyed:
             index = index._replace(covered=CoveredSegments(), behind=0, bytes=0, objects=0, active=0, retired=0)
-        return {"configured": self._is_keyed, **self._runs(index)}
+        return LexiconStatus(configured=self._is_keyed, **self._runs(index))
 
-    def exact(self, index: Index) -> dict[str, Any]:
-        """The values of one field."""
-        facts = {"name": index.name, "kind": index.kind, **self._runs(index)}
-        return {**facts, "stale_configuration": index.is_stale}
+    def exact(self, index: Index) -> ExactIndexStatus:
+        """The index of one field."""
+        return ExactIndexStatus(
+            name=index.name, kind=index.kind, **self._runs(index), stale_configuration=index.is_stale
+        )
 
-    def family(self, index: Index, generation: int) -> dict[str, Any]:
+    def family(self, index: Index, generation: int) -> SearchFamilyStatus:
         """One family of sections of companions."""
-        return {
-            "family": index.name,
-            "fields": list(index.fields),
-            "plan_generation": generation,
-            "covered_segment_count": index.covered.segments,
-            "contiguous_covered_segment_count": index.covered.contiguous,
-            "stale_segment_count": index.outdated,
+        return SearchFamilyStatus(
+            family=index.name,  # type: ignore[arg-type]  # of the four families
+            fields=list(index.fields),
+            plan_generation=generation,
+            covered_segment_count=index.covered.segments,
+            contiguous_covered_segment_count=index.covered.contiguous,
+            stale_segment_count=index.outdated,
             **self._facts(index),
-        }
+        )
 
     def _runs(self, index: Index) -> dict[str, Any]:
         return {

@@ -7,36 +7,56 @@ a request has brought, ``GET /v1/sources/{id}``.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.entity_store import MAX_ATTEMPTS, RequestTypes
 from headrace.engine.entities.entity_type import ENTITIES
-from headrace.engine.entities.write.decisions import Decision, DecisionKind, StoreDecision
+from headrace.engine.entities.read.source_reader import SourceSummary
+from headrace.engine.entities.write.decisions import Decision, DecisionAnswer, DecisionKind, StoreDecision
 from headrace.engine.entities.write.store_observations import StoreObservations, TypesOutdated
 from headrace.engine.runtime.gates import LONG_BYTES
-from headrace.errors import AppendTimedOut, BadRequest, UnsupportedMedia
+from headrace.errors import AppendTimedOut, BadRequest, Conflict, NotFound, TooLarge, UnsupportedMedia
 from headrace.schema.entity import request as entity_request
-from headrace.schema.entity.request import Name, StoreRequest
+from headrace.schema.entity.request import MAX_ENTITIES, Name, RequestOptions, StoreAnswer, StoreRequest, UserName
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import JSON_TYPE, Reply
-from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.http.request import Request
+from headrace.server.http.route import READ, WRITE, Answer, Body, Header, Verb, in_path, in_query, one_of, route
 from headrace.server.http.starlette_json import json_response, read_body, require_json
+from headrace.server.http.wire import IsTrue, NonEmpty, User
+from headrace.server.routes.entities import BY_ID
+from headrace.server.routes.stream_headers import BAD_BODY
 from headrace.types import JSON
 
-_BODY_BYTES = 1024 * 1024
+_MAX_BYTES = 1024 * 1024
 #: The most fields that are corrected at once.
-MOST_FIELDS = 1_000
+MAX_FIELDS = 1_000
 TIMED_OUT = "the request timed out and its outcome is unknown; the same request again stores nothing twice"
 _REPLAYED = {"idempotency-replayed": "true"}
+
+
+_REPLAYED_HEADER = Header("Idempotency-Replayed", IsTrue, "the request was answered before, and is answered the same")
+
+
+class GivenEntity(msgspec.Struct, kw_only=True):
+    """The fields of an entity by name, and options of it besides."""
+
+    entity_type: NonEmpty
+    options: entity_request.Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
+
+
+class ObservationsBody(RequestOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Entities, and options of all of them; ``schema.entity.request`` reads it without losing a digit."""
+
+    entities: Annotated[list[GivenEntity], Meta(min_length=1, max_length=MAX_ENTITIES)]
 
 
 class _Stored(msgspec.Struct):
@@ -55,11 +75,21 @@ class ObservationRoute:
         self._background, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
         self._when_settled = self._settled
 
+    @route(
+        "POST",
+        "/v1/observations",
+        "store_observations",
+        "Store what is known of [entities](#entities): all of it, or nothing",
+        WRITE,
+        {200: Answer("all of it is on disk, or would be", StoreAnswer, (_REPLAYED_HEADER,))},
+        fails=(Conflict, *BAD_BODY),
+        body=Body(ObservationsBody),
+        is_hot=True,
+    )
     def post(self, request: Request) -> None:
         """POST: store observations of entities of any types, and acknowledge them once they are on disk."""
         if request.head.media_type != JSON:
             raise UnsupportedMedia("entities are stored as application/json", field="Content-Type")
-        refuse_unknown_parameters(request.query)
         user_id = request.principal.user_id
         if len(request.body) > LONG_BYTES:
             self._background.begin(request.exchange, self._read_in_background(request, user_id))
@@ -122,7 +152,7 @@ class EntityDecisionBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     entity_type: Name | None = None
     idempotency_key: Name | None = None
     #: For whom an admin decides.
-    user_id: Name | None = None
+    user_id: UserName | None = None
 
 
 class CorrectionBody(EntityDecisionBody, forbid_unknown_fields=True, kw_only=True):
@@ -130,7 +160,7 @@ class CorrectionBody(EntityDecisionBody, forbid_unknown_fields=True, kw_only=Tru
 
     field: Name | UnsetType = UNSET
     value: Any = UNSET
-    fields: Annotated[dict[str, Any], msgspec.Meta(min_length=1, max_length=MOST_FIELDS)] | UnsetType = UNSET
+    fields: Annotated[dict[str, Any], Meta(min_length=1, max_length=MAX_FIELDS)] | UnsetType = UNSET
 
     def corrections(self) -> dict[str, Any]:
         """The fields and what they are."""
@@ -141,15 +171,28 @@ class CorrectionBody(EntityDecisionBody, forbid_unknown_fields=True, kw_only=Tru
         return {self.field: self.value}
 
 
-def routes(engine: Engine) -> list[Route]:
-    """Every route of this file that is not on the hot path."""
-    api = ObservationDecisionRoutes(engine)
-    return [
-        Route("/v1/entities/{id}/correct", api.correct, methods=["POST"]),
-        Route("/v1/entities/{id}/delete", api.delete, methods=["POST"]),
-        Route("/v1/entities/{id}/restore", api.restore, methods=["POST"]),
-        Route("/v1/sources/{id:path}", SourceRoute(engine).get, methods=["GET"]),
-    ]
+class FieldCorrection(EntityDecisionBody, forbid_unknown_fields=True, kw_only=True):
+    """What one field is; null says that there is nothing."""
+
+    field: Name
+    value: Any
+
+
+class FieldCorrections(EntityDecisionBody, forbid_unknown_fields=True, kw_only=True):
+    """What several fields are."""
+
+    fields: Annotated[dict[str, Any], Meta(min_length=1, max_length=MAX_FIELDS)]
+
+
+def _deciding(verb: str, name: str, doc: str, body: Body) -> Callable[[Verb], Verb]:
+    """A POST by which somebody decides about an entity."""
+    answers = {200: Answer("it is on disk", DecisionAnswer, (_REPLAYED_HEADER,))}
+    fails = (NotFound, Conflict, *BAD_BODY)
+    at = "/v1/entities/{id}/" + verb
+    return route("POST", at, name, doc, WRITE, answers, fails=fails, parameters=(BY_ID,), body=body)
+
+
+_OPTIONAL = Body(EntityDecisionBody, _MAX_BYTES, required=False, needs_type=False)
 
 
 class ObservationDecisionRoutes:
@@ -159,6 +202,12 @@ class ObservationDecisionRoutes:
         self._engine = engine
         self._stores = engine.entity_store
 
+    @_deciding(
+        "correct",
+        "correct_entity",
+        "Say what fields of an entity are",
+        Body(one_of(FieldCorrection, FieldCorrections), _MAX_BYTES, needs_type=False),
+    )
     async def correct(self, request: HttpRequest) -> Response:
         """POST: what fields of an entity are, whatever was observed."""
         body = await _read(request, CorrectionBody)
@@ -168,10 +217,12 @@ class ObservationDecisionRoutes:
                 raise BadRequest(f"{name!r} {reason}", field=name)
         return await self._decide(request, "correction", body, corrections)
 
+    @_deciding("delete", "delete_entity", "Let an entity be deleted", _OPTIONAL)
     async def delete(self, request: HttpRequest) -> Response:
         """POST: the entity is not there any more, until it is restored."""
         return await self._decide(request, "deletion", await _read(request, EntityDecisionBody), {})
 
+    @_deciding("restore", "restore_entity", "Let a deleted entity be there again", _OPTIONAL)
     async def restore(self, request: HttpRequest) -> Response:
         """POST: the entity is there again."""
         return await self._decide(request, "restoration", await _read(request, EntityDecisionBody), {})
@@ -206,8 +257,7 @@ class ObservationDecisionRoutes:
 
 
 async def _read(request: HttpRequest, kind: Any) -> Any:
-    refuse_unknown_parameters(request.query_params)
-    body = await read_body(request, limit=_BODY_BYTES)
+    body = await read_body(request)
     if not body and kind is EntityDecisionBody:
         return EntityDecisionBody()
     require_json(request)
@@ -220,9 +270,21 @@ class SourceRoute:
     def __init__(self, engine: Engine) -> None:
         self._source_reader = engine.source_reader
 
+    @route(
+        "GET",
+        "/v1/sources/{id:path}",
+        "get_source",
+        "What a request brought, as it was given",
+        READ,
+        {200: Answer("the entities, and the observations that they became", SourceSummary)},
+        fails=(NotFound, TooLarge),
+        parameters=(
+            in_path("id", str, "the id of a source"),
+            in_query("user_id", User, "whose source it is; for admins"),
+        ),
+    )
     async def get(self, request: HttpRequest) -> Response:
         """GET: the entities of a source, and the observations that they became."""
-        refuse_unknown_parameters(request.query_params, "user_id")
         principal: Principal = request.state.principal
         user_id = principal.acting_for(request.query_params.get("user_id"))
         source_id = request.path_params["id"]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.engine.assembly import Engine
 from headrace.engine.log.append import PLAIN, Append
 from headrace.engine.log.lifecycle import Create, make_done_callback
 from headrace.engine.log.stream import Stream
 from headrace.engine.runtime.gates import LONG_BYTES
-from headrace.errors import AppendTimedOut, BadRequest, TooLarge, UnsupportedMedia
+from headrace.errors import AppendTimedOut, BadRequest, Conflict, TooLarge, UnsupportedMedia
 from headrace.profiles import table
 from headrace.profiles.otel_traces import otlp
 from headrace.profiles.otel_traces.profile import EXPORT, OTEL_TRACES, TracesHook
@@ -19,13 +21,42 @@ from headrace.server.http import target
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
+from headrace.server.http.route import WRITE, Answer, Body, Header, route
+from headrace.server.http.wire import Binary, Offset, Whole
 from headrace.server.routes.profiles import profile_with_route
+from headrace.server.routes.stream_headers import BAD_BODY, NAME, NOT_THERE
 from headrace.server.routes.streams import APPEND_TIMEOUT, refuse_owned
 from headrace.storage.streams import StreamRow
 from headrace.types import JSON
 
 PROTOBUF = "application/x-protobuf"
 _NO_EXPORTS = "this stream takes no OTLP exports; they need the profile otel-traces"
+
+
+class PartialSuccess(Struct, rename="camel"):
+    """How many spans were not stored, and why."""
+
+    rejected_spans: Whole
+    error_message: str
+
+
+class ExportAnswer(Struct, rename="camel"):
+    """What became of an export; empty where all of it is stored."""
+
+    partial_success: PartialSuccess | UnsetType = UNSET
+
+
+_Spans = Annotated[Any, Meta(extra_json_schema={"type": "object", "properties": {"resourceSpans": {"type": "array"}}})]
+_EXPORT = Body(_Spans, media={PROTOBUF: Binary})
+_ANSWERS = {
+    200: Answer(
+        "the spans are stored; those that were not are counted",
+        ExportAnswer,
+        (Header("Stream-Next-Offset", Offset, "the tail"),),
+        {PROTOBUF: Binary},
+    )
+}
+_FAILS = (*NOT_THERE, Conflict, *BAD_BODY)
 
 
 class _Taken(NamedTuple):
@@ -44,6 +75,19 @@ class OtlpRoutes:
         self._engine = engine
         self._background = BackgroundRequests(engine.writer.damage)
 
+    @route(
+        "POST",
+        "/v1/stream/{name}/_otlp/v1/traces",
+        "export_spans",
+        "Spans as [OTLP exporters](profiles.md#otel-traces) send them, for this stream",
+        WRITE,
+        _ANSWERS,
+        fails=_FAILS,
+        parameters=(NAME,),
+        body=_EXPORT,
+        is_hot=True,
+        takes_any_query=True,
+    )
     def post(self, request: Request) -> None:
         """POST ``_otlp/v1/traces``: spans for this stream."""
         stream = self._engine.log.find(request.target.name)
@@ -51,6 +95,18 @@ class OtlpRoutes:
         refuse_owned(stream)
         self._background.begin(request.exchange, self._take(request, stream))
 
+    @route(
+        "POST",
+        "/v1/traces",
+        "export_traces",
+        "The same, for the stream that the server is configured with",
+        WRITE,
+        _ANSWERS,
+        fails=_FAILS,
+        body=_EXPORT,
+        is_hot=True,
+        takes_any_query=True,
+    )
     def traces(self, request: Request) -> None:
         """POST ``/v1/traces``: spans for the stream that is configured."""
         name = self._engine.config.system.traces_stream
@@ -143,5 +199,5 @@ def _answer(kind: str | None, taken: _Taken, offset: str) -> Reply:
     if kind == PROTOBUF:
         body = partial_success(taken.rejected, taken.reason) if taken.rejected else b""
         return Reply(200, {"content-type": PROTOBUF, "cache-control": "no-store", **headers}, body)
-    partial = {"partialSuccess": {"rejectedSpans": taken.rejected, "errorMessage": taken.reason}}
-    return Reply.json(200, partial if taken.rejected else {}, headers)
+    partial = PartialSuccess(taken.rejected, taken.reason) if taken.rejected else UNSET
+    return Reply.json(200, ExportAnswer(partial), headers)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.engine.assembly import Engine
 from headrace.engine.features.registry import EVENTS
@@ -20,6 +21,9 @@ from headrace.server.http.auth import LOCAL
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Exchange, Reply
 from headrace.server.http.request import Request
+from headrace.server.http.route import Answer, Body, Scope, in_path, one_of, route
+from headrace.server.http.wire import Counter, Object, Offset
+from headrace.server.routes.stream_headers import BAD_BODY
 from headrace.server.routes.streams import is_awaited
 from headrace.types import JSON
 
@@ -28,6 +32,34 @@ _MANY = 1_000
 #: How often a push is tried again whose source has changed between its check and its commit.
 _TRIES = 5
 _ONE_MEMBER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+NodeName = Annotated[str, Meta(extra_json_schema={"pattern": "^[A-Za-z_][A-Za-z0-9_]{0,127}$"})]
+
+
+class PushedEvent(Struct, kw_only=True):
+    """An event that is on disk; ``registry_version`` where it is the only one of its request."""
+
+    ack: bool
+    offset: Offset
+    idempotent_replay: bool
+    registry_version: Counter | UnsetType = UNSET
+
+
+class PushAnswer(Struct):
+    """What became of each event of an array: it is on disk, or an error says why not."""
+
+    results: list[
+        Annotated[
+            Any,
+            Meta(
+                extra_json_schema={
+                    "anyOf": [{"$ref": "#/components/schemas/PushedEvent"}, {"$ref": "#/components/schemas/Error"}]
+                }
+            ),
+        ]
+    ]
+    registry_version: Counter
 
 
 class _CheckedEvents(msgspec.Struct):
@@ -58,6 +90,18 @@ class PushRoute:
         self._when_pushed = self._pushed
         self._when_settled = self._settled
 
+    @route(
+        "POST",
+        "/v1/push/{event}",
+        "push_event",
+        "[Store events](#push) of a source",
+        Scope("write", "write on `events/{event}`"),
+        {200: Answer("each event is on disk, or was refused", one_of(PushedEvent, PushAnswer))},
+        fails=(NotFound, *BAD_BODY),
+        parameters=(in_path("event", NodeName, "the event source"),),
+        body=Body(one_of(Object, list[Object])),
+        is_hot=True,
+    )
     def post(self, request: Request) -> None:
         """POST: store events, and acknowledge each once it is on disk."""
         head, route, body = request.head, request.route, request.body
@@ -66,8 +110,6 @@ class PushRoute:
             route.principal.require("write", stream.name)
         if head.media_type != JSON:
             raise UnsupportedMedia("events are pushed as application/json", field="Content-Type")
-        for name in route.query:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
         registry = stream.head.registry
         assert registry is not None
         if body[:1] == b"{" and len(body) <= LONG_BYTES:
@@ -193,7 +235,7 @@ class PushRoute:
         version, stream = self._features.current.version, append.stream
         seqs = append.seqs or list(range(append.position - append.count, append.position))
         new = {seq for seq in seqs if seq >= append.position - append.count}
-        results: list[dict[str, Any]] = []
+        results: list[Any] = []
         waiting = iter(seqs)
         for outcome in events.outcomes:
             if outcome is not None:
@@ -202,10 +244,11 @@ class PushRoute:
             seq = next(waiting)
             replayed = seq not in new
             new.discard(seq)
-            results.append({"ack": True, "offset": stream.offset_at(seq + 1), "idempotent_replay": replayed})
+            results.append(PushedEvent(ack=True, offset=stream.offset_at(seq + 1), idempotent_replay=replayed))
         if events.is_one:
-            return msgspec.json.encode({**results[0], "registry_version": version})
-        return msgspec.json.encode({"results": results, "registry_version": version})
+            results[0].registry_version = version
+            return msgspec.json.encode(results[0])
+        return msgspec.json.encode(PushAnswer(results, version))
 
 
 def _check_events(registry: StreamRegistry, body: bytes) -> _CheckedEvents:

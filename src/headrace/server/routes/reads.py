@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
+
+from msgspec import Meta
 
 from headrace.engine.assembly import Engine
 from headrace.engine.entities.entity_type import EntityType
@@ -11,7 +14,7 @@ from headrace.engine.log.expiry import expires
 from headrace.engine.log.read import ReadSlice
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
-from headrace.errors import BadRequest
+from headrace.errors import BadRequest, Conflict
 from headrace.format import offset as offsets
 from headrace.query.filter import Filtered
 from headrace.reduce.features.events import DerivedEvents
@@ -20,7 +23,20 @@ from headrace.server.http.auth import ENTITY_STREAM_PREFIX, LOCAL
 from headrace.server.http.compression import ReplyCompressor, accepted_encoding
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
+from headrace.server.http.route import READ, Answer, Header, in_header, in_path, in_query, route
+from headrace.server.http.wire import OFFSET_PATTERN, Moment, NonEmpty, Wait
 from headrace.server.routes.live_reads import LongPoll, SseRenderer, SseSubscriber
+from headrace.server.routes.stream_headers import (
+    CLOSED,
+    CURSOR,
+    END,
+    ETAG,
+    EXPIRES,
+    NAME,
+    NEXT,
+    NOT_THERE,
+    UP_TO_DATE,
+)
 from headrace.server.routes.stream_reader import ReadRequest, StreamReader
 from headrace.types import parse_timestamp_us
 
@@ -28,6 +44,36 @@ CATCH_UP, LONG_POLL, SSE = "", "long-poll", "sse"
 _LIVE = {"": CATCH_UP, "false": CATCH_UP, "0": CATCH_UP, "true": LONG_POLL, "1": LONG_POLL, "long-poll": LONG_POLL}
 _LIVE["sse"] = SSE
 _FOREVER = "immutable, max-age=31536000"
+
+_From = Annotated[str, Meta(extra_json_schema={"pattern": f"^(-1|now|{OFFSET_PATTERN})$"}, examples=["-1", "now"])]
+_Version = Annotated[str, Meta(extra_json_schema={"pattern": "^[1-9][0-9]{0,8}$"}, examples=["1"])]
+_SLICE = (NEXT, END, UP_TO_DATE, CLOSED, EXPIRES)
+_SCANNED = (
+    Header("Stream-Filter-Scan-Limit-Reached", str, "true: a filtered read ended since it had looked at enough"),
+    Header("Stream-Filter-Scan-Limit-Bytes", str, "how much that is"),
+    Header("Stream-Filter-Scanned-Bytes", str, "what was looked at"),
+    Header("Stream-Filter-Timed-Out", str, "true: a filtered read ended since its time was over"),
+)
+_ANSWERS = {
+    200: Answer(
+        "entries as the stream's own type, or events with live=sse",
+        headers=(*_SLICE, CURSOR, ETAG, *_SCANNED),
+        media={"*/*": Any},
+    ),
+    204: Answer("no entries came in time, or the stream is closed", headers=(*_SLICE, CURSOR)),
+    304: Answer("the caller has this slice", headers=(*_SLICE, ETAG)),
+}
+_PARAMETERS = (
+    in_query("offset", _From, "read after it; live reads need one"),
+    in_query("since", Moment, "without an offset: read from this moment on"),
+    in_query("format", Literal["raw", "json"], "json: an array; raw: entries joined"),
+    in_query("live", Literal["", "false", "0", "true", "1", "long-poll", "sse"], "wait for new entries"),
+    in_query("timeout", Wait, "longest wait of a long-poll"),
+    in_query("schema_version", _Version, "the shape of events; the newest"),
+    in_query("filter", str, "only events that match; for streams with search fields, and not with live=sse"),
+    in_query("cursor", str, "Stream-Cursor of the last live answer"),
+    in_header("If-None-Match", str, "ETag of a slice the caller has"),
+)
 
 
 class ReadRoute:
@@ -40,6 +86,30 @@ class ReadRoute:
         self._log = engine.log
         self._config = engine.config.server
 
+    @route(
+        "GET",
+        "/v1/stream/{name}",
+        "read_stream",
+        "[Read](#read) entries: once, when they come, or as they come",
+        READ,
+        _ANSWERS,
+        fails=(*NOT_THERE, Conflict),
+        parameters=(NAME, *_PARAMETERS, in_query("key", str, "only entries of this key")),
+        is_hot=True,
+        takes_any_query=True,
+    )
+    @route(
+        "GET",
+        "/v1/stream/{name}/pk/{key}",
+        "read_key_of_stream",
+        "Read the entries of one key",
+        READ,
+        _ANSWERS,
+        fails=(*NOT_THERE, Conflict),
+        parameters=(NAME, in_path("key", NonEmpty, "the key"), *_PARAMETERS),
+        is_hot=True,
+        takes_any_query=True,
+    )
     def get(self, request: Request) -> None:
         """Read once, or stay at the tail."""
         name = request.target.name

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
-import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.features.features import refusal
@@ -23,43 +22,161 @@ from headrace.schema.descriptor.registration import Registration, RegistrationRe
 from headrace.schema.problem import RequestProblem
 from headrace.server.http import parameters
 from headrace.server.http.auth import Principal
-from headrace.server.http.parameters import refuse_unknown_parameters
-from headrace.server.http.starlette_json import Body, json_response, read_json, require_json
+from headrace.server.http.openapi import Error
+from headrace.server.http.route import ADMIN, ANY_KEY, READ, Answer, Body, Scope, in_query, one_of, route
+from headrace.server.http.starlette_json import json_response, read_json
+from headrace.server.http.wire import Counter, Object, When, fill
+from headrace.server.routes.push import NodeName
+from headrace.server.routes.stream_headers import BAD_BODY
 from headrace.storage.journals import FeatureRegistryRow
 from headrace.types import rfc3339
-
-Endpoint = Callable[[Request], Awaitable[Response]]
-_Version = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 
 #: What names of apps look like.
 APP = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$"
 _BODY_BYTES = 4 * 1024 * 1024
-_PAGE, MOST_VERSIONS = 100, 1000
+_PAGE, _MAX_VERSIONS = 100, 1000
 
 
-class RollbackBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Which version to go back to, of which app, and on which terms."""
+AppName = Annotated[str, Meta(pattern=APP)]
+_NamedApp = Annotated[str, Meta(extra_json_schema={"pattern": APP})]
 
-    version: _Version
-    app: Annotated[str, msgspec.Meta(pattern=APP)] | None = None
+
+class RegistrationProblem(Struct):
+    """What is wrong with a registration, and where in it."""
+
+    code: str
+    path: str
+    message: str
+
+
+class FeaturePlan(Struct):
+    """What happens to features and streams; what a forced change is refused for without force."""
+
+    features: Sequence[Object]
+    streams: Sequence[Object]
+    refusals: list[RegistrationProblem] | UnsetType = UNSET
+
+
+class ChangedNode(Struct):
+    """A node that changes."""
+
+    name: str
+
+
+class RegistrationAnswer(Struct, kw_only=True):
+    """What a registration changed, or would change."""
+
+    status: Literal["ok", "conflict", "invalid"]
+    registry_version: Counter
+    added: list[str]
+    removed: list[str]
+    changed: list[ChangedNode]
+    plan: FeaturePlan
+
+
+class RegistrationError(Struct):
+    """Why a registration is refused: every reason at once."""
+
+    code: str
+    message: str
+    errors: list[RegistrationProblem]
+
+
+class RefusedRegistration(Struct, kw_only=True):
+    """A registration that is refused, and what it would change."""
+
+    status: Literal["conflict", "invalid"]
+    registry_version: Counter
+    added: list[str]
+    removed: list[str]
+    changed: list[ChangedNode]
+    plan: FeaturePlan
+    error: RegistrationError
+
+
+class RegistrationBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The nodes of an app; ``schema.descriptor`` reads them, and names everything that is wrong with them."""
+
+    descriptors: list[Object] | UnsetType = UNSET
+    nodes: list[Object] | UnsetType = UNSET
+    app: _NamedApp | UnsetType = UNSET
     force: bool = False
     dry_run: bool = False
     backfill: bool | None = None
-    expected_version: _Version | None = None
+    expected_version: Counter | None = None
     cascade: bool = False
 
 
-def routes(engine: Engine) -> list[Route]:
-    """Every route of this file."""
-    api = RegistrationRoutes(engine)
-    return [
-        Route("/v1/register", api.register, methods=["POST"]),
-        Route("/v1/registry", api.registry, methods=["GET"]),
-        Route("/v1/registry/history", api.history, methods=["GET"]),
-        Route("/v1/registry/rollback", api.rollback, methods=["POST"]),
-        Route("/v1/ping", api.ping, methods=["POST"]),
-        Route("/v1/reset", api.reset, methods=["POST"]),
-    ]
+class NodeDescriptor(Struct):
+    """A node as it could be registered again; what else it has depends on its kind."""
+
+    kind: Literal["event", "derivation", "table"]
+    name: NodeName
+
+
+class FeatureStart(Struct):
+    """Since when a feature is computed as it is."""
+
+    life: str
+    birth: Counter
+
+
+class FeatureRegistryAnswer(Struct, kw_only=True):
+    """What is registered."""
+
+    registry_version: Counter
+    descriptors: list[NodeDescriptor]
+    apps: dict[str, _NamedApp]
+    features: dict[str, dict[str, FeatureStart]]
+
+
+class FeatureVersionAnswer(Struct, kw_only=True):
+    """A version of the registry: who changed what, and when."""
+
+    registry_version: Counter
+    at: When
+    who: str
+    app: str
+    action: Annotated[str, Meta(extra_json_schema={"enum": ["register", "rollback", "recovery"]})]
+    force: bool
+    added: Sequence[str]
+    removed: Sequence[str]
+    changed: Sequence[ChangedNode]
+    plan: FeaturePlan
+
+
+class FeatureHistoryAnswer(Struct):
+    """Versions of the registry in order."""
+
+    registry_version: Counter
+    versions: list[FeatureVersionAnswer]
+
+
+class PingAnswer(Struct):
+    """Which server answers, and which version its registry has."""
+
+    server_version: str
+    registry_version: Counter
+
+
+class RollbackBody(Struct, forbid_unknown_fields=True):
+    """Which version to go back to, of which app, and on which terms."""
+
+    version: Counter
+    app: AppName | None = None
+    force: bool = False
+    dry_run: bool = False
+    backfill: bool | None = None
+    expected_version: Counter | None = None
+    cascade: bool = False
+
+
+_CHANGES = {
+    200: Answer("what changed, or would change", RegistrationAnswer),
+    400: Answer("a value is wrong; `field` says which", one_of(RefusedRegistration, Error)),
+    409: Answer("the state of the thing forbids it", one_of(RefusedRegistration, Error)),
+}
+_RECORDED = "features_registered"
 
 
 class RegistrationRoutes:
@@ -70,28 +187,52 @@ class RegistrationRoutes:
         self._catalog = engine.log.catalog
         self._test_mode = engine.config.features.test_mode
 
+    @route(
+        "POST",
+        "/v1/ping",
+        "ping",
+        "Which server answers, and which version its registry has",
+        ANY_KEY,
+        {200: Answer("both", PingAnswer)},
+    )
     async def ping(self, request: Request) -> Response:
         """POST ``/v1/ping``: which server answers, and which version its registry has."""
-        refuse_unknown_parameters(request.query_params)
-        document = {"server_version": version("headrace"), "registry_version": self._features.current.version}
-        return json_response(document)
+        return json_response(PingAnswer(version("headrace"), self._features.current.version))
 
+    @route(
+        "POST",
+        "/v1/reset",
+        "reset_features",
+        "Remove every node of every app, on a server for tests",
+        ADMIN,
+        {200: Answer("what was removed", RegistrationAnswer)},
+        fails=(ResetDisabled, Conflict),
+        recorded_as=_RECORDED,
+    )
     async def reset(self, request: Request) -> Response:
         """POST ``/v1/reset``: remove every node of every app, on a server for tests."""
-        refuse_unknown_parameters(request.query_params)
-        request.state.principal.require("admin")
         if not self._test_mode:
             raise ResetDisabled("this server keeps what it has; features.test_mode allows a reset")
         everything = FeatureChange(nodes={}, owners={}, apps=None, force=True, cascade=True)
         return await self._carry_out(request, lambda who: self._features.register(everything, who))
 
+    @route(
+        "POST",
+        "/v1/register",
+        "register_features",
+        "[Make the nodes of an app](#features) what the payload says",
+        Scope("write", "write on the event sources, admin with `force`"),
+        _CHANGES,
+        fails=(Conflict, *BAD_BODY),
+        body=Body(RegistrationBody, _BODY_BYTES),
+        recorded_as=_RECORDED,
+    )
     async def register(self, request: Request) -> Response:
         """POST ``/v1/register``: make the nodes of an app what the payload says."""
-        refuse_unknown_parameters(request.query_params)
         _require_some(request.state.principal)
         current = self._features.current
         try:
-            document = await _read(request, Any)
+            document = await read_json(request, Any)
             registration = await self._computing.run(0, read_registration, document)
         except BadRequest as reason:
             return self._invalid(reason)
@@ -111,12 +252,21 @@ class RegistrationRoutes:
             return _answer(RegistrationResponse("conflict", current.version, errors=taken, refused=not change.dry_run))
         return await self._carry_out(request, lambda who: self._features.register(change, who))
 
+    @route(
+        "POST",
+        "/v1/registry/rollback",
+        "rollback_features",
+        "Change the registry back to what an earlier version was",
+        ADMIN,
+        _CHANGES,
+        fails=(Conflict, *BAD_BODY),
+        body=Body(RollbackBody, _BODY_BYTES),
+        recorded_as=_RECORDED,
+    )
     async def rollback(self, request: Request) -> Response:
         """POST ``/v1/registry/rollback``: what an earlier version was, as a change like any other."""
-        refuse_unknown_parameters(request.query_params)
-        request.state.principal.require("admin")
         try:
-            body = await _read(request, RollbackBody)
+            body = await read_json(request, RollbackBody)
         except BadRequest as reason:
             return self._invalid(reason)
         change = FeatureChange(
@@ -159,9 +309,17 @@ class RegistrationRoutes:
         problem = RequestProblem("schema_invalid", str(reason.facts.get("field", "")), reason.message)
         return _answer(RegistrationResponse("invalid", self._features.current.version, errors=[problem], refused=True))
 
+    @route(
+        "GET",
+        "/v1/registry",
+        "get_feature_registry",
+        "Every node, as it could be registered again",
+        READ,
+        {200: Answer("the registry", FeatureRegistryAnswer)},
+        parameters=(in_query("app", _NamedApp, "nodes of this app only"),),
+    )
     async def registry(self, request: Request) -> Response:
         """GET ``/v1/registry``: every node, as it could be registered again."""
-        refuse_unknown_parameters(request.query_params, "app")
         principal: Principal = request.state.principal
         principal.require("read")
         current, app = self._features.current, request.query_params.get("app")
@@ -172,53 +330,62 @@ class RegistrationRoutes:
             for name, node in current.nodes.items()
             if app in (None, current.apps[name]) and principal.covers(EVENTS + current.root_of(name))
         }
-        return json_response(
-            {
-                "registry_version": current.version,
-                "descriptors": [generated.write_node(node) for node in nodes.values()],
-                "apps": {name: current.apps[name] for name in nodes},
-                "features": {
-                    table: {name: {"life": life.id, "birth": life.birth} for name, life in versions.items()}
-                    for table, versions in current.feature_versions.items()
-                    if table in nodes
-                },
-            }
+        answer = FeatureRegistryAnswer(
+            registry_version=current.version,
+            descriptors=[cast(NodeDescriptor, generated.write_node(node)) for node in nodes.values()],
+            apps={name: current.apps[name] for name in nodes},
+            features={
+                table: {name: FeatureStart(life.id, life.birth) for name, life in versions.items()}
+                for table, versions in current.feature_versions.items()
+                if table in nodes
+            },
         )
+        return json_response(answer)
 
+    @route(
+        "GET",
+        "/v1/registry/history",
+        "get_feature_history",
+        "Who changed what, and when",
+        READ,
+        {200: Answer("versions in order", FeatureHistoryAnswer)},
+        parameters=(
+            in_query("after", Counter, "versions after this one"),
+            in_query("limit", Annotated[int, Meta(ge=1, le=_MAX_VERSIONS)], "versions at most"),
+        ),
+    )
     async def history(self, request: Request) -> Response:
         """GET ``/v1/registry/history``: who changed what, and when."""
-        refuse_unknown_parameters(request.query_params, "after", "limit")
         request.state.principal.require("read", EVENTS)
         after = parameters.whole_number(request.query_params.get("after", "0"), "after")
         limit = parameters.whole_number(request.query_params.get("limit", str(_PAGE)), "limit")
         if after >= 2**53:
             raise BadRequest("after is a version", field="after")
-        if not 1 <= limit <= MOST_VERSIONS:
-            raise BadRequest(f"limit lies between 1 and {MOST_VERSIONS}", field="limit")
+        if not 1 <= limit <= _MAX_VERSIONS:
+            raise BadRequest(f"limit lies between 1 and {_MAX_VERSIONS}", field="limit")
         rows = self._features.history(after, limit)
-        return json_response(
-            {"registry_version": self._features.current.version, "versions": [_version(row) for row in rows]}
-        )
+        return json_response(FeatureHistoryAnswer(self._features.current.version, [_version(row) for row in rows]))
 
 
-def _version(row: FeatureRegistryRow) -> dict[str, Any]:
+def _version(row: FeatureRegistryRow) -> FeatureVersionAnswer:
     plan = load(row).plan
-    return {
-        "registry_version": row.version,
-        "at": rfc3339(row.at_us),
-        "who": row.who,
-        "app": row.app,
-        "action": plan.action,
-        "force": plan.force,
-        "added": plan.added,
-        "removed": plan.removed,
-        "changed": plan.changed,
-        "plan": {"features": plan.features, "streams": plan.streams},
-    }
+    return FeatureVersionAnswer(
+        registry_version=row.version,
+        at=rfc3339(row.at_us),
+        who=row.who,
+        app=row.app,
+        action=plan.action,
+        force=plan.force,
+        added=plan.added,
+        removed=plan.removed,
+        changed=cast(tuple[ChangedNode, ...], plan.changed),
+        plan=FeaturePlan(plan.features, plan.streams),
+    )
 
 
 def _answer(envelope: RegistrationResponse) -> Response:
-    return json_response(envelope.body(), status=envelope.http_status)
+    kind = RefusedRegistration if envelope.refused else RegistrationAnswer
+    return json_response(fill(kind, envelope.body()), status=envelope.http_status)
 
 
 def _require(principal: Principal, current: Current, change: FeatureChange) -> None:
@@ -248,8 +415,3 @@ def _sources(current: Current, change: FeatureChange) -> set[str]:
         if node is None or isinstance(node, Event):
             sources.add(root)  # one that is not there, too: whether it is, is not everybody's business
     return sources
-
-
-async def _read(request: Request, kind: type[Body]) -> Body:
-    require_json(request)
-    return await read_json(request, kind, limit=_BODY_BYTES)

@@ -19,13 +19,27 @@ from headrace.engine.runtime import allocators, auto_tune
 from headrace.engine.runtime.gates import Gate, Gates
 from headrace.engine.runtime.memory import HighWater, MemoryMonitor
 from headrace.query.request import MAX_TIMEOUT_MS
+from headrace.server.routes.report_documents import (
+    TOP,
+    ConfiguredLimits,
+    Facts,
+    GateStatus,
+    GateStatuses,
+    IngestQueue,
+    MemoryAccount,
+    MemoryReport,
+    RuntimeMemory,
+    RuntimeStatus,
+    ServerDetails,
+    TopStreams,
+    UploadQueue,
+)
 from headrace.server.routes.watched import DocumentWait
 from headrace.storage import database
 from headrace.types import rfc3339
 
 Document = dict[str, Any]
 
-TOP = 5
 # The newest streams in memory; looking at more of them would hold up the loop.
 _LOOKED_AT = 20_000
 # Only so many streams are measured exactly, which takes questions to the database.
@@ -48,53 +62,53 @@ class Report:
         monitor.on_sample.append(self._note)
         self._note()
 
-    def details(self) -> Document:
+    def details(self) -> ServerDetails:
         """The node: its settings, and how full it is."""
-        return {"auto_tune": self._auto_tune(), "configured_limits": self._limits(), "runtime": self._runtime()}
+        return ServerDetails(auto_tune=self._auto_tune(), configured_limits=self._limits(), runtime=self._runtime())
 
-    def memory(self) -> Document:
+    def memory(self) -> MemoryReport:
         """The memory of the process, for a quick look."""
         self._monitor.sample()
         subsystems = self._subsystems()
-        return {
-            "ts": rfc3339(self._engine.clock.now_us()),
-            "process": self._process(),
-            "process_breakdown": self._breakdown(),
-            "account": self._account(subsystems["heap_estimates"]),
-            "sqlite": _sqlite(),
-            "gc": _GC,
-            "high_water": self._high_water.marks(),
-            "counters": {f"headrace.mem.leak_candidate.{name}": n for name, n in subsystems["counts"].items()},
-            "runtime_counts": subsystems["counts"],
-            "runtime_bytes": {group: subsystems[group] for group in _BYTE_GROUPS},
-            "runtime_totals": _totals(subsystems),
-            "top_streams": self._top_streams(),
-        }
+        return MemoryReport(
+            ts=rfc3339(self._engine.clock.now_us()),
+            process=self._process(),
+            process_breakdown=self._breakdown(),
+            account=self._account(subsystems["heap_estimates"]),
+            sqlite=_sqlite(),
+            gc=_GC,
+            high_water=self._high_water.marks(),
+            counters={f"headrace.mem.leak_candidate.{name}": n for name, n in subsystems["counts"].items()},
+            runtime_counts=subsystems["counts"],
+            runtime_bytes={group: subsystems[group] for group in _BYTE_GROUPS},
+            runtime_totals=_totals(subsystems),
+            top_streams=self._top_streams(),
+        )
 
-    def _account(self, held: dict[str, int]) -> Document:
+    def _account(self, held: dict[str, int]) -> MemoryAccount:
         """Who holds how much, and what of the process that leaves."""
         monitor, heap = self._monitor, allocators.heap_bytes()
         accounted = {"process": monitor.first.rss_anon_bytes or 0, **held}
-        return {
-            "held": accounted,
-            "held_bytes": sum(accounted.values()),
-            "resident_bytes": monitor.last.rss_bytes,
-            "unaccounted_bytes": _rest(monitor.last.rss_anon_bytes, sum(accounted.values())),
-            "allocators": {
+        return MemoryAccount(
+            held=accounted,
+            held_bytes=sum(accounted.values()),
+            resident_bytes=monitor.last.rss_bytes,
+            unaccounted_bytes=_rest(monitor.last.rss_anon_bytes, sum(accounted.values())),
+            allocators={
                 "heap_used_bytes": None if heap is None else heap[0],
                 "heap_free_bytes": None if heap is None else heap[1],
                 "arrow_bytes": allocators.arrow_bytes(),
                 "trims": monitor.trims,
                 "trimmed_bytes": monitor.trimmed_bytes,
             },
-            "limits": {
+            limits={
                 "limit_bytes": monitor.limit_bytes,
                 "pressure_limit_bytes": monitor.pressure_limit_bytes,
                 "refusal_limit_bytes": monitor.refusal_limit_bytes,
             },
-            "reliefs": monitor.reliefs,
-            "refused_requests": self._gates.shortage.refused,
-        }
+            reliefs=monitor.reliefs,
+            refused_requests=self._gates.shortage.refused,
+        )
 
     def _auto_tune(self) -> Document:
         memory, limit = self._config.memory, self._monitor.limit_bytes
@@ -106,10 +120,10 @@ class Report:
             "effective_memory_limit_mb": limit_mb,
         }
 
-    def _limits(self) -> Document:
+    def _limits(self) -> ConfiguredLimits:
         server, storage, limits = self._config.server, self._config.storage, self._config.limits
-        return {
-            "caches": {
+        return ConfiguredLimits(
+            caches={
                 "sqlite_cache_bytes": storage.cache_bytes,
                 "worker_sqlite_cache_bytes": storage.cache_bytes // 4,
                 "segment_cache_bytes": storage.segment_cache_bytes,
@@ -118,7 +132,7 @@ class Report:
                 **_absent("index_run_memory_cache_bytes index_run_disk_cache_bytes lexicon_index_cache_bytes"),
                 **_absent("companion_toc_cache_bytes"),
             },
-            "concurrency": {
+            concurrency={
                 "ingest": 1,
                 "read": self._gates.read.configured_limit,
                 "search": self._gates.search.configured_limit,
@@ -126,7 +140,7 @@ class Report:
                 "upload": 1,
                 **_absent("index_build index_compact"),
             },
-            "ingest": {
+            ingest={
                 "max_batch_requests": limits.batch_requests,
                 "max_batch_bytes": limits.batch_bytes,
                 "max_queue_requests": limits.queue_requests,
@@ -134,73 +148,73 @@ class Report:
                 "busy_timeout_ms": database.BUSY_TIMEOUT_MS,
                 "local_backlog_max_bytes": storage.backlog_bytes,
             },
-            "search": _absent(
+            search=_absent(
                 "companion_batch_segments companion_yield_blocks wal_overlay_quiet_period_ms wal_overlay_max_bytes"
             ),
-            "segmenting": {
+            segmenting={
                 "segment_max_bytes": storage.seal_bytes,
                 "segment_target_rows": storage.seal_rows,
                 "segmenter_workers": 1,
             },
-            "timeouts": {
+            timeouts={
                 "append_request_timeout_ms": round(server.append_timeout_s * 1000),
                 "resolver_timeout_ms": round(server.resolver_timeout_s * 1000),
                 "object_store_timeout_ms": round(storage.store_timeout_s * 1000),
                 "search_request_timeout_ms": MAX_TIMEOUT_MS,
             },
-            "memory": {
+            memory={
                 "limit_bytes": self._monitor.limit_bytes,
                 "pressure_limit_bytes": self._monitor.pressure_limit_bytes,
                 "refusal_limit_bytes": self._monitor.refusal_limit_bytes,
                 # Of a process of its own, and not part of the limit.
                 "spark_driver_memory": self._config.pipeline.memory,
             },
-        }
+        )
 
-    def _runtime(self) -> Document:
+    def _runtime(self) -> RuntimeStatus:
         writer = self._engine.writer
-        return {
-            "memory": self._memory_now(),
-            "ingest_queue": {"requests": writer.queued_requests, "bytes": writer.queued_bytes, "full": writer.full},
-            "local_backpressure": {
+        return RuntimeStatus(
+            memory=self._memory_now(),
+            ingest_queue=IngestQueue(writer.queued_requests, writer.queued_bytes, writer.full),
+            local_backpressure={
                 "enabled": True,
                 "current_bytes": self._engine.sealer.watch.backlog_bytes,
                 "max_bytes": self._config.storage.backlog_bytes,
                 "over_limit": writer.room_bytes <= 0,
             },
             # A segment is uploaded as soon as it is sealed, by the same thread: none waits in between.
-            "uploads": {"pending_segments": 0},
-            "concurrency": self._concurrency(),
-            "top_streams": self._top_streams(),
-        }
+            uploads=UploadQueue(0),
+            concurrency=self._concurrency(),
+            top_streams=self._top_streams(),
+        )
 
-    def _memory_now(self) -> Document:
+    def _memory_now(self) -> RuntimeMemory:
         monitor = self._monitor
         monitor.sample()
         subsystems = self._subsystems()
-        return {
-            "pressure_active": monitor.pressure_active,
-            "pressure_limit_bytes": monitor.pressure_limit_bytes,
-            "last_rss_bytes": monitor.last.rss_bytes,
-            "max_rss_bytes": monitor.max_rss_bytes,
-            "process": self._process(),
-            "process_breakdown": self._breakdown(),
-            "sqlite": _sqlite(),
-            "gc": _GC,
-            "subsystems": subsystems,
-            "totals": _totals(subsystems),
-            "high_water": self._high_water.marks(),
-        }
+        return RuntimeMemory(
+            pressure_active=monitor.pressure_active,
+            pressure_limit_bytes=monitor.pressure_limit_bytes,
+            last_rss_bytes=monitor.last.rss_bytes,
+            max_rss_bytes=monitor.max_rss_bytes,
+            process=self._process(),
+            process_breakdown=self._breakdown(),
+            sqlite=_sqlite(),
+            gc=_GC,
+            subsystems=subsystems,
+            totals=_totals(subsystems),
+            high_water=self._high_water.marks(),
+        )
 
-    def _concurrency(self) -> Document:
+    def _concurrency(self) -> GateStatuses:
         # One writer commits for everyone; those in its commit count as queued until they are answered.
         queued = self._engine.writer.queued_requests
-        return {
-            "ingest": {"configured_limit": 1, "current_limit": 1, "active": int(queued > 0), "queued": queued},
-            "read": _gate(self._gates.read),
-            "search": _gate(self._gates.search),
-            "async_index": _gate(self._gates.index),
-        }
+        return GateStatuses(
+            ingest=GateStatus(1, 1, int(queued > 0), queued),
+            read=_gate(self._gates.read),
+            search=_gate(self._gates.search),
+            async_index=_gate(self._gates.index),
+        )
 
     def _process(self) -> Document:
         heap = _absent("heap_total_bytes heap_used_bytes external_bytes array_buffers_bytes")
@@ -274,16 +288,16 @@ class Report:
     def _in_memory(self) -> Iterator[Stream]:
         return islice(self._engine.log.catalog.recent(), _LOOKED_AT)
 
-    def _top_streams(self) -> Document:
+    def _top_streams(self) -> TopStreams:
         """The largest and the most watched among the streams in memory."""
         streams = list(self._in_memory())
         pending = self._measured(_largest(streams, _pending_bytes))
-        return {
-            "local_storage_bytes": self._stored_here(pending, streams),
-            "pending_wal_bytes": [_pending(stream, held) for stream, held in pending.items()],
-            "touch_journal_filter_bytes": self._touched(),
-            "notifier_waiters": [_waiters(stream) for stream in _largest(streams, _watched)],
-        }
+        return TopStreams(
+            local_storage_bytes=self._stored_here(pending, streams),
+            pending_wal_bytes=[_pending(stream, held) for stream, held in pending.items()],
+            touch_journal_filter_bytes=self._touched(),
+            notifier_waiters=[_waiters(stream) for stream in _largest(streams, _watched)],
+        )
 
     def _measured(self, streams: Iterable[Stream]) -> dict[Stream, Holdings]:
         return {stream: holdings(self._engine, stream) for stream in streams}
@@ -320,7 +334,7 @@ class Report:
         ]
 
 
-_GC = {
+_GC: Facts = {
     "forced_gc_count": 0,
     "forced_gc_reclaimed_bytes_total": 0,
     "last_forced_gc_at_ms": None,
@@ -332,7 +346,7 @@ _GC = {
 }
 
 
-def _absent(names: str) -> dict[str, None]:
+def _absent(names: str) -> Facts:
     return dict.fromkeys(names.split())
 
 
@@ -340,13 +354,13 @@ def _sqlite() -> Document:
     return {"available": True, "source": "sqlite3_status64", **database.sqlite_memory(), "prepared_statements": None}
 
 
-def _gate(gate: Gate) -> Document:
-    return {
-        "configured_limit": gate.configured_limit,
-        "current_limit": gate.current_limit,
-        "active": gate.active,
-        "queued": gate.queued,
-    }
+def _gate(gate: Gate) -> GateStatus:
+    return GateStatus(
+        configured_limit=gate.configured_limit,
+        current_limit=gate.current_limit,
+        active=gate.active,
+        queued=gate.queued,
+    )
 
 
 def _totals(subsystems: Document) -> dict[str, int]:

@@ -4,28 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.runtime.gates import Gates
 from headrace.engine.runtime.memory import MemoryMonitor
 from headrace.errors import HeadraceError, Unavailable
+from headrace.server.http.route import ADMIN, ANY_KEY, NO_KEY, READ, Answer, route
 from headrace.server.http.starlette_json import json_response
+from headrace.server.http.wire import AlwaysTrue, Object
 from headrace.server.metrics import Metrics
-from headrace.server.routes import openapi
 from headrace.server.routes.report import Report
+from headrace.server.routes.report_documents import MemoryReport, ServerDetails
 
 PROBE_TIMEOUT_S = 2.0
 PROBE_LASTS_S = 1.0
 WORK_PROBE_LASTS_S = 10.0
 
-Endpoint = Callable[[Request], Awaitable[Response]]
 ProbeOutcome = TypeVar("ProbeOutcome")
+
+
+class Liveness(Struct):
+    """That the process runs."""
+
+    ok: AlwaysTrue
+
+
+class ReadinessAnswer(Struct, kw_only=True):
+    """That requests should come here, and how each part stands."""
+
+    ready: AlwaysTrue
+    recovered: str
+    serving: str
+    writes: str
+    database: str
+    object_store: str
+    pipeline: str
 
 
 class _SharedProbe(Generic[ProbeOutcome]):
@@ -61,7 +80,7 @@ class Readiness:
         # Set once requests are taken, and cleared when the server begins to stop.
         self.serving = False
 
-    async def check(self) -> dict[str, object]:
+    async def check(self) -> ReadinessAnswer:
         """The lines of the answer; raises Unavailable with every reason while not ready."""
         writes = await self._writes()
         # An engine that answers has recovered its log.
@@ -75,10 +94,10 @@ class Readiness:
         reasons = [f"{name}: {line}" for name, line in lines.items() if line != "ok"]
         # Requests are served while the store is away: what waits to be published is kept here.
         store = self._engine.sealer.trouble or "ok"
-        document: dict[str, object] = {**lines, "object_store": store, "pipeline": await self._pipeline()}
+        document = {**lines, "object_store": store, "pipeline": await self._pipeline()}
         if reasons:
             raise Unavailable("not ready: " + "; ".join(reasons), retry_after=1, reasons=reasons, **document)
-        return {"ready": True, **document}
+        return ReadinessAnswer(ready=True, **document)
 
     async def _pipeline(self) -> str:
         """The state of derived data; does not affect readiness."""
@@ -106,42 +125,94 @@ class Readiness:
         return failure.message if isinstance(failure, HeadraceError) else "a write failed"
 
 
-def routes(
-    engine: Engine, gates: Gates, monitor: MemoryMonitor, readiness: Readiness, metrics: Metrics | None = None
-) -> list[Route]:
-    """Every route of this file; the probes need no key, the settings and stream names need an operator's."""
-    report, metrics = Report(engine, gates, monitor), metrics or Metrics(engine, gates, monitor)
-    document = openapi.document(subscriptions=engine.config.subscriptions.enabled)
+_ALIVE = {200: Answer("it runs", Liveness)}
+_METRICS = {"text/plain": str, "application/openmetrics-text": str}
 
-    async def live(_: Request) -> Response:
-        return json_response({"ok": True})
 
-    async def ready(_: Request) -> Response:
-        return json_response(await readiness.check())
+class ServiceRoutes:
+    """Answers requests about the server; the probes need no key, the settings and stream names need an operator's."""
 
-    async def described(_: Request) -> Response:
-        return json_response(document)
+    def __init__(
+        self,
+        engine: Engine,
+        gates: Gates,
+        monitor: MemoryMonitor,
+        readiness: Readiness,
+        metrics: Metrics,
+        document: Object,
+    ) -> None:
+        self._report = Report(engine, gates, monitor)
+        self._readiness, self._metrics, self._document = readiness, metrics, document
 
-    async def scrape(request: Request) -> Response:
+    @route("GET", "/health", "check_health", "Whether the process runs", NO_KEY, _ALIVE, takes_any_query=True)
+    @route("GET", "/health/live", "check_live_health", "Whether the process runs", NO_KEY, _ALIVE, takes_any_query=True)
+    async def live(self, _: Request) -> Response:
+        """That the process runs."""
+        return json_response(Liveness(True))
+
+    @route(
+        "GET",
+        "/health/ready",
+        "check_ready_health",
+        "Whether requests should come here",
+        NO_KEY,
+        {200: Answer("it serves and writes", ReadinessAnswer)},
+        takes_any_query=True,
+    )
+    async def ready(self, _: Request) -> Response:
+        """That requests should come here, or every reason why not."""
+        return json_response(await self._readiness.check())
+
+    @route(
+        "GET",
+        "/metrics",
+        "scrape_server",
+        "[Prometheus metrics](operations.md#metrics)",
+        READ,
+        {200: Answer("numbers, in the format the Accept header asks for", media=_METRICS)},
+        takes_any_query=True,
+    )
+    async def scrape(self, request: Request) -> Response:
+        """The metrics of the server."""
         request.state.principal.require("read")
-        body, content_type = metrics.render(request.headers.get("accept", ""))
+        body, content_type = self._metrics.render(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
 
-    async def details(request: Request) -> Response:
-        request.state.principal.require("admin")
-        return json_response(report.details())
+    @route(
+        "GET",
+        "/openapi.json",
+        "describe_server",
+        "This document",
+        ANY_KEY,
+        {200: Answer("the document", Object)},
+        takes_any_query=True,
+    )
+    async def described(self, _: Request) -> Response:
+        """The OpenAPI document."""
+        return json_response(self._document)
 
-    async def memory(request: Request) -> Response:
-        request.state.principal.require("admin")
-        return json_response(report.memory())
+    @route(
+        "GET",
+        "/v1/server/_details",
+        "detail_server",
+        "[Settings and state](operations.md#settings-and-state-of-a-node)",
+        ADMIN,
+        {200: Answer("as it is now", ServerDetails)},
+        takes_any_query=True,
+    )
+    async def details(self, _: Request) -> Response:
+        """The settings of the server, and how full it is."""
+        return json_response(self._report.details())
 
-    endpoints: dict[str, Endpoint] = {
-        "/health": live,
-        "/health/live": live,
-        "/health/ready": ready,
-        "/metrics": scrape,
-        "/openapi.json": described,
-        "/v1/server/_details": details,
-        "/v1/server/_mem": memory,
-    }
-    return [Route(path, endpoint, methods=["GET"]) for path, endpoint in endpoints.items()]
+    @route(
+        "GET",
+        "/v1/server/_mem",
+        "measure_server",
+        "Memory of the process",
+        ADMIN,
+        {200: Answer("as it is now", MemoryReport)},
+        takes_any_query=True,
+    )
+    async def memory(self, _: Request) -> Response:
+        """The memory of the process."""
+        return json_response(self._report.memory())

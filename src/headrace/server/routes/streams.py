@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
-from urllib.parse import urlencode
+from typing import Annotated
 
 import msgspec
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
-from starlette.routing import Route
+from msgspec import Meta
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.features.registry import EVENTS
-from headrace.engine.holdings import published_until
 from headrace.engine.log.append import PLAIN, Append, Terms
 from headrace.engine.log.lifecycle import Create, Delete, SetRetention
 from headrace.engine.log.log import Log
@@ -30,68 +26,51 @@ from headrace.errors import (
     HeadraceError,
     ManagedStream,
     NotFound,
+    PreconditionFailed,
     ReservedStream,
     StreamClosed,
     TimedOut,
+    TooLarge,
 )
-from headrace.profiles import table
 from headrace.schema.entries import check_text, split_json
 from headrace.server.http import parameters, target
 from headrace.server.http.auth import ENTITY_STREAM_PREFIX, LOCAL
 from headrace.server.http.background import BackgroundRequests
-from headrace.server.http.exchange import Exchange, Headers, Reply
+from headrace.server.http.exchange import Exchange, Reply
 from headrace.server.http.request import Request, RequestHead
-from headrace.server.http.starlette_json import json_response
+from headrace.server.http.route import READ, WRITE, Answer, Body, in_header, route
+from headrace.server.http.wire import DURATION_PATTERN, Age, Counter, Digits, Moment
 from headrace.server.routes import stream_creation
-from headrace.types import format_duration, json_fault, rfc3339
+from headrace.server.routes.stream_headers import (
+    BAD_BODY,
+    CLOSED,
+    CLOSING,
+    END,
+    ENTRIES,
+    EXPIRES,
+    KEYING,
+    LOCATION,
+    NAME,
+    NEXT,
+    NOT_THERE,
+    PRODUCED,
+    RETENTION,
+    TTL,
+    WRITTEN_AT,
+    Name,
+    describe,
+)
+from headrace.types import json_fault
 
-_DEFAULT, _MOST = 100, 1000
-
-
-def routes(engine: Engine) -> list[Route]:
-    """The route of the list."""
-
-    async def streams(request: HttpRequest) -> Response:
-        query = parameters.query(request.scope["query_string"])
-        unknown = set(query) - {"prefix", "after", "limit"}
-        if unknown:
-            name = min(unknown)
-            raise BadRequest(f"there is no parameter {name!r}; there are prefix, after and limit", field=name)
-        limit = parameters.whole_number(query.get("limit", str(_DEFAULT)), "limit")
-        if not 1 <= limit <= _MOST:
-            raise BadRequest(f"limit lies between 1 and {_MOST}", field="limit")
-        principal = request.state.principal
-        principal.require("read")
-        prefix = principal.narrow(query.get("prefix", ""))
-        page = engine.log.page(prefix=prefix, after=query.get("after", ""), limit=limit, without=principal.hidden)
-        headers = {}
-        if len(page) == limit:
-            following = urlencode({**query, "after": page[-1].name, "limit": str(limit)})
-            headers["link"] = f'</v1/streams?{following}>; rel="next"'
-        return json_response([descriptor(engine, stream) for stream in page], headers=headers)
-
-    return [Route("/v1/streams", streams, methods=["GET"])]
-
-
-def descriptor(engine: Engine, stream: Stream) -> dict[str, Any]:
-    """A stream as the list shows it; sequence numbers are decimal text."""
-    through = str(published_until(engine.published, stream) - 1)
-    profile = table.load(stream.profile)
-    observability = profile.observability(stream.name)
-    return {
-        "name": stream.name,
-        "content_type": stream.content_type,
-        "created_at": rfc3339(stream.created_us),
-        "expires_at": None if stream.deadline_us is None else rfc3339(stream.deadline_us),
-        "epoch": stream.epochs[-1][0],
-        "next_offset": str(stream.head.next_seq),
-        "sealed_through": through,
-        "uploaded_through": through,
-        "closed": stream.head.closed,
-        "profile": profile.name,
-        **({} if observability is None else {"observability": observability}),
-    }
-
+_STREAM = "/v1/stream/{name}"
+_CREATED = (NEXT, CLOSED, EXPIRES, LOCATION)
+_AFTER_CREATION = (
+    "append_stream", "read_stream", "head_stream", "delete_stream", "retain_stream", "read_key_of_stream",
+    "show_schema", "change_schema", "detail_stream",
+)  # fmt: skip
+_Lifetime = Annotated[
+    str, Meta(extra_json_schema={"pattern": f"^(0|[1-9][0-9]*|{DURATION_PATTERN})$"}, examples=["1h"])
+]
 
 #: Joined entries, how many there are, and the registry that has seen that they fit.
 Entries = tuple[bytes, int, StreamRegistry | None]
@@ -108,6 +87,16 @@ def is_awaited(log: Log, append: Append, exchange: Exchange) -> bool:
     return False
 
 
+_Bytes = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 2**63 - 1})]
+
+
+class RetentionRule(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of ``_retention``."""
+
+    age: Age | None = None
+    bytes: _Bytes | None = None
+
+
 class StreamRoutes:
     """Answers requests on ``/v1/stream/{name}``."""
 
@@ -118,6 +107,32 @@ class StreamRoutes:
         self._background, self._computing = BackgroundRequests(engine.writer.damage), engine.computing
         self._when_appended = self._appended
 
+    @route(
+        "POST",
+        _STREAM,
+        "append_stream",
+        "[Append](#append) entries, close the stream, or both at once",
+        WRITE,
+        {
+            200: Answer("the producer's entries are on disk", headers=(NEXT, CLOSED, *PRODUCED)),
+            204: Answer("the entries are on disk", headers=(NEXT, CLOSED, *PRODUCED)),
+        },
+        fails=(*NOT_THERE, Conflict, PreconditionFailed, *BAD_BODY),
+        parameters=(
+            NAME,
+            WRITTEN_AT,
+            in_header("Stream-Seq", Name, "must grow, byte by byte"),
+            in_header("Producer-Id", Name, "goes with the next two"),
+            in_header("Producer-Epoch", Counter, "a higher epoch takes over from a lower one"),
+            in_header("Producer-Seq", Counter, "grows by one with each request"),
+            in_header("If-Match", str, "append only while this offset is the tail; `*` always matches"),
+            CLOSING,
+            KEYING,
+        ),
+        body=ENTRIES,
+        is_hot=True,
+        takes_any_query=True,
+    )
     def append(self, request: Request) -> None:
         """POST: entries, a closing mark, or both."""
         log, head, route = self._log, request.head, request.route
@@ -244,6 +259,35 @@ class StreamRoutes:
                 status = 200
         exchange.reply(Reply(status, headers))
 
+    @route(
+        "PUT",
+        _STREAM,
+        "create_stream",
+        "[Create](#create) a stream, or confirm that it exists as described",
+        WRITE,
+        {
+            200: Answer("it exists just so", headers=_CREATED),
+            201: Answer("it was created", headers=_CREATED, leads_to=_AFTER_CREATION),
+        },
+        fails=(*NOT_THERE, Conflict, *BAD_BODY),
+        parameters=(
+            NAME,
+            in_header("Stream-TTL", _Lifetime, "sliding lifetime"),
+            in_header("Stream-Expires-At", Moment, "fixed end of life, instead of a sliding one"),
+            in_header("Stream-Retention-Age", Age, "how long entries are kept"),
+            in_header("Stream-Retention-Bytes", Digits, "how much is kept"),
+            in_header("Stream-Forked-From", str, "the path of the stream to fork"),
+            in_header("Stream-Fork-Offset", str, "where the fork leaves its source; its tail by default"),
+            in_header("Stream-Fork-Sub-Offset", Digits, "bytes or messages past the fork offset"),
+            CLOSING,
+            KEYING,
+            WRITTEN_AT,
+        ),
+        body=ENTRIES,
+        is_hot=True,
+        takes_any_query=True,
+        recorded_as="stream_created",
+    )
     def put(self, request: Request) -> None:
         """PUT: a new stream, or the confirmation that it exists as described."""
         name = request.target.name
@@ -295,6 +339,18 @@ class StreamRoutes:
                 async with self._engine.gates.read:
                     await asyncio.to_thread(cold.work)
 
+    @route(
+        "HEAD",
+        _STREAM,
+        "head_stream",
+        "[Where the stream stands](#describe); not an access",
+        READ,
+        {200: Answer("it exists", headers=(NEXT, END, CLOSED, TTL, EXPIRES, *RETENTION))},
+        fails=NOT_THERE,
+        parameters=(NAME,),
+        is_hot=True,
+        takes_any_query=True,
+    )
     def head(self, request: Request) -> None:
         """HEAD: the state of the stream; does not count as an access."""
         name = request.target.name
@@ -305,6 +361,19 @@ class StreamRoutes:
         headers["cache-control"] = "no-store"
         request.exchange.reply(Reply(200, headers))
 
+    @route(
+        "DELETE",
+        _STREAM,
+        "delete_stream",
+        "[Delete](#delete) the stream; its forks stay readable",
+        WRITE,
+        {204: Answer("it is gone")},
+        fails=(*NOT_THERE, Conflict, TooLarge),
+        parameters=(NAME,),
+        is_hot=True,
+        takes_any_query=True,
+        recorded_as="stream_deleted",
+    )
     def delete(self, request: Request) -> None:
         """DELETE: the end of a stream."""
         name = request.target.name
@@ -332,12 +401,24 @@ class StreamRoutes:
         else:
             request.exchange.reply(Reply(204))
 
+    @route(
+        "POST",
+        _STREAM + "/_retention",
+        "retain_stream",
+        "Change [how much the stream keeps](#retention); what is left out is no limit",
+        WRITE,
+        {204: Answer("the rule is set")},
+        fails=(*NOT_THERE, Conflict, *BAD_BODY),
+        parameters=(NAME,),
+        body=Body(RetentionRule),
+        is_hot=True,
+        recorded_as="retention_changed",
+    )
     def retention(self, request: Request) -> None:
         """POST ``_retention``: how long and how much the stream keeps."""
         stream = self._log.find(request.target.name)
         request.principal.require("write", stream.name)
         self._refuse_managed(stream.name)
-        parameters.refuse_unknown_parameters(request.query)
         age_us, size = read_retention(request.body)
         who = request.principal.user_id
         self._log.set_retention(stream, partial(self._deleted, request), age_us=age_us, size=size, who=who)
@@ -401,28 +482,3 @@ def read_retention(body: bytes) -> tuple[int | None, int | None]:
     if rule.bytes is not None and not 0 <= rule.bytes < 2**63:
         raise BadRequest("bytes is not a whole number", field="bytes")
     return None if rule.age is None else parameters.retention_age_us(rule.age, "age"), rule.bytes
-
-
-class RetentionRule(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of ``_retention``."""
-
-    age: str | None = None
-    bytes: int | None = None
-
-
-def describe(stream: Stream) -> Headers:
-    """The headers that describe the state of a stream."""
-    head = stream.head
-    offset = stream.offset_at(head.next_seq)
-    headers = {"content-type": stream.content_type, "stream-next-offset": offset, "stream-end-offset": offset}
-    if head.closed:
-        headers["stream-closed"] = "true"
-    if stream.ttl_s is not None:
-        headers["stream-ttl"] = str(stream.ttl_s)
-    if stream.deadline_us is not None:
-        headers["stream-expires-at"] = rfc3339(stream.deadline_us)
-    if stream.retention_age_us is not None:
-        headers["stream-retention-age"] = format_duration(stream.retention_age_us)
-    if stream.retention_bytes is not None:
-        headers["stream-retention-bytes"] = str(stream.retention_bytes)
-    return headers

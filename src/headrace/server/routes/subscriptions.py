@@ -2,173 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.engine.subscriptions.glob import ENTITIES, Glob
 from headrace.engine.subscriptions.subscription import (
-    DEFAULT_LEASE_MS,
-    LONGEST_LEASE_MS,
-    SHORTEST_LEASE_MS,
-    Ack,
     Definition,
+    InvalidOffset,
     InvalidRequest,
+    NoPendingWork,
     Owner,
     Subscription,
+    SubscriptionExists,
     SubscriptionNotFound,
     TokenInvalid,
+    TooManyStreams,
+    TooManySubscriptions,
 )
-from headrace.engine.subscriptions.subscriptions import Proof, Subscriptions
-from headrace.errors import BadRequest, Forbidden
-from headrace.server.http import starlette_json
+from headrace.engine.subscriptions.subscriptions import Claim, Proof, Subscriptions
+from headrace.engine.subscriptions.wakes import AlreadyClaimed, Fenced
+from headrace.errors import Conflict, Forbidden, HeadraceError
 from headrace.server.http.auth import ENTITY_STREAM_PREFIX, Principal
-from headrace.server.http.starlette_json import Body, json_response
-from headrace.server.http.target import check_name
+from headrace.server.http.route import NO_KEY, READ, TOKEN, WRITE, Answer, Body, Scope, Verb, in_path, route
+from headrace.server.http.starlette_json import json_response, read_json
+from headrace.server.http.wire import NonEmpty
+from headrace.server.routes.stream_headers import BAD_BODY
+from headrace.server.routes.subscription_documents import (
+    AckAnswer,
+    AckBody,
+    ClaimBody,
+    ClaimReleaseBody,
+    FollowedStream,
+    KeySet,
+    PutBody,
+    StreamsBody,
+    SubscriptionAnswer,
+    WebhookAnswer,
+    WebhookSigning,
+    ack_of,
+    definition_of,
+    path_of,
+)
 from headrace.types import rfc3339
 
-_MAX_BODY = 1024 * 1024
+_MAX_BODY_BYTES = 1024 * 1024
 _MAX_NAME = 512
-
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-
-
-class WebhookBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Where wakes are posted to."""
-
-    url: str
-
-
-class PutBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The definition of a subscription in a request."""
-
-    type: Literal["webhook", "pull-wake"]
-    pattern: str | None = None
-    streams: list[str] | None = None
-    webhook: WebhookBody | None = None
-    wake_stream: str | None = None
-    lease_ttl_ms: Annotated[int, msgspec.Meta(ge=SHORTEST_LEASE_MS, le=LONGEST_LEASE_MS)] = DEFAULT_LEASE_MS
-    description: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
-
-
-class StreamsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Streams to link by name."""
-
-    streams: Annotated[list[str], msgspec.Meta(min_length=1)]
-
-
-class ClaimBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The worker that claims the lease."""
-
-    worker: Text
-
-
-class AckItem(msgspec.Struct, forbid_unknown_fields=True):
-    """How far one stream was processed; ``path`` is another word for ``stream``."""
-
-    offset: str
-    stream: str | None = None
-    path: str | None = None
-
-
-class AckBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Progress of the wake that these two names belong to."""
-
-    wake_id: str
-    generation: int
-    acks: list[AckItem] = []
-    done: bool = False
-
-
-class ClaimReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The wake that is given back."""
-
-    wake_id: str
-    generation: int
-
-
-async def read(request: Request, kind: type[Body]) -> Body:
-    """The body as this kind of document; what it does not know is refused."""
-    return await starlette_json.read_json(request, kind, limit=_MAX_BODY, refusal=InvalidRequest)
-
-
-def definition_of(body: PutBody) -> Definition:
-    """What a request asks for, in the form in which equal requests are equal."""
-    streams = tuple(sorted({path_of(path, "streams") for path in body.streams or ()}))
-    if not body.pattern and not streams:
-        raise InvalidRequest("a pattern or streams must say what to subscribe to", field="pattern")
-    if body.type == "webhook" and body.webhook is None:
-        raise InvalidRequest("a webhook subscription needs webhook.url", field="webhook.url")
-    wake_stream = path_of(body.wake_stream, "wake_stream") if body.wake_stream else None
-    if body.type == "pull-wake" and wake_stream is None:
-        raise InvalidRequest("a pull-wake subscription needs wake_stream", field="wake_stream")
-    if wake_stream in streams:
-        raise InvalidRequest("a subscription is not woken by its own wakes", field="streams")
-    return Definition(
-        type=body.type,
-        pattern=_pattern(body.pattern) if body.pattern else None,
-        streams=streams,
-        webhook_url=body.webhook.url if body.webhook else None,
-        wake_stream=wake_stream,
-        lease_ttl_ms=body.lease_ttl_ms,
-        description=body.description,
-    )
-
-
-def _pattern(text: str) -> str:
-    try:
-        Glob(text)
-    except ValueError as reason:
-        raise InvalidRequest(str(reason), field="pattern") from reason
-    if len(text.encode()) > _MAX_NAME:
-        raise InvalidRequest(f"a pattern has at most {_MAX_NAME} bytes", field="pattern")
-    return text.strip("/")
-
-
-def path_of(text: str, field: str) -> str:
-    """A stream's name as it may stand in a request, with or without slashes around it."""
-    path = text.strip("/")
-    try:
-        check_name(path, _MAX_NAME)
-    except BadRequest as reason:
-        raise InvalidRequest(f"{field}: {reason.message}", field=field) from reason
-    return path
-
-
-def ack_of(item: AckItem) -> Ack:
-    """One stream's progress."""
-    path = item.stream if item.stream is not None else item.path
-    if path is None:
-        raise InvalidRequest("an ack names its stream", field="acks")
-    return Ack(path.strip("/"), item.offset)
-
 
 ROOT = "/v1/stream/__ds"
 _ONE = ROOT + "/subscriptions/{id}"
 _MAX_ID = 256
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+_Id = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": _MAX_ID})]
+_ID = in_path("id", _Id, "the subscription's name")
+_PATH = in_path("path", NonEmpty, "the stream's name")
+_PROOF_FAILS = (TokenInvalid, Conflict, InvalidOffset, Fenced)
+_AFTER_CREATION = ("get_subscription", "link_subscription", "claim_subscription", "delete_subscription")
 
 
-def routes(subscriptions: Subscriptions) -> list[Route]:
-    """Every route of this file. Callers with a token need no key; others need the streams that are concerned."""
-    api = SubscriptionRoutes(subscriptions)
-    return [
-        _route(f"{ROOT}/jwks.json", GET=api.jwks),
-        _route(_ONE, GET=api.get, PUT=api.put, DELETE=api.delete),
-        _route(f"{_ONE}/streams", POST=api.add_streams),
-        _route(f"{_ONE}/streams/{{path:path}}", DELETE=api.remove_stream),
-        _route(f"{_ONE}/claim", POST=api.claim),
-        _route(f"{_ONE}/ack", POST=api.ack),
-        _route(f"{_ONE}/callback", POST=api.callback),
-        _route(f"{_ONE}/release", POST=api.release),
-    ]
+def _declare(
+    method: str,
+    at: str,
+    name: str,
+    doc: str,
+    scope: Scope,
+    answers: dict[int, Answer],
+    *fails: type[HeadraceError],
+    body: type[Struct] | None = None,
+    **rest: Any,
+) -> Callable[[Verb], Verb]:
+    """A route of one subscription."""
+    return route(
+        method,
+        f"{_ONE}{at}",
+        name,
+        doc,
+        scope,
+        answers,
+        fails=fails if body is None else (*fails, *BAD_BODY),
+        parameters=(_ID, _PATH) if "path" in at else (_ID,),
+        body=None if body is None else Body(body, _MAX_BODY_BYTES, needs_type=False),
+        bad_request=InvalidRequest,
+        **rest,
+    )
 
 
 class SubscriptionRoutes:
@@ -177,19 +98,53 @@ class SubscriptionRoutes:
     def __init__(self, subscriptions: Subscriptions) -> None:
         self._subscriptions = subscriptions
 
+    @route(
+        "GET",
+        f"{ROOT}/jwks.json",
+        "sign_subscription",
+        "The keys that webhooks are signed with",
+        NO_KEY,
+        {200: Answer("a JSON Web Key Set", media={"application/jwk-set+json": KeySet})},
+        bad_request=InvalidRequest,
+    )
     async def jwks(self, _: Request) -> Response:
         """The key that webhooks are signed with."""
         headers = {"content-type": "application/jwk-set+json", "cache-control": "public, max-age=300"}
-        return json_response(self._subscriptions.keyring.jwks(), headers=headers)
+        return json_response(KeySet(**self._subscriptions.keyring.jwks()), headers=headers)
 
+    @_declare(
+        "GET",
+        "",
+        "get_subscription",
+        "Describe a subscription",
+        READ,
+        {200: Answer("it", SubscriptionAnswer)},
+        SubscriptionNotFound,
+    )
     async def get(self, request: Request) -> Response:
         """Describe a subscription."""
         return json_response(self._describe(request, self._open(request, "read")))
 
+    @_declare(
+        "PUT",
+        "",
+        "put_subscription",
+        "Create a [subscription](#subscriptions), or confirm it",
+        WRITE,
+        {
+            200: Answer("it exists just so", SubscriptionAnswer),
+            201: Answer("it was created", SubscriptionAnswer, leads_to=_AFTER_CREATION),
+        },
+        Conflict,
+        SubscriptionExists,
+        TooManySubscriptions,
+        body=PutBody,
+        recorded_as="subscription_created",
+    )
     async def put(self, request: Request) -> Response:
         """Create a subscription, or confirm it."""
         id = _id(request)
-        definition = definition_of(await read(request, PutBody))
+        definition = definition_of(await read_json(request, PutBody))
         principal: Principal = request.state.principal
         owner = Owner(principal.key_id, principal.prefix)
         _require(principal, "write", definition, owner)
@@ -201,16 +156,38 @@ class SubscriptionRoutes:
             self._subscriptions.revoke_key(principal.key_id)  # it ended meanwhile
         return json_response(self._describe(request, subscription), status=201 if created else 200)
 
+    @_declare(
+        "DELETE",
+        "",
+        "delete_subscription",
+        "Forget a subscription",
+        WRITE,
+        {204: Answer("it is gone")},
+        recorded_as="subscription_deleted",
+    )
     async def delete(self, request: Request) -> Response:
         """Forget a subscription; one that is not there is forgotten already."""
         with suppress(SubscriptionNotFound):
             await self._subscriptions.delete(self._open(request, "write").id, _user_id(request))
         return Response(status_code=204)
 
+    @_declare(
+        "POST",
+        "/streams",
+        "link_subscription",
+        "Follow more streams by name",
+        WRITE,
+        {204: Answer("they are followed")},
+        SubscriptionNotFound,
+        Conflict,
+        TooManyStreams,
+        body=StreamsBody,
+        recorded_as="subscription_changed",
+    )
     async def add_streams(self, request: Request) -> Response:
         """Link streams by name."""
         subscription = self._open(request, "write")
-        body = await read(request, StreamsBody)
+        body = await read_json(request, StreamsBody)
         paths = [path_of(path, "streams") for path in body.streams]
         if subscription.definition.wake_stream in paths:
             raise InvalidRequest("a subscription is not woken by its own wakes", field="streams")
@@ -219,6 +196,16 @@ class SubscriptionRoutes:
         await self._subscriptions.add_streams(subscription.id, paths, _user_id(request))
         return Response(status_code=204)
 
+    @_declare(
+        "DELETE",
+        "/streams/{path:path}",
+        "unlink_subscription",
+        "Follow a stream no more",
+        WRITE,
+        {204: Answer("it is not named")},
+        SubscriptionNotFound,
+        recorded_as="subscription_changed",
+    )
     async def remove_stream(self, request: Request) -> Response:
         """Undo the naming of a stream."""
         subscription = self._open(request, "write")
@@ -227,34 +214,77 @@ class SubscriptionRoutes:
         )
         return Response(status_code=204)
 
+    @_declare(
+        "POST",
+        "/claim",
+        "claim_subscription",
+        "Take the wake that waits for a worker",
+        WRITE,
+        {200: Answer("it is yours", Claim)},
+        SubscriptionNotFound,
+        Conflict,
+        NoPendingWork,
+        AlreadyClaimed,
+        body=ClaimBody,
+    )
     async def claim(self, request: Request) -> Response:
         """Take the lease."""
         subscription = self._open(request, "write")
-        body = await read(request, ClaimBody)
+        body = await read_json(request, ClaimBody)
         return json_response(await self._subscriptions.claim(subscription.id, body.worker))
 
+    @_declare(
+        "POST",
+        "/ack",
+        "ack_subscription",
+        "Report progress of a claimed wake",
+        TOKEN,
+        {200: Answer("noted", AckAnswer)},
+        *_PROOF_FAILS,
+        body=AckBody,
+    )
     async def ack(self, request: Request) -> Response:
         """A pull-wake worker reports."""
         return await self._progress(request, "pull-wake")
 
+    @_declare(
+        "POST",
+        "/callback",
+        "callback_subscription",
+        "Report progress of a webhook",
+        TOKEN,
+        {200: Answer("noted", AckAnswer)},
+        *_PROOF_FAILS,
+        body=AckBody,
+    )
     async def callback(self, request: Request) -> Response:
         """A webhook's receiver reports."""
         return await self._progress(request, "webhook")
 
+    @_declare(
+        "POST",
+        "/release",
+        "release_subscription",
+        "Give a wake back",
+        TOKEN,
+        {204: Answer("it is free")},
+        *_PROOF_FAILS,
+        body=ClaimReleaseBody,
+    )
     async def release(self, request: Request) -> Response:
         """Give the lease back."""
         token = _token(request)
-        body = await read(request, ClaimReleaseBody)
+        body = await read_json(request, ClaimReleaseBody)
         await self._subscriptions.release(_id(request), Proof(token, body.wake_id, body.generation))
         return Response(status_code=204)
 
     async def _progress(self, request: Request, kind: str) -> Response:
         token = _token(request)
-        body = await read(request, AckBody)
+        body = await read_json(request, AckBody)
         acks = [ack_of(item) for item in body.acks]
         proof = Proof(token, body.wake_id, body.generation)
         next_wake = await self._subscriptions.ack(_id(request), kind, proof, acks, done=body.done)
-        return json_response({"ok": True, "next_wake": next_wake})
+        return json_response(AckAnswer(True, next_wake))
 
     def _open(self, request: Request, scope: str) -> Subscription:
         """The subscription that is meant; one that the key does not open is not there."""
@@ -265,41 +295,32 @@ class SubscriptionRoutes:
             raise SubscriptionNotFound("there is no such subscription", subscription=subscription.id)
         return subscription
 
-    def _describe(self, request: Request, subscription: Subscription) -> dict[str, Any]:
+    def _describe(self, request: Request, subscription: Subscription) -> SubscriptionAnswer:
         definition, wakes = subscription.definition, subscription.wakes
         links = sorted(subscription.links.values(), key=lambda link: link.path)
-        kid, keys = self._subscriptions.keyring.kid, f"{_base_url(request)}/jwks.json"
-        facts = {
-            "id": subscription.id,
-            "subscription_id": subscription.id,
-            "type": definition.type,
-            "pattern": definition.pattern,
-            "streams": [{"path": x.path, "link_type": x.kind, "acked_offset": x.acked} for x in links],
-            "stream_limit_reached": subscription.full or None,
-            "webhook": definition.webhook_url
-            and {"url": definition.webhook_url, "signing": {"alg": "ed25519", "kid": kid, "jwks_url": keys}},
-            "wake_stream": definition.wake_stream,
-            "lease_ttl_ms": definition.lease_ttl_ms,
-            "description": definition.description,
-            "created_at": rfc3339(subscription.created_us),
-            "status": _status(subscription),
-            "last_error": _error(subscription),
-            "next_attempt_at": rfc3339(wakes.deliver_at_us) if wakes.attempts and wakes.deliver_at_us else None,
-            "generation": wakes.generation,
-            "current_holder": wakes.holder,
-        }
-        return {name: value for name, value in facts.items() if value is not None}
+        signing = WebhookSigning("ed25519", self._subscriptions.keyring.kid, f"{_base_url(request)}/jwks.json")
+        return SubscriptionAnswer(
+            id=subscription.id,
+            subscription_id=subscription.id,
+            type=definition.type,
+            pattern=_known(definition.pattern),
+            streams=[FollowedStream(link.path, link.kind, link.acked) for link in links],
+            stream_limit_reached=subscription.full or UNSET,
+            webhook=WebhookAnswer(definition.webhook_url, signing) if definition.webhook_url else UNSET,
+            wake_stream=_known(definition.wake_stream),
+            lease_ttl_ms=definition.lease_ttl_ms,
+            description=_known(definition.description),
+            created_at=rfc3339(subscription.created_us),
+            status=_status(subscription),
+            last_error=_known(_error(subscription)),
+            next_attempt_at=rfc3339(wakes.deliver_at_us) if wakes.attempts and wakes.deliver_at_us else UNSET,
+            generation=wakes.generation,
+            current_holder=_known(wakes.holder),
+        )
 
 
-def _route(path: str, **verbs: Endpoint) -> Route:
-    """One route per path, so that a wrong method is answered with every allowed one."""
-
-    async def endpoint(request: Request) -> Response:
-        for name in request.query_params:
-            raise InvalidRequest(f"there is no parameter {name!r} here", field=name)
-        return await verbs["GET" if request.method == "HEAD" else request.method](request)
-
-    return Route(path, endpoint, methods=list(verbs))
+def _known(text: str | None) -> str | UnsetType:
+    return UNSET if text is None else text
 
 
 def _id(request: Request) -> str:
@@ -321,7 +342,7 @@ def _token(request: Request) -> str:
     return token.strip()
 
 
-def _status(subscription: Subscription) -> str:
+def _status(subscription: Subscription) -> Literal["active", "failed", "suspended"]:
     if subscription.suspended:
         return "suspended"
     return "failed" if subscription.wakes.attempts else "active"

@@ -11,7 +11,7 @@ from time import time
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
@@ -27,40 +27,205 @@ from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.keys import Template
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
-from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.http.request import Request
+from headrace.server.http.route import READ, Answer, Body, in_query, one_of, route
+from headrace.server.http.wire import AlwaysTrue, Whole, fill
+from headrace.server.routes.stream_headers import BAD_BODY, NAME, NOT_THERE
 from headrace.types import json_fault
 
 MAX_WAIT_MS = 120_000
 _WAIT_MS = 30_000
-_MAX_KEYS = 1024
+_MOST_KEYS = 1024
+_PATH = "/v1/stream/{name}/touch"
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
-Ttl = Annotated[float, msgspec.Meta(ge=0)]
-Word = Annotated[str, msgspec.Meta(pattern=r"\S")]
-Words = Annotated[list[Word], msgspec.Meta(max_length=_MAX_KEYS)]
-Ids = Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]], msgspec.Meta(max_length=_MAX_KEYS)]
+_Ttl = Annotated[float, Meta(ge=0)]
+_Word = Annotated[str, Meta(pattern=r"\S")]
+_Words = Annotated[list[_Word], Meta(max_length=_MOST_KEYS)]
+_Ids = Annotated[list[Annotated[int, Meta(ge=0, le=2**32 - 1)]], Meta(max_length=_MOST_KEYS)]
+_Milliseconds = Annotated[float, Meta(ge=0)]
+_HEX = {"pattern": "^[0-9a-f]{16}$"}
+_Hex = Annotated[str, Meta(extra_json_schema=_HEX)]
+_TemplateIds = Annotated[list[_Hex], Meta(max_length=_MOST_KEYS)]
+_CURSOR = {"pattern": "^[0-9a-f]{16}:[0-9]{1,19}$"}
+_Cursor = Annotated[str, Meta(extra_json_schema=_CURSOR)]
+_Since = Annotated[_Word, Meta(extra_json_schema={"anyOf": [{"type": "string", **_CURSOR}, {"const": "now"}]})]
+_Seq = Annotated[str, Meta(extra_json_schema={"pattern": "^-?[0-9]+$"})]
+_NAME = {"type": "string", "pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"}
+#: Templates as ``profiles.state_protocol.templates`` reads them.
+_TEMPLATES = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": keys.MAX_DECLARED,
+    "items": {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["entity", "fields"],
+        "properties": {
+            "entity": _NAME,
+            "fields": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": keys.MAX_FIELDS,
+                "items": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["name"],
+                    "properties": {
+                        "name": _NAME,
+                        "encoding": {"description": "string, int64, …; others are denied"},
+                    },
+                },
+            },
+        },
+    },
+}
+_Templates = Annotated[Any, Meta(extra_json_schema=_TEMPLATES)]
 
 
-class WaitBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+class WaitBody(Struct, forbid_unknown_fields=True, rename="camel"):
     """The body of ``touch/wait``."""
 
-    cursor: Word
-    keys: Words = []
-    key_ids: Ids = []
+    cursor: _Since
+    keys: _Words = []
+    key_ids: _Ids = []
     timeout_ms: float = _WAIT_MS
     interest_mode: Literal["fine", "coarse"] = "fine"
     exact: bool = False
-    template_ids_used: Words = []
-    declare_templates: Any = UNSET
-    inactivity_ttl_ms: Ttl | UnsetType = UNSET
+    template_ids_used: _TemplateIds = []
+    declare_templates: _Templates = UNSET
+    inactivity_ttl_ms: _Ttl | UnsetType = UNSET
 
 
-class ActivationBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+class ActivationBody(Struct, forbid_unknown_fields=True, rename="camel"):
     """The body of ``touch/templates/activate``."""
 
-    templates: Any = None
-    inactivity_ttl_ms: Ttl | UnsetType = UNSET
+    templates: _Templates
+    inactivity_ttl_ms: _Ttl | UnsetType = UNSET
+
+
+class ActivatedTemplate(Struct, rename="camel"):
+    """A template that tells rows apart from a touch on."""
+
+    template_id: _Hex
+    state: Literal["active"]
+    active_from_touch_offset: _Cursor
+
+
+class DeniedTemplate(Struct, rename="camel"):
+    """A template that does not tell rows apart, and why."""
+
+    template_id: _Hex
+    reason: Annotated[str, Meta(extra_json_schema={"enum": ["rate_limited", "invalid"]})]
+
+
+class TemplateLimits(Struct, rename="camel"):
+    """How many templates are active at most."""
+
+    max_active_templates_per_stream: Whole
+    max_active_templates_per_entity: Whole
+
+
+class ActivationAnswer(Struct):
+    """What is active now, and what is not."""
+
+    activated: list[ActivatedTemplate]
+    denied: list[DeniedTemplate]
+    limits: TemplateLimits
+
+
+class TouchMeta(Struct, kw_only=True, rename="camel"):
+    """The cursor of the touches of a stream, and how they stand."""
+
+    mode: Literal["memory"]
+    cursor: _Cursor
+    epoch: _Hex
+    generation: Whole
+    bucket_ms: Whole
+    coalesce_ms: _Milliseconds
+    filter_size: Whole
+    k: Whole
+    pending_keys: Whole
+    journal_keys: Whole
+    overflow_buckets: Whole
+    active_waiters: Whole
+    bucket_max_source_offset_seq: _Seq
+    last_flush_at_ms: Whole
+    flush_interval_ms_max_last10s: _Milliseconds = msgspec.field(name="flushIntervalMsMaxLast10s")
+    flush_interval_ms_p95_last10s: _Milliseconds = msgspec.field(name="flushIntervalMsP95Last10s")
+    settled: bool
+    coarse_interval_ms: _Milliseconds
+    touch_coalesce_window_ms: _Milliseconds
+    active_templates: Whole
+    lag_source_offsets: Whole
+    touch_mode: Literal["idle", "fine", "restricted", "coarseOnly"]
+    wal_scanned_through: str | None
+    hot_fine_keys: Whole
+    hot_templates: Whole
+    hot_fine_keys_active: Whole
+    hot_fine_keys_grace: Whole
+    hot_templates_active: Whole
+    hot_templates_grace: Whole
+    fine_waiters_active: Whole
+    coarse_waiters_active: Whole
+    broad_fine_waiters_active: Whole
+    hot_key_filtering_enabled: bool
+    hot_template_filtering_enabled: bool
+    scan_rows_total: Whole
+    scan_batches_total: Whole
+    scanned_but_emitted0_batches_total: Whole
+    processed_through_delta_total: Whole
+    touches_emitted_total: Whole
+    touches_table_total: Whole
+    touches_template_total: Whole
+    fine_touches_dropped_due_to_budget_total: Whole
+    fine_touches_skipped_cold_template_total: Whole
+    fine_touches_skipped_cold_key_total: Whole
+    fine_touches_skipped_template_bucket_total: Whole
+    wait_touched_total: Whole
+    wait_timeout_total: Whole
+    wait_stale_total: Whole
+    journal_flushes_total: Whole
+    journal_notify_wakeups_total: Whole
+    journal_notify_wake_ms_total: _Milliseconds
+    journal_notify_wake_ms_max: _Milliseconds
+    journal_timeouts_fired_total: Whole
+    journal_timeout_sweep_ms_total: _Milliseconds
+
+
+_WaitKind = Literal["fineKey", "templateKey", "tableKey"]
+
+
+class TouchedAnswer(Struct, kw_only=True, rename="camel"):
+    """Whether one of some keys was touched."""
+
+    touched: bool
+    cursor: _Cursor
+    effective_wait_kind: _WaitKind
+    bucket_max_source_offset_seq: _Seq
+    flush_at_ms: Whole
+    bucket_start_ms: Whole
+
+
+class StaleError(Struct):
+    """Why a cursor is too old."""
+
+    code: Literal["stale"]
+    message: str
+
+
+class StaleAnswer(Struct, kw_only=True, rename="camel"):
+    """That it cannot be told any more whether keys were touched since a cursor, and where to begin anew."""
+
+    stale: AlwaysTrue
+    cursor: _Cursor
+    epoch: _Hex
+    generation: Whole
+    effective_wait_kind: _WaitKind
+    bucket_max_source_offset_seq: _Seq
+    flush_at_ms: Whole
+    bucket_start_ms: Whole
+    error: StaleError
 
 
 _WAIT = decoding.make_decoder(WaitBody)
@@ -77,9 +242,24 @@ class TouchRoutes:
         self._touches = engine.touches
         self._background = BackgroundRequests(engine.writer.damage)
 
+    @route(
+        "GET",
+        f"{_PATH}/meta",
+        "get_touch",
+        "The cursor of a stream's [touches](#touch), and how they stand",
+        READ,
+        {200: Answer("how things stand", TouchMeta)},
+        fails=NOT_THERE,
+        parameters=(
+            NAME,
+            in_query("settle", Literal["flush"], "wait until everything that was appended is told"),
+            in_query("timeoutMs", float, "how long to wait for that; 30 s if left out, two minutes at most"),
+        ),
+        is_hot=True,
+    )
     def meta(self, request: Request) -> None:
         """GET ``touch/meta``: the cursor and counters; ``settle=flush`` waits until all changes are processed."""
-        stream = self._find(request, "settle", "timeoutMs")
+        stream = self._find(request)
         settle = request.query.get("settle")
         if settle not in (None, "flush"):
             raise BadRequest(f"settle: {settle!r} is not flush", field="settle")
@@ -92,8 +272,20 @@ class TouchRoutes:
             request.exchange.parked = True
             await timer.settle(wait_s)
             request.principal.key_status.require()
-        request.exchange.reply(Reply.json(200, report(timer.stream_touches, time() * 1000)))
+        request.exchange.reply(Reply.json(200, fill(TouchMeta, report(timer.stream_touches, time() * 1000))))
 
+    @route(
+        "POST",
+        f"{_PATH}/templates/activate",
+        "activate_templates",
+        "Tell rows apart by some of their fields from now on",
+        READ,
+        {200: Answer("what is active now, and what is not", ActivationAnswer)},
+        fails=(*NOT_THERE, *BAD_BODY),
+        parameters=(NAME,),
+        body=Body(ActivationBody),
+        is_hot=True,
+    )
     def activate(self, request: Request) -> None:
         """POST ``touch/templates/activate``: tell the rows of these templates apart from now on."""
         stream = self._find(request)
@@ -106,6 +298,18 @@ class TouchRoutes:
         activation = await self._touches.activate(stream_touches, declared, None if ttl is UNSET else ttl)
         request.exchange.reply(Reply.json(200, _activated(stream_touches, activation)))
 
+    @route(
+        "POST",
+        f"{_PATH}/wait",
+        "wait_touch",
+        "Wait until one of some keys is touched",
+        READ,
+        {200: Answer("whether one was, or that this cannot be told any more", one_of(TouchedAnswer, StaleAnswer))},
+        fails=(*NOT_THERE, *BAD_BODY),
+        parameters=(NAME,),
+        body=Body(WaitBody),
+        is_hot=True,
+    )
     def wait(self, request: Request) -> None:
         """POST ``touch/wait``: answer when one of some keys is touched, or when the time is up."""
         stream = self._find(request)
@@ -170,10 +374,9 @@ class TouchRoutes:
             return reason
         return NotFound("touch not enabled", stream=stream.name)
 
-    def _find(self, request: Request, *parameters: str) -> Stream:
+    def _find(self, request: Request) -> Stream:
         stream = self._log.find(request.target.name)
         request.principal.require("read", stream.name)
-        refuse_unknown_parameters(request.query, *parameters)
         if settings_of(stream) is None:
             raise NotFound("touch not enabled", stream=stream.name)
         return stream
@@ -227,42 +430,35 @@ class ParkedWait:
 def _wait_document(stream_touches: StreamTouches, waiter: Waiter, outcome: bool | str) -> bytes:
     """What a wait is answered with."""
     journal, flushes = stream_touches.journal, stream_touches.flushes
-    stale = isinstance(outcome, str)
-    document: dict[str, Any] = {"stale": True} if stale else {"touched": outcome}
-    # Who waited from now on knows everything up to then, though not all of it may be processed.
-    document["cursor"] = journal.cursor if stale else journal.at(max(waiter.since, journal.through))
-    if stale:
-        document |= {"epoch": journal.epoch, "generation": journal.through}
-    document |= {
-        "effectiveWaitKind": waiter.kind,
-        "bucketMaxSourceOffsetSeq": str(journal.through - 1),
-        "flushAtMs": int(flushes.last_ms),
-        "bucketStartMs": int(flushes.began_ms),
+    common: dict[str, Any] = {
+        "effective_wait_kind": waiter.kind,
+        "bucket_max_source_offset_seq": str(journal.through - 1),
+        "flush_at_ms": int(flushes.last_ms),
+        "bucket_start_ms": int(flushes.began_ms),
     }
-    if stale:
-        document["error"] = {"code": "stale", "message": outcome}
-    return msgspec.json.encode(document)
+    answer: TouchedAnswer | StaleAnswer
+    if isinstance(outcome, str):
+        error = StaleError("stale", outcome)
+        answer = StaleAnswer(
+            stale=True, cursor=journal.cursor, epoch=journal.epoch, generation=journal.through, error=error, **common
+        )
+    else:
+        # Who waited from now on knows everything up to then, though not all of it may be processed.
+        cursor = journal.at(max(waiter.since, journal.through))
+        answer = TouchedAnswer(touched=outcome, cursor=cursor, **common)
+    return msgspec.json.encode(answer)
 
 
-def _activated(stream_touches: StreamTouches, activation: Activation) -> dict[str, Any]:
+def _activated(stream_touches: StreamTouches, activation: Activation) -> ActivationAnswer:
     settings, at = stream_touches.settings.templates, stream_touches.journal.at
-    return {
-        "activated": [
-            {
-                "templateId": keys.format_key(template.template.id),
-                "state": "active",
-                "activeFromTouchOffset": at(template.active_from),
-            }
+    return ActivationAnswer(
+        activated=[
+            ActivatedTemplate(keys.format_key(template.template.id), "active", at(template.active_from))
             for template in activation.accepted
         ],
-        "denied": [
-            {"templateId": keys.format_key(template), "reason": reason} for template, reason in activation.denied
-        ],
-        "limits": {
-            "maxActiveTemplatesPerStream": settings.max_active_templates_per_stream,
-            "maxActiveTemplatesPerEntity": settings.max_active_templates_per_entity,
-        },
-    }
+        denied=[DeniedTemplate(keys.format_key(template), reason) for template, reason in activation.denied],
+        limits=TemplateLimits(settings.max_active_templates_per_stream, settings.max_active_templates_per_entity),
+    )
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:

@@ -5,25 +5,48 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import BadRequest, HeadraceError
 from headrace.server.http import parameters
 from headrace.server.http.exchange import JSON_TYPE, Reply
-from headrace.server.http.parameters import refuse_unknown_parameters
 from headrace.server.http.request import Request
+from headrace.server.http.route import Answer, Header, in_header, in_query
+from headrace.server.http.wire import Wait
 from headrace.server.routes.reads import matches
+from headrace.server.routes.stream_headers import NAME, NOT_THERE
 from headrace.storage.derived import Stamp
 
 WAIT_S = 3.0
 #: Appends wake who waits at once; other changes are found by looking.
 POLL_S = 0.25
 _LIVE = {"": False, "false": False, "0": False, "true": True, "1": True, "long-poll": True}
-_PARAMETERS = ("live", "timeout", "timeout_ms")
+
+
+def watching(kind: str, document: type[msgspec.Struct]) -> dict[str, Any]:
+    """What the routes of all watchable documents have in common."""
+    tag = Annotated[str, Meta(extra_json_schema={"pattern": f'^W/"{kind}:'})]
+    headers = (Header("ETag", tag, "names what is told"),)
+    return {
+        "answers": {
+            200: Answer("as it is now", document, headers),
+            304: Answer("the caller has this, also at the end of the wait", headers=headers),
+        },
+        "fails": NOT_THERE,
+        "parameters": (
+            NAME,
+            in_query("live", Literal["", "false", "0", "true", "1", "long-poll"], "wait for a change"),
+            in_query("timeout", Wait, "longest wait; 3 s if left out"),
+            in_query("timeout_ms", Wait, "the same"),
+            in_header("If-None-Match", str, "ETag of what the caller has"),
+        ),
+        "is_hot": True,
+    }
 
 
 class RenderedDocument(NamedTuple):
@@ -55,18 +78,17 @@ class WatchableDocument(ABC):
         self._newest = 0
 
     @abstractmethod
-    def describe(self, stream: Stream) -> dict[str, Any]:
+    def describe(self, stream: Stream) -> msgspec.Struct:
         """The document as it is now, which the ETag is computed from."""
 
-    def completed(self, document: dict[str, Any]) -> dict[str, Any]:
+    def completed(self, document: msgspec.Struct) -> msgspec.Struct:
         """The document with what is no part of the tag."""
         return document
 
-    def get(self, request: Request) -> None:
+    def answer(self, request: Request) -> None:
         """Answer at once, or with ``live`` when the caller's tag no longer fits."""
         stream = self.engine.log.find(request.target.name)
         request.principal.require("read", stream.name)
-        refuse_unknown_parameters(request.query, *_PARAMETERS)
         live = _LIVE.get(request.query.get("live", ""))
         if live is None:
             raise BadRequest(f"live: {request.query['live']!r} is none of false, true, long-poll", field="live")

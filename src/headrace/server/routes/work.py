@@ -2,82 +2,223 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Annotated, Any
 
-import msgspec
+from msgspec import UNSET, Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from headrace.engine.assembly import Engine
 from headrace.engine.derive.lease_scheduler import MAX_UNITS
+from headrace.engine.derive.leases import LeaseLost
 from headrace.engine.derive.work_overview import Overview
-from headrace.errors import BadRequest
-from headrace.reduce.work_units import JOBS, JobName, Result, Text
-from headrace.server.http.starlette_json import Body, json_response, read_json
+from headrace.reduce.work_units import JOBS, JobName, Result, Settled, Text, Unit
+from headrace.server.http.route import ADMIN, Answer, Body, Parameter, Verb, in_path, route
+from headrace.server.http.starlette_json import json_response, read_json
+from headrace.server.http.wire import Counter, NonEmpty, When, Whole
+from headrace.server.routes.stream_headers import BAD_BODY, NOT_THERE
 from headrace.storage.objects import Objects
 from headrace.storage.work import FailureRow
 from headrace.types import rfc3339
 
-Endpoint = Callable[[Request], Awaitable[Response]]
-Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
-
 ROOT = "/v1/work"
 
 
-class LeaseBody(msgspec.Struct, forbid_unknown_fields=True):
+class LeaseBody(Struct, forbid_unknown_fields=True):
     """The worker that asks for work, how much, and of which kinds; host and master are informative."""
 
     worker: Text
     host: Text | None = None
     master: Text | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_UNITS)] = MAX_UNITS
-    jobs: Annotated[list[JobName], msgspec.Meta(min_length=1)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_UNITS)] = MAX_UNITS
+    jobs: Annotated[list[JobName], Meta(min_length=1)] | None = None
 
 
-class HeartbeatBody(msgspec.Struct, forbid_unknown_fields=True):
+class HeartbeatBody(Struct, forbid_unknown_fields=True):
     """That a worker is still at it, and how far it is."""
 
-    token: Whole
-    done: Whole = 0
-    total: Whole = 0
+    token: Counter
+    done: Counter = 0
+    total: Counter = 0
 
 
-class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
+class CommitBody(Struct, forbid_unknown_fields=True):
     """What became of some units."""
 
-    token: Whole
-    results: Annotated[list[Result], msgspec.Meta(max_length=MAX_UNITS)]
+    token: Counter
+    results: Annotated[list[Result], Meta(max_length=MAX_UNITS)]
 
 
-class LeaseReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
+class LeaseReleaseBody(Struct, forbid_unknown_fields=True):
     """That a worker does no more."""
 
-    token: Whole
+    token: Counter
 
 
-class RunBody(msgspec.Struct, forbid_unknown_fields=True):
+class RunBody(Struct, forbid_unknown_fields=True):
     """The stream to process now, and whether its newest entries are published first."""
 
     stream: Text
     seal: bool = False
 
 
-def routes(engine: Engine) -> list[Route]:
-    """Every route of this file; all need an operator's key."""
-    api = WorkRoutes(engine)
-    lease_path = f"{ROOT}/leases/{{id}}"
-    return [
-        _route(ROOT, "GET", api.overview),
-        _route(f"{ROOT}/lease", "POST", api.lease),
-        _route(f"{lease_path}/heartbeat", "POST", api.heartbeat),
-        _route(f"{lease_path}/commit", "POST", api.commit),
-        _route(f"{lease_path}/release", "POST", api.release),
-        _route(f"{ROOT}/pause", "POST", api.pause),
-        _route(f"{ROOT}/resume", "POST", api.resume),
-        _route(f"{ROOT}/run", "POST", api.run),
-    ]
+class LeaseTimes(Struct):
+    """When a lease ends."""
+
+    id: str
+    expires_at: When
+    ttl_ms: Whole
+
+
+class GrantedLease(Struct):
+    """A lease that a worker has got; every report about it carries its token."""
+
+    id: str
+    token: Whole
+    expires_at: When
+    ttl_ms: Whole
+
+
+class LeaseAnswer(Struct):
+    """Units of work and their lease, or none where nothing is due."""
+
+    lease: GrantedLease | None
+    store: str
+    paused: bool
+    units: list[Unit]
+
+
+class HeartbeatAnswer(Struct):
+    """That a lease goes on, and the units that are not needed any more."""
+
+    lease: LeaseTimes
+    dropped: list[str]
+
+
+class CommitAnswer(Struct):
+    """How each unit ended."""
+
+    lease: LeaseTimes
+    results: list[Settled]
+
+
+class PausedAnswer(Struct):
+    """Whether no work is given out."""
+
+    paused: bool
+
+
+class RunAnswer(Struct):
+    """Whether anything is derived from a stream."""
+
+    stream: str
+    due: bool
+
+
+class WorkCounts(Struct):
+    """How much there is of everything."""
+
+    due: Whole
+    leases: Whole
+    units: Whole
+    resting: Whole
+    parked: Whole
+    workers: Whole
+
+
+class DerivationProgress(Struct):
+    """How much of a stream is derived."""
+
+    stream: str
+    done: Whole
+    total: Whole
+
+
+class LeasedUnit(Struct, kw_only=True):
+    """A unit that is leased; what is made of tables and entity types has no stream."""
+
+    unit: str
+    job: Annotated[str, Meta(extra_json_schema={"enum": list(JOBS)})]
+    stream: str | None
+    first_seq: Whole
+    count: Whole
+    outcome: str | None
+
+
+class LeaseStatus(Struct, kw_only=True):
+    """A lease, and how far its worker is."""
+
+    id: str
+    worker: str
+    granted_at: When
+    expires_at: When
+    done: Whole
+    total: Whole
+    units: list[LeasedUnit]
+
+
+class ParkedUnit(Struct, kw_only=True):
+    """A unit that failed, and is not tried again; jobs on tables and entity types are named with these."""
+
+    stream: str | None
+    job: str
+    first_seq: Whole
+    count: Whole
+    attempts: Whole
+    last_attempt_at: When
+    reason: str
+
+
+class RestingUnit(ParkedUnit, kw_only=True):
+    """A unit that failed, and is tried again."""
+
+    retry_at: When
+
+
+class WorkerSummary(Struct, kw_only=True):
+    """A worker, and what it did."""
+
+    worker: str
+    local: bool
+    alive: bool
+    host: str | None
+    master: str | None
+    first_seen_at: When
+    last_seen_at: When
+    done: Whole
+    failed: Whole
+    lost: Whole
+    released: Whole
+
+
+class WorkOverview(Struct, kw_only=True):
+    """What is to be derived, and who does it."""
+
+    paused: bool
+    counts: WorkCounts
+    complete: bool
+    due: list[str]
+    streams: list[DerivationProgress]
+    leases: list[LeaseStatus]
+    resting: list[RestingUnit]
+    parked: list[ParkedUnit]
+    workers: list[WorkerSummary]
+
+
+_ID = in_path("id", NonEmpty, "the lease")
+_ONE = ROOT + "/leases/{id}"
+
+
+def _post(
+    at: str, name: str, doc: str, answer: Answer, body: type[Struct] | None = None, *fails: Any, **rest: Any
+) -> Callable[[Verb], Verb]:
+    """A POST that only operators may send."""
+    parameters: tuple[Parameter, ...] = (_ID,) if at.startswith(_ONE) else ()
+    answers = {204 if answer.type is UNSET else 200: answer}
+    if body is not None:
+        fails, rest = (*fails, *BAD_BODY), {**rest, "body": Body(body, needs_type=False)}
+    return route("POST", at, name, doc, ADMIN, answers, fails=fails, parameters=parameters, **rest)
 
 
 class WorkRoutes:
@@ -88,71 +229,115 @@ class WorkRoutes:
         self._work = engine.work
         self._store = store_url(engine.objects, engine.config.storage.object_store)
 
+    @route(
+        "GET",
+        ROOT,
+        "get_work",
+        "[What is to be derived](#work), and who does it",
+        ADMIN,
+        {200: Answer("as it is now", WorkOverview)},
+    )
     async def overview(self, _: Request) -> Response:
         """How things stand."""
-        return json_response({"paused": self._work.paused, **_overview_document(await self._work.overview())})
+        return json_response(_overview_document(self._work.paused, await self._work.overview()))
 
+    @_post(
+        f"{ROOT}/lease",
+        "lease_work",
+        "Take work",
+        Answer("units, or none where nothing is due", LeaseAnswer),
+        LeaseBody,
+    )
     async def lease(self, request: Request) -> Response:
         """Give work away."""
-        body = await self._read(request, LeaseBody)
+        body = await read_json(request, LeaseBody)
         granted = await self._work.lease(body.worker, body.limit, body.jobs or JOBS, host=body.host, master=body.master)
         lease = None
         if granted is not None:
-            lease = {
-                "id": granted.lease.id,
-                "token": granted.lease.token,
-                **self._lease_times(granted.lease.expires_us),
-            }
+            times = self._lease_times(granted.lease.id, granted.lease.expires_us)
+            lease = GrantedLease(granted.lease.id, granted.lease.token, times.expires_at, times.ttl_ms)
         units = [] if granted is None else granted.units
-        return json_response({"lease": lease, "store": self._store, "paused": self._work.paused, "units": units})
+        return json_response(LeaseAnswer(lease, self._store, self._work.paused, units))
 
+    @_post(
+        f"{_ONE}/heartbeat",
+        "keep_work",
+        "Say that a worker is at it",
+        Answer("the lease goes on", HeartbeatAnswer),
+        HeartbeatBody,
+        LeaseLost,
+    )
     async def heartbeat(self, request: Request) -> Response:
         """Hear of a worker."""
-        body = await self._read(request, HeartbeatBody)
+        body = await read_json(request, HeartbeatBody)
         id = request.path_params["id"]
         expires_us, dropped = await self._work.heartbeat(id, body.token, body.done, body.total)
-        return json_response({"lease": {"id": id, **self._lease_times(expires_us)}, "dropped": dropped})
+        return json_response(HeartbeatAnswer(self._lease_times(id, expires_us), dropped))
 
+    @_post(
+        f"{_ONE}/commit",
+        "commit_work",
+        "Report results; repeated, they change nothing",
+        Answer("how each unit ended", CommitAnswer),
+        CommitBody,
+        LeaseLost,
+    )
     async def commit(self, request: Request) -> Response:
         """Take results."""
-        body = await self._read(request, CommitBody)
+        body = await read_json(request, CommitBody)
         id = request.path_params["id"]
         committed = await self._work.commit(id, body.token, body.results)
-        lease = {"id": id, **self._lease_times(committed.expires_us)}
-        return json_response({"lease": lease, "results": committed.settled})
+        return json_response(CommitAnswer(self._lease_times(id, committed.expires_us), committed.settled))
 
+    @_post(f"{_ONE}/release", "release_work", "Give work back", Answer("it is free"), LeaseReleaseBody, LeaseLost)
     async def release(self, request: Request) -> Response:
         """Take work back."""
-        body = await self._read(request, LeaseReleaseBody)
+        body = await read_json(request, LeaseReleaseBody)
         await self._work.release(request.path_params["id"], body.token)
         return Response(status_code=204)
 
+    @_post(
+        f"{ROOT}/pause", "pause_work", "Give out no work", Answer("so it is", PausedAnswer), recorded_as="work_paused"
+    )
     async def pause(self, request: Request) -> Response:
         """Give out nothing more."""
         await self._work.pause(True, request.state.principal.user_id)
-        return json_response({"paused": True})
+        return json_response(PausedAnswer(True))
 
+    @_post(
+        f"{ROOT}/resume",
+        "resume_work",
+        "Give out work again",
+        Answer("so it is", PausedAnswer),
+        recorded_as="work_resumed",
+    )
     async def resume(self, request: Request) -> Response:
         """Give out work again."""
         await self._work.pause(False, request.state.principal.user_id)
-        return json_response({"paused": False})
+        return json_response(PausedAnswer(False))
 
+    @_post(
+        f"{ROOT}/run",
+        "run_work",
+        "Let a stream be due, however little there is to do",
+        Answer("whether anything is derived from it", RunAnswer),
+        RunBody,
+        *NOT_THERE,
+        recorded_as="work_asked_for",
+    )
     async def run(self, request: Request) -> Response:
         """Let a stream be due now; one without a search configuration has nothing to do."""
-        body = await self._read(request, RunBody)
+        body = await read_json(request, RunBody)
         stream = self._engine.log.find(body.stream)
         is_due = self._engine.coverage.defined(stream) is not None
         if is_due:
             if body.seal:
                 self._engine.sealer.request(stream.id)
             await self._work.run(stream, request.state.principal.user_id)
-        return json_response({"stream": stream.name, "due": is_due})
+        return json_response(RunAnswer(stream.name, is_due))
 
-    def _lease_times(self, expires_us: int) -> dict[str, Any]:
-        return {"expires_at": rfc3339(expires_us), "ttl_ms": self._work.ttl_us // 1000}
-
-    async def _read(self, request: Request, kind: type[Body]) -> Body:
-        return await read_json(request, kind, limit=self._engine.config.limits.body_bytes)
+    def _lease_times(self, id: str, expires_us: int) -> LeaseTimes:
+        return LeaseTimes(id, rfc3339(expires_us), self._work.ttl_us // 1000)
 
 
 def store_url(objects: Objects, configured: str) -> str:
@@ -161,55 +346,57 @@ def store_url(objects: Objects, configured: str) -> str:
     return configured if inside is None else inside.parent.resolve().as_uri()
 
 
-def _overview_document(overview: Overview) -> dict[str, Any]:
-    return {
-        "counts": overview.counts,
-        "complete": overview.complete,
-        "due": overview.due,
-        "streams": [stream._asdict() for stream in overview.streams],
-        "leases": [
-            {
-                "id": lease.id,
-                "worker": lease.worker,
-                "granted_at": rfc3339(lease.granted_us),
-                "expires_at": rfc3339(lease.expires_us),
-                "done": lease.done,
-                "total": lease.total,
-                "units": [
-                    {
-                        "unit": unit.id,
-                        "job": unit.job,
-                        "stream": overview.names.get(unit.stream),
-                        "first_seq": unit.first_seq,
-                        "count": unit.count,
-                        "outcome": unit.outcome,
-                    }
+def _overview_document(paused: bool, overview: Overview) -> WorkOverview:
+    return WorkOverview(
+        paused=paused,
+        counts=WorkCounts(**overview.counts),
+        complete=overview.complete,
+        due=overview.due,
+        streams=[DerivationProgress(**stream._asdict()) for stream in overview.streams],
+        leases=[
+            LeaseStatus(
+                id=lease.id,
+                worker=lease.worker,
+                granted_at=rfc3339(lease.granted_us),
+                expires_at=rfc3339(lease.expires_us),
+                done=lease.done,
+                total=lease.total,
+                units=[
+                    LeasedUnit(
+                        unit=unit.id,
+                        job=unit.job,
+                        stream=overview.names.get(unit.stream),
+                        first_seq=unit.first_seq,
+                        count=unit.count,
+                        outcome=unit.outcome,
+                    )
                     for unit in units
                 ],
-            }
+            )
             for lease, units in overview.leases
         ],
-        "resting": [
-            _failure(overview, failure) | {"retry_at": rfc3339(failure.retry_us)} for failure in overview.resting
+        resting=[
+            RestingUnit(**_failure(overview, failure), retry_at=rfc3339(failure.retry_us))
+            for failure in overview.resting
         ],
-        "parked": [_failure(overview, failure) for failure in overview.parked],
-        "workers": [
-            {
-                "worker": worker.worker,
-                "local": worker.local,
-                "alive": worker.alive,
-                "host": worker.host,
-                "master": worker.master,
-                "first_seen_at": rfc3339(worker.since_us),
-                "last_seen_at": rfc3339(worker.seen_us),
-                "done": worker.done,
-                "failed": worker.failed,
-                "lost": worker.lost,
-                "released": worker.released,
-            }
+        parked=[ParkedUnit(**_failure(overview, failure)) for failure in overview.parked],
+        workers=[
+            WorkerSummary(
+                worker=worker.worker,
+                local=worker.local,
+                alive=worker.alive,
+                host=worker.host,
+                master=worker.master,
+                first_seen_at=rfc3339(worker.since_us),
+                last_seen_at=rfc3339(worker.seen_us),
+                done=worker.done,
+                failed=worker.failed,
+                lost=worker.lost,
+                released=worker.released,
+            )
             for worker in overview.workers
         ],
-    }
+    )
 
 
 def _failure(overview: Overview, failure: FailureRow) -> dict[str, Any]:
@@ -222,13 +409,3 @@ def _failure(overview: Overview, failure: FailureRow) -> dict[str, Any]:
         "last_attempt_at": rfc3339(failure.at_us),
         "reason": failure.reason,
     }
-
-
-def _route(path: str, verb: str, endpoint: Endpoint) -> Route:
-    async def checked(request: Request) -> Response:
-        request.state.principal.require("admin")
-        for name in request.query_params:
-            raise BadRequest(f"there is no parameter {name!r} here", field=name)
-        return await endpoint(request)
-
-    return Route(path, checked, methods=[verb])

@@ -25,7 +25,7 @@ def test_a_source_is_what_was_given_and_its_id_proves_it(contacts: Store) -> Non
     source = contacts.source(source_id)
     assert (source.entities, source.complete, source.content_addressed) == (entities, True, True)
     assert address_of_contents(source.entities, "local") == source_id
-    assert len(source.observations) == 3 and {one["item"] for one in source.observations} == {0, 1, 2}
+    assert len(source.observations) == 3 and {one.item for one in source.observations} == {0, 1, 2}
 
 
 def test_a_source_that_came_twice_with_other_things_said_is_there_once(contacts: Store) -> None:

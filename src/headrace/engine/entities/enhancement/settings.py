@@ -17,6 +17,10 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _MAX_BANNED = 200
 _MAX_PATTERN_LENGTH = 100
+#: The bounds of these are checked by ``check``, which names the field.
+_SourceKind = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(SOURCE_KINDS)})]
+_Pattern = Annotated[str, msgspec.Meta(extra_json_schema={"minLength": 1, "maxLength": _MAX_PATTERN_LENGTH})]
+_Blacklist = Annotated[tuple[Banned | _Pattern, ...], msgspec.Meta(extra_json_schema={"maxItems": _MAX_BANNED})]
 
 
 class EnhancementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,8 +38,8 @@ class EnhancementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     min_confidence: Share = 0.0
     global_conservative: bool = False
     trusted_source_relaxation: bool = False
-    trusted_sources: tuple[str, ...] = TRUSTED
-    blacklist: tuple[Banned | str, ...] = BANNED
+    trusted_sources: tuple[_SourceKind, ...] = TRUSTED
+    blacklist: _Blacklist = BANNED
     migrate_existing: bool = True
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,21 @@ _SLICE_BYTES = 1024 * 1024
 MAX_OBSERVATIONS = 100_000
 
 
+Timestamp = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+
+
+class SourceObservation(msgspec.Struct, kw_only=True):
+    """An observation of a source; ``item`` is the number of its entity."""
+
+    observation_id: str
+    entity_id: str
+    entity_type: str
+    schema_version: str
+    schema_scope: Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["global", "user"]})]
+    observed_at: Timestamp
+    item: int | None
+
+
 class SourceSummary(msgspec.Struct):
     """A source: the entities as they were sent, and their observations."""
 
@@ -38,9 +53,9 @@ class SourceSummary(msgspec.Struct):
     content_addressed: bool
     #: Whether no entity is missing.
     complete: bool
-    stored_at: str
+    stored_at: Timestamp
     entities: list[dict[str, Any]]
-    observations: list[dict[str, Any]]
+    observations: list[SourceObservation]
 
 
 class SourcePart(NamedTuple):
@@ -139,13 +154,13 @@ def _entities_by_number(observations: list[Observation]) -> dict[int, list[dict[
     return entities
 
 
-def _describe(observation: Observation) -> dict[str, Any]:
-    return {
-        "observation_id": observation.id,
-        "entity_id": observation.entity_id,
-        "entity_type": observation.entity_type,
-        "schema_version": observation.schema_version,
-        "schema_scope": observation.schema_scope,
-        "observed_at": rfc3339(observation.observed_at_us),
-        "item": observation.details.get("item"),
-    }
+def _describe(observation: Observation) -> SourceObservation:
+    return SourceObservation(
+        observation_id=observation.id,
+        entity_id=observation.entity_id,
+        entity_type=observation.entity_type,
+        schema_version=observation.schema_version,
+        schema_scope=observation.schema_scope,
+        observed_at=rfc3339(observation.observed_at_us),
+        item=observation.details.get("item"),
+    )

@@ -21,13 +21,14 @@ from headrace.schema.entity.observation import (
     observation_id,
     scope_details,
 )
-from headrace.schema.entity.request import EntityOutcome, Warnings, list_issues, refusal
+from headrace.schema.entity.request import EntityOutcome, WarningAnswer, Warnings, list_issues, refusal
 from headrace.schema.entity.values import UNFIT, VALIDATORS, ConstraintChecker, Violation, convert_value
 from headrace.storage.dedupe import stored_key
 
 DecisionKind = Literal["correction", "deletion", "restoration"]
 _PRIORITIES = {"correction": CORRECTED, "deletion": DELETED, "restoration": RESTORED}
-_ACTIONS = {"correction": "corrected", "deletion": "deleted", "restoration": "restored"}
+Action = Literal["corrected", "deleted", "restored"]
+_ACTIONS: dict[DecisionKind, Action] = {"correction": "corrected", "deletion": "deleted", "restoration": "restored"}
 #: The member that says whether an entity is deleted.
 DELETED_MEMBER = "_deleted"
 _ENCODE = msgspec.json.Encoder(order="sorted").encode
@@ -76,16 +77,28 @@ class StoreDecision:
         """The answer, once the decision is stored."""
         outcome, decision = prepared.outcomes[0], self._decision
         return msgspec.json.encode(
-            {
-                "entity_id": outcome.entity_id,
-                "entity_type": outcome.entity_type,
-                "action": _ACTIONS[decision.kind],
-                "observation_id": outcome.observation_id,
-                "schema_version": outcome.schema_version,
-                "fields": list(decision.fields),
-                "store_warnings": prepared.warnings.dump(),
-            }
+            DecisionAnswer(
+                entity_id=outcome.entity_id,
+                entity_type=outcome.entity_type,
+                action=_ACTIONS[decision.kind],
+                observation_id=outcome.observation_id,
+                schema_version=outcome.schema_version,
+                fields=list(decision.fields),
+                store_warnings=prepared.warnings.dump(),
+            )
         )
+
+
+class DecisionAnswer(msgspec.Struct, kw_only=True):
+    """What was decided about an entity, and the warnings."""
+
+    entity_id: str
+    entity_type: str
+    action: Action
+    observation_id: str
+    schema_version: str
+    fields: list[str]
+    store_warnings: list[WarningAnswer]
 
 
 class _DecidedValues:

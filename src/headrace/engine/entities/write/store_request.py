@@ -27,11 +27,11 @@ from headrace.schema.entity.observation import (
     scope_details,
 )
 from headrace.schema.entity.request import (
-    Answer,
     EntityOutcome,
     Issue,
     Meta,
     ObservationOptions,
+    StoreAnswer,
     StoreRequest,
     Warnings,
     check_source,
@@ -120,7 +120,7 @@ class ObservationWrite:
         """The answer, once the action of each outcome is decided."""
         outcomes = prepared.outcomes
         unknown = sum([len(outcome.unknown_fields) for outcome in outcomes])
-        answer = Answer(outcomes, self._request.source_id, unknown, prepared.warnings.dump())
+        answer = StoreAnswer(outcomes, self._request.source_id, unknown, prepared.warnings.dump())
         if not self.commit:
             answer.dry_run = True
         return encode_answer(answer)
