@@ -15,8 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.registries import update
-from headrace.engine.entities.types import proposals
-from headrace.engine.entities.types.proposals import Make
+from headrace.engine.entities.types.proposals import (
+    Propose,
+    propose_activation,
+    propose_deactivation,
+    propose_registration,
+    propose_update,
+)
 from headrace.engine.features.feature_stages import SaveFeatures
 from headrace.engine.features.features import InvalidDescriptors
 from headrace.engine.features.proposals import FeatureChange
@@ -198,22 +203,22 @@ def test_changes_of_entity_types_are_made_as_they_are_told(rig: Rig) -> None:
 
 
 @st.composite
-def makes(draw: st.DrawFn, rig: Rig, payload: dict[str, Any], entity_type: str, version: str, owner: str) -> Make:
+def makes(draw: st.DrawFn, rig: Rig, payload: dict[str, Any], entity_type: str, version: str, owner: str) -> Propose:
     """A change of a type: a version that is registered, an update, or another version that becomes active."""
     rows = rig.engine.types.versions(entity_type, owner) if rig.engine.types.sees(entity_type, owner) else []
     rows = [row for row in rows if row.user_id == owner]
     kind = draw(st.sampled_from(("register", "update", "activate", "deactivate") if rows else ("register",)))
     if kind == "activate":
-        return proposals.activate(draw(st.sampled_from(rows)))
+        return partial(propose_activation, row=draw(st.sampled_from(rows)))
     if kind == "deactivate":
-        return proposals.deactivate(draw(st.sampled_from(rows)))
+        return partial(propose_deactivation, row=draw(st.sampled_from(rows)))
     if kind == "update":
         added = {"field_name": f"more_{version[0]}", "field_type": "string"}
         request = read_change_request({"fields_to_add": [added], "activate": draw(st.booleans())})
         assert isinstance(request, ChangeRequest)
-        return proposals.update(request)
+        return partial(propose_update, request=request)
     scope, activate = "user" if owner else "global", draw(st.booleans())
     names = {"entity_type": entity_type, "schema_version": version}
     registration = read_registration({**payload, **names, "scope": scope, "activate": activate})
     assert isinstance(registration, TypeRegistration), registration
-    return proposals.register(registration)
+    return partial(propose_registration, registration=registration)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.entities.registering import added, asked, change, fields_of, register, schema, update, version_of
-from headrace.engine.entities.types import proposals
-from headrace.engine.entities.types.proposals import Make
+from headrace.engine.entities.types.proposals import Propose, propose_registration, propose_update
 from headrace.engine.entities.types.type_stages import PlannedTypeChange
 from headrace.engine.log.lifecycle import run_change
 from headrace.engine.registry.registry_change import CommitChange
@@ -22,8 +23,12 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield made
 
 
-def planned(rig: Rig, make: Make, entity_type: str = "contact") -> PlannedTypeChange:
-    return rig.run(rig.engine.types.prepare(entity_type, EVERYBODY, make))
+def planned(rig: Rig, propose: Propose, entity_type: str = "contact") -> PlannedTypeChange:
+    return rig.run(rig.engine.types.prepare(entity_type, EVERYBODY, propose))
+
+
+def registering(*version: str, **members: Any) -> Propose:
+    return partial(propose_registration, registration=asked(schema(*version, **members)))
 
 
 def commit(rig: Rig, change: PlannedTypeChange) -> CommitChange:
@@ -33,7 +38,8 @@ def commit(rig: Rig, change: PlannedTypeChange) -> CommitChange:
 def test_a_change_that_was_planned_for_another_type_than_there_is_does_nothing(rig: Rig) -> None:
     register(rig, schema())
     first, second = (
-        planned(rig, proposals.update(change(fields_to_add=[added(name)]))) for name in ("first", "second")
+        planned(rig, partial(propose_update, request=change(fields_to_add=[added(name)])))
+        for name in ("first", "second")
     )
     assert not commit(rig, first).outdated
     number = rig.engine.types.number
@@ -43,7 +49,7 @@ def test_a_change_that_was_planned_for_another_type_than_there_is_does_nothing(r
 
 
 def test_of_two_first_versions_one_makes_the_stream(rig: Rig) -> None:
-    first, second = (planned(rig, proposals.register(asked(schema(version)))) for version in ("1.0.0", "2.0.0"))
+    first, second = (planned(rig, registering(version)) for version in ("1.0.0", "2.0.0"))
     assert not commit(rig, first).outdated
     assert commit(rig, second).outdated
     assert version_of(rig, "u") == "1.0.0"
@@ -51,12 +57,14 @@ def test_of_two_first_versions_one_makes_the_stream(rig: Rig) -> None:
 
 def test_a_name_that_was_taken_meanwhile_is_refused_in_the_commit(rig: Rig) -> None:
     named = {"aliases": ["lead"]}
-    deal = planned(rig, proposals.register(asked(schema(entity_type="deal", definition=named))), "deal")
+    deal = planned(
+        rig, partial(propose_registration, registration=asked(schema(entity_type="deal", definition=named))), "deal"
+    )
     register(rig, schema(definition=named))
     with pytest.raises(AliasTaken):
         commit(rig, deal)
     assert rig.engine.types.stream("deal") is None
-    task = planned(rig, proposals.register(asked(schema(entity_type="task"))), "task")
+    task = planned(rig, registering(entity_type="task"), "task")
     rig.create("entities/task")
     with pytest.raises(Conflict):
         commit(rig, task)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.derive.lease_scheduler import LeaseScheduler
@@ -19,8 +20,8 @@ from headrace.engine.entities.enhancement.promotions import Promotions
 from headrace.engine.entities.enhancement.queue import WAIT_S, EnhancementQueue
 from headrace.engine.entities.entity_store import EntityStore
 from headrace.engine.entities.entity_type import EntityType, schema_of
-from headrace.engine.entities.types import proposals
 from headrace.engine.entities.types.entity_types import EntityTypes, Outcome
+from headrace.engine.entities.types.proposals import propose_update
 from headrace.engine.log.log import Log
 from headrace.errors import NoSchemaForEntityType
 from headrace.reduce.fragments.agreement import Adoption, Agreement, agreements
@@ -63,7 +64,8 @@ class Reconciliation:
         agreed = agreements(adoptions, schema_of(common), effective.common.banned)
         update = TypeUpdate(fields_to_add=tuple(agreement.addition for agreement in agreed if agreement.promotable))
         request = ChangeRequest(update=update, dry_run=dry_run)
-        outcome = await self._types.change(entity_type, EVERYBODY, proposals.update(request), who, dry_run)
+        propose = partial(propose_update, request=request)
+        outcome = await self._types.change(entity_type, EVERYBODY, propose, who, dry_run)
         return ReconciliationOutcome(agreed, outcome)
 
     def _adoptions(self, stream: int, kind: EntityType) -> list[Adoption]:

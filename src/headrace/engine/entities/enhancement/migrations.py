@@ -22,7 +22,6 @@ from headrace.engine.entities.enhancement.fragment_moves import FragmentMove, Fr
 from headrace.engine.entities.entity_store import EntityStore
 from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.entities.types.journal import TypeChange
-from headrace.engine.entities.types.proposals import record
 from headrace.engine.entities.write.store_observations import TypesOutdated
 from headrace.engine.history.stored_events import EventsMoved
 from headrace.engine.log.stream import Stream
@@ -98,7 +97,7 @@ class Migrations:
         for other in self._runs.open():
             if other.until is None and (other.entity_type, other.user_id, other.fields) == wanted:
                 return other
-        await self._types.change(entity_type, owner, record(TypeChange("migrate", run=run)), who, False)
+        await self._types.record(entity_type, owner, TypeChange("migrate", run=run), who)
         self.on_begin()
         return run
 
@@ -124,7 +123,7 @@ class Migrations:
             raise Conflict("the migration goes on: it can be undone once it has ended", run_id=run_id)
         if run_id not in self.undone(entity_type):
             gone = msgspec.structs.replace(run, outcome={**run.outcome, "undone_us": self._clock.now_us()})
-            await self._types.change(entity_type, run.user_id, record(TypeChange("undo", run=gone)), who, False)
+            await self._types.record(entity_type, run.user_id, TypeChange("undo", run=gone), who)
         return self.find(entity_type, run_id, owners)
 
     async def perform(self, run: Run, save: Save) -> Run:
@@ -136,7 +135,7 @@ class Migrations:
             run = await self._step(stream, run)
             await save(run)
         ended = msgspec.structs.replace(run, state="completed", ended_us=self._clock.now_us(), reason=None)
-        await self._types.change(run.entity_type, run.user_id, record(TypeChange("migrate", run=ended)), run.who, False)
+        await self._types.record(run.entity_type, run.user_id, TypeChange("migrate", run=ended), run.who)
         return ended
 
     async def _step(self, stream: Stream, run: Run) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,10 +11,9 @@ import msgspec
 from headrace.engine.entities.enhancement.candidates import Analysis, FragmentCandidates
 from headrace.engine.entities.enhancement.migrations import migration
 from headrace.engine.entities.enhancement.settings import EffectiveSettings, EnhancementSettings, load
-from headrace.engine.entities.types import proposals
 from headrace.engine.entities.types.entity_types import EntityTypes, Outcome
 from headrace.engine.entities.types.journal import TypeChange
-from headrace.engine.entities.types.proposals import Counts, Make, OwnerChange, TypeProposal, record
+from headrace.engine.entities.types.proposals import OwnerChange, TypeProposal, propose_update
 from headrace.engine.entities.types.type_base import TypeBase
 from headrace.errors import BadRequest, NotFound
 from headrace.reduce.fragments.candidates import Candidate, update_of
@@ -68,7 +68,7 @@ class Promotions:
         self.settings(entity_type, owner)
         settings.check()
         document = TypeChange("enhancement", enhancement=msgspec.to_builtins(settings))
-        await self._types.change(entity_type, owner, record(document), who, False)
+        await self._types.record(entity_type, owner, document, who)
         return self.settings(entity_type, owner)
 
     # -- recommendations
@@ -86,7 +86,7 @@ class Promotions:
             raise NotFound(f"no fragments of {field!r} speak for anything", entity_type=entity_type, field=field)
         recommendation = self._recommendation(analysis, owner, candidate, status, who)
         document = TypeChange("recommend", recommendations=(recommendation,))
-        await self._types.change(entity_type, owner, record(document), who, False)
+        await self._types.record(entity_type, owner, document, who)
         return recommendation
 
     async def recommend(self, analysis: Analysis, owner: str) -> list[Recommendation]:
@@ -99,7 +99,7 @@ class Promotions:
         ]
         if fresh:
             document = TypeChange("recommend", recommendations=tuple(fresh))
-            await self._types.change(analysis.schema.entity_type, owner, record(document), ITSELF, False)
+            await self._types.record(analysis.schema.entity_type, owner, document, ITSELF)
         return fresh
 
     # -- promotion
@@ -173,7 +173,8 @@ class Promotions:
             if migrate
             else None
         )
-        outcome = await self._types.change(entity_type, owner, _promoting(request, recommendations, run), who, dry_run)
+        propose = partial(_propose_promotion, request=request, recommendations=recommendations, run=run)
+        outcome = await self._types.change(entity_type, owner, propose, who, dry_run)
         return EnhancementOutcome(analysis, chosen, outcome, None if outcome.number is None else run)
 
     def _recommendation(
@@ -225,22 +226,19 @@ def _is_weak(candidate: Candidate) -> bool:
     return able and all(reason.code in _WEAK for reason in candidate.reasons)
 
 
-def _promoting(request: ChangeRequest, recommendations: Iterable[Recommendation], run: Run | None) -> Make:
+def _propose_promotion(
+    base: TypeBase, request: ChangeRequest, recommendations: Iterable[Recommendation], run: Run | None
+) -> TypeProposal:
     """The update of the schema, with the recommendations and the migration in the same change."""
-    update = proposals.update(request)
-
-    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
-        proposal = update(base, counts, now_us)
-        if not proposal.owner_changes or proposal.row is None:
-            return proposal
-        version = proposal.row.schema_version
-        promoted = tuple(
-            msgspec.structs.replace(recommendation, schema_version=version) for recommendation in recommendations
-        )
-        documents = [TypeChange("recommend", recommendations=promoted)]
-        if run is not None:
-            documents.append(TypeChange("migrate", run=run))
-        more = (OwnerChange(base.owner, document) for document in documents)
-        return proposal._replace(owner_changes=(*proposal.owner_changes, *more))
-
-    return make
+    proposal = propose_update(base, request)
+    if not proposal.owner_changes or proposal.row is None:
+        return proposal
+    version = proposal.row.schema_version
+    promoted = tuple(
+        msgspec.structs.replace(recommendation, schema_version=version) for recommendation in recommendations
+    )
+    documents = [TypeChange("recommend", recommendations=promoted)]
+    if run is not None:
+        documents.append(TypeChange("migrate", run=run))
+    more = (OwnerChange(base.owner, document) for document in documents)
+    return proposal._replace(owner_changes=(*proposal.owner_changes, *more))

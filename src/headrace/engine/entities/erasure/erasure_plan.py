@@ -13,7 +13,7 @@ from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import Conflict
 from headrace.extract.erasure import Targets
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.schema.entity.observation import decode
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Idempotency
@@ -100,7 +100,7 @@ def plan_erasure(
     observations = sorted(_read(Observations(connection, segments, stream, head), targets))
     seqs = [stored.seq for stored in observations]
     published = Published(connection).following(stream.id, head.first_seq, head.next_seq)
-    affected = [(placed, count) for placed in published if (count := _count_within(seqs, placed))]
+    affected = [(placed, count) for placed in published if (count := _count_contained(seqs, placed))]
     observation_ids = frozenset(stored.observation.id.encode() for stored in observations)
     answers = Idempotency(connection).mentioning(user_id, [id.encode() for id in targets.ids], observation_ids, 0)
     sources = sorted({source for stored in observations if (source := stored.observation.source_id) is not None})
@@ -153,7 +153,7 @@ def _has_rest(
     connection: Connection, segments: Callable[[], Segments], stream: Stream, head: Head, seqs: Collection[int]
 ) -> bool:
     """Whether any of some entries still exists, and was not erased earlier."""
-    events = Events(connection, segments, DecodedCache(0), stream, head)
+    events = Events(connection, segments, LruCache(0), stream, head)
     retained = (seq for seq in seqs if head.first_seq <= seq < head.next_seq)
     return any(decode(events.get([seq])[seq].payload).kind != "erased" for seq in retained)
 
@@ -163,7 +163,7 @@ def _read(observations: Observations, targets: Targets) -> Iterator[StoredObserv
         yield from (stored for stored in observations.read(key) if targets.take(stored.seq, stored.observation))
 
 
-def _count_within(seqs: list[int], placed: SegmentObject) -> int:
+def _count_contained(seqs: list[int], placed: SegmentObject) -> int:
     return sum(placed.segment.first_seq <= seq < placed.segment.end_seq for seq in seqs)
 
 

@@ -11,8 +11,17 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from headrace.engine.entities.entity_type import ENTITIES, Effective, EntityType, compiled, schema_of
-from headrace.engine.entities.types import proposals
-from headrace.engine.entities.types.proposals import Counts, Make, TypeProposal
+from headrace.engine.entities.types.journal import TypeChange
+from headrace.engine.entities.types.proposals import (
+    Propose,
+    TypeProposal,
+    propose_activation,
+    propose_deactivation,
+    propose_inferred,
+    propose_record,
+    propose_registration,
+    propose_update,
+)
 from headrace.engine.entities.types.type_base import load, name_refusals, parsed
 from headrace.engine.entities.types.type_stages import PlannedTypeChange, SaveTypeChanges
 from headrace.engine.entities.write.store_request import infer_first_schema
@@ -144,15 +153,16 @@ class EntityTypes:
 
     async def register(self, registration: TypeRegistration, owner: str, who: str) -> Outcome:
         """Store a version, and make it the active one where that is asked for."""
-        make = proposals.register(registration)
-        return await self.change(registration.schema.entity_type, owner, make, who, registration.dry_run)
+        propose = partial(propose_registration, registration=registration)
+        return await self.change(registration.schema.entity_type, owner, propose, who, registration.dry_run)
 
     async def update(self, entity_type: str, request: ChangeRequest, owner: str, who: str) -> Outcome:
         """Make the next version of what holds for the owner; one that changes nothing makes none."""
         self._require(entity_type, owner)
         if request.migrate_existing and self.migrate is None:
             raise BadRequest("stored fragments cannot be migrated here", field="migrate_existing")
-        outcome = await self.change(entity_type, owner, proposals.update(request), who, request.dry_run)
+        propose = partial(propose_update, request=request)
+        outcome = await self.change(entity_type, owner, propose, who, request.dry_run)
         if not request.migrate_existing or self.migrate is None or outcome.plan.refusals:
             return outcome
         return outcome._replace(migration=await self.migrate(entity_type, owner, who, request))
@@ -160,14 +170,14 @@ class EntityTypes:
     async def activate(self, entity_type: str, version: str, owner: str, who: str, *, dry_run: bool = False) -> Outcome:
         """Make a version of the owner's the active one; of an earlier one, that is a rollback."""
         row = self.version(entity_type, owner, version)
-        return await self.change(entity_type, owner, proposals.activate(row), who, dry_run)
+        return await self.change(entity_type, owner, partial(propose_activation, row=row), who, dry_run)
 
     async def deactivate(
         self, entity_type: str, version: str, owner: str, who: str, *, dry_run: bool = False
     ) -> Outcome:
         """Let a version of the owner's be active no longer."""
         row = self.version(entity_type, owner, version)
-        return await self.change(entity_type, owner, proposals.deactivate(row), who, dry_run)
+        return await self.change(entity_type, owner, partial(propose_deactivation, row=row), who, dry_run)
 
     def infer(self, entity_type: str, entities: Sequence[Mapping[str, Any]]) -> Effective:
         """What would hold for a type that nobody has registered, from what is given for it; nothing is stored."""
@@ -188,25 +198,29 @@ class EntityTypes:
         self, entity_type: str, entities: Sequence[Mapping[str, Any]], user_id: str, *, dry_run: bool
     ) -> None:
         if self.effective(entity_type, user_id) is None:
-            make = proposals.infer(infer_first_schema(entity_type, entities))
-            outcome = await self.change(entity_type, user_id, make, user_id, dry_run)
+            propose = partial(propose_inferred, schema=infer_first_schema(entity_type, entities))
+            outcome = await self.change(entity_type, user_id, propose, user_id, dry_run)
             if outcome.plan.refusals:
                 raise refusal(outcome.plan.refusals)
 
-    async def change(self, entity_type: str, owner: str, make: Make, who: str, dry_run: bool) -> Outcome:
+    async def record(self, entity_type: str, owner: str, document: TypeChange, who: str) -> None:
+        """Add a document to the journal, with no change of the schema."""
+        await self.change(entity_type, owner, partial(propose_record, document=document), who, False)
+
+    async def change(self, entity_type: str, owner: str, propose: Propose, who: str, dry_run: bool) -> Outcome:
         """Make a change, or only plan it."""
-        plan = partial(self.prepare, entity_type, owner, make)
+        plan = partial(self.prepare, entity_type, owner, propose)
         lock = self._locks.setdefault(entity_type, asyncio.Lock())
         async with lock:  # so that those who come together do not outdate each other
             change = await self._changes.run(plan, who, dry_run=dry_run, subject="type", entity_type=entity_type)
         numbers = (stage.first_number for stage in change.stages if isinstance(stage, SaveTypeChanges))
         return Outcome(change.planned.proposal, next(numbers, None) if change.is_applied else None)
 
-    async def prepare(self, entity_type: str, owner: str, make: Make) -> PlannedTypeChange:
+    async def prepare(self, entity_type: str, owner: str, propose: Propose) -> PlannedTypeChange:
         """A change, planned from what the type is now."""
         base = load(self._registry, self.find(entity_type) or EntityType(entity_type, 0, ()), owner)
-        counts = await self._counts(entity_type, owner)
-        proposal = await self._changes.compute(partial(make, base, counts, self._clock.now_us()))
+        base = base._replace(counts=await self._counts(entity_type, owner), now_us=self._clock.now_us())
+        proposal = await self._changes.compute(partial(propose, base))
         if proposal.owner_changes and proposal.row is not None:
             refusals = name_refusals(self._registry, schema_of(proposal.row), owner) if proposal.activates else []
             proposal = proposal.refused([*refusals, *self._taken(entity_type)])
@@ -219,7 +233,7 @@ class EntityTypes:
             return []
         return [Refusal(NAME_TAKEN, "/entity_type", f"the stream {name} exists already: delete or rename it")]
 
-    async def _counts(self, entity_type: str, owner: str) -> Counts:
+    async def _counts(self, entity_type: str, owner: str) -> Mapping[str, int]:
         """How many entities a change concerns, and where it concerns everybody how many observations."""
         stream = self.stream(entity_type)
         if stream is None or not stream.head.next_seq:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -26,10 +26,6 @@ from headrace.storage.entity_types import EVERYBODY, SchemaRow
 MAX_VERSIONS = 1_000
 _FULL = "registry_full"
 _INHERITED = "GLOBAL_FIELDS_INHERITED"
-
-
-#: How many entities and observations a change concerns.
-Counts = Mapping[str, int]
 
 
 class OwnerChange(NamedTuple):
@@ -75,94 +71,73 @@ class TypeProposal(NamedTuple):
         return self._replace(plan=plan, owner_changes=()) if more else self
 
 
-Make = Callable[[TypeBase, Counts, int], TypeProposal]
+#: Makes a proposal from the state of a type; partially applied to a request.
+Propose = Callable[[TypeBase], TypeProposal]
 
 
-def register(registration: TypeRegistration) -> Make:
+def propose_registration(base: TypeBase, registration: TypeRegistration) -> TypeProposal:
     """Register a version; a user's takes in the fields of the global one."""
-
-    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
-        schema, notices = _owned(base, registration.schema)
-        active = base.active(base.owner)
-        impacts = _impacts(base, active, schema, counts)
-        plan = plan_registration(active, schema, base.versions(base.owner), impacts)
-        notices = (*registration.notices, *notices)
-        return _proposal(base, plan, "register", now_us, activates=registration.activate, notices=notices)
-
-    return make
+    schema, notices = _owned(base, registration.schema)
+    active = base.active(base.owner)
+    impacts = _impacts(base, active, schema)
+    plan = plan_registration(active, schema, base.versions(base.owner), impacts)
+    notices = (*registration.notices, *notices)
+    return _proposal(base, plan, "register", activates=registration.activate, notices=notices)
 
 
-def update(request: ChangeRequest) -> Make:
+def propose_update(base: TypeBase, request: ChangeRequest) -> TypeProposal:
     """Make the next version of the schema that holds for the owner."""
-
-    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
-        basis = _basis(base)
-        if basis is None:
-            message = f"no schema of {base.entity_type} holds here that could be updated: register or activate one"
-            raise NoSchemaForEntityType(message, entity_type=base.entity_type)
-        taken = base.versions(base.owner)
-        made = apply_update(basis, request.update, taken)
-        if isinstance(made, list):
-            return TypeProposal(base, plan_update(basis, request.update, taken))
-        plan = plan_update(basis, request.update, taken, _impacts(base, basis, made.schema, counts))
-        notices = tuple(made.notices)
-        proposal = _proposal(base, plan, "update", now_us, activates=request.activate, notices=notices)
-        old, new = basis.schema_definition.fields, made.schema.schema_definition.fields
-        added, removed = (
-            tuple(name for name in fields if name not in other) for fields, other in ((new, old), (old, new))
-        )
-        return proposal._replace(bump=made.bump, added=added, removed=removed)
-
-    return make
+    basis = _basis(base)
+    if basis is None:
+        message = f"no schema of {base.entity_type} holds here that could be updated: register or activate one"
+        raise NoSchemaForEntityType(message, entity_type=base.entity_type)
+    taken = base.versions(base.owner)
+    made = apply_update(basis, request.update, taken)
+    if isinstance(made, list):
+        return TypeProposal(base, plan_update(basis, request.update, taken))
+    plan = plan_update(basis, request.update, taken, _impacts(base, basis, made.schema))
+    notices = tuple(made.notices)
+    proposal = _proposal(base, plan, "update", activates=request.activate, notices=notices)
+    old, new = basis.schema_definition.fields, made.schema.schema_definition.fields
+    added, removed = (tuple(name for name in fields if name not in other) for fields, other in ((new, old), (old, new)))
+    return proposal._replace(bump=made.bump, added=added, removed=removed)
 
 
-def activate(row: SchemaRow) -> Make:
+def propose_activation(base: TypeBase, row: SchemaRow) -> TypeProposal:
     """Make a version that exists the active one."""
-
-    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
-        schema, active = schema_of(row), base.active(base.owner)
-        plan = plan_activation(active, schema, _impacts(base, active, schema, counts))
-        current = base.rows.get(base.owner)
-        if current is not None and current.id == row.id:
-            return TypeProposal(base, plan, row=current)
-        changes = _owner_changes(base, plan, "activate", None, schema, now_us)
-        return TypeProposal(base, plan, changes, row=_as_active(row, False))
-
-    return make
+    schema, active = schema_of(row), base.active(base.owner)
+    plan = plan_activation(active, schema, _impacts(base, active, schema))
+    current = base.rows.get(base.owner)
+    if current is not None and current.id == row.id:
+        return TypeProposal(base, plan, row=current)
+    changes = _owner_changes(base, plan, "activate", None, schema)
+    return TypeProposal(base, plan, changes, row=_as_active(row, False))
 
 
-def deactivate(row: SchemaRow) -> Make:
+def propose_deactivation(base: TypeBase, row: SchemaRow) -> TypeProposal:
     """Deactivate a version; then the global one holds, or none."""
-
-    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
-        schema, current = schema_of(row), base.rows.get(base.owner)
-        if current is None or current.id != row.id:
-            plan = _plan(base, row.schema_version, row.schema_version, schema)
-            return TypeProposal(base, plan, row=_as_active(row, False))
-        impact = Impact("snapshots", Effect.REBUILT, counts)
-        plan = _plan(base, row.schema_version, NONE, schema, impact=(impact,), reasons=(_fallback_reason(base),))
-        document = TypeChange("deactivate", active=NONE, from_version=row.schema_version, reasons=plan.reasons)
-        return TypeProposal(base, plan, (OwnerChange(base.owner, document),), row=row)
-
-    return make
+    schema, current = schema_of(row), base.rows.get(base.owner)
+    if current is None or current.id != row.id:
+        plan = _plan(base, row.schema_version, row.schema_version, schema)
+        return TypeProposal(base, plan, row=_as_active(row, False))
+    impact = Impact("snapshots", Effect.REBUILT, base.counts)
+    plan = _plan(base, row.schema_version, NONE, schema, impact=(impact,), reasons=(_fallback_reason(base),))
+    document = TypeChange("deactivate", active=NONE, from_version=row.schema_version, reasons=plan.reasons)
+    return TypeProposal(base, plan, (OwnerChange(base.owner, document),), row=row)
 
 
-def infer(schema: Schema) -> Make:
+def propose_inferred(base: TypeBase, schema: Schema) -> TypeProposal:
     """Make the first version of a type for a user for whom none holds."""
-
-    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
-        if base.rows.get(base.owner) or base.global_schema:
-            row = base.rows.get(base.owner) or base.rows[EVERYBODY]
-            stored = schema_of(row)
-            return TypeProposal(base, _plan(base, row.schema_version, row.schema_version, stored), row=row)
-        taken = base.versions(base.owner)
-        version = schema.schema_version
-        if version in taken:
-            version = next_version(str(max(map(parsed, taken))), Bump.MAJOR, taken)
-        own = msgspec.structs.replace(schema, scope="user", user_id=base.owner, schema_version=version)
-        return _proposal(base, plan_registration(None, own, taken), "infer", now_us, activates=True)
-
-    return make
+    if base.rows.get(base.owner) or base.global_schema:
+        row = base.rows.get(base.owner) or base.rows[EVERYBODY]
+        stored = schema_of(row)
+        return TypeProposal(base, _plan(base, row.schema_version, row.schema_version, stored), row=row)
+    taken = base.versions(base.owner)
+    version = schema.schema_version
+    if version in taken:
+        version = next_version(str(max(map(parsed, taken))), Bump.MAJOR, taken)
+    own = msgspec.structs.replace(schema, scope="user", user_id=base.owner, schema_version=version)
+    return _proposal(base, plan_registration(None, own, taken), "infer", activates=True)
 
 
 def _owned(base: TypeBase, schema: Schema) -> tuple[Schema, tuple[Notice, ...]]:
@@ -198,7 +173,6 @@ def _proposal(
     base: TypeBase,
     plan: Plan[Schema],
     action: Action,
-    now_us: int,
     *,
     activates: bool,
     notices: tuple[Notice, ...] = (),
@@ -210,8 +184,8 @@ def _proposal(
     if len(base.versions(base.owner)) >= MAX_VERSIONS:
         refusal = Refusal(_FULL, "", f"{base.entity_type} has {MAX_VERSIONS} versions: no more are kept")
         return TypeProposal(base, msgspec.structs.replace(plan, refusals=(refusal,)), notices=notices)
-    row = _make_row(schema, now_us)
-    done = _owner_changes(base, plan, action, row, schema if activates else None, now_us)
+    row = _make_row(schema, base.now_us)
+    done = _owner_changes(base, plan, action, row, schema if activates else None)
     return TypeProposal(base, plan, done, notices, row)
 
 
@@ -238,20 +212,15 @@ def _plan(
     )
 
 
-def record(document: TypeChange) -> Make:
+def propose_record(base: TypeBase, document: TypeChange) -> TypeProposal:
     """Add a document to the journal, with no change of the schema."""
-
-    def make(base: TypeBase, counts: Counts, now_us: int) -> TypeProposal:
-        schema = base.active(base.owner) or base.global_schema or infer_first_schema(base.entity_type, ())
-        version = schema.schema_version
-        plan = Plan(subject=base.entity_type, from_version=version, to_version=version, registry=schema)
-        return TypeProposal(base, plan, (OwnerChange(base.owner, document),))
-
-    return make
+    schema = base.active(base.owner) or base.global_schema or infer_first_schema(base.entity_type, ())
+    plan = _plan(base, schema.schema_version, schema.schema_version, schema)
+    return TypeProposal(base, plan, (OwnerChange(base.owner, document),))
 
 
 def _owner_changes(
-    base: TypeBase, plan: Plan[Schema], action: Action, made: SchemaRow | None, active: Schema | None, now_us: int
+    base: TypeBase, plan: Plan[Schema], action: Action, made: SchemaRow | None, active: Schema | None
 ) -> tuple[OwnerChange, ...]:
     """The changes of the owner, and of the users who follow."""
     own = TypeChange(
@@ -264,14 +233,14 @@ def _owner_changes(
         reasons=plan.reasons,
     )
     follow = followers(base, active) if base.owner == EVERYBODY and active is not None else ()
-    return (OwnerChange(base.owner, own), *(_follow(base, schema, now_us) for schema in follow))
+    return (OwnerChange(base.owner, own), *(_follow(base, schema) for schema in follow))
 
 
-def _follow(base: TypeBase, schema: Schema, now_us: int) -> OwnerChange:
+def _follow(base: TypeBase, schema: Schema) -> OwnerChange:
     user, version = str(schema.user_id), schema.schema_version
     before = base.rows[user].schema_version
     document = TypeChange(
-        "follow", made=_make_row(schema, now_us), active=version, from_version=before, to_version=version
+        "follow", made=_make_row(schema, base.now_us), active=version, from_version=before, to_version=version
     )
     return OwnerChange(user, document)
 
@@ -292,12 +261,12 @@ def _make_row(schema: Schema, now_us: int) -> SchemaRow:
     )
 
 
-def _impacts(base: TypeBase, old: Schema | None, new: Schema, counts: Counts) -> list[Impact]:
+def _impacts(base: TypeBase, old: Schema | None, new: Schema) -> list[Impact]:
     """The impact of a change on snapshots, and on the schemas of users who follow."""
     before = old or base.global_schema
     config = ReducerConfig({}) if before is None else before.reducer_config
     same = life_of(config) == life_of(new.reducer_config)
-    impacts = [Impact("snapshots", Effect.KEPT if same else Effect.REBUILT, counts)]
+    impacts = [Impact("snapshots", Effect.KEPT if same else Effect.REBUILT, base.counts)]
     if base.owner == EVERYBODY and (users := sum(1 for _ in followers(base, new))):
         impacts.append(Impact("user_schemas", Effect.REBUILT, {"users": users}))
     return impacts

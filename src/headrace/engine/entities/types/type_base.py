@@ -30,6 +30,9 @@ class TypeBase(NamedTuple):
     globals: Mapping[str, SchemaRow]
     #: The versions of each owner concerned.
     taken: Mapping[str, Collection[str]]
+    #: How many entities and observations a change concerns.
+    counts: Mapping[str, int] = {}
+    now_us: int = 0
 
     @property
     def global_schema(self) -> Schema | None:
