@@ -36,6 +36,27 @@ def until(pipelines: Pipelines, holds: Callable[[], bool]) -> None:
     pipelines.run(wait())
 
 
+def go_rounds(pipelines: Pipelines, count: int) -> None:
+    """Wait until the worker has looked for work so often."""
+    loop, done = pipelines.engine.local_worker._loop, asyncio.Semaphore(0)
+    go_round = loop._round
+
+    async def counted() -> float | None:
+        try:
+            return await go_round()
+        finally:
+            done.release()
+
+    async def wait() -> None:
+        loop._round = counted
+        async with asyncio.timeout(20):
+            for _ in range(count):
+                await done.acquire()
+        loop._round = go_round
+
+    pipelines.run(wait())
+
+
 def pushed(pipelines: Pipelines, count: int) -> None:
     for number in range(count):
         pipelines.push("Order", {"user": f"u{number % 3}", "amount": 1.0})
@@ -56,7 +77,7 @@ def test_a_short_tail_is_left_alone(tmp_path: Path) -> None:
     with opened(tmp_path) as pipelines:
         pipelines.register(ORDERS, USERS)
         pushed(pipelines, 8)
-        pipelines.run(asyncio.sleep(0.3))
+        go_rounds(pipelines, 20)
         assert pipelines.states("Users") == []
 
 
@@ -80,7 +101,7 @@ def test_work_is_left_to_workers_while_they_have_any(tmp_path: Path) -> None:
         granted = pipelines.run(pipelines.engine.work.lease("someone", 1, JOBS))
         assert granted is not None
         pushed(pipelines, 30)
-        pipelines.run(asyncio.sleep(0.3))
+        go_rounds(pipelines, 20)
         assert pipelines.states("Users") == []
         pipelines.run(pipelines.engine.work.release(granted.lease.id, granted.lease.token))
         until(pipelines, lambda: bool(pipelines.states("Users")))

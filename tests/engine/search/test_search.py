@@ -347,13 +347,13 @@ def test_a_search_for_words_gives_what_it_has_time_for(rig: Rig, monkeypatch: py
     stream.append(*({"time": n, "body": "red"} for n in range(20)))
     for start in range(0, 20, 5):
         stream.index(start, start + 5, SMALL)
-    part = Deadline.part
+    with_share = Deadline.with_share
     looks = iter(range(4))
 
     class Short(Deadline):
         passed = property(lambda _: next(looks, None) is None)  # type: ignore[assignment]
 
-    monkeypatch.setattr(Deadline, "part", lambda self, share: Short(part(self, share).left_s))
+    monkeypatch.setattr(Deadline, "with_share", lambda self, share: Short(with_share(self, share).left_s))
     found = stream.ask("red").found
     assert found.timed_out and [hit.seq for hit in found.hits] == list(range(19, 9, -1))
     assert found.missing.events == 10

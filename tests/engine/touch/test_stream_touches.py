@@ -88,7 +88,7 @@ def test_a_template_is_not_told_of_what_was_before(tmp_path: Path) -> None:
         assert db.ask(start, A).outcome is None
         # Who says which templates its keys are of is told that something may have been.
         assert db.ask(start, A, templates=(BY_USER,)).outcome is True
-        assert db.ask(start, A, templates=(BY_USER,), exact=True).outcome == stream_touches.CANNOT_TELL
+        assert db.ask(start, A, templates=(BY_USER,), exact=True).outcome == stream_touches.UNKNOWN_KEYS
         assert db.ask(db.cursor, A, templates=(BY_USER,)).outcome is None
 
 
@@ -176,7 +176,7 @@ def test_an_exact_wait_does_not_take_a_key_of_the_same_id_for_its_own(tmp_path: 
         db.append(insert("a"))
         db.settle()
         assert (plain.outcome, exact.outcome) == (None, None)
-        assert db.ask(start, like_a, exact=True).outcome == stream_touches.CANNOT_TELL
+        assert db.ask(start, like_a, exact=True).outcome == stream_touches.UNKNOWN_KEYS
 
 
 @pytest.mark.parametrize("templates", [(), (BY_USER,)])
@@ -193,7 +193,7 @@ def test_who_waits_is_told_exactly_while_rows_are_left_out(tmp_path: Path, templ
         # Nobody waited for this one, so whether it was touched is not known.
         late = keys.watch_key(BY_USER.id, ["c"])
         assert db.ask(start, late, templates=templates).outcome is True
-        assert db.ask(start, late, exact=True).outcome == stream_touches.CANNOT_TELL
+        assert db.ask(start, late, exact=True).outcome == stream_touches.UNKNOWN_KEYS
         # Who was woken comes back, and is told exactly again.
         again = db.ask(db.cursor, A, templates=templates)
         assert again.outcome is None
@@ -213,7 +213,7 @@ def test_tables_stand_for_rows_where_even_those_are_too_many(tmp_path: Path, tem
         db.settle()
         assert db.stream_touches.mode == "coarseOnly"
         assert wait.outcome is woken
-        assert exact.outcome == (stream_touches.CANNOT_TELL if woken else None)
+        assert exact.outcome == (stream_touches.UNKNOWN_KEYS if woken else None)
         late = db.ask(start, B, templates=templates)
         assert late.outcome is woken
         assert late.waiter.kind == (TABLE_KEY if templates else FINE_KEY)
@@ -248,7 +248,7 @@ def test_templates_that_nobody_waits_for_are_left_out_under_pressure(tmp_path: P
         late = keys.watch_key(cold.id, ["open"])
         assert db.ask(start, late, templates=(cold,)).outcome is True
         assert db.ask(start, late).outcome is True
-        assert db.ask(start, late, exact=True).outcome == stream_touches.CANNOT_TELL
+        assert db.ask(start, late, exact=True).outcome == stream_touches.UNKNOWN_KEYS
         assert db.ask(db.cursor, late, templates=(cold,)).outcome is None
 
 

@@ -38,16 +38,16 @@ def explain_features(
     tail, first_seq = generation.base.start, stream.head.first_seq
     features = {}
     for name in wanted:
-        life = defined.lives[name]
-        states, _ = history(life, listed, first_seq)
+        version = defined.lives[name]
+        states, _ = history(version, listed, first_seq)
         start = states[0].first_seq if states else min(first_seq, tail)
         features[name] = {
-            "life": life.id,
-            "born": stream.offset_at(life.birth),
-            "since": stream.offset_at(max(life.birth, start)),
+            "life": version.id,
+            "born": stream.offset_at(version.birth),
+            "since": stream.offset_at(max(version.birth, start)),
             "states": [state.name for state in states],
-            "tail_events": max(0, through - max(tail, life.birth)),
-            "complete": generation.is_folded(name, life.id),
+            "tail_events": max(0, through - max(tail, version.birth)),
+            "complete": generation.is_folded(name, version.id),
         }
     return {
         "table": defined.table,

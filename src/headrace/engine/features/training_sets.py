@@ -6,8 +6,6 @@ What no worker takes up, the server answers itself in one thread.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
@@ -24,6 +22,7 @@ from headrace.engine.features.past_reader import PastReader, PastRows
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.log import Log
+from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
 from headrace.reduce.features.replay import Question, ReplayStart, StartPart, StartPoint, find_start
@@ -220,21 +219,19 @@ class TrainingSets:
         self._apply, self._log, self._sealer, self._job, self._past_reader = apply, log, sealer, job, past_reader
         self._rows, self._work = Histories(reader), Work(reader)
         self._fold_rows = fold_rows
-        self._awake, self._stopping = asyncio.Event(), asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        #: When questions that are running were first seen.
+        self._seen_s: dict[str, float] = {}
+        self._loop = BackgroundLoop(
+            "headrace.features", self._answer_running, failed="questions about the past wait", retry_s=_PAUSE_S
+        )
 
     def start(self) -> None:
         """Start answering stored questions."""
-        self._task = asyncio.create_task(self._run())
+        self._loop.start()
 
     async def stop(self) -> None:
         """Stop; unanswered questions are answered after the next start."""
-        self._stopping.set()
-        self._awake.set()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await self._loop.stop(timeout_s=0)
 
     async def request(
         self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None = None
@@ -255,7 +252,7 @@ class TrainingSets:
             target=target, question=msgspec.json.encode(question).decode(), answer=None, reason=None,
         )  # fmt: skip
         await self._apply(lambda batch: begin_question(batch, row))
-        self._awake.set()
+        self._loop.wake()
         return self.find(table, row.id)
 
     def find(self, table: str, id: str) -> HistoryRow:
@@ -265,18 +262,14 @@ class TrainingSets:
             raise NotFound("there is no such question", table=table, history=id)
         return row
 
-    async def _run(self) -> None:
-        since: dict[str, float] = {}
-        while not self._stopping.is_set():
-            self._awake.clear()
-            running = {row.id: row for row in self._rows.running()}
-            since = {id: since.get(id, monotonic()) for id in running}
-            for id, row in running.items():
-                if monotonic() - since[id] >= WORKERS_FIRST_S and not has_worker(self._work, row):
-                    await self._answer(row)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PAUSE_S if running else None):
-                    await self._awake.wait()
+    async def _answer_running(self) -> float | None:
+        """Answer the questions that no worker answers; returns how long to pause, None where none is left."""
+        running = self._rows.running()
+        self._seen_s = {row.id: self._seen_s.get(row.id, monotonic()) for row in running}
+        for row in running:
+            if monotonic() - self._seen_s[row.id] >= WORKERS_FIRST_S and not has_worker(self._work, row):
+                await self._answer(row)
+        return _PAUSE_S if running else None
 
     async def _answer(self, row: HistoryRow) -> None:
         """Answer a question, which no worker is given meanwhile."""

@@ -82,9 +82,9 @@ class _Aggregate:
         # Only the measures that are asked for are computed; which events count depends on all dimensions of the rollup.
         self._narrowed, self._where = request.aggregate.narrowed(), request.where
         self._search = snapshot.defined.definition.search
-        self._whole, self._rollup = request.aggregate.rollup, self._narrowed.rollup
+        self._full_rollup, self._rollup = request.aggregate.rollup, self._narrowed.rollup
         self._trees = include_queries(self._rollup)
-        self._wanted = None if self._where is None else wanted_values(self._where, self._whole, self._search)
+        self._wanted = None if self._where is None else wanted_values(self._where, self._full_rollup, self._search)
         self._matches = predicate.compile(self._where, self._search) if self._where is not None else lambda _: True
         self._tally = Tally()
         self._documents = Documents(snapshot, self._tally)
@@ -113,7 +113,7 @@ class _Aggregate:
         """Every field that a query or a measure reads."""
         trees = [*self._trees, *([] if self._where is None else [self._where])]
         queried = {name for tree in trees for name in query_fields(tree, self._search)}
-        return self._columns() | set(self._whole.dimensions) | queried
+        return self._columns() | set(self._full_rollup.dimensions) | queried
 
     def _columns(self) -> set[str]:
         """The fields whose columns are reduced."""
@@ -123,9 +123,9 @@ class _Aggregate:
     def _visit(self, piece: IndexedRange, _: Deadline) -> None:
         companion = piece.companion
         spans: Spans = ((self._narrowed.start, self._narrowed.end),)
-        is_whole = (piece.start, piece.stop) == (companion.first_seq, companion.end_seq)
-        if is_whole and (self._where is None or self._wanted is not None):
-            ahead = companion.panes(self._whole.name, self._narrowed.interval)
+        is_complete = (piece.start, piece.stop) == (companion.first_seq, companion.end_seq)
+        if is_complete and (self._where is None or self._wanted is not None):
+            ahead = companion.panes(self._full_rollup.name, self._narrowed.interval)
             if ahead is not None:
                 self._add_history(ahead)
                 self._used_rollups |= not isinstance(companion, MemoryCompanion)
@@ -145,11 +145,11 @@ class _Aggregate:
             if table.num_rows and table.column("pane")[0].as_py() >= self._narrowed.end:
                 return  # they are sorted by time
             wanted = table if self._wanted is None else filter_panes(table, self._wanted)
-            self._buckets.add_history(narrow_panes(wanted, self._whole, self._rollup.dimensions))
+            self._buckets.add_history(narrow_panes(wanted, self._full_rollup, self._rollup.dimensions))
 
     def _counts(self, document: Any) -> bool:
         """Whether an event matches, and has no two values of a dimension."""
-        dimensions = (self._search[name] for name in self._whole.dimensions)
+        dimensions = (self._search[name] for name in self._full_rollup.dimensions)
         return self._matches(document) and all(len(values(field, document)) <= 1 for field in dimensions)
 
     def _gather(self, piece: IndexedRange, spans: Spans) -> None:
@@ -210,7 +210,7 @@ class _Aggregate:
 
     def _many(self, companion: CompanionReader) -> list[str]:
         """The columns of the rollup's other dimensions that may have several values."""
-        left = [name for name in self._whole.dimensions if name not in self._rollup.dimensions]
+        left = [name for name in self._full_rollup.dimensions if name not in self._rollup.dimensions]
         return [f"f.{name}" for name in left if companion.fields[name].many]
 
     def _parts(self) -> list[str]:

@@ -102,13 +102,13 @@ class SearchSnapshot:
             for companion in self._coverage.listed(self.stream)
             if not self.archive.is_damaged(companion) and self.defined.may_answer(companion, fields, rollups)
         ]
-        whole = Range(self.start, self.stop)
-        chosen = [companion for companion in widest(usable) if span(companion).overlaps(whole)]
+        retained = Range(self.start, self.stop)
+        chosen = [companion for companion in widest(usable) if span(companion).overlaps(retained)]
         covered = [
             CoveredRange(max(companion.first_seq, self.start), min(companion.end_seq, self.stop), companion)
             for companion in chosen
         ]
-        gaps = [CoveredRange(*gap, None) for gap in without([whole], map(span, chosen))]
+        gaps = [CoveredRange(*gap, None) for gap in without([retained], map(span, chosen))]
         return sorted([*covered, *gaps], key=attrgetter("start"))
 
     @contextmanager

@@ -137,11 +137,11 @@ class _IndexPlanner(JobPlanner):
             return None
         start = max(row.first_seq, defined.registry.readable_from)
         owned = owned_ranges(self._streams, row, start)
-        whole = [Range(start, owned[-1].end)] if owned else []
+        published = [Range(start, owned[-1].end)] if owned else []
         listed = self._companions.listed(stream)
         current = [companion for companion in listed if defined.is_current(companion)]
-        uncovered = without(whole, map(span, listed))
-        stale = without(without(whole, map(span, widest(current))), uncovered)
+        uncovered = without(published, map(span, listed))
+        stale = without(without(published, map(span, widest(current))), uncovered)
         return _StreamIndex(row, defined, owned, start, listed, current, uncovered, stale)
 
 

@@ -1,1 +1,1 @@
-"""Subscriptions: who is woken when streams move, by a webhook or by a lease on a wake."""
+"""Subscriptions: workers are woken by a webhook or a wake stream when streams have new entries."""

@@ -20,6 +20,7 @@ import msgspec
 
 from headrace.engine.log.append import Append
 from headrace.engine.log.log import Log
+from headrace.engine.runtime.background import BackgroundLoop
 from headrace.engine.subscriptions.keyring import Keyring
 from headrace.engine.subscriptions.store import SubscriptionStore
 from headrace.engine.subscriptions.subscription import Subscription, first_pending, stream_of, stream_views
@@ -171,17 +172,19 @@ class Delivery:
         self._clock = clock
         self._gate = asyncio.Semaphore(max_concurrent)
         self._schedule: Schedule[Subscription] = Schedule()
-        self._awake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.Task[None] | None = None
+        self._loop = BackgroundLoop(
+            "headrace.subscriptions", self._deliver_due, failed="nothing was delivered", retry_s=_LONGEST_SLEEP_S
+        )
 
     def start(self) -> None:
-        """Start the timer."""
-        self._timer = asyncio.create_task(self._run())
+        """Start what is due, from now on."""
+        self._loop.start()
 
     async def stop(self) -> None:
         """Stop, and leave the rest to the next start."""
-        tasks = [*self._tasks, *([self._timer] if self._timer else [])]
+        await self._loop.stop(timeout_s=0)
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         for task in tasks:
@@ -192,7 +195,7 @@ class Delivery:
         """Schedule a subscription that has changed."""
         if not subscription.working:
             self._schedule.set(subscription, self._due_us(subscription))
-            self._awake.set()
+            self._loop.wake()
 
     def tick(self) -> None:
         """Start everything that is due."""
@@ -210,15 +213,12 @@ class Delivery:
             await asyncio.wait(self._tasks)
             self.tick()
 
-    async def _run(self) -> None:
-        while True:
-            self.tick()
-            self._awake.clear()
-            next_us = self._schedule.next_us()
-            sleep_s = _LONGEST_SLEEP_S if next_us is None else (next_us - self._clock.now_us()) / 1_000_000
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(max(sleep_s, 0.001), _LONGEST_SLEEP_S)):
-                    await self._awake.wait()
+    async def _deliver_due(self) -> float:
+        """Start everything that is due; returns how long to sleep until more is."""
+        self.tick()
+        next_us = self._schedule.next_us()
+        sleep_s = _LONGEST_SLEEP_S if next_us is None else (next_us - self._clock.now_us()) / 1_000_000
+        return min(max(sleep_s, 0.001), _LONGEST_SLEEP_S)
 
     def _due_us(self, subscription: Subscription) -> int | None:
         wakes = subscription.wakes

@@ -1,1 +1,1 @@
-"""Touch: who waits for changes of rows is woken by those that concern it, and by hardly any others."""
+"""Touch: wakes clients that wait for changes of rows, and hardly any others."""

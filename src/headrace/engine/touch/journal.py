@@ -1,7 +1,7 @@
 """The journal of one stream: which keys were touched last at which position.
 
 A position is the number of entries before it, and a cursor is an epoch and a position: its holder knows every change
-before it. The journal lives in memory, and is read from the end of the log, from its ``floor`` on. It says where it
+before it. The journal is kept in memory, and is read from the end of the log, from its ``floor`` on. It says where it
 does not know: for cursors before the floor, and for ranges whose keys were left out.
 """
 

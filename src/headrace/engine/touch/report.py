@@ -174,9 +174,9 @@ class LiveMetrics:
             try:
                 await self._record(self.records())
             except HeadraceError as reason:
-                log.warning("live metrics of an interval were not told: %s", reason)
+                log.warning("live metrics of an interval were not recorded: %s", reason)
             except Exception:
-                log.exception("live metrics of an interval could not be told")
+                log.exception("live metrics of an interval could not be recorded")
 
     def records(self) -> list[dict[str, Any]]:
         """The records since the last call."""

@@ -98,7 +98,7 @@ STEP_BYTES = 32 * 1024
 OTHER_EPOCH = "the cursor belongs to another journal: ask again, and go on from this cursor"
 TOO_OLD = "the journal begins after this cursor: ask again, and go on from this one"
 NOT_ACTIVE = "a template is not active: activate it, ask again, and go on from this cursor"
-CANNOT_TELL = "it cannot be told whether these very keys were touched: ask again, and go on from this cursor"
+UNKNOWN_KEYS = "it cannot be told whether these very keys were touched: ask again, and go on from this cursor"
 HALTED = "an update does not say what its row was before, and touches stop there: see onMissingBefore"
 
 
@@ -234,7 +234,7 @@ class StreamTouches:
         if not waiter.exact:
             return True
         own = any(touched.get(key, 0) > waiter.since for key in waiter.keys)
-        return True if own else CANNOT_TELL
+        return True if own else UNKNOWN_KEYS
 
     def _check_all(self, waiters: Iterable[Waiter]) -> int:
         """Check waiters one by one; answers how many of them were woken."""
@@ -292,7 +292,7 @@ class StreamTouches:
         if any(self.templates.get(template.id) is None for template in waiter.templates):
             return NOT_ACTIVE
         if None in touched or self._may_be_touched(waiter):
-            return CANNOT_TELL if waiter.exact else True
+            return UNKNOWN_KEYS if waiter.exact else True
         return None
 
     def _may_be_touched(self, waiter: Waiter) -> bool:

@@ -1,1 +1,1 @@
-"""Entity types that grow: fragments are tallied, promoted to fields, migrated and reconciled."""
+"""Enhancement of entity types: fragments become fields, and stored values are moved into them."""

@@ -1,1 +1,1 @@
-"""Erasures: planned, and carried out in the log, in segments and by workers."""
+"""Erasure of entities: plans, commits, and rewritten segments."""

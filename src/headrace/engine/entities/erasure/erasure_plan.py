@@ -100,7 +100,7 @@ def plan_erasure(
     observations = sorted(_read(Observations(connection, segments, stream, head), targets))
     seqs = [stored.seq for stored in observations]
     published = Published(connection).following(stream.id, head.first_seq, head.next_seq)
-    affected = [(placed, count) for placed in published if (count := _count_within(seqs, placed))]
+    affected = [(placed, count) for placed in published if (count := _count_contained(seqs, placed))]
     observation_ids = frozenset(stored.observation.id.encode() for stored in observations)
     answers = Idempotency(connection).mentioning(user_id, [id.encode() for id in targets.ids], observation_ids, 0)
     sources = sorted({source for stored in observations if (source := stored.observation.source_id) is not None})
@@ -163,7 +163,7 @@ def _read(observations: Observations, targets: Targets) -> Iterator[StoredObserv
         yield from (stored for stored in observations.read(key) if targets.take(stored.seq, stored.observation))
 
 
-def _count_within(seqs: list[int], placed: SegmentObject) -> int:
+def _count_contained(seqs: list[int], placed: SegmentObject) -> int:
     return sum(placed.segment.first_seq <= seq < placed.segment.end_seq for seq in seqs)
 
 

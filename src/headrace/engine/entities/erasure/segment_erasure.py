@@ -1,4 +1,4 @@
-"""Segments without what is erased: written anew by workers, or by the server as it publishes the stream."""
+"""Rewrites segments without erased observations: by workers, or by the server as it publishes the stream."""
 
 from __future__ import annotations
 

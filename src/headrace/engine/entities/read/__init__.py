@@ -1,1 +1,1 @@
-"""Entities on their way out: observations found and folded to snapshots, lists and sources."""
+"""Reading entities: observations, snapshots, lists and sources."""

@@ -1,1 +1,1 @@
-"""Observations on their way in: asked for, accepted, decided in their commit, answered."""
+"""Storing observations: entities, decisions, merges and splits."""

@@ -1,7 +1,7 @@
 """Storing observations: one operation of the writer for all of a request, whatever types its entities have.
 
-The commit finds out which observations were stored before and which entities exist, so that nobody comes between that
-and the decision whether an entity may be merged. A dry run does the same, and writes nothing.
+The commit finds out which observations were stored before and which entities exist, so that the decision whether an
+entity may be merged cannot be outdated. A dry run does the same, and writes nothing.
 """
 
 from __future__ import annotations
