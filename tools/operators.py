@@ -64,10 +64,12 @@ def _signature(declaration: Declaration) -> list[str]:
 
 
 def _docstring(declaration: Declaration) -> str:
-    sentence = declaration.doc[:1].upper() + declaration.doc[1:].replace("`", "``") + "."
-    lines = textwrap.wrap(sentence, _WIDTH - 3)
-    text = [f'    """{lines[0]}', *(f"    {line}" for line in lines[1:])]
-    return "\n".join([*text, "", f"    Example: ``{example(declaration)}``", '    """'])
+    sentence = declaration.doc[:1].upper() + declaration.doc[1:].replace("`", "``")
+    lines, shown = textwrap.wrap(f"{sentence}.", _WIDTH - 3), f"Example: ``{example(declaration)}``"
+    if len(lines) == 1 and len(lines[0]) + len(shown) < _WIDTH - 6:
+        return f'    """{lines[0]} {shown}"""'
+    lines += ["", shown]
+    return "\n".join([f'    """{lines[0]}', *(f"    {line}".rstrip() for line in lines[1:]), '    """'])
 
 
 def example(declaration: Declaration) -> str:

@@ -14,7 +14,7 @@ from headrace.errors import CorruptData
 from headrace.format import bloom
 from headrace.format.companion.file_reader import FileCompanion
 from headrace.format.companion.layout import Limits
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.object_names import file_name
 
 TERMS = [f"r{number * 7919 % 100_003:06}" for number in range(2_000)]
@@ -41,7 +41,7 @@ def test_half_a_surrogate_pair_is_no_failure() -> None:
 
 
 def test_a_term_that_is_not_there_is_denied_without_decoding(tmp_path: Path) -> None:
-    decoded = DecodedCache(1 << 20)
+    decoded = LruCache(1 << 20)
     companion = FileCompanion.opened(tmp_path, written(EVENTS, tmp_path, LIMITS), decoded)
     absent = [f"r{number:06}x" for number in range(0, 100_000, 1_000)]
     for term in absent:

@@ -11,7 +11,7 @@ import pytest
 from golden.companion import COLUMNS, HERE, INFO, NAME, PANES, PANES_SCHEMA, POSTINGS
 from headrace.format.companion.file_reader import FileCompanion, sources_of
 from headrace.format.companion.layout import PartName
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.object_names import file_name
 
 DIGESTS: dict[PartName, str] = {
@@ -24,7 +24,7 @@ DIGESTS: dict[PartName, str] = {
 def golden() -> FileCompanion:
     columns, postings, panes = (HERE / file_name(NAME, part) for part in DIGESTS)
     sources = sources_of(NAME, {"columns": columns, "postings": postings, "panes": panes})
-    return FileCompanion(sources, name=NAME, decoded=DecodedCache(1 << 20))
+    return FileCompanion(sources, name=NAME, decoded=LruCache(1 << 20))
 
 
 @pytest.mark.parametrize("part", DIGESTS)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from golden.contents import ROWS_A_GROUP, STATE, STATE_ROWS, byte_runs, json_runs, manifest, manifest_v2, manifest_v4
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.manifest import Manifest, decode
 from headrace.format.object_names import manifest_key
 from headrace.format.segment.reader import SegmentReader
@@ -50,7 +50,7 @@ def test_the_file_is_the_one_that_was_written_once(path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "runs"), SEGMENTS, ids=["json", "bytes"])
 def test_a_segment_is_read_back_whole(path: Path, runs: list[AppendRun]) -> None:
-    reader = SegmentReader(path, name=path.name, decoded=DecodedCache(1 << 20), sha256=DIGESTS[path])
+    reader = SegmentReader(path, name=path.name, decoded=LruCache(1 << 20), sha256=DIGESTS[path])
     reader.verify()
     wanted, is_json = rows(runs), path is JSON
     assert (reader.info.stream, reader.info.incarnation, reader.info.json) == ("golden", "0000000001", is_json)

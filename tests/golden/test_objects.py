@@ -18,7 +18,7 @@ from headrace.config import StorageConfig
 from headrace.format import journal, manifest, object_names
 from headrace.format.companion import layout as companion_layout
 from headrace.format.companion.file_reader import FileCompanion, sources_of
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.manifest import Manifest
 from headrace.format.object_names import companion_key, state_key
 from headrace.format.segment import layout as segment_layout
@@ -87,7 +87,7 @@ def test_every_manifest_and_its_segments_hold_what_was_stored(store: Objects) ->
         for segment in contents.segments:
             key = object_names.segment_key(contents.stream, contents.incarnation, segment.name)
             reader = SegmentReader(
-                local_path(store, key), name=key, decoded=DecodedCache(CACHE_BYTES), sha256=segment.sha256
+                local_path(store, key), name=key, decoded=LruCache(CACHE_BYTES), sha256=segment.sha256
             )
             reader.verify()
             assert (reader.first_seq, reader.end_seq) == (segment.first_seq, segment.end_seq)
@@ -115,7 +115,7 @@ def test_every_companion_finds_what_was_stored(store: Objects) -> None:
             for part, path in paths.items():
                 assert hashlib.sha256(path.read_bytes()).hexdigest() == companion.parts[part].sha256
             opened = FileCompanion(
-                sources_of(companion.name, paths), name=companion.name, decoded=DecodedCache(CACHE_BYTES)
+                sources_of(companion.name, paths), name=companion.name, decoded=LruCache(CACHE_BYTES)
             )
             assert (opened.info.stream, opened.info.count) == (contents.stream, companion.count)
             if contents.stream == "golden/visits":

@@ -81,4 +81,4 @@ def scale(op: str, made: list[Event], params: dict[str, Any]) -> float:
     if "field" not in params or TYPES[params["field"]] not in ("f64", "i64"):
         return 1.0
     greatest = max((abs(event.row.get(params["field"]) or 0) for event in made), default=0) + 1.0
-    return float(greatest**2 if op in ("var", "ewvar") else greatest)
+    return float(greatest**2 if op in ("var", "ewvar", "sum_squares") else greatest)

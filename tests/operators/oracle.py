@@ -70,6 +70,16 @@ def total(events: Found, params: Params, now: int) -> Any:
     return sum(fractions(events, params)) if events else None
 
 
+def sum_squares(events: Found, params: Params, now: int) -> Any:
+    return sum(number**2 for number in fractions(events, params)) if events else None
+
+
+def mode(events: Found, params: Params, now: int) -> Any:
+    counts = Counter(same(value, params) for value in values(events, params))
+    best = min(counts, key=lambda value: (-counts[value], value), default=None)
+    return None if best is None else typed(best, params)
+
+
 def average(numbers: list[Fraction]) -> Fraction:
     return sum(numbers, Fraction(0)) / len(numbers)
 
@@ -397,6 +407,8 @@ def distance_from_home(events: Found, params: Params, now: int) -> Any:
 
 
 MEANINGS: dict[str, Callable[[Found, Params, int], Any]] = {
+    "sum_squares": sum_squares,
+    "mode": mode,
     "count": lambda events, params, now: len(events),
     "sum": total,
     "mean": mean,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.query.score import K1, STEPS, Statistics, Word, rarity, saturate, scoring_clauses
+from headrace.query.score import K1, STEPS, Statistics, Word, idf, saturate, scoring_clauses
 from headrace.query.syntax import parse
 from query.declarations import SEARCH
 
@@ -30,13 +30,13 @@ def test_statistics_are_sums_over_all_events() -> None:
         'message:"a b*"', {"message": "a b"}, {"message": ["B a", "a x bc"]}, {"message": "!"}, {"message": 5}, {}
     )
     assert (found.documents["message"], found.words["message"]) == (3, 7)
-    assert found.holding == {Word("message", "a", False): 2, Word("message", "b", True): 2}
+    assert found.document_frequency == {Word("message", "a", False): 2, Word("message", "b", True): 2}
     assert found.average("message") == 7 / 3
 
 
 def test_a_word_is_worth_more_the_fewer_hold_it() -> None:
-    assert rarity(100, 1) > rarity(100, 50) > rarity(100, 100) > 0
-    assert rarity(10, 3) == math.log(1 + 7.5 / 3.5)
+    assert idf(100, 1) > idf(100, 50) > idf(100, 100) > 0
+    assert idf(10, 3) == math.log(1 + 7.5 / 3.5)
 
 
 def test_a_word_counts_less_the_more_often_it_stands_there_and_the_longer_the_text() -> None:
@@ -49,13 +49,13 @@ def test_a_word_counts_less_the_more_often_it_stands_there_and_the_longer_the_te
 def test_the_score_is_the_sum_over_words_and_the_best_field() -> None:
     documents = [{"message": "a b"}, {"why": "a a c"}, {"message": "c"}, {"request": "a"}]
     found = statistics("a", *documents)
-    message = 2 * rarity(2, 1) * saturate(1, 2, 1.5)
-    why = rarity(1, 1) * saturate(2, 3, 3.0)
+    message = 2 * idf(2, 1) * saturate(1, 2, 1.5)
+    why = idf(1, 1) * saturate(2, 3, 3.0)
     wanted = [message, why, 0, 1.0]
     assert [found.score(document) for document in documents] == pytest.approx(wanted, abs=1 / STEPS)
     both = {"message": "a", "why": "a"}
     again = statistics("a", *documents, both)
-    assert again.score(both) == pytest.approx(2 * rarity(3, 2) * saturate(1, 1, 4 / 3), abs=1 / STEPS)
+    assert again.score(both) == pytest.approx(2 * idf(3, 2) * saturate(1, 1, 4 / 3), abs=1 / STEPS)
 
 
 def test_side_by_side_and_alternatives_add_up_and_a_negation_gives_nothing() -> None:
@@ -68,7 +68,7 @@ def test_side_by_side_and_alternatives_add_up_and_a_negation_gives_nothing() -> 
 def test_a_phrase_weighs_as_much_as_its_words_and_counts_where_it_stands() -> None:
     documents = [{"message": ["a b a b", "b a"]}, {"message": "b a"}, {"message": "a x"}]
     found = statistics('message:"a b"', *documents)
-    weight = rarity(3, 3) + rarity(3, 2)
+    weight = idf(3, 3) + idf(3, 2)
     wanted = weight * saturate(2, 6, 10 / 3)
     assert [found.score(document) for document in documents] == pytest.approx([wanted, 0, 0], abs=1 / STEPS)
 
@@ -76,5 +76,5 @@ def test_a_phrase_weighs_as_much_as_its_words_and_counts_where_it_stands() -> No
 def test_a_prefix_counts_as_one_word() -> None:
     documents = [{"message": "abc abd x"}, {"message": "ab"}, {"message": "x"}]
     found = statistics("message:ab*", *documents)
-    wanted = [rarity(3, 2) * saturate(2, 3, 5 / 3), rarity(3, 2) * saturate(1, 1, 5 / 3), 0]
+    wanted = [idf(3, 2) * saturate(2, 3, 5 / 3), idf(3, 2) * saturate(1, 1, 5 / 3), 0]
     assert [found.score(document) for document in documents] == pytest.approx(wanted, abs=1 / STEPS)

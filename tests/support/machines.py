@@ -8,7 +8,7 @@ from typing import Any
 from headrace.config import StorageConfig
 from headrace.engine.history.recovery import newest
 from headrace.format import object_names
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.manifest import Manifest
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.backup import back_up, restore
@@ -75,6 +75,6 @@ class Machines:
                 object_names.segment_key(manifest.stream, manifest.incarnation, segment.name)
             )
             assert path is not None
-            reader = SegmentReader(path, name=segment.name, decoded=DecodedCache(0), sha256=segment.sha256)
+            reader = SegmentReader(path, name=segment.name, decoded=LruCache(0), sha256=segment.sha256)
             found += [reader.cell(seq)[2] for seq in range(segment.first_seq, segment.end_seq)]
         return found

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.manifest import Segment, segment_entry
 from headrace.format.object_names import segment_name
 from headrace.format.segment.layout import SealedSegment
@@ -61,7 +61,7 @@ def seal(
 
 def reader_of(data: bytes, **facts: Any) -> SegmentReader:
     """A reader that shares nothing with any other."""
-    facts = {"name": f"segment-{next(NAMES)}", "decoded": DecodedCache(1 << 20)} | facts
+    facts = {"name": f"segment-{next(NAMES)}", "decoded": LruCache(1 << 20)} | facts
     return SegmentReader(data, **facts)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headrace.format import manifest as manifests
 from headrace.format import object_names
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.manifest import Manifest
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.objects import Objects
@@ -54,7 +54,7 @@ def spans(rig: Rig, name: str) -> list[tuple[int, int]]:
 def reader(rig: Rig, one: SegmentObject) -> SegmentReader:
     """A segment as it is stored, checked against its checksum."""
     data = rig.engine.objects.get(one.key)
-    return SegmentReader(data, name=one.key, decoded=DecodedCache(1 << 20), sha256=one.segment.sha256)
+    return SegmentReader(data, name=one.key, decoded=LruCache(1 << 20), sha256=one.segment.sha256)
 
 
 def rows(rig: Rig, table: str = "wal") -> int:

@@ -54,74 +54,52 @@ def _feature(op: str, **params: Any) -> Feature:
 
 
 def count(*, window: Span | None = None, where: Where = None) -> Feature:
-    """How many events.
-
-    Example: ``hr.count(window="1h")``
-    """
+    """How many events. Example: ``hr.count(window="1h")``"""
     return _feature("count", window=window, where=where)
 
 
 def sum(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
-    """The sum of the values, as a float.
-
-    Example: ``hr.sum("amount", window="1h")``
-    """
+    """The sum of the values, as a float. Example: ``hr.sum("amount", window="1h")``"""
     return _feature("sum", field=field, window=window, where=where)
 
 
 def mean(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
-    """The mean of the values.
-
-    Example: ``hr.mean("amount", window="1h")``
-    """
+    """The mean of the values. Example: ``hr.mean("amount", window="1h")``"""
     return _feature("mean", field=field, window=window, where=where)
 
 
-def min(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
-    """The least value, in the type of its field.
+def sum_squares(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The sum of the squares of the values. Example: ``hr.sum_squares("amount", window="1h")``"""
+    return _feature("sum_squares", field=field, window=window, where=where)
 
-    Example: ``hr.min("amount", window="1h")``
-    """
+
+def min(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The least value, in the type of its field. Example: ``hr.min("amount", window="1h")``"""
     return _feature("min", field=field, window=window, where=where)
 
 
 def max(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
-    """The greatest value, in the type of its field.
-
-    Example: ``hr.max("amount", window="1h")``
-    """
+    """The greatest value, in the type of its field. Example: ``hr.max("amount", window="1h")``"""
     return _feature("max", field=field, window=window, where=where)
 
 
 def var(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
-    """The variance of the population.
-
-    Example: ``hr.var("amount", window="1h")``
-    """
+    """The variance of the population. Example: ``hr.var("amount", window="1h")``"""
     return _feature("var", field=field, window=window, where=where)
 
 
 def std(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
-    """The standard deviation of the population.
-
-    Example: ``hr.std("amount", window="1h")``
-    """
+    """The standard deviation of the population. Example: ``hr.std("amount", window="1h")``"""
     return _feature("std", field=field, window=window, where=where)
 
 
 def ratio(where: Where, *, window: Span | None = None) -> Feature:
-    """The share of all events for which ``where`` is true.
-
-    Example: ``hr.ratio("amount > 10", window="1h")``
-    """
+    """The share of all events for which ``where`` is true. Example: ``hr.ratio("amount > 10", window="1h")``"""
     return _feature("ratio", window=window, where=where)
 
 
 def n_unique(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
-    """How many different values: exact up to 256, then ± 1.6 %.
-
-    Example: ``hr.n_unique("shop", window="1h")``
-    """
+    """How many different values: exact up to 256, then ± 1.6 %. Example: ``hr.n_unique("shop", window="1h")``"""
     return _feature("n_unique", field=field, window=window, where=where)
 
 
@@ -144,26 +122,17 @@ def quantile(field: str, q: float, *, window: Span | None = None, where: Where =
 
 
 def histogram(field: str, buckets: Sequence[float], *, where: Where = None) -> Feature:
-    """`{"<10": n, "10-20": n, ">=20": n}``.
-
-    Example: ``hr.histogram("amount", [10, 20])``
-    """
+    """`{"<10": n, "10-20": n, ">=20": n}``. Example: ``hr.histogram("amount", [10, 20])``"""
     return _feature("histogram", field=field, buckets=buckets, where=where)
 
 
 def hour_of_day_histogram(*, where: Where = None) -> Feature:
-    """24 counts, one for each hour of the day in UTC.
-
-    Example: ``hr.hour_of_day_histogram()``
-    """
+    """24 counts, one for each hour of the day in UTC. Example: ``hr.hour_of_day_histogram()``"""
     return _feature("hour_of_day_histogram", where=where)
 
 
 def dow_hour_histogram(*, where: Where = None) -> Feature:
-    """`{"Mon-00": n, …}``, one for each hour of the week in UTC.
-
-    Example: ``hr.dow_hour_histogram()``
-    """
+    """`{"Mon-00": n, …}``, one for each hour of the week in UTC. Example: ``hr.dow_hour_histogram()``"""
     return _feature("dow_hour_histogram", where=where)
 
 
@@ -175,79 +144,60 @@ def top_k(field: str, k: int | None = None, *, window: Span | None = None, where
     return _feature("top_k", field=field, k=k, window=window, where=where)
 
 
+def mode(field: str, *, window: Span | None = None, where: Where = None) -> Feature:
+    """The most frequent value, the least of equally frequent ones; exact up to 2,048 different ones.
+
+    Example: ``hr.mode("shop", window="1h")``
+    """
+    return _feature("mode", field=field, window=window, where=where)
+
+
 def entropy(
     field: str, *, max_categories: int | None = None, window: Span | None = None, where: Where = None
 ) -> Feature:
-    """How evenly values are spread, in bits.
-
-    Example: ``hr.entropy("shop", window="1h")``
-    """
+    """How evenly values are spread, in bits. Example: ``hr.entropy("shop", window="1h")``"""
     return _feature("entropy", field=field, max_categories=max_categories, window=window, where=where)
 
 
 def event_type_mix(
     field: str, *, categories: Sequence[str] | None = None, max_categories: int | None = None, where: Where = None
 ) -> Feature:
-    """`{category: share of all values}``.
-
-    Example: ``hr.event_type_mix("shop")``
-    """
+    """`{category: share of all values}``. Example: ``hr.event_type_mix("shop")``"""
     return _feature("event_type_mix", field=field, categories=categories, max_categories=max_categories, where=where)
 
 
 def first(field: str, *, where: Where = None) -> Feature:
-    """The first value.
-
-    Example: ``hr.first("shop")``
-    """
+    """The first value. Example: ``hr.first("shop")``"""
     return _feature("first", field=field, where=where)
 
 
 def last(field: str, *, where: Where = None) -> Feature:
-    """The newest value.
-
-    Example: ``hr.last("shop")``
-    """
+    """The newest value. Example: ``hr.last("shop")``"""
     return _feature("last", field=field, where=where)
 
 
 def first_n(field: str, n: int, *, where: Where = None) -> Feature:
-    """The first values, the oldest first.
-
-    Example: ``hr.first_n("shop", 3)``
-    """
+    """The first values, the oldest first. Example: ``hr.first_n("shop", 3)``"""
     return _feature("first_n", field=field, n=n, where=where)
 
 
 def last_n(field: str, n: int, *, where: Where = None) -> Feature:
-    """The newest values, the oldest first.
-
-    Example: ``hr.last_n("shop", 3)``
-    """
+    """The newest values, the oldest first. Example: ``hr.last_n("shop", 3)``"""
     return _feature("last_n", field=field, n=n, where=where)
 
 
 def most_recent_n(field: str, n: int, *, where: Where = None) -> Feature:
-    """The newest values, the newest first.
-
-    Example: ``hr.most_recent_n("shop", 3)``
-    """
+    """The newest values, the newest first. Example: ``hr.most_recent_n("shop", 3)``"""
     return _feature("most_recent_n", field=field, n=n, where=where)
 
 
 def lag(field: str, n: int | None = None, *, where: Where = None) -> Feature:
-    """The value ``n`` events before the newest.
-
-    Example: ``hr.lag("shop", 3)``
-    """
+    """The value ``n`` events before the newest. Example: ``hr.lag("shop", 3)``"""
     return _feature("lag", field=field, n=n, where=where)
 
 
 def delta_from_prev(field: str, *, where: Where = None) -> Feature:
-    """The newest value minus the one before.
-
-    Example: ``hr.delta_from_prev("amount")``
-    """
+    """The newest value minus the one before. Example: ``hr.delta_from_prev("amount")``"""
     return _feature("delta_from_prev", field=field, where=where)
 
 
@@ -260,42 +210,27 @@ def reservoir_sample(field: str, samples: int, *, where: Where = None) -> Featur
 
 
 def first_seen(*, where: Where = None) -> Feature:
-    """When the first event came, since 1970.
-
-    Example: ``hr.first_seen()``
-    """
+    """When the first event came, since 1970. Example: ``hr.first_seen()``"""
     return _feature("first_seen", where=where)
 
 
 def age(*, where: Where = None) -> Feature:
-    """How long ago the first event came.
-
-    Example: ``hr.age()``
-    """
+    """How long ago the first event came. Example: ``hr.age()``"""
     return _feature("age", where=where)
 
 
 def last_seen(*, where: Where = None) -> Feature:
-    """When the newest event came, since 1970.
-
-    Example: ``hr.last_seen()``
-    """
+    """When the newest event came, since 1970. Example: ``hr.last_seen()``"""
     return _feature("last_seen", where=where)
 
 
 def time_since(where: Where = None) -> Feature:
-    """How long ago the newest event came.
-
-    Example: ``hr.time_since("amount > 10")``
-    """
+    """How long ago the newest event came. Example: ``hr.time_since("amount > 10")``"""
     return _feature("time_since", where=where)
 
 
 def has_seen(where: Where = None) -> Feature:
-    """Whether there was an event.
-
-    Example: ``hr.has_seen("amount > 10")``
-    """
+    """Whether there was an event. Example: ``hr.has_seen("amount > 10")``"""
     return _feature("has_seen", where=where)
 
 
@@ -308,18 +243,12 @@ def first_seen_in_window(window: Span, *, where: Where = None) -> Feature:
 
 
 def time_since_last_n(n: int, *, where: Where = None) -> Feature:
-    """How long ago the ``n``-th newest event came.
-
-    Example: ``hr.time_since_last_n(3)``
-    """
+    """How long ago the ``n``-th newest event came. Example: ``hr.time_since_last_n(3)``"""
     return _feature("time_since_last_n", n=n, where=where)
 
 
 def streak(where: Where) -> Feature:
-    """Of the newest events, how many in a row match ``where``.
-
-    Example: ``hr.streak("amount > 10")``
-    """
+    """Of the newest events, how many in a row match ``where``. Example: ``hr.streak("amount > 10")``"""
     return _feature("streak", where=where)
 
 
@@ -332,10 +261,7 @@ def negative_streak(where: Where) -> Feature:
 
 
 def max_streak(where: Where) -> Feature:
-    """The longest row of events that matched ``where``.
-
-    Example: ``hr.max_streak("amount > 10")``
-    """
+    """The longest row of events that matched ``where``. Example: ``hr.max_streak("amount > 10")``"""
     return _feature("max_streak", where=where)
 
 
@@ -349,10 +275,7 @@ def ewma(field: str, half_life: Span, *, where: Where = None) -> Feature:
 
 
 def ewvar(field: str, half_life: Span, *, where: Where = None) -> Feature:
-    """The variance with the weights of ``ewma``.
-
-    Example: ``hr.ewvar("amount", "10m")``
-    """
+    """The variance with the weights of ``ewma``. Example: ``hr.ewvar("amount", "10m")``"""
     return _feature("ewvar", field=field, half_life=half_life, where=where)
 
 
@@ -381,10 +304,7 @@ def decayed_count(half_life: Span, *, where: Where = None) -> Feature:
 
 
 def twa(field: str, window: Span, *, where: Where = None) -> Feature:
-    """The mean by how long each value held, the newest until now.
-
-    Example: ``hr.twa("amount", "1h")``
-    """
+    """The mean by how long each value held, the newest until now. Example: ``hr.twa("amount", "1h")``"""
     return _feature("twa", field=field, window=window, where=where)
 
 
@@ -406,42 +326,27 @@ def seasonal_deviation(field: str, *, where: Where = None) -> Feature:
 
 
 def burst_count(window: Span, sub_window: Span, *, where: Where = None) -> Feature:
-    """How many sub-windows had events.
-
-    Example: ``hr.burst_count("1h", "1m")``
-    """
+    """How many sub-windows had events. Example: ``hr.burst_count("1h", "1m")``"""
     return _feature("burst_count", sub_window=sub_window, window=window, where=where)
 
 
 def rate_of_change(field: str, window: Span, *, where: Where = None) -> Feature:
-    """The newest value minus the first of the window, per second.
-
-    Example: ``hr.rate_of_change("amount", "1h")``
-    """
+    """The newest value minus the first of the window, per second. Example: ``hr.rate_of_change("amount", "1h")``"""
     return _feature("rate_of_change", field=field, window=window, where=where)
 
 
 def inter_arrival_stats(window: Span, *, where: Where = None) -> Feature:
-    """The mean gap between events, in ms.
-
-    Example: ``hr.inter_arrival_stats("1h")``
-    """
+    """The mean gap between events, in ms. Example: ``hr.inter_arrival_stats("1h")``"""
     return _feature("inter_arrival_stats", window=window, where=where)
 
 
 def value_change_count(field: str, window: Span, *, where: Where = None) -> Feature:
-    """How often a value was another than the one before.
-
-    Example: ``hr.value_change_count("shop", "1h")``
-    """
+    """How often a value was another than the one before. Example: ``hr.value_change_count("shop", "1h")``"""
     return _feature("value_change_count", field=field, window=window, where=where)
 
 
 def trend(field: str, window: Span, *, where: Where = None) -> Feature:
-    """The slope of the line that fits the values best, per second.
-
-    Example: ``hr.trend("amount", "1h")``
-    """
+    """The slope of the line that fits the values best, per second. Example: ``hr.trend("amount", "1h")``"""
     return _feature("trend", field=field, window=window, where=where)
 
 
@@ -462,26 +367,17 @@ def outlier_count(field: str, window: Span, *, sigma: float | None = None, where
 
 
 def geo_velocity(lat: str, lon: str, *, where: Where = None) -> Feature:
-    """The greatest speed from one event to the next, in km/h.
-
-    Example: ``hr.geo_velocity("lat", "lon")``
-    """
+    """The greatest speed from one event to the next, in km/h. Example: ``hr.geo_velocity("lat", "lon")``"""
     return _feature("geo_velocity", lat_field=lat, lon_field=lon, where=where)
 
 
 def geo_distance(lat: str, lon: str, *, where: Where = None) -> Feature:
-    """The length of the way from event to event, in km.
-
-    Example: ``hr.geo_distance("lat", "lon")``
-    """
+    """The length of the way from event to event, in km. Example: ``hr.geo_distance("lat", "lon")``"""
     return _feature("geo_distance", lat_field=lat, lon_field=lon, where=where)
 
 
 def geo_spread(lat: str, lon: str, *, where: Where = None) -> Feature:
-    """The root of the mean squared distance from the middle, in km.
-
-    Example: ``hr.geo_spread("lat", "lon")``
-    """
+    """The root of the mean squared distance from the middle, in km. Example: ``hr.geo_spread("lat", "lon")``"""
     return _feature("geo_spread", lat_field=lat, lon_field=lon, where=where)
 
 

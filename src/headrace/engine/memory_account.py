@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.engine.log.writer import Writer
     from headrace.engine.object_caches import ObjectCaches
     from headrace.engine.touch.touches import Touches
-    from headrace.format.decoded_columns import DecodedCache
+    from headrace.format.decoded_columns import LruCache
 
 #: Loaded with what computes aggregates; until then DuckDB holds nothing. It is asked no more often than this.
 _DUCKDB, _DUCKDB_S = "headrace.reduce.duck", 5.0
@@ -56,7 +56,7 @@ class Account:
         touches: Touches,
         caches: ObjectCaches,
         state_builder: StateBuilder,
-        entity_rows: DecodedCache,
+        entity_rows: LruCache,
         features: StateReader[Any],
         entities: Sequence[StateReader[Any]],
         release_pages: Callable[[], None],

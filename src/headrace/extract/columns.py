@@ -1,7 +1,7 @@
 """Events as typed columns: one row per event, exactly the values that the reference finds in the promoted event.
 
 A row is odd where columns cannot hold its values, or where the event has no newest form; it has no values here, and
-whoever answers from columns asks the event itself.
+answers about it come from the event itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RowValues(NamedTuple):
 
 
 class WantedColumn(NamedTuple):
-    """A column that is wanted: of which field, natively read how, and what is kept of a canonical value."""
+    """A column to extract: its field, its native reader, and what is stored of a canonical value."""
 
     name: str
     field: Field
@@ -52,7 +52,7 @@ class WantedColumn(NamedTuple):
     keep: Callable[[Any], Any]
 
     def extract(self, pieces: Pieces, rows: Numbers, odd_rows: Flags) -> RowValues:
-        """The values in JSON texts that lie at the field in these rows; rows that cannot be told are made odd."""
+        """The values in JSON texts that lie at the field in these rows; rows that columns cannot hold are made odd."""
         has_value, native, doubtful = self.read(pieces)
         places, made = np.flatnonzero(has_value), native
         if doubtful.any():
@@ -125,7 +125,7 @@ def _fit(kind: Kind, canonical_values: list[Canonical]) -> bool:
 
 
 def _crowded_rows(spaced: RowValues, count: int) -> Flags:
-    """The rows, of so many, that have more values or words than can be told apart."""
+    """The rows, of so many, that have more values or words than positions can number."""
     texts = Texts(spaced.values)
     crowded: Flags = np.bincount(spaced.rows, minlength=count) > MAX_VALUES
     if np.bincount(spaced.rows, texts.lengths).max(initial=0) > MAX_WORDS:
@@ -222,7 +222,7 @@ class Extractor:
         self._exact = [kind in {Kind.INTEGER, Kind.DATE} for kind in kinds] + [False] * len(definition.parts)
 
     def columns(self, batch: pa.RecordBatch | pa.Table, deadline: Deadline | None = None) -> pa.Table:
-        """The columns table of segment rows, whatever their versions; raises Cancelled where nobody waits for them."""
+        """The columns table of segment rows, whatever their versions; raises Cancelled after the deadline."""
         table = pa.table(batch)
         starts = _starts(table)
         slices = [self._read(table.slice(start, starts.step), deadline) for start in starts]
@@ -279,7 +279,7 @@ class Extractor:
 
 
 def _starts(events: pa.Table) -> range:
-    """Where slices begin, all of one length: each has a cost of its own."""
+    """Where slices begin, all of one length, and as few as the limits allow."""
     slices = max(1, -(-events.num_rows // _ROWS), -(-events.nbytes // _BYTES))
     return range(0, max(1, events.num_rows), max(1, -(-events.num_rows // slices)))
 

@@ -1,7 +1,7 @@
 """Erased observations: hidden while segments still hold them, and gone once these were written anew.
 
 What is being erased is not read any more: segments that still hold it are read through a mask. A segment is written
-anew with a tombstone in the place of each observation that goes.
+anew with a tombstone in the place of each erased observation.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Targets(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """The routing keys that observations may have that go."""
+        """The routing keys that erased observations may have."""
         return tuple(sorted({*self.ids, *(entity for entity, _ in self.here)}))
 
     def dump(self) -> str:
@@ -48,7 +48,7 @@ class Targets(msgspec.Struct, frozen=True, dict=True):
         return msgspec.json.encode(self).decode()
 
     def take(self, seq: int, observation: Observation) -> bool:
-        """Whether an observation goes. What only says where those of others belong stays."""
+        """Whether an observation is erased. One that only moves those of others stays."""
         if seq >= self.before_seq or observation.kind == "erased":
             return False
         if observation.kind == "split" or observation.details.get("undoes") == "split":
@@ -81,7 +81,7 @@ _numbers = count(1)
 
 
 class ErasureMask:
-    """Hides the observations of the erasures of one stream that have not ended; a `Mask` of segments."""
+    """Hides the observations of the erasures of one stream that have not ended; a `RowMask` of segments."""
 
     def __init__(self, targets: Sequence[Targets]) -> None:
         self.number = next(_numbers)
@@ -112,7 +112,7 @@ def erased_rows(batch: Any, targets: Sequence[Targets]) -> list[int]:
 
 
 def holds(reader: SegmentReader, targets: Sequence[Targets]) -> bool:
-    """Whether a segment has an observation that goes."""
+    """Whether a segment has an erased observation."""
     return any(
         erased_rows(batch, [target])
         for target in targets
@@ -122,7 +122,7 @@ def holds(reader: SegmentReader, targets: Sequence[Targets]) -> bool:
 
 
 def rewrite(reader: SegmentReader, targets: Sequence[Targets], sink: BinaryIO) -> SealedSegment:
-    """Write a segment anew without the observations that go; everything else of it stays as it is."""
+    """Write a segment anew without the erased observations; everything else of it stays as it is."""
     info = reader.info
     writer = SegmentWriter(
         sink,

@@ -79,7 +79,7 @@ def stored_columns(columns: pa.Table) -> pa.Table:
 def describe_companion(
     columns: pa.Table, definition: Definition, *, first_seq: int, through_version: int, **more: Any
 ) -> CompanionInfo:
-    """What a companion of these columns says about itself; ``more`` is who it belongs to, its level and segments."""
+    """What a companion of these columns says about itself; ``more`` are its stream, level and segments."""
     names = definition.search.fields
     texts = [name for name, field in names.items() if field.kind is Kind.TEXT]
     times = pc.min_max(_flat(one_array(columns.column(f"f.{definition.search.primary_timestamp}"))).values)

@@ -57,7 +57,7 @@ def elements(arrays: Column, few: int = FEW, *, exact: bool = False) -> tuple[Co
 
 
 def each(function: Callable[[bytes], bytes | None], documents: Column) -> Column:
-    """What a function makes of documents; null where it makes nothing or fails."""
+    """The results of a function for documents; null where it returns None or fails."""
 
     def attempt(document: str | None) -> str | None:
         try:
@@ -100,7 +100,7 @@ def _read_one(payload: str, places: list[Pointer]) -> list[str | None] | None:
 
 
 class SourceTexts(NamedTuple):
-    """The JSON texts at each source, and the events of which they cannot be had."""
+    """The JSON texts at each source, and the events that cannot be read."""
 
     texts: list[Column]
     odd_rows: Flags

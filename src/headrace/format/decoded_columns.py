@@ -1,4 +1,4 @@
-"""The memory of decoded columns: where Arrow takes it from, and a cache of those that are read again and again."""
+"""The memory of decoded columns: Arrow's memory pool, and a cache that is bounded in bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 def keep_freed_pages() -> None:
-    """Use jemalloc where there is one and nobody has chosen: it keeps pages for a second, and row groups come and go.
+    """Use jemalloc where there is one and no pool was chosen: it keeps pages for a second, and row groups come and go.
 
     What Arrow prefers gives them back at once. The kernel then clears several mebibytes for each one that is decoded.
     """
@@ -32,8 +32,8 @@ def release_unused() -> None:
     pa.default_memory_pool().release_unused()
 
 
-class DecodedCache:
-    """A cache of decoded columns of any segment; the least recently used are dropped first."""
+class LruCache:
+    """A cache of values with sizes, for any thread; the least recently used are dropped first."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -42,7 +42,7 @@ class DecodedCache:
         self._items: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
 
     def get(self, name: Hashable) -> Any:
-        """What was kept under this name, or None."""
+        """The value of this name, or None."""
         with self._lock:
             entry = self._items.get(name)
             if entry is None:
@@ -50,8 +50,8 @@ class DecodedCache:
             self._items.move_to_end(name)
             return entry[0]
 
-    def keep(self, name: Hashable, value: Any, size: int) -> None:
-        """Keep a value of so many bytes, unless it alone exceeds the limit."""
+    def put(self, name: Hashable, value: Any, size: int) -> None:
+        """Store a value of so many bytes, unless it alone exceeds the limit."""
         with self._lock:
             _, before = self._items.pop(name, (None, 0))
             self.bytes -= before

@@ -1,4 +1,4 @@
-"""Manifests: what of a stream is published in the object store, one numbered object per generation.
+"""Manifests: what is published of a stream in the object store, one numbered object per generation.
 
 Format version 4. A manifest is a JSON document, ``{"headrace": "manifest", "version": 4, "sha256": …, "content": …}``,
 where the checksum is that of the content's bytes as they stand. Everything in it is as of ``published_seq`` and never

@@ -1,4 +1,4 @@
-"""What the objects of streams are called in the store.
+"""The keys of the objects of streams in the store.
 
 They are named so that one listing finds all streams, and never walks through their segments::
 
@@ -31,7 +31,7 @@ _STATE_KEY = re.compile(rf"{STATES}/([0-9a-f]{{32}})/([0-9a-z]{{1,64}})/(\d{{16}
 
 
 def name_hash(stream: str) -> str:
-    """What stands for a stream's name in keys."""
+    """The hash of a stream's name in keys."""
     return hashlib.sha256(stream.encode()).hexdigest()[:32]
 
 
@@ -41,7 +41,7 @@ def manifest_key(stream: str, incarnation: str, generation: int) -> str:
 
 
 def range_name(first_seq: int, count: int, unique: str) -> str:
-    """The name of what is made of a range of a stream, among others of its kind; ``unique`` tells attempts apart."""
+    """The name of what is made of a range of a stream, among others of its kind; ``unique`` distinguishes attempts."""
     return f"{first_seq:016}-{count}-{check_key_part(unique)}"
 
 
@@ -78,7 +78,7 @@ def parse_segment_key(key: str) -> tuple[tuple[str, str], str] | None:
 
 
 def check_key_part(part: str) -> str:
-    """A part of a key, as it is; refuses what could not be told apart there."""
+    """A part of a key, unchanged; raises ValueError for other characters than digits and small letters."""
     if not _INCARNATION.fullmatch(part):
         raise ValueError(f"{part!r} cannot be part of a key: only 1 to 64 of 0-9 and a-z")
     return part

@@ -22,7 +22,7 @@ _MAX_POSITION = 2**64 - 1
 
 
 class Offset(NamedTuple):
-    """A place in a stream: after ``position`` entries, the last of which was written in ``epoch``."""
+    """A position in a stream: after ``position`` entries, the last of which was written in ``epoch``."""
 
     epoch: int
     position: int
@@ -42,7 +42,7 @@ def encode(epoch: int, position: int) -> str:
 
 
 def decode(text: str) -> Offset:
-    """Read an offset in any letter case; raises ValueError for everything that was never minted."""
+    """Read an offset in any letter case; raises ValueError for every text that is no offset."""
     if len(text) != 26:
         raise ValueError(f"an offset has 26 characters, this has {len(text)}")
     if not all(c in _VALUES for c in text):

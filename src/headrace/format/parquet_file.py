@@ -82,7 +82,7 @@ class ParquetSource:
         return self.ask(lambda opened: _row_group(opened, group, columns))
 
     def ask(self, question: Callable[[OpenParquet], T]) -> T:
-        """What a question finds in the file; it is asked a second time where a damaged copy was replaced."""
+        """Run a function on the open file, and once more where a damaged copy was replaced."""
         opened = self._opened
         try:
             with intact(self.name):
@@ -98,8 +98,8 @@ class ParquetSource:
 
     def _open(self, source: Path | bytes, footer_checksum: int | None) -> OpenParquet:
         opened = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
-        whole = self._sha256 if footer_checksum is None else None
-        if whole is not None and hashlib.file_digest(opened, "sha256").hexdigest() != whole:
+        expected_sha256 = self._sha256 if footer_checksum is None else None
+        if expected_sha256 is not None and hashlib.file_digest(opened, "sha256").hexdigest() != expected_sha256:
             raise self._different()
         with intact(self.name):
             checksum = _footer_checksum(opened)

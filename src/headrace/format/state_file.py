@@ -60,7 +60,7 @@ Packed = tuple[bytes, Mapping[str, bytes]]
 
 
 def write(path: Path, info: StateInfo, name: str, rows: Iterable[Packed]) -> State:
-    """Write a state, and tell how it is listed; the file is not synced."""
+    """Write a state, and return its entry in metadata; the file is not synced."""
     sink, last = _Sink(path, info), b""
     for key, packed in rows:
         if sink.rows and key <= last:

@@ -117,6 +117,28 @@ class TopK(ValueCounts):
         return [{"value": self.render(value), "count": count} for value, count in self.most(state)]
 
 
+class Mode(ValueCounts):
+    """The most frequent value, in the type of the field; null where there is none."""
+
+    declaration = declare(
+        "mode",
+        DISTRIBUTIONS,
+        "the most frequent value, the least of equally frequent ones; exact up to 2,048 different ones",
+        "field",
+        window="optional",
+        memory=_MEMORY,
+        field=VALUE,
+    )
+
+    def wanted(self) -> int:
+        """One value."""
+        return 1
+
+    def finish(self, state: list[Any] | None, now: int = 0) -> Any:
+        """The value."""
+        return next((self.render(value) for value, _ in self.most(state)), None)
+
+
 class Entropy(ValueCounts):
     """How mixed the most frequent values are, in bits; 0 of one value, null of none. Rarer ones are left out."""
 

@@ -121,6 +121,36 @@ class Mean(Sum):
         return Parts(self.sum_part(), plain("n"))
 
 
+class SumOfSquares(FieldOperator):
+    """The sum of the squares of the values as a double; null where there are none."""
+
+    declaration = declare(
+        "sum_squares", COUNTS, "the sum of the squares of the values", "f64", window="optional", field=NUMBER
+    )
+    order = "any"
+
+    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+        """The sum with one more square."""
+        return float(value) * value if state is None else state + float(value) * value
+
+    def merge_both(self, left: float, right: float) -> float:
+        """The sum of both."""
+        return left + right
+
+    def finish(self, state: float | None, now: int = 0) -> float | None:
+        """The sum."""
+        return finite(state)
+
+    def fold_runs(self, runs: RowRuns) -> list[Any]:
+        """The sums."""
+        with np.errstate(over="ignore"):  # a sum may leave the range of doubles
+            return to_list(np.add.reduceat(runs.doubles(self._field) ** 2, runs.starts))
+
+    def catalyst_parts(self) -> Parts:
+        """A sum."""
+        return Alone(double("total"))
+
+
 class Extreme(FieldOperator):
     """The least or the greatest value, in the type of the field; null where there are none."""
 

@@ -1,4 +1,4 @@
-"""Reading a document that may be wrong anywhere: what is right is handed on, what is wrong is noted with its place."""
+"""Reading a document that may be wrong anywhere: valid parts are returned, problems are noted with their pointers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Part:
         return self.value is not msgspec.UNSET
 
     def note(self, reason: str) -> None:
-        """This part is wrong."""
+        """Note a problem of this part."""
         self.problems.append(Problem(pointer.text(self.at), reason))
 
     def is_object(self) -> bool:
@@ -45,7 +45,7 @@ class Part:
         return self._is(dict, "an object")
 
     def knows(self, allowed: Collection[str]) -> bool:
-        """Whether this is an object; members that nobody knows are noted."""
+        """Whether this is an object; unknown members are noted."""
         if not self.is_object():
             return False
         for name in self.value:

@@ -9,7 +9,7 @@ from headrace.types import Piece
 
 
 class Filter(NamedTuple):
-    """What a filtered read asks for; ``text`` is how it was spelled, ``asker`` whose answer it is."""
+    """What a filtered read asks for; ``text`` is how it was spelled, ``asker`` who gets the answer."""
 
     text: str
     tree: Node
@@ -17,14 +17,14 @@ class Filter(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How much one answer holds, and how much of the payload it may look at."""
+    """How much one answer holds, and how much of the payload it may scan."""
 
     budget: int
     scan_bytes: int
 
 
 class Filtered(NamedTuple):
-    """What was found, each part one event, and where to go on; how much was looked at, and why it ended early."""
+    """The matching events, the next position, how many bytes were scanned, and why it ended early."""
 
     parts: list[Piece]
     position: int

@@ -1,4 +1,4 @@
-"""The meaning of a query, in plain Python: the reference that every other way to answer is held to.
+"""The meaning of a query, in plain Python: the reference for all other implementations.
 
 A field with several values matches if any of them does. ``NOT`` is plain negation.
 """

@@ -5,8 +5,8 @@ fields gives the most that any of them does. Words and phrases in a text give BM
 default field of keywords gives its boost, every other clause nothing.
 
 The statistics are those of the whole stream: how many events have a value of the field (*documents*), how many of these
-hold the word (*holding*), how many words a value has on the average. A prefix counts as one word, the sum of all that
-begin so. A phrase counts how often it stands there, and weighs as much as its words together.
+hold the word (*document frequency*), how many words a value has on the average. A prefix counts as one word, the sum of
+all that begin so. A phrase counts how often it occurs, and weighs as much as its words together.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Word(NamedTuple):
     prefix: bool
 
     def times(self, held: list[str]) -> int:
-        """How often it stands among the words of a text."""
+        """How often it occurs among the words of a text."""
         return sum(word.startswith(self.text) if self.prefix else word == self.text for word in held)
 
 
@@ -65,34 +65,34 @@ def query_words(clause: Term | Phrase, field: Field) -> list[Word]:
     return [Word(field.name, word, clause.prefix and at == len(word_list) - 1) for at, word in enumerate(word_list)]
 
 
-def rarity(documents: int, holding: int) -> float:
-    """How much it says that an event holds a word, which so many of so many do."""
-    return math.log(1 + (documents - holding + 0.5) / (holding + 0.5))
+def idf(documents: int, document_frequency: int) -> float:
+    """The inverse document frequency of a word that so many of so many documents hold."""
+    return math.log(1 + (documents - document_frequency + 0.5) / (document_frequency + 0.5))
 
 
 def saturate(frequency: Any, length: Any, average: float) -> Any:
-    """How much it counts that a word stands so often in a text of this length; numbers, or arrays of them."""
+    """The weight of a term frequency in a text of this length, which saturates; numbers, or arrays of them."""
     return frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
 
 
 class Statistics:
-    """What scores are computed from: sums over all events, of whatever the scoring clauses ask for."""
+    """What scores are computed from: sums over all events, for the fields and words of the scoring clauses."""
 
     def __init__(self, scoring: list[ScoredClause]) -> None:
         self.scoring = scoring
         self.documents: Counter[str] = Counter()
         self.words: Counter[str] = Counter()
-        self.holding: Counter[Word] = Counter()
+        self.document_frequency: Counter[Word] = Counter()
         texts = [(scored.clause, field) for scored in scoring for field, _ in scored.fields if field.kind is Kind.TEXT]
         self.fields = list({field.name: field for _, field in texts}.values())
         self.query_words = list(dict.fromkeys(word for clause, field in texts for word in query_words(clause, field)))
 
-    def rarity(self, word: Word) -> float:
-        """How much a word says."""
-        return rarity(self.documents[word.field], self.holding[word])
+    def idf(self, word: Word) -> float:
+        """The inverse document frequency of a word."""
+        return idf(self.documents[word.field], self.document_frequency[word])
 
     def average(self, field: str) -> float:
-        """How many words an event has that has a value of the field."""
+        """The average number of words of a field, over the events that have a value of it."""
         return self.words[field] / self.documents[field]
 
     def count(self, document: Any) -> None:
@@ -102,7 +102,9 @@ class Statistics:
             if held is not None:
                 self.documents[field.name] += 1
                 self.words[field.name] += len(held)
-                self.holding.update(word for word in self.query_words if word.field == field.name and word.times(held))
+                self.document_frequency.update(
+                    word for word in self.query_words if word.field == field.name and word.times(held)
+                )
 
     def score(self, document: Any) -> float:
         """The score of an event that is given as a document and was counted."""
@@ -122,8 +124,8 @@ class Statistics:
         average = self.average(field.name)
         if isinstance(clause, Phrase) and len(wanted) > 1:
             times = sum(_times(words(str(value)), wanted) for value in values(field, document))
-            return float(sum(map(self.rarity, wanted)) * saturate(times, len(held), average))
-        parts = (self.rarity(word) * saturate(word.times(held), len(held), average) for word in wanted)
+            return float(sum(map(self.idf, wanted)) * saturate(times, len(held), average))
+        parts = (self.idf(word) * saturate(word.times(held), len(held), average) for word in wanted)
         return float(sum(parts))
 
 

@@ -1,4 +1,4 @@
-"""Where a text answers a query: a short piece of it, as HTML, with ``<em>`` around what was asked for.
+"""Where a text answers a query: a short piece of it, as HTML, with ``<em>`` around what matches.
 
 ``&``, ``<`` and ``>`` of the text itself are escaped, so that the only markup is ours whatever an event holds. An
 ellipsis stands where the text goes on.

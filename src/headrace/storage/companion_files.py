@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from headrace.format.companion.file_reader import FileCompanion
 from headrace.format.companion.layout import Companion, PartFile, PartName
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.object_names import companion_key, file_name, parse_companion_key
 from headrace.format.parquet_file import ParquetSource
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, fetcher
@@ -57,7 +57,7 @@ class CompanionFiles:
         footer_bytes: int = 16 * 1024 * 1024,
     ) -> None:
         self._objects = objects
-        self._decoded = DecodedCache(decoded_bytes)
+        self._decoded = LruCache(decoded_bytes)
         self._files = None if objects.is_local else FileCache(directory, _SUFFIX, limit_bytes=limit_bytes)
         self._opened: OpenFiles[tuple[str, ...], FileCompanion] = OpenFiles(
             MAX_OPEN,

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.manifest import Segment
-from headrace.format.segment.columns import Mask
+from headrace.format.segment.columns import RowMask
 from headrace.format.segment.reader import SegmentReader
 from headrace.storage.file_cache import CachedFile, FileCache, OpenFiles, fetcher
 from headrace.storage.objects import ObjectMissing, Objects
@@ -52,12 +52,12 @@ class Segments:
         limit_bytes: int,
         decoded_bytes: int,
         footer_bytes: int = 24 * 1024 * 1024,
-        masks: Mapping[str, Mask] | None = None,
+        masks: Mapping[str, RowMask] | None = None,
     ) -> None:
         """``masks`` are what is hidden now, by the incarnation of the stream; the caller may change them any time."""
         self._objects = objects
-        self._masks: Mapping[str, Mask] = {} if masks is None else masks
-        self._decoded = DecodedCache(decoded_bytes)
+        self._masks: Mapping[str, RowMask] = {} if masks is None else masks
+        self._decoded = LruCache(decoded_bytes)
         self._readers: OpenFiles[str, SegmentReader] = OpenFiles(
             MAX_READERS, limit_bytes=footer_bytes, footprint=lambda reader: reader.footprint
         )
@@ -105,7 +105,7 @@ class Segments:
         mask = self._mask(key)
         return 0 if mask is None else mask.number
 
-    def _mask(self, key: str) -> Mask | None:
+    def _mask(self, key: str) -> RowMask | None:
         # segments/<hash of the stream's name>/<incarnation>/<name>
         return self._masks.get(key.split("/")[2]) if self._masks else None
 
@@ -189,7 +189,7 @@ class Segments:
         opening.set_result(reader)
         return reader
 
-    def _load(self, file: CachedFile, key: str, segment: Segment, mask: Mask | None) -> SegmentReader:
+    def _load(self, file: CachedFile, key: str, segment: Segment, mask: RowMask | None) -> SegmentReader:
         path, replace = self._objects.local_path(key), None
         if path is None:
             make = fetcher(self._objects, key, segment.bytes, segment.sha256, self._files.make_room)

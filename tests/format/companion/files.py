@@ -14,7 +14,7 @@ from headrace.extract.postings import describe_companion, postings, stored_colum
 from headrace.format.companion.file_reader import FileCompanion
 from headrace.format.companion.layout import LIMITS, Companion, Limits
 from headrace.format.companion.writer import write
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 
 HASHES = {name: DEFINITION.field_hash(name, 1) for name in FIELDS}
 ROLLUPS = {name: DEFINITION.rollup_hash(name, 1) for name in DEFINITION.search.rollups}
@@ -43,7 +43,7 @@ def written(
 
 def opened(directory: Path, listed: Companion, kept_bytes: int = 1 << 20) -> FileCompanion:
     """Open it as it lies in a directory."""
-    return FileCompanion.opened(directory, listed, DecodedCache(kept_bytes))
+    return FileCompanion.opened(directory, listed, LruCache(kept_bytes))
 
 
 def made(events: list[Event], directory: Path, limits: Limits = LIMITS, **more: Any) -> FileCompanion:

@@ -20,7 +20,7 @@ from headrace.extract.postings import describe_companion, postings, stored_colum
 from headrace.format.companion.file_reader import FileCompanion, sources_of
 from headrace.format.companion.layout import LIMITS, Companion, Limits, PartName
 from headrace.format.companion.writer import write
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.object_names import file_name
 
 EVENTS = [
@@ -114,7 +114,7 @@ def test_a_question_reads_only_the_row_groups_it_touches(tmp_path: Path, monkeyp
 
 
 def test_what_was_decoded_is_kept_within_the_limit(tmp_path: Path) -> None:
-    listed, decoded = written(EVENTS, tmp_path, SMALL), DecodedCache(3_000)
+    listed, decoded = written(EVENTS, tmp_path, SMALL), LruCache(3_000)
     companion = FileCompanion.opened(tmp_path, listed, decoded)
     for row in range(200):
         assert companion.rows("request", f"r{row:04}").tolist() == [row]
@@ -163,7 +163,7 @@ def test_panes_are_given_by_rollup_and_interval(tmp_path: Path) -> None:
 def test_what_is_missing_is_said_when_it_is_asked_for(tmp_path: Path) -> None:
     listed = written(EVENTS, tmp_path)
     sources = sources_of("it", {"columns": path(tmp_path, listed, "columns")})
-    companion = FileCompanion(sources, name="it", decoded=DecodedCache(0))
+    companion = FileCompanion(sources, name="it", decoded=LruCache(0))
     assert companion.present("time").all()
     with pytest.raises(CorruptData, match="must have postings"):
         companion.rows("service", "s1")
@@ -175,7 +175,7 @@ def test_files_of_two_companions_do_not_make_one(tmp_path: Path) -> None:
     one, other = written(EVENTS, tmp_path), written(EVENTS, tmp_path, first_seq=5)
     columns, foreign = path(tmp_path, one, "columns"), path(tmp_path, other, "postings")
     sources = sources_of("it", {"columns": columns, "postings": foreign})
-    companion = FileCompanion(sources, name="it", decoded=DecodedCache(0))
+    companion = FileCompanion(sources, name="it", decoded=LruCache(0))
     with pytest.raises(CorruptData, match="belongs to another companion"):
         companion.rows("service", "s1")
 
@@ -212,7 +212,7 @@ def test_a_cut_off_file_is_refused(tmp_path: Path) -> None:
 def test_plain_parquet_is_no_companion(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "plain.parquet")
     with pytest.raises(CorruptData, match="is Parquet but no companion"):
-        FileCompanion(sources_of("it", {"columns": tmp_path / "plain.parquet"}), name="it", decoded=DecodedCache(0))
+        FileCompanion(sources_of("it", {"columns": tmp_path / "plain.parquet"}), name="it", decoded=LruCache(0))
 
 
 def test_tables_of_another_size_are_not_written(tmp_path: Path) -> None:

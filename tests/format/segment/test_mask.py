@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.segment import layout
 from headrace.format.segment.reader import SegmentReader
 from support.segment_files import START_US, Cell, seal
@@ -35,7 +35,7 @@ class Hiding:
 def readers(request: pytest.FixtureRequest) -> tuple[SegmentReader, SegmentReader]:
     """The same segment without a mask and with one, which share what is decoded."""
     data, _ = seal(CELLS, first_seq=10, group_rows=request.param)
-    decoded = DecodedCache(1 << 20)
+    decoded = LruCache(1 << 20)
     plain = SegmentReader(data, name="segment", decoded=decoded)
     plain.read(10, ALL, ALL)  # everything is decoded
     return plain, SegmentReader(data, name="segment", decoded=decoded, mask=Hiding("a", 15))

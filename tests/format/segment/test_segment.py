@@ -18,7 +18,7 @@ import pytest
 
 from headrace.errors import CorruptData
 from headrace.format import bloom
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.segment import layout
 from headrace.format.segment.reader import SegmentReader, SlicePart
 from headrace.format.segment.row_group import AppendRun
@@ -101,14 +101,14 @@ def test_entries_of_one_key_are_the_same_however_often_they_are_asked_for(reader
 
 
 def test_an_index_of_keys_is_made_for_who_asks_often_and_makes_room_for_others() -> None:
-    data, decoded = seal(CELLS, first_seq=10)[0], DecodedCache(1024 * 1024)
+    data, decoded = seal(CELLS, first_seq=10)[0], LruCache(1024 * 1024)
     reader = SegmentReader(data, name="often", decoded=decoded)
     for _ in range(7):
         list(reader.having(0, ALL, "a"))
     assert not decoded.bytes
     list(reader.having(0, ALL, "a"))
     assert decoded.bytes
-    small = SegmentReader(data, name="never", decoded=DecodedCache(1))
+    small = SegmentReader(data, name="never", decoded=LruCache(1))
     assert [[one.seq for one in small.having(0, ALL, "b")] for _ in range(40)] == [[13]] * 40
 
 
@@ -353,20 +353,20 @@ def test_threads_share_a_reader() -> None:
 
 
 def test_decoded_columns_stay_within_their_limit() -> None:
-    decoded = DecodedCache(100)
+    decoded = LruCache(100)
     for name in range(20):
-        decoded.keep(name, str(name), 30)
+        decoded.put(name, str(name), 30)
         assert decoded.bytes <= 100
     assert [decoded.get(name) for name in (16, 17, 18, 19)] == [None, "17", "18", "19"]
-    decoded.keep("huge", "x", 101)
+    decoded.put("huge", "x", 101)
     assert decoded.get("huge") is None
-    decoded.keep(17, "again", 40)
+    decoded.put(17, "again", 40)
     assert (decoded.get(17), decoded.bytes) == ("again", 100)
 
 
 def test_decoded_row_groups_are_used_again() -> None:
     data, _ = seal([Cell(b"%06d" % n) for n in range(1000)], group_rows=100)
-    decoded = DecodedCache(1 << 20)
+    decoded = LruCache(1 << 20)
     reader = reader_of(data, decoded=decoded)
     assert not reader.is_loaded(250)
     reader.load(250)
@@ -380,7 +380,7 @@ def test_decoded_row_groups_are_used_again() -> None:
 
 def test_two_who_want_a_row_group_decode_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     data, _ = seal([Cell(b"%06d" % n) for n in range(1000)])
-    reader, decode, together = reader_of(data, decoded=DecodedCache(1 << 20)), SegmentReader._decode, Barrier(4)
+    reader, decode, together = reader_of(data, decoded=LruCache(1 << 20)), SegmentReader._decode, Barrier(4)
     decodings: list[object] = []
 
     def counted(self: SegmentReader, *columns: Any) -> list[Any]:
@@ -437,7 +437,7 @@ def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:
             most = max(most, pool.bytes_allocated() - before)
         writer.finish()
     assert most < 8 << 18
-    reader = SegmentReader(tmp_path / "large.parquet", name="large", decoded=DecodedCache(1 << 20))
+    reader = SegmentReader(tmp_path / "large.parquet", name="large", decoded=LruCache(1 << 20))
     position = 0
     while position < reader.end_seq:
         position = reader.read(position, ALL, 1 << 18).position

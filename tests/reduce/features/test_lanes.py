@@ -22,7 +22,21 @@ from operators.reducing import reduced
 SORTED = ("key", "lane", "pane")
 
 REDUCED = {
-    *("count", "sum", "mean", "min", "max", "ratio", "var", "std", "geo_spread", "n_unique", "burst_count", "quantile"),
+    *(
+        "count",
+        "sum",
+        "sum_squares",
+        "mean",
+        "min",
+        "max",
+        "ratio",
+        "var",
+        "std",
+        "geo_spread",
+        "n_unique",
+        "burst_count",
+        "quantile",
+    ),
     *("outlier_count", "first_seen", "last_seen", "age", "has_seen", "time_since", "first_seen_in_window"),
     "inter_arrival_stats",
 }

@@ -27,6 +27,8 @@ LEAST: dict[str, tuple[dict[str, Any], str]] = {
     "count": ({}, "i64"),
     "sum": ({"field": "n"}, "f64"),
     "mean": ({"field": "n"}, "f64"),
+    "sum_squares": ({"field": "n"}, "f64"),
+    "mode": ({"field": "n"}, "i64"),
     "min": ({"field": "n"}, "i64"),
     "max": ({"field": "n"}, "i64"),
     "var": ({"field": "n"}, "f64"),
@@ -83,6 +85,8 @@ LEAST: dict[str, tuple[dict[str, Any], str]] = {
 WINDOWED = {
     "count",
     "sum",
+    "sum_squares",
+    "mode",
     "mean",
     "min",
     "max",
@@ -116,6 +120,7 @@ MUST = {
 }
 #: Those that take values of any type.
 ANY = {
+    "mode",
     "n_unique",
     "first",
     "last",
@@ -139,9 +144,8 @@ def refusals(name: str, **params: Any) -> list[tuple[str, str]]:
     return [(code, path.removeprefix("descriptors[1].agg.f.params").removeprefix(".")) for code, path in found]
 
 
-def test_there_are_54_operators() -> None:
+def test_every_operator_is_here() -> None:
     assert set(DECLARATIONS) == set(LEAST)
-    assert len(DECLARATIONS) == 54
 
 
 @pytest.mark.parametrize("name", LEAST)

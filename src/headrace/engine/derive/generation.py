@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from headrace.errors import CorruptData
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.state import State
 from headrace.reduce.states.coverage import Base, Chain, merge_row
 from headrace.reduce.states.definition import Definition
@@ -36,7 +36,7 @@ class Generation:
         defined: Definition,
         base: Base,
         files: Mapping[str, StateFile],
-        rows: DecodedCache,
+        rows: LruCache,
         fold: Fold | None = None,
         hot_rows: int = HOT_ROWS,
     ) -> None:
@@ -129,7 +129,7 @@ class Generation:
 
             row = merge_row(self.fold.reducer, self._life_ids, self.base.chains, find)
             size = sum(len(part) for parts in packed.values() if parts for part in parts.values())
-            self._rows.keep(cache_key, _UNSEEN if row is None else row, size * SPREAD + ROW_OVERHEAD)
+            self._rows.put(cache_key, _UNSEEN if row is None else row, size * SPREAD + ROW_OVERHEAD)
             return row
         return None if cached is _UNSEEN else cached
 

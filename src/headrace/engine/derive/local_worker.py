@@ -24,7 +24,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread, RepeatedWarning
 from headrace.engine.runtime.gates import Gate
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.object_names import state_key
 from headrace.format.ranges import Range
 from headrace.reduce import build_states
@@ -241,7 +241,7 @@ class FoldThread(BackgroundThread):
 
     def _batches(self, stream: Stream, head: Head, where: Range) -> Iterator[Any]:
 
-        events, at = Events(self.connection, self._segments, DecodedCache(0), stream, head), where.first
+        events, at = Events(self.connection, self._segments, LruCache(0), stream, head), where.first
         while at < where.end:
             try:
                 chunk = events.first_chunk(at, where.end)

@@ -10,7 +10,7 @@ from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.engine.derive.generation import Generation, NotReady
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.reduce.states.definition import Keying, Shapes
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD
 
@@ -26,7 +26,7 @@ class RowLookahead:
     def __init__(
         self,
         followers: Mapping[str, Follower],
-        rows: DecodedCache,
+        rows: LruCache,
         keying_of: Callable[[Any], Keying] | None,
         limit_bytes: int,
     ) -> None:
@@ -99,7 +99,7 @@ class _Row(NamedTuple):
 class AheadRows:
     """A cache of rows folded ahead of their tails, bounded in bytes."""
 
-    def __init__(self, rows: DecodedCache) -> None:
+    def __init__(self, rows: LruCache) -> None:
         self._rows = rows
 
     def through(self, generation: Generation, key: bytes) -> int:
@@ -136,10 +136,10 @@ class AheadRows:
             state = _fold_events(generation, pending, shapes, key, row.state, slice_seqs)
             row = _Row(state, slice_seqs[-1] + 1, row.bytes + _EVENT * len(slice_seqs) * len(generation.defined.lives))
             if monotonic() > ends and at + _AT_ONCE < len(seqs):
-                self._rows.keep(cache_key, row, row.bytes)
+                self._rows.put(cache_key, row, row.bytes)
                 return row.state, False
         row = row._replace(through=end)
-        self._rows.keep(cache_key, row, row.bytes)
+        self._rows.put(cache_key, row, row.bytes)
         return row.state, True
 
     def _fold_from_tail(

@@ -14,7 +14,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.background import BackgroundThread
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import Unavailable
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.reduce.states.coverage import Base
 from headrace.reduce.states.definition import Definition, Shapes
 from headrace.storage.database import Connection
@@ -50,7 +50,7 @@ class StateBuilder:
         self._files: StateFiles | None = None
         self._opening = threading.Lock()
         #: Rows of states that were looked up last.
-        self.rows = DecodedCache(row_bytes)
+        self.rows = LruCache(row_bytes)
         self._thread = BackgroundThread("states", connect)
 
     @property

@@ -16,7 +16,7 @@ from headrace.engine.derive.generation import Generation
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.reduce.states.definition import EventRun, Shapes
 from headrace.reduce.states.pending_events import Block, PendingEvents
 from headrace.schema.entries import entries_of
@@ -210,7 +210,7 @@ def fold_through(
 ) -> bool:
     """Fold everything up to a head, wherever it lies; for a thread. False where it was told to stop."""
     tails = list(tails)
-    events = Events(connection, segments, DecodedCache(0), stream, head)
+    events = Events(connection, segments, LruCache(0), stream, head)
     start = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
     for run in events.runs(start, head.next_seq, _SLICE_BYTES):
         begun = monotonic()

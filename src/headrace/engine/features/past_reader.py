@@ -15,7 +15,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, TimedOut
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.replay import KeyMoment, Question, Replay, ReplayStart, find_start
 from headrace.storage.database import Connection
@@ -157,7 +157,7 @@ class _ReplayTask(NamedTuple):
         head, registry = self.head, self.head.registry
         assert registry is not None
         shapes = shapes_of(registry)
-        events = Events(connection, self.reader.segments, DecodedCache(0), self.stream, head)
+        events = Events(connection, self.reader.segments, LruCache(0), self.stream, head)
         reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
         for run in events.runs(self.start.start, head.next_seq, _SLICE_BYTES):
             if not replay.fold(shapes, run):

@@ -19,7 +19,7 @@ from headrace.engine.history.stored_events import Events
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.stream import Stream
 from headrace.errors import CorruptData
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.journal import JournalFormat
 from headrace.storage.database import Connection
 from headrace.storage.journals import JournalRows
@@ -220,4 +220,4 @@ def _read_runs(
     connection: Connection, segments: Callable[[], Segments], stream: Stream, start: int
 ) -> Iterator[EventRun]:
     head = stream.head
-    return Events(connection, segments, DecodedCache(0), stream, head).runs(start, head.next_seq, _MAX_RUN_BYTES)
+    return Events(connection, segments, LruCache(0), stream, head).runs(start, head.next_seq, _MAX_RUN_BYTES)

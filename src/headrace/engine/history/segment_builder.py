@@ -21,7 +21,7 @@ from headrace.format.body_compression import LEAST_BYTES
 from headrace.format.manifest import Segment, segment_entry
 from headrace.format.object_names import segment_name
 from headrace.format.segment.layout import GROUP_BYTES, GROUP_ROWS
-from headrace.format.segment.row_group import AppendRun, Notes
+from headrace.format.segment.row_group import AppendRun, RunColumns
 from headrace.format.segment.writer import SegmentWriter
 from headrace.schema.entries import entries_of
 from headrace.storage.files import open_private
@@ -57,7 +57,7 @@ class _File:
 
     def add(self, rows: list[Entries]) -> None:
         if self.is_json:
-            notes = Notes(
+            notes = RunColumns(
                 [row.count for row in rows],
                 [True] * len(rows),
                 [row.append_us for row in rows],
@@ -72,7 +72,7 @@ class _File:
 
     def add_bundle(self, bundle: Bundle) -> None:
         rows = len(bundle.counts)
-        notes = Notes(bundle.counts, [True] * rows, bundle.append_us, [bundle.version] * rows, bundle.keys)
+        notes = RunColumns(bundle.counts, [True] * rows, bundle.append_us, [bundle.version] * rows, bundle.keys)
         self.writer.add_bundle(self.writer.next_seq, notes, bundle.body)
         self.total_bytes = bundle.total_bytes
 

@@ -16,7 +16,7 @@ import msgspec
 from headrace.engine.log.read import OwnedEntries, owned_entries
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import ObjectMissing
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.segment import layout
 from headrace.format.segment.row_group import AppendRun, RowGroupBuilder
 from headrace.reduce.states.definition import EventRun
@@ -61,7 +61,7 @@ class Events:
     """The events of one stream up to one head, through one connection; for one thread at a time."""
 
     def __init__(
-        self, connection: Connection, segments: Callable[[], Segments], recent: DecodedCache, stream: Stream, head: Head
+        self, connection: Connection, segments: Callable[[], Segments], recent: LruCache, stream: Stream, head: Head
     ) -> None:
         self._connection = connection
         self._wal, self._published = Wal(connection), Published(connection)
@@ -128,7 +128,7 @@ class Events:
             event: Event | None = self._recent.get(name)
             if event is None:
                 event = self._read(seq)
-                self._recent.keep(name, event, len(event.payload) + _OVERHEAD)
+                self._recent.put(name, event, len(event.payload) + _OVERHEAD)
             events[seq] = event
         return events
 

@@ -22,7 +22,7 @@ from headrace.engine.history.recovery import StreamLocation, newest_valid
 from headrace.errors import CorruptData
 from headrace.format import object_names
 from headrace.format.companion.layout import PartFile
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.manifest import Manifest, Segment
 from headrace.format.object_names import (
     COMPANIONS,
@@ -174,7 +174,7 @@ class _Verification:
             if isinstance(listed, PartFile):
                 _verify_checksum(key, listed, path)
                 return
-            reader = SegmentReader(path, name=key, decoded=DecodedCache(0), sha256=listed.sha256)
+            reader = SegmentReader(path, name=key, decoded=LruCache(0), sha256=listed.sha256)
             _verify_identity(manifest, key, listed, reader)
             reader.verify()
 

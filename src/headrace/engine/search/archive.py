@@ -33,7 +33,7 @@ from headrace.engine.search.companion_coverage import (
 from headrace.errors import BadRequest, CorruptData, NotFound, Unavailable
 from headrace.format.companion.layout import Companion, PartName
 from headrace.format.companion.reader import CompanionReader
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.ranges import Range, without
 from headrace.reduce import duck
 from headrace.reduce.groups import GroupLimits
@@ -170,7 +170,7 @@ class Archive:
         duck.limit_memory(config.limits.duckdb_bytes)
         beside_bytes = beside_companions(config)
         #: Stored events that were read last.
-        self.recent = DecodedCache(beside_bytes)
+        self.recent = LruCache(beside_bytes)
         self._block_limits = BlockLimits(
             config.limits.tail_columns_bytes, config.storage.tail_cache_bytes, data_dir / "cache" / "tail"
         )
@@ -204,7 +204,7 @@ class Archive:
         """Drop the events and columns that are kept in memory: some were erased."""
         blocks = BlockCache(self._block_limits)
         blocks.extracted = self.blocks.extracted
-        self.recent, self.blocks = DecodedCache(self.recent.limit_bytes), blocks
+        self.recent, self.blocks = LruCache(self.recent.limit_bytes), blocks
 
     def defined(self, stream: Stream, head: Head) -> SearchDefinition:
         """The search definition of a stream; raises BadRequest where it has none."""

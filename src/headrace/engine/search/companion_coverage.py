@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.engine.log.stream import Stream
 from headrace.format.companion.layout import Companion
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.ranges import Range, merge_ranges
 from headrace.query.definition import Definition
 from headrace.schema.registry import Registry
@@ -73,7 +73,7 @@ class SearchDefinitions:
     """Search definitions by stream and revision: each is read once, and shared by all threads."""
 
     def __init__(self) -> None:
-        self._cache = DecodedCache(_MAX_DEFINITIONS)
+        self._cache = LruCache(_MAX_DEFINITIONS)
 
     def stored(self, registries: Registries, row: StreamRow) -> SearchDefinition | None:
         """The definition of the newest revision in the database; None where a stream has none."""
@@ -91,7 +91,7 @@ class SearchDefinitions:
             registry = load()
             definition = Definition.of(registry)
             cached = (None if definition is None else SearchDefinition(registry, definition),)
-            self._cache.keep(key, cached, 1)
+            self._cache.put(key, cached, 1)
         return cached[0]
 
 
@@ -141,7 +141,7 @@ class CompanionCoverage:
         self.connection = connection
         self._companions = Companions(connection)
         self._definitions = definitions
-        self._cache = DecodedCache(_MAX_COMPANIONS)
+        self._cache = LruCache(_MAX_COMPANIONS)
 
     def close(self) -> None:
         """Close the connection."""
@@ -160,5 +160,5 @@ class CompanionCoverage:
         cached: _ListedCompanions | None = self._cache.get(stream.id)
         if cached is None or cached.stamp != stamp:
             cached = _ListedCompanions(stamp, self._companions.listed(stream.id))
-            self._cache.keep(stream.id, cached, max(1, min(len(cached.companions), _MAX_COMPANIONS)))
+            self._cache.put(stream.id, cached, max(1, min(len(cached.companions), _MAX_COMPANIONS)))
         return cached.companions

@@ -14,7 +14,7 @@ from headrace.engine.log.stream import Stream
 from headrace.engine.search.companion_coverage import CompanionCoverage, SearchDefinition, span
 from headrace.errors import NotFound
 from headrace.format.companion.layout import KEYS, Companion, PartName
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.ranges import Range, merge_ranges
 from headrace.query.search import Kind, Search
 from headrace.storage.database import Connection
@@ -186,7 +186,7 @@ class IndexStatusReader:
         self._streams = streams
         self._coverage = coverage
         self._counts, self._companions = Published(connection), Companions(connection)
-        self._cache = DecodedCache(_MAX_CACHED)
+        self._cache = LruCache(_MAX_CACHED)
 
     def newest(self) -> int:
         """A number that changes whenever a companion of any stream is added."""
@@ -208,7 +208,7 @@ class IndexStatusReader:
         cached: tuple[Hashable, IndexStatus] | None = self._cache.get(stream.id)
         if cached is None or cached[0] != state:
             cached = state, self._compute(stream, row)
-            self._cache.keep(stream.id, cached, 1)
+            self._cache.put(stream.id, cached, 1)
         return cached[1]
 
     def companions(self, stream: Stream) -> list[Companion]:

@@ -24,7 +24,7 @@ from headrace.engine.runtime.auto_tune import beside_companions
 from headrace.engine.search.companion_coverage import span, widest
 from headrace.errors import NotFound
 from headrace.format.companion.layout import KEYS, Companion, PartName
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.ranges import Range, without
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions
@@ -89,7 +89,7 @@ class RoutingKeyReader:
     ) -> None:
         self._open_archive, self._connect = open_archive, connect
         #: The keys of segments that no companion describes.
-        self.cache = DecodedCache(beside_companions(config))
+        self.cache = LruCache(beside_companions(config))
 
     def page(self, query: KeyQuery) -> KeyPage:
         """One page of keys."""
@@ -113,7 +113,7 @@ class _SegmentPart(NamedTuple):
 class _KeyListing:
     """One attempt to list keys."""
 
-    def __init__(self, connection: Connection, cache: DecodedCache, archive: Archive, query: KeyQuery) -> None:
+    def __init__(self, connection: Connection, cache: LruCache, archive: Archive, query: KeyQuery) -> None:
         self._connection, self._cache, self._archive, self._query = connection, cache, archive, query
         #: One key more than the limit says whether there are more.
         self._wanted = query.limit + 1
@@ -227,7 +227,7 @@ class _KeyListing:
             with segments.open(part.placed.key, segment) as reader:
                 self._page.segment_get_ms += (perf_counter() - began) * 1000
                 keys = reader.keys(part.start, part.end)
-            self._cache.keep(name, keys, keys.nbytes + _OVERHEAD)
+            self._cache.put(name, keys, keys.nbytes + _OVERHEAD)
         return keys
 
     def _is_over(self) -> bool:

@@ -33,7 +33,7 @@ from headrace.engine.verification.verify_job import (
     fail_verification,
 )
 from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.ranges import Range
 from headrace.format.segment.columns import body_runs
 from headrace.schema.registry import Registry
@@ -246,7 +246,7 @@ class VerifyThread(BackgroundThread):
         if where.first < head.first_seq:
             return where.first, Findings()
         trial, findings, at = self._trial(row), Findings(), where.first
-        events = Events(self.connection, self._segments, DecodedCache(0), stream, head)
+        events = Events(self.connection, self._segments, LruCache(0), stream, head)
         try:
             for batch in events.batches(events.first_chunk(*where)):
                 for run in body_runs(batch, SLICE_BYTES):

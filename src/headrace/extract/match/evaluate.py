@@ -37,7 +37,7 @@ _WORD = (1 << WORD_BITS) - 1
 
 
 class RowCounts(NamedTuple):
-    """Ascending rows, and how often something stands in each."""
+    """Ascending rows, and how often something occurs in each."""
 
     rows: Int32s
     times: NDArray[np.intp]
@@ -189,7 +189,7 @@ class Evaluator:
         raise TypeError(f"{tree!r} is no query")
 
     def may_hold(self, tree: Node) -> bool:
-        """Whether a query can hold for any row, as far as the first postings tell that are asked for it."""
+        """Whether a query can hold for any row, judged by the postings that are looked up first."""
         match tree:
             case And(parts=parts):
                 return self.may_hold(min(parts, key=_cost))
@@ -282,7 +282,7 @@ def _family(clause: Clause, field: Field) -> str:
 
 
 def _cost(tree: Node) -> int:
-    """What is asked first: postings, then marks, then columns, then texts."""
+    """The relative cost of a clause: postings, then marks, then columns, then texts."""
     match tree:
         case And(parts=parts):
             return min(map(_cost, parts))

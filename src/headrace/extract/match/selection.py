@@ -250,7 +250,7 @@ def _scalars(column: Any) -> Any:
 
 
 def _judge_group(group: ColumnGroup, sign: str, bound: Any) -> bool | None:
-    """Whether all rows of a group are on the asked side, or none is; None where one has to look."""
+    """Whether all rows of a group are on the asked side, or none is; None where the values decide."""
     if group.least is None or group.greatest is None:
         return False if group.nulls == group.stop - group.start else None
     outside = {
@@ -289,7 +289,7 @@ def _put(mask: Mask, window: Window, group: ColumnGroup, matches: Mask | bool) -
     mask[low - window.start : high - window.start] = part
 
 
-#: So many row groups are looked at together at most.
+#: The most row groups of one window.
 _MAX_TOGETHER = 16
 
 

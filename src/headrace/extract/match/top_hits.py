@@ -29,15 +29,17 @@ Floats = NDArray[np.float64]
 def count_rows(statistics: Statistics, evaluator: Evaluator, start: int, stop: int) -> None:
     """Add the events of rows ``start`` to ``stop`` of a companion, but for odd ones."""
     companion = evaluator.companion
-    whole = start == 0 and stop == companion.end_seq - companion.first_seq
+    is_complete = start == 0 and stop == companion.end_seq - companion.first_seq
     for field in statistics.fields:
-        documents, words = companion.words(field.name) if whole else _count_words(evaluator, field.name, start, stop)
+        documents, words = (
+            companion.words(field.name) if is_complete else _count_words(evaluator, field.name, start, stop)
+        )
         statistics.documents[field.name] += documents
         statistics.words[field.name] += words
     for word in statistics.query_words:
         rows = evaluator.texts.word(word.field, word.text, prefix=word.prefix).rows
         low, high = between(rows, start, stop)
-        statistics.holding[word] += high - low
+        statistics.document_frequency[word] += high - low
 
 
 def score_rows(statistics: Statistics, evaluator: Evaluator, rows: Int32s) -> Floats:
@@ -86,13 +88,13 @@ def _score_text(
     texts, words, average = evaluator.texts, query_words(clause, field), statistics.average(field.name)
     if isinstance(clause, Phrase) and len(words) > 1:
         phrase = texts.phrase(field.name, [word.text for word in words], prefix=clause.prefix)
-        weight = sum(map(statistics.rarity, words))
+        weight = sum(map(statistics.idf, words))
         phrase_scores: Floats = weight * saturate(phrase.of(rows), lengths, average)
         return phrase_scores
     total = np.zeros(len(rows))
     for word in words:
         counted = texts.word(word.field, word.text, prefix=word.prefix)
-        total += statistics.rarity(word) * saturate(counted.of(rows), lengths, average)
+        total += statistics.idf(word) * saturate(counted.of(rows), lengths, average)
     return total
 
 
@@ -119,7 +121,7 @@ class SortValues:
         return SortValues(array, descending=self._descending)
 
     def sides(self, bound: Any) -> Sides:
-        """How the candidates lie to a bound."""
+        """The candidates before a bound, and those equal to it."""
         missing = self._array.is_null().to_numpy(zero_copy_only=False)
         if bound is None:
             return Sides(np.zeros(len(missing), np.bool_) if self._descending else ~missing, missing)
@@ -211,7 +213,7 @@ class Bounds(NamedTuple):
 
 
 class TopHits:
-    """Holds at most ``size`` hits; those of a bound that is not reached any more are not even looked up."""
+    """Holds at most ``size`` hits; rows that cannot be among them are not even looked up."""
 
     def __init__(self, order: Order, after: SortPosition | None, size: int) -> None:
         self._order = order
@@ -226,7 +228,7 @@ class TopHits:
         return self._held
 
     def may_take(self, bounds: Bounds | None) -> bool:
-        """Whether rows within these bounds could still come in."""
+        """Whether rows within these bounds could be among the first."""
         if not self._size:
             return False
         if bounds is None or bounds.least is None:
@@ -241,7 +243,7 @@ class TopHits:
         return self._after is None or not follows(self._after[:1], (hindmost,), (key,))
 
     def offer(self, rows: Int32s, first_seq: int, lookup: Lookup) -> None:
-        """Take those of some ascending rows that come in."""
+        """Take those of some ascending rows that are among the first."""
         if not len(rows) or not self._size:
             return
         leading = SortValues(lookup(self._order[0], rows), descending=self._order[0].descending)
@@ -261,7 +263,7 @@ class TopHits:
         )
 
     def offer_one(self, held: HeldHit) -> None:
-        """Take a hit whose place is known, if it comes in."""
+        """Take a hit whose position is known, if it is among the first."""
         if self._size and (self._after is None or follows(held.position, self._after, self._order)):
             self._merge([held])
 
@@ -288,7 +290,7 @@ class TopHits:
 
 
 def _following(columns: list[SortValues], after: SortPosition) -> Mask:
-    """The candidates that come after a place."""
+    """The candidates that come after a position."""
     behind: Mask | None = None
     tied: Mask | None = None
     for column, bound in zip(columns, after, strict=True):

@@ -1,4 +1,4 @@
-"""Reading a companion from local files: one look at the footers, then the row groups that a question touches."""
+"""Reading a companion from local files: the footers first, then the row groups that a look-up needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.format.companion.layout import (
 )
 from headrace.format.companion.postings import Block, Int32s, Lists, PostingRun, flat, one_array
 from headrace.format.companion.reader import ColumnGroup, CompanionReader
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.object_names import file_name
 from headrace.format.parquet_file import OpenParquet, ParquetSource, intact
 
@@ -36,7 +36,7 @@ from headrace.format.parquet_file import OpenParquet, ParquetSource, intact
 _CHUNK_FOOTPRINT = 1024
 
 
-class File(Generic[Index]):
+class CompanionFile(Generic[Index]):
     """One file, with an index of one kind; for any thread."""
 
     def __init__(self, source: ParquetSource, kind: type[Index]) -> None:
@@ -85,13 +85,13 @@ class FileCompanion(CompanionReader):
     """
 
     def __init__(
-        self, sources: Mapping[PartName, Callable[[], ParquetSource]], *, name: str, decoded: DecodedCache
+        self, sources: Mapping[PartName, Callable[[], ParquetSource]], *, name: str, decoded: LruCache
     ) -> None:
         """``sources`` open the file of each part."""
         self.name = name
         self._decoded = decoded
         self._sources = sources
-        self._columns = File(sources["columns"](), ColumnsIndex)
+        self._columns = CompanionFile(sources["columns"](), ColumnsIndex)
         super().__init__(self._columns.info)
         rows = self._columns.index.rows
         self._columns.must(len(rows) == self._columns.groups, "its index is of other row groups")
@@ -100,7 +100,7 @@ class FileCompanion(CompanionReader):
         self.schema = self._columns.schema
 
     @classmethod
-    def opened(cls, directory: Path, companion: Companion, decoded: DecodedCache) -> FileCompanion:
+    def opened(cls, directory: Path, companion: Companion, decoded: LruCache) -> FileCompanion:
         """The companion whose files lie in a directory under their own names."""
         paths = {part: directory / file_name(companion.name, part) for part in companion.parts}
         return cls(sources_of(companion.name, paths), name=companion.name, decoded=decoded)
@@ -121,7 +121,7 @@ class FileCompanion(CompanionReader):
         """A stored column of one row group."""
         if name not in self._columns.index.zones:
             raise KeyError(name)
-        return self._kept(("column", name, group), lambda: self._columns.column(group, name))
+        return self._cached(("column", name, group), lambda: self._columns.column(group, name))
 
     def groups(self, name: str) -> Sequence[ColumnGroup]:
         """The row groups of a stored column."""
@@ -135,10 +135,10 @@ class FileCompanion(CompanionReader):
             return None
         file = self._panes
         numbers = (number for number, pane_group in enumerate(file.index.groups) if pane_group == (rollup, interval))
-        return (self._kept(("panes", number), partial(file.table, number)) for number in numbers)
+        return (self._cached(("panes", number), partial(file.table, number)) for number in numbers)
 
     def column_tables(self) -> Iterator[Any]:
-        """All stored columns, row group by row group, kept nowhere."""
+        """All stored columns, row group by row group, not cached."""
         return map(self._columns.table, range(self._columns.groups))
 
     def posting_groups(self, field: str) -> range:
@@ -147,7 +147,7 @@ class FileCompanion(CompanionReader):
         return range(first, first + len(firsts))
 
     def block(self, group: int) -> Block:
-        """All of one row group of postings, kept nowhere."""
+        """All of one row group of postings, not cached."""
         return Block.of(self._postings.table(group))
 
     def _runs(
@@ -156,7 +156,7 @@ class FileCompanion(CompanionReader):
         first, firsts = self._posted.get(field, (0, []))
         for number in groups_holding(firsts, low, beyond):
             if not exact or self._may_hold(first + number, low):
-                yield _GroupRun(self._postings, first + number, self._kept)
+                yield _GroupRun(self._postings, first + number, self._cached)
 
     def _may_hold(self, group: int, term: str) -> bool:
         """Whether a row group of postings may have a term."""
@@ -175,7 +175,7 @@ class FileCompanion(CompanionReader):
         return {field: (start, firsts) for (field, firsts), start in zip(fields, starts, strict=False)}
 
     @cached_property
-    def _postings(self) -> File[PostingsIndex]:
+    def _postings(self) -> CompanionFile[PostingsIndex]:
         file = self._open("postings", PostingsIndex)
         listed = sum(len(firsts) for _, firsts in file.index.fields)
         file.must(listed == file.groups, "its index is of other row groups")
@@ -183,27 +183,27 @@ class FileCompanion(CompanionReader):
         return file
 
     @cached_property
-    def _panes(self) -> File[PanesIndex]:
+    def _panes(self) -> CompanionFile[PanesIndex]:
         file = self._open("panes", PanesIndex)
         file.must(len(file.index.groups) == file.groups, "its index is of other row groups")
         return file
 
-    def _open(self, part: PartName, kind: type[Index]) -> File[Index]:
+    def _open(self, part: PartName, kind: type[Index]) -> CompanionFile[Index]:
         source = self._sources.get(part)
         if source is None:
             message = f"{self.name} must have {part} and has none"
             raise CorruptData(message, object=file_name(self.name, part), check="identity")
-        file = File(source(), kind)
+        file = CompanionFile(source(), kind)
         file.must(file.info == self.info, "it belongs to another companion")
         return file
 
-    def _kept(self, name: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """What is kept under this name, or is made now; two threads that are first together may both make it."""
+    def _cached(self, name: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """The cached value of this name, or a new one; two threads that are first together may both make it."""
         name = (self.info.incarnation, self.name, *name)
         array = self._decoded.get(name)
         if array is None:
             array = make()
-            self._decoded.keep(name, array, array.nbytes)
+            self._decoded.put(name, array, array.nbytes)
         return array
 
 
@@ -220,8 +220,8 @@ def sources_of(
 class _GroupRun(PostingRun):
     """A row group of postings: its terms, its rows and its positions are decoded when they are asked for."""
 
-    def __init__(self, file: File[PostingsIndex], group: int, kept: Callable[..., Any]) -> None:
-        self._file, self._group, self._kept = file, group, kept
+    def __init__(self, file: CompanionFile[PostingsIndex], group: int, kept: Callable[..., Any]) -> None:
+        self._file, self._group, self._cached = file, group, kept
         self.terms = kept(("term", group), lambda: file.column(group, "term"))
 
     def lists(self) -> Lists:
@@ -233,4 +233,4 @@ class _GroupRun(PostingRun):
         return flat(self._column("positions")).rows
 
     def _column(self, name: str) -> Any:
-        return self._kept((name, self._group), lambda: self._file.column(self._group, name))
+        return self._cached((name, self._group), lambda: self._file.column(self._group, name))

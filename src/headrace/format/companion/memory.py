@@ -1,4 +1,4 @@
-"""A companion in memory: what no file covers yet, asked exactly like a file."""
+"""A companion in memory, of events that no file covers yet, with the same look-ups as one in files."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class MemoryCompanion(CompanionReader):
         return self._once(("column", name), lambda: one_array(self._columns.column(name)))
 
     def _once(self, name: object, make: Callable[[], Any]) -> Any:
-        """What was made under this name; two threads that are first together may both make it."""
+        """The value of this name, made once; two threads that are first together may both make it."""
         with self._lock:
             if name in self._made:
                 return self._made[name]

@@ -50,7 +50,7 @@ def merge(
     panes: Any = None,
     limits: Limits = LIMITS,
 ) -> Companion:
-    """Write the companion of adjacent ones into a directory, and tell how metadata lists it.
+    """Write the companion of adjacent ones into a directory, and return its entry in metadata.
 
     It holds the fields and rollups with the hashes given: those of a definition for which all inputs are valid. Without
     ``panes`` the caller writes them, by `writer.write_panes` with `merge_infos`, and adds them to what this returns.
@@ -94,7 +94,7 @@ def _merge_postings(inputs: Sequence[FileCompanion], path: Path, info: Companion
 
 
 def _merge_field(field: str, feeds: list[_Feed], writer: PostingsWriter) -> None:
-    """Up to the first term with which some row group ends everything is at hand; that term may go on in the next."""
+    """Merge a field in steps: up to the first term that ends some row group all postings are decoded."""
     while any(feed.block is not None for feed in feeds):
         bound = min((last for feed in feeds if (last := feed.last) is not None), default=None)
         parts = [part for feed in feeds if (part := feed.before(bound)) is not None]
@@ -105,7 +105,7 @@ def _merge_field(field: str, feeds: list[_Feed], writer: PostingsWriter) -> None
 
 
 class _Feed:
-    """The postings of one field in one input, from the term on that is due."""
+    """The postings of one field in one input, read term by term."""
 
     def __init__(self, companion: FileCompanion, field: str, shift: int) -> None:
         self._companion, self._shift = companion, shift
@@ -116,11 +116,11 @@ class _Feed:
 
     @property
     def last(self) -> str | None:
-        """The last term at hand, or None where nothing follows it."""
+        """The last decoded term, or None where no row group follows."""
         return text_of(self.block.terms[-1]) if self.block is not None and self._groups else None
 
     def before(self, bound: str | None) -> Block | None:
-        """Take the terms at hand before this one, or all."""
+        """Take the decoded terms before this one, or all."""
         if self.block is None:
             return None
         terms = self.block.terms
@@ -130,7 +130,7 @@ class _Feed:
         return part
 
     def of(self, term: str) -> Iterator[Piece]:
-        """Take all postings of a term, if it is the one that is due."""
+        """Take all postings of a term, if it is the next one."""
         while self.block is not None and text_of(self.block.terms[self._index]) == term:
             yield self.block.part(self._index, self._index + 1).lists()
             self._advance(self._index + 1)
@@ -199,7 +199,7 @@ def merge_infos(
 
 
 def _must_be_valid(infos: Sequence[CompanionInfo], fields: Mapping[str, str], rollups: Mapping[str, str]) -> None:
-    """All hold what is wanted; hashes can be compared where the greatest schema version is that of the whole."""
+    """Check that all hold what is wanted; hashes are compared where the greatest schema version is that of all."""
     newest = max(info.through_version for info in infos)
     for info in infos:
         held = {name: shape.hash for name, shape in info.fields.items()}

@@ -73,10 +73,10 @@ def write(
     panes: Any = None,
     limits: Limits = LIMITS,
 ) -> Companion:
-    """Write the files of a companion into a directory, and tell how metadata lists it; ``unique`` tells attempts apart.
+    """Write the files of a companion into a directory, and return its entry in metadata.
 
-    The tables are the stored columns and the postings as ``extract.postings`` makes them, and the panes of
-    ``reduce.rollup``, None where there is no rollup.
+    ``unique`` distinguishes attempts. The tables are the stored columns and the postings as ``extract.postings`` makes
+    them, and the panes of ``reduce.rollup``, None where there is no rollup.
     """
     if not 0 < columns.num_rows == info.count:
         raise ValueError(f"a companion of {info.count} events cannot have {columns.num_rows} rows")
@@ -111,7 +111,7 @@ class ColumnsWriter:
             self._pending = self._pending.slice(rows)
 
     def close(self) -> PartFile:
-        """Write what is left, and tell what was written."""
+        """Write what is left, and return what was written."""
         if self._pending.num_rows:
             self._write(self._pending)
         return self._sink.close(self._index)
@@ -188,7 +188,7 @@ class PostingsWriter:
             self.add(field, last)
 
     def close(self) -> PartFile:
-        """Write what is left, and tell what was written."""
+        """Write what is left, and return what was written."""
         self._flush()
         return self._sink.close(self._index)
 
@@ -240,7 +240,7 @@ class PostingsWriter:
 
 
 def _last_fitting(ends: NDArray[np.int32], start: int, room: int) -> int:
-    """The greatest place whose end is not more than ``room`` after that of the first."""
+    """The last term that ends at most ``room`` after ``start``."""
     return int(np.searchsorted(ends, np.int64(ends[start]) + room, side="right")) - 1
 
 
@@ -282,13 +282,13 @@ class FileWriter:
         self._file.write_table(table, row_group_size=max(1, table.num_rows))
 
     def put(self, content: bytes) -> ByteRange:
-        """Append bytes that belong to no row group, and tell where; readers of Parquet pass over them."""
+        """Append bytes that belong to no row group, and return where; readers of Parquet pass over them."""
         byte_range = ByteRange(self._out.tell(), len(content), zlib.crc32(content))
         self._out.write(content)
         return byte_range
 
     def close(self, index: msgspec.Struct) -> PartFile:
-        """Finish the file, and tell what was written; it is not synced."""
+        """Finish the file, and return what was written; it is not synced."""
         self._file.add_key_value_metadata({METADATA: msgspec.json.encode(self._info), INDEX: encode_index(index)})
         self._file.close()
         self._out.close()

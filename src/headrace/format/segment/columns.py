@@ -109,7 +109,7 @@ class Payloads:
         return self._data[self._begin(start) : self._offsets[stop]]
 
     def chosen(self, start: int, mask: Any) -> Payloads:
-        """Those from ``start`` on for which the mask holds."""
+        """The payloads from ``start`` on for which the mask is true."""
         return Payloads(self._array.slice(start, len(mask)).filter(mask), self._is_json)
 
     def _begin(self, start: int) -> int:
@@ -128,7 +128,7 @@ class BodyRun(NamedTuple):
 
 
 def body_runs(batch: Any, max_bytes: int) -> Iterator[BodyRun]:
-    """All entries of a batch in the columns of a segment, in order, few enough at a time; an entry is never cut."""
+    """All entries of a batch of a segment, in order, at most so many bytes at a time; an entry is never cut."""
     if not batch.num_rows:
         return
     payloads, first_seq = Payloads.of(batch.column(layout.PAYLOAD)), batch.column(layout.SEQ)[0].as_py()
@@ -141,7 +141,7 @@ def body_runs(batch: Any, max_bytes: int) -> Iterator[BodyRun]:
             start = stop
 
 
-class Mask(Protocol):
+class RowMask(Protocol):
     """Which rows of a stream's segments are hidden, and what is read in their place."""
 
     #: Tells masks apart in caches; no two masks of a process have the same number.
@@ -162,7 +162,7 @@ def without_keys(column: Any, rows: list[int]) -> Any:
     return pc.if_else(_marks(column, rows), pa.scalar(None, pa.string()), column)
 
 
-def with_tombstones(column: Any, rows: list[int], mask: Mask) -> Any:
+def with_tombstones(column: Any, rows: list[int], mask: RowMask) -> Any:
     """A column of payloads with tombstones of the same lengths in these rows."""
     sizes = pc.binary_length(column.take(pa.array(rows, pa.int64()))).to_pylist()
     bodies = pa.array([mask.tombstone(size).decode() for size in sizes], column.type)

@@ -1,4 +1,4 @@
-"""Reading a segment: one look at the footer, then the row groups that a request touches, and no others.
+"""Reading a segment: the footer first, then the row groups that a request needs, and no others.
 
 A reader may be used from several threads. It keeps its file open, so it works on even after the file was removed; it
 does not map it, since mapped pages would count as memory of the process. Every failure of the bytes is ``CorruptData``
@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 
 from headrace.errors import CorruptData
 from headrace.format import bloom
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.parquet_file import OpenParquet, ParquetSource, intact
 from headrace.format.segment import layout, pages
 from headrace.format.segment.columns import (
     KeyIndex,
-    Mask,
     Payloads,
+    RowMask,
     int32s,
     pieces,
     text,
@@ -42,7 +42,7 @@ _COLUMNS = ["seq", "append_time", "key", "version", "first", "payload"]
 _MASKED = frozenset(("key", "payload"))
 # What an open footer takes for each row group, measured.
 _GROUP_FOOTPRINT = 6 * 1024
-# Where so large a part of a row group has the key, the whole of it is likely to be wanted again.
+# Where so large a part of a row group has the key, all of it is likely to be wanted again.
 _MANY = 8
 # An index of keys is made for who comes so often; twice as often once it had to make room for others.
 _OFTEN = 8
@@ -120,9 +120,9 @@ class SegmentReader:
         source: Path | bytes,
         *,
         name: str,
-        decoded: DecodedCache,
+        decoded: LruCache,
         sha256: str | None = None,
-        mask: Mask | None = None,
+        mask: RowMask | None = None,
         checksums: Checksums | None = None,
         replace: Callable[[], Path] | None = None,
     ) -> None:
@@ -307,11 +307,11 @@ class SegmentReader:
         rows = pc.indices_nonzero(mask)
         if not len(rows):
             return None
-        whole = self._decoded.get((self._cache_name, group.number))
-        if whole is None and len(rows) * _MANY >= group.end_seq - group.first_seq:
-            whole = self._payloads(group)
-        if whole is not None:
-            payloads = whole.chosen(first, mask)
+        loaded = self._decoded.get((self._cache_name, group.number))
+        if loaded is None and len(rows) * _MANY >= group.end_seq - group.first_seq:
+            loaded = self._payloads(group)
+        if loaded is not None:
+            payloads = loaded.chosen(first, mask)
         else:
             payloads = self._pick(group, [first + row for row in rows.to_pylist()])
         versions = group.version
@@ -348,7 +348,7 @@ class SegmentReader:
         return Checksums(self._source.footer_checksum, checksums)
 
     def _payloads(self, group: RowGroup) -> Payloads:
-        """The payloads of a row group, decoded once for many reads; who comes meanwhile waits for the same."""
+        """The payloads of a row group, decoded once for many reads; concurrent readers wait for the same."""
         name = (self._cache_name, group.number)
         payloads: Payloads | None = self._decoded.get(name)
         if payloads is not None:
@@ -357,11 +357,11 @@ class SegmentReader:
             payloads = self._decoded.get(name)
             if payloads is None:
                 payloads = Payloads.of(self._decode(group, ["payload"])[0])
-                self._decoded.keep(name, payloads, payloads.bytes)
+                self._decoded.put(name, payloads, payloads.bytes)
             return payloads
 
     def _key_index(self) -> KeyIndex | None:
-        """Where keys lie, once that was asked for often enough; who comes while it is made does without."""
+        """The index of keys, once keys were looked up often enough; None while another thread makes it."""
         name = (self._cache_name, _PLACES)
         key_index: KeyIndex | None = self._decoded.get(name)
         self._key_lookups += key_index is None
@@ -369,7 +369,7 @@ class SegmentReader:
             return key_index
         try:
             key_index = KeyIndex(self._decode(group, ["append_time", "key"]) for group in self._groups)
-            self._decoded.keep(name, key_index, key_index.bytes)
+            self._decoded.put(name, key_index, key_index.bytes)
             self._key_lookups, self._often = 0, 2 * self._often
             return key_index
         finally:
@@ -404,7 +404,7 @@ class SegmentReader:
             rows = self._hidden[group.number] = self._find_hidden(group, self.mask)
         return rows
 
-    def _find_hidden(self, group: RowGroup, mask: Mask) -> list[int]:
+    def _find_hidden(self, group: RowGroup, mask: RowMask) -> list[int]:
         hashed = ((key, bloom.xxh64(key.encode())) for key in mask.keys)
         if group.first_seq >= mask.before_seq or not any(self._may_hold(group, *key) for key in hashed):
             return []

@@ -77,8 +77,8 @@ Keys = str | Sequence[str | None] | None
 StoredKeys = Keys | msgspec.Raw
 
 
-class Notes(NamedTuple):
-    """What is known of runs, or parts of them, in columns."""
+class RunColumns(NamedTuple):
+    """The metadata of runs, or of parts of them, in columns."""
 
     counts: Sequence[int]
     #: Whether they begin their runs.
@@ -88,11 +88,11 @@ class Notes(NamedTuple):
     #: For each run one key, none, or a list that may be JSON still.
     keys: Sequence[StoredKeys]
 
-    def part(self, start: int, stop: int) -> Notes:
+    def part(self, start: int, stop: int) -> RunColumns:
         """Those of some of the runs."""
         counts, begin, append_us, versions, keys = self
         cut = slice(start, stop)
-        return Notes(counts[cut], begin[cut], append_us[cut], versions[cut], keys[cut])
+        return RunColumns(counts[cut], begin[cut], append_us[cut], versions[cut], keys[cut])
 
 
 _LIST = msgspec.json.Decoder(list[str | None])
@@ -120,7 +120,7 @@ class RowGroupBuilder:
         self._pieces: list[Any] = []
         self._begin()
 
-    def add(self, notes: Notes, bodies: Sequence[bytes], counts: Sequence[int]) -> None:
+    def add(self, notes: RunColumns, bodies: Sequence[bytes], counts: Sequence[int]) -> None:
         """Take runs from JSON bodies that hold so many entries each; they are cut later and all at once."""
         if self._payloads:
             self._end()
@@ -137,7 +137,7 @@ class RowGroupBuilder:
         _, append_us, version, keys, payloads = run
         self._payloads += payloads[start:stop]
         keys = keys if keys is None or isinstance(keys, str) else keys[start:stop]
-        self._note(Notes([stop - start], [not start], [append_us], [version], [keys]))
+        self._note(RunColumns([stop - start], [not start], [append_us], [version], [keys]))
         self.rows += stop - start
         self.bytes += size
 
@@ -160,9 +160,9 @@ class RowGroupBuilder:
         self._payloads: list[Payload] = []
         self._bodies: list[bytes] = []
         self._counts: list[int] = []
-        self._notes: tuple[list[Any], ...] = tuple([] for _ in Notes._fields)
+        self._notes: tuple[list[Any], ...] = tuple([] for _ in RunColumns._fields)
 
-    def _note(self, notes: Notes) -> None:
+    def _note(self, notes: RunColumns) -> None:
         for held, more in zip(self._notes, notes, strict=True):
             held.extend(more)
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from headrace.format.segment import layout, pages
 from headrace.format.segment.layout import SealedSegment, SegmentInfo
-from headrace.format.segment.row_group import AppendRun, Notes, RowGroupBuilder, Split, decode_keys, payload_bytes
+from headrace.format.segment.row_group import AppendRun, RowGroupBuilder, RunColumns, Split, decode_keys, payload_bytes
 from headrace.types import NEVER_US
 
 _FALSE_POSITIVES = 0.01
@@ -32,7 +32,7 @@ _REPEATED = 4
 
 
 class SegmentWriter:
-    """Writes one segment to a file that is open for writing, and tells what it wrote."""
+    """Writes one segment to a file that is open for writing, and returns what it wrote."""
 
     def __init__(
         self,
@@ -67,34 +67,34 @@ class SegmentWriter:
         self._spread(run)
         self._advance(count, append_us)
 
-    def add_joined(self, seq: int, notes: Notes, bodies: Sequence[bytes]) -> None:
+    def add_joined(self, seq: int, runs: RunColumns, bodies: Sequence[bytes]) -> None:
         """Take append requests from their JSON bodies, in which entries are joined by commas as the log has them."""
-        rows = list(accumulate(notes.counts, initial=0))
+        rows = list(accumulate(runs.counts, initial=0))
         sizes = list(accumulate(map(len, bodies), initial=0))
         start = 0
         while start < len(bodies):
             stop = self._fitting(rows, sizes, start)
             if stop > start:
-                self._follow(seq + rows[start], notes.append_us[start])
-                self._row_group.add(notes.part(start, stop), bodies[start:stop], notes.counts[start:stop])
-                self._advance(rows[stop] - rows[start], notes.append_us[stop - 1])
+                self._follow(seq + rows[start], runs.append_us[start])
+                self._row_group.add(runs.part(start, stop), bodies[start:stop], runs.counts[start:stop])
+                self._advance(rows[stop] - rows[start], runs.append_us[stop - 1])
                 start = stop
             elif self._row_group.rows:
                 self._flush()
             else:
-                append_us, version, run_keys = notes.append_us[start], notes.versions[start], notes.keys[start]
+                append_us, version, run_keys = runs.append_us[start], runs.versions[start], runs.keys[start]
                 keys = run_keys if run_keys is None or isinstance(run_keys, str) else decode_keys(run_keys)
                 self.add(AppendRun(seq + rows[start], append_us, version, keys, self._split(bodies[start])))
                 start += 1
 
-    def add_bundle(self, seq: int, notes: Notes, body: bytes) -> None:
+    def add_bundle(self, seq: int, runs: RunColumns, body: bytes) -> None:
         """Take append requests from one JSON body that holds all their entries; they share a row group."""
-        count = sum(notes.counts)
-        self._follow(seq, notes.append_us[0])
+        count = sum(runs.counts)
+        self._follow(seq, runs.append_us[0])
         if not self._fitting((0, count), (0, len(body)), 0):
             self._flush()
-        self._row_group.add(notes, [body], [count])
-        self._advance(count, notes.append_us[-1])
+        self._row_group.add(runs, [body], [count])
+        self._advance(count, runs.append_us[-1])
 
     def copy(self, batches: Iterable[Any]) -> None:
         """Take entries over from another segment, as ``SegmentReader.batches`` yields them."""

@@ -15,7 +15,7 @@ from headrace.format.companion.file_reader import FileCompanion, sources_of
 from headrace.format.companion.layout import Companion, PartFile
 from headrace.format.companion.merge import merge, merge_infos
 from headrace.format.companion.writer import write_panes
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.object_names import companion_key, file_name
 from headrace.pipeline.kernels.units import Kernel, Workspace, attempt, defined, failure, open_workspace
 from headrace.reduce.state import PANES, merge_operator_states
@@ -137,4 +137,4 @@ def _one(unit: Unit, companion: Companion, here: Workspace, stack: ExitStack) ->
         for name, part in companion.parts.items()
     }
     sources = sources_of(companion.name, paths, companion.parts)
-    return FileCompanion(sources, name=companion.name, decoded=DecodedCache(0))
+    return FileCompanion(sources, name=companion.name, decoded=LruCache(0))

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace import decoding
 from headrace.extract.erasure import Targets, rewrite
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.manifest import segment_entry
 from headrace.format.object_names import segment_key
 from headrace.format.segment.reader import SegmentReader
@@ -20,7 +20,7 @@ def perform(unit: Unit, here: Workspace) -> dict[str, Any]:
     (source,), targets = unit.segments, decoding.convert(unit.defined, tuple[Targets, ...])
     made = here.directory / "rewritten.parquet"
     with here.borrowed(source.key, source.bytes, "0.parquet") as path, made.open("wb") as file:
-        reader = SegmentReader(path, name=source.key, decoded=DecodedCache(0), sha256=source.sha256)
+        reader = SegmentReader(path, name=source.key, decoded=LruCache(0), sha256=source.sha256)
         sealed = rewrite(reader, targets, file)
     name = f"{unit.name_begins}{secrets.token_hex(4)}.parquet"
     here.objects.upload(segment_key(unit.stream, unit.incarnation, name), made)

@@ -19,7 +19,7 @@ from headrace.config import ConfigError
 from headrace.errors import CorruptData, StoreUnavailable
 from headrace.extract.columns import Extractor
 from headrace.format.companion.layout import Companion, PartName
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.format.object_names import companion_key, file_name
 from headrace.format.segment.reader import SegmentReader
 from headrace.query.definition import Definition
@@ -140,7 +140,7 @@ def batches(unit: Unit, here: Workspace) -> Iterator[pa.RecordBatch]:
     """Row group by row group, in order."""
     for number, source in enumerate(unit.segments):
         with here.borrowed(source.key, source.bytes, f"{number}.parquet") as path:
-            reader = SegmentReader(path, name=source.key, decoded=DecodedCache(0), sha256=source.sha256)
+            reader = SegmentReader(path, name=source.key, decoded=LruCache(0), sha256=source.sha256)
             yield from reader.batches(*_own_range(unit, number))
 
 

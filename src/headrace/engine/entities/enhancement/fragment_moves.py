@@ -15,7 +15,7 @@ from headrace.engine.entities.write.store_request import Draft, Prepared, Resolv
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Stream
 from headrace.extract.erasure import load
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.schema.entity.accept import Splitter
 from headrace.schema.entity.identity import Identity
 from headrace.schema.entity.observation import MIGRATED, Kind, Observation, observation_id, scope_details
@@ -92,7 +92,7 @@ def _entries(
     stream: Stream, connection: Connection, segments: Callable[[], Segments], start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
     head = stream.head
-    events = Events(connection, segments, DecodedCache(0), stream, head)
+    events = Events(connection, segments, LruCache(0), stream, head)
     for run in events.runs(max(start, head.first_seq), min(stop, head.next_seq), _SLICE_BYTES):
         yield from enumerate(map(bytes, entries_of(run.body)), run.first_seq)
 

@@ -13,7 +13,7 @@ from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import Conflict
 from headrace.extract.erasure import Targets
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.schema.entity.observation import decode
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Idempotency
@@ -153,7 +153,7 @@ def _has_rest(
     connection: Connection, segments: Callable[[], Segments], stream: Stream, head: Head, seqs: Collection[int]
 ) -> bool:
     """Whether any of some entries still exists, and was not erased earlier."""
-    events = Events(connection, segments, DecodedCache(0), stream, head)
+    events = Events(connection, segments, LruCache(0), stream, head)
     retained = (seq for seq in seqs if head.first_seq <= seq < head.next_seq)
     return any(decode(events.get([seq])[seq].payload).kind != "erased" for seq in retained)
 

@@ -20,7 +20,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import EntityNotFound, NotFound, UnknownEntityType
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.reduce.policies.build import SHAPES
 from headrace.reduce.policies.definition import TypeDefinition
 from headrace.reduce.policies.reducer import EVERYONE, EntityState, Snapshot, TypeReducer, life_of
@@ -184,7 +184,7 @@ class Snapshots:
         self._stream_names: dict[int, str] = {}
         self._definitions: dict[str, tuple[EntityType, TypeDefinition]] = {}
         #: Entities that were folded from their observations.
-        self.rows = DecodedCache(row_bytes)
+        self.rows = LruCache(row_bytes)
         self._gate = Gate(MAX_CONCURRENT_FOLDS)
         log.on_append.append(self.state_reader.appended)
 
@@ -236,7 +236,7 @@ class Snapshots:
 
     def clear_folded(self) -> None:
         """Drop entities that were folded from their observations: some were erased."""
-        self.rows = DecodedCache(self.rows.limit_bytes)
+        self.rows = LruCache(self.rows.limit_bytes)
 
     def stream(self, id: int) -> Stream:
         """The stream of an entity's type."""
@@ -304,7 +304,7 @@ class Snapshots:
                 return _finish(view, folded.row)  # another request has just folded it
             row = await asyncio.to_thread(self._fold, view, folded)
             if not view.query.is_past:
-                self.rows.keep(_cache_key(view), _FoldedEntity(row, view.head.next_seq), _ROW_BYTES)
+                self.rows.put(_cache_key(view), _FoldedEntity(row, view.head.next_seq), _ROW_BYTES)
             return _finish(view, row)
 
     def _fold(self, view: EntityView, folded: _FoldedEntity) -> EntityState | None:

@@ -12,7 +12,7 @@ from headrace.engine.history.stored_events import Events
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.stream import Stream
 from headrace.errors import NotFound, TooLarge
-from headrace.format.decoded_columns import DecodedCache
+from headrace.format.decoded_columns import LruCache
 from headrace.schema.entity.accept import rejoin_fragments
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.request import CONTENT_PREFIX, address_of_contents
@@ -122,7 +122,7 @@ class SourceReader:
         )
 
     def _events(self, connection: Connection, stream: Stream) -> Events:
-        return Events(connection, self._segments, DecodedCache(0), stream, stream.head)
+        return Events(connection, self._segments, LruCache(0), stream, stream.head)
 
 
 def _observations(
