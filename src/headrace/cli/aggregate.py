@@ -44,14 +44,14 @@ def aggregate(
     with remote.connect() as client, mark_query_faults(where, as_json=json):
         source = client.stream(stream)
         length = interval or _choose_interval(source, rollup, start, end)
-        result = source.aggregate(
+        answer = source.aggregate(
             rollup, start, end, length, q=where, group_by=by or [], measures=_with_charted(measure, chart)
         )
     if output.wants_table(json):
-        show_buckets(result, measure or [], chart)
+        show_buckets(answer, measure or [], chart)
     else:
-        output.show_all(_lines(result), (), as_json=True)
-    return _exit_code(result)
+        output.show_all(_lines(answer), (), as_json=True)
+    return _exit_code(answer)
 
 
 def _span(since: str | None, until: str | None, last: str | None) -> tuple[datetime | str, datetime | str]:
@@ -82,17 +82,17 @@ def _with_charted(measures: Names, chart: str) -> list[str]:
     return [*measures, *([drawn] if drawn and drawn not in measures else [])] if measures else []
 
 
-def _lines(result: AggregateResult) -> Iterator[dict[str, Any]]:
-    for bucket in result.buckets:
+def _lines(answer: AggregateResult) -> Iterator[dict[str, Any]]:
+    for bucket in answer.buckets:
         for group in bucket.groups:
             yield {"start": bucket.start, "end": bucket.end, "key": group.key, "measures": group.measures}
 
 
-def _exit_code(result: AggregateResult) -> int:
+def _exit_code(answer: AggregateResult) -> int:
     """The exit code; prints a warning if the answer is partial."""
-    if result.complete:
+    if answer.complete:
         return output.OK
-    events = result.coverage["possible_missing_events_upper_bound"]
+    events = answer.coverage["possible_missing_events_upper_bound"]
     print(f"headrace: The answer is not complete: up to {events:,} events were not looked at.", file=sys.stderr)
     return output.PARTIAL
 
@@ -187,24 +187,24 @@ class Part(NamedTuple):
         return group.measures[self.measure].get(self.name)
 
 
-def show_buckets(result: AggregateResult, measures: Sequence[str], drawn: str) -> None:
+def show_buckets(answer: AggregateResult, measures: Sequence[str], drawn: str) -> None:
     """Print a chart and a table of the buckets."""
     console = output.console()
-    if not result.buckets:
-        console.print(f"No events from {result.start} to {result.end}.")
+    if not answer.buckets:
+        console.print(f"No events from {answer.start} to {answer.end}.")
         return
-    part = _choose_part(result.buckets[0].groups[0], result.rollup, measures, drawn)
-    if all(_has_year(bucket) for bucket in result.buckets):
-        for line in _chart(result, part, console.width):
+    part = _choose_part(answer.buckets[0].groups[0], answer.rollup, measures, drawn)
+    if all(_has_year(bucket) for bucket in answer.buckets):
+        for line in _chart(answer, part, console.width):
             console.print(line, markup=False, no_wrap=True, overflow="crop")
         console.print()
-    _table(result, measures)
+    _table(answer, measures)
 
 
-def _chart(result: AggregateResult, part: Part, width: int) -> Iterator[str]:
-    series = _series(result, part)
+def _chart(answer: AggregateResult, part: Part, width: int) -> Iterator[str]:
+    series = _series(answer, part)
     fold = sum if part.name == "count" else max
-    yield f"{part} by {result.interval}, {_short(result.buckets[0].start)} to {_short(result.buckets[-1].end)}"
+    yield f"{part} by {answer.interval}, {_short(answer.buckets[0].start)} to {_short(answer.buckets[-1].end)}"
     if len(series) == 1:
         yield from draw_bars(next(iter(series.values())), width=width, height=_HEIGHT, fold=fold)
         return
@@ -221,13 +221,13 @@ def _chart(result: AggregateResult, part: Part, width: int) -> Iterator[str]:
         yield f"and {len(series) - _SERIES:,} more"
 
 
-def _series(result: AggregateResult, part: Part) -> dict[str, list[Any]]:
+def _series(answer: AggregateResult, part: Part) -> dict[str, list[Any]]:
     """The numbers of each group, one for each pane from the first to the last."""
-    first, last = result.buckets[0], result.buckets[-1]
+    first, last = answer.buckets[0], answer.buckets[-1]
     begun, length = _time(first.start), _time(first.end) - _time(first.start)
     count = (_time(last.start) - begun) // length + 1
     series: dict[str, list[Any]] = {}
-    for bucket in result.buckets:
+    for bucket in answer.buckets:
         at = (_time(bucket.start) - begun) // length
         for group in bucket.groups:
             label = ", ".join(map(output.cell, group.key.values()))
@@ -260,19 +260,19 @@ def _numbers(group: Group, measure: str) -> list[str]:
     return [name for name in group.measures[measure] if name != "histogram"]
 
 
-def _table(result: AggregateResult, measures: Sequence[str]) -> None:
+def _table(answer: AggregateResult, measures: Sequence[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    dimensions = list(result.buckets[0].groups[0].key)
-    parts = _parts(result.buckets, measures)
+    dimensions = list(answer.buckets[0].groups[0].key)
+    parts = _parts(answer.buckets, measures)
     table = Table(box=None, pad_edge=False)
     table.add_column("start", no_wrap=True)
     for name in dimensions:
         table.add_column(Text(name))
     for part in parts:
         table.add_column(Text(str(part)), justify="right")
-    for bucket in result.buckets:
+    for bucket in answer.buckets:
         for group in bucket.groups:
             keys = (Text(output.cell(group.key[name])) for name in dimensions)
             numbers = ("-" if (value := part.of(group)) is None else number(value) for part in parts)

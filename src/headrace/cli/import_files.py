@@ -75,19 +75,19 @@ def import_files(
                 imported += count
                 show_progress(imported, max(imported, proposed.rows if proposed is not None else imported))
 
-            result = importer.Importer(client, stream, reader).run(advance_by, report.add)
-        output.show({"stream": stream, **msgspec.structs.asdict(result)}, as_json=json)
-        return output.PARTIAL if result.rejected else output.OK
+            summary = importer.Importer(client, stream, reader).run(advance_by, report.add)
+        output.show({"stream": stream, **msgspec.structs.asdict(summary)}, as_json=json)
+        return output.PARTIAL if summary.rejected else output.OK
 
 
 def _needs_schema(client: Client, stream: Stream) -> bool:
     """Whether the stream is new, or has neither a schema nor events."""
     try:
-        info = stream.info()
+        content_type = stream.info().content_type
     except NotFound:
         return True
-    if media_type(info.content_type) != JSON:
-        raise UsageError(f"{stream.name} holds {info.content_type}; rows are imported into JSON streams")
+    if media_type(content_type) != JSON:
+        raise UsageError(f"{stream.name} holds {content_type}; rows are imported into JSON streams")
     details = stream.details()
     return not details["schema"]["currentVersion"] and details["stream"]["next_offset"] == "0"
 

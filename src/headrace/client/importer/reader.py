@@ -131,27 +131,27 @@ def _csv_text(kind: str, column: str) -> str:
     return f"to_json({column})::VARCHAR"
 
 
-def _json_value(kind: Any, value: str) -> str:
+def _json_value(kind: Any, column: str) -> str:
     """SQL for a value of a typed column as something that ``to_json`` writes without loss."""
     children = dict(kind.children) if kind.id in ("struct", "list", "array", "map") else {}
     match kind.id:
         case "timestamp" | "timestamp_s" | "timestamp_ms" | "timestamp_ns":
-            return _rfc3339(f"{value}::VARCHAR")
+            return _rfc3339(f"{column}::VARCHAR")
         case "timestamp with time zone":
-            return _rfc3339(f"timezone('UTC', {value})::VARCHAR")
+            return _rfc3339(f"timezone('UTC', {column})::VARCHAR")
         case "float" | "double":
-            return f"CASE WHEN isfinite({value}) THEN {value} END"
+            return f"CASE WHEN isfinite({column}) THEN {column} END"
         case "blob":
-            return f"base64({value})"
+            return f"base64({column})"
         case "struct":
             members = [
-                f"{identifier(name)} := {_json_value(child, f'{value}.{identifier(name)}')}"
+                f"{identifier(name)} := {_json_value(child, f'{column}.{identifier(name)}')}"
                 for name, child in children.items()
             ]
-            return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({', '.join(members)}) END"
+            return f"CASE WHEN {column} IS NOT NULL THEN struct_pack({', '.join(members)}) END"
         case "list" | "array":
-            return f"list_transform({value}, lambda element: {_json_value(children['child'], 'element')})"
-    return value
+            return f"list_transform({column}, lambda element: {_json_value(children['child'], 'element')})"
+    return column
 
 
 def _header(path: Path, delimiter: str) -> list[str]:

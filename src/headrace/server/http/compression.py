@@ -75,7 +75,7 @@ class Decompressor(Protocol):
     def unused_data(self) -> bytes:
         """What came after its end."""
 
-    def decompress(self, data: bytes) -> bytes:
+    def decompress(self, compressed: bytes) -> bytes:
         """The next plain bytes."""
 
 

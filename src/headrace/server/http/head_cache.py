@@ -29,20 +29,20 @@ class RequestHeadCache:
         self._elsewhere: dict[bytes, RequestHead] = {}
         self._longest = 0
 
-    def find(self, data: bytes) -> tuple[RequestHead, bytes] | None:
-        """The head and the body, where data is exactly one request whose head is known."""
-        end = data.find(END) + 4
-        spelled = data[:end]
+    def find(self, received: bytes) -> tuple[RequestHead, bytes] | None:
+        """The head and the body, where the bytes received are exactly one request whose head is known."""
+        end = received.find(END) + 4
+        spelled = received[:end]
         head = self._known.get(spelled) or self._find_elsewhere(spelled)
-        if head is None or len(data) - end != head.body_bytes:
+        if head is None or len(received) - end != head.body_bytes:
             return None
-        return head, data[end:]
+        return head, received[end:]
 
-    def learn(self, data: bytes, head: RequestHead) -> None:
+    def learn(self, received: bytes, head: RequestHead) -> None:
         """Remember the head of a request that arrived alone and whole."""
-        end = data.find(END) + 4
-        if end <= _HEAD_BYTES and len(data) - end == head.body_bytes:
-            self._keep(data[:end], head)
+        end = received.find(END) + 4
+        if end <= _HEAD_BYTES and len(received) - end == head.body_bytes:
+            self._keep(received[:end], head)
             plain = _PLAIN.match(head.spelled)
             if plain is not None and head.body_bytes <= _FLAT_BYTES:
                 if len(self._elsewhere) >= _HEADS:

@@ -90,17 +90,17 @@ def _types(part: Parameter | Answer | Body) -> list[Any]:
 def _structs(groups: Iterable[list[Any]]) -> set[type[msgspec.Struct]]:
     """The classes that occur in some types."""
     structs: set[type[msgspec.Struct]] = set()
-    waiting = [info for types in groups for info in msgspec.inspect.multi_type_info(types)]
+    waiting = [inspected for types in groups for inspected in msgspec.inspect.multi_type_info(types)]
     while waiting:
-        info = waiting.pop()
-        if isinstance(info, msgspec.inspect.StructType):
-            if info.cls not in structs:
-                structs.add(info.cls)
-                waiting += [field.type for field in info.fields]
+        inspected = waiting.pop()
+        if isinstance(inspected, msgspec.inspect.StructType):
+            if inspected.cls not in structs:
+                structs.add(inspected.cls)
+                waiting += [field.type for field in inspected.fields]
             continue
         for name in ("type", "item_type", "key_type", "value_type"):
-            waiting += [getattr(info, name)] if hasattr(info, name) else []
-        waiting += [*getattr(info, "types", ()), *getattr(info, "item_types", ())]
+            waiting += [getattr(inspected, name)] if hasattr(inspected, name) else []
+        waiting += [*getattr(inspected, "types", ()), *getattr(inspected, "item_types", ())]
     return structs
 
 
@@ -110,10 +110,10 @@ def make_document(routes: Iterable[Route]) -> Node:
     types = _Types(documented)
     paths: dict[str, Node] = {}
     for route in documented:
-        item = paths.setdefault(route.address, {})
+        operations = paths.setdefault(route.address, {})
         if parts := [_parameter(types, part) for part in route.parameters if part.where == "path"]:
-            item.setdefault("parameters", parts)
-        item[route.method.lower()] = _operation(types, route)
+            operations.setdefault("parameters", parts)
+        operations[route.method.lower()] = _operation(types, route)
     document = {
         "openapi": "3.1.0",
         "info": {
