@@ -178,7 +178,7 @@ def test_a_node_that_was_replaced_stops_and_damages_nothing(
         assert _append(new, path, f"new {number}") == (204, "")
     wait_until(lambda: _is_published(new, [path]))
     there = _objects(bucket)
-    wait_until(lambda: _append(old, path, "refused?") == (503, "node_fenced"), within_s=30)
+    wait_until(lambda: _append(old, path, "refused?") == (503, "node_fenced"), timeout_s=30)
     assert httpx2.put(f"{old.url}/v1/stream/more", headers=HEADERS).status_code == 503
     assert httpx2.get(f"{old.url}/health/ready").status_code == 503
     assert _events(old, path)[: 1 + len(late)] == ["published", *late]  # it may still be read

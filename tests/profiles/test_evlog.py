@@ -64,7 +64,9 @@ def test_a_wide_event_becomes_an_envelope() -> None:
     )
     assert made["timestamp"] == "2026-03-25T10:00:00.000Z"
     assert made["level"] == "error"
-    assert (made["requestId"], made["traceId"], made["spanId"]) == ("req_123", "trace_123", "span_123")
+    assert made["requestId"] == "req_123"
+    assert made["traceId"] == "trace_123"
+    assert made["spanId"] == "span_123"
     assert made["sampling"] == {"kept": True}
     assert made["redaction"] == {"keys": ["password", "sessionToken"]}
     assert made["context"] == {

@@ -43,10 +43,14 @@ def test_what_comes_with_the_profile_can_be_used() -> None:
 def test_the_least_that_is_a_span() -> None:
     made = span()
     assert tuple(made) == KEYS
-    assert (made["schemaVersion"], made["signal"]) == (1, "trace.span")
+    assert made["schemaVersion"] == 1
+    assert made["signal"] == "trace.span"
     assert made["identity"] == {"spanKey": f"{TRACE}:{SPAN}"}
-    assert (made["timestamp"], made["endTimestamp"]) == ("2026-02-25T12:00:00Z", "2026-02-25T12:00:00Z")
-    assert (made["duration"], made["kind"], made["status"]["code"]) == (0, "unspecified", "unset")
+    assert made["timestamp"] == "2026-02-25T12:00:00Z"
+    assert made["endTimestamp"] == "2026-02-25T12:00:00Z"
+    assert made["duration"] == 0
+    assert made["kind"] == "unspecified"
+    assert made["status"]["code"] == "unset"
     assert made["parentSpanId"] is None
 
 
@@ -73,10 +77,15 @@ def test_what_attributes_tell_is_told_by_members() -> None:
             }
         ],
     )
-    assert (made["service"], made["environment"], made["requestId"]) == ("checkout", "prod", "req_1")
+    assert made["service"] == "checkout"
+    assert made["environment"] == "prod"
+    assert made["requestId"] == "req_1"
     assert made["duration"] == 123.5
-    assert (made["http"]["method"], made["http"]["route"], made["http"]["statusCode"]) == ("GET", "/checkout", 500)
-    assert (made["db"]["system"], made["rpc"]["service"]) == ("postgresql", "Pay")
+    assert made["http"]["method"] == "GET"
+    assert made["http"]["route"] == "/checkout"
+    assert made["http"]["statusCode"] == 500
+    assert made["db"]["system"] == "postgresql"
+    assert made["rpc"]["service"] == "Pay"
     assert made["messaging"]["destination"] == "orders"
     assert made["error"] == {"isError": True, "type": "Error", "message": "checkout failed", "stacktrace": None}
     assert made["eventNames"] == ["exception"]
@@ -102,8 +111,13 @@ def test_members_stay_where_their_attributes_were_not_kept() -> None:
         links=[{"traceId": TRACE, "spanId": SPAN}],
         status={"code": 2, "message": "failed"},
     )
-    assert (made["attributes"], made["events"], made["links"], made["resource"]["attributes"]) == ({}, [], [], {})
-    assert (made["service"], made["requestId"], made["http"]["route"]) == ("checkout", "r", "/c")
+    assert made["attributes"] == {}
+    assert made["events"] == []
+    assert made["links"] == []
+    assert made["resource"]["attributes"] == {}
+    assert made["service"] == "checkout"
+    assert made["requestId"] == "r"
+    assert made["http"]["route"] == "/c"
     assert made["error"] == {"isError": True, "type": "Timeout", "message": "told", "stacktrace": None}
     assert made["eventNames"] == ["exception"]
 
@@ -159,7 +173,8 @@ def test_statements_and_queries_are_dropped_unless_they_are_wanted() -> None:
     }
     made = span(attributes=attributes)
     assert made["db"]["statement"] is None
-    assert (made["http"]["url"], made["http"]["path"]) == ("https://x/y", "/y")
+    assert made["http"]["url"] == "https://x/y"
+    assert made["http"]["path"] == "/y"
     assert made["attributes"] == {
         "db.statement": "[REDACTED]",
         "url.full": "https://x/y",
@@ -168,7 +183,8 @@ def test_statements_and_queries_are_dropped_unless_they_are_wanted() -> None:
     }
     assert len(made["redaction"]["keys"]) == 4
     raw = span({"dbStatementMode": "raw", "urlMode": "raw"}, attributes=attributes)
-    assert (raw["db"]["statement"], raw["http"]["url"]) == ("SELECT 1", "https://x/y?z=1")
+    assert raw["db"]["statement"] == "SELECT 1"
+    assert raw["http"]["url"] == "https://x/y?z=1"
     assert raw["attributes"] == attributes
     given = span(db={"statement": "SELECT 2"})
     assert given["db"]["statement"] is None

@@ -67,11 +67,14 @@ def codes(plan: Plan[Registry]) -> list[tuple[str, str]]:
 
 def test_the_first_schema_makes_version_1_from_the_start() -> None:
     plan = planned(Registry.empty(NAME), schema=FIRST)
-    assert (plan.from_version, plan.to_version, plan.classification) == (0, 1, Classification.ADDITIVE)
+    assert plan.from_version == 0
+    assert plan.to_version == 1
+    assert plan.classification == Classification.ADDITIVE
     assert [change.what for change in plan.changes] == ["schema_installed"]
     assert plan.registry.boundaries == (Boundary(0, 1),)
     assert plan.registry.current_schema == FIRST
-    assert (plan.lens, plan.registry.lenses) == (None, {})
+    assert plan.lens is None
+    assert plan.registry.lenses == {}
 
 
 def test_the_first_schema_needs_an_empty_stream() -> None:
@@ -114,7 +117,8 @@ def test_a_routing_key_that_was_set_before_stays_with_the_first_schema() -> None
 
 def test_the_first_schema_comes_with_its_routing_key_and_search() -> None:
     registry = installed(routing_key=USER, search=bound(1))
-    assert (registry.routing_key, registry.search) == (USER, bound(1))
+    assert registry.routing_key == USER
+    assert registry.search == bound(1)
 
 
 @pytest.mark.parametrize("registry", [Registry.empty(NAME), installed()])
@@ -129,7 +133,9 @@ def test_a_schema_that_is_none_is_refused_where_it_is_wrong(registry: Registry) 
 
 def test_a_lens_that_is_proven_leads_to_the_next_version() -> None:
     plan = planned(installed(), schema=RENAMED, lens=lens(RENAME), next_seq=150)
-    assert (plan.from_version, plan.to_version, plan.refusals) == (1, 2, ())
+    assert plan.from_version == 1
+    assert plan.to_version == 2
+    assert plan.refusals == ()
     assert plan.registry.boundaries == (Boundary(0, 1), Boundary(150, 2))
     assert plan.registry.lenses == {1: lens(RENAME)}
     assert plan.registry.schemas == {1: FIRST, 2: RENAMED}
@@ -314,12 +320,14 @@ def test_what_is_already_so_changes_nothing(update: dict[str, Any]) -> None:
     registry = installed(routing_key=USER, search=bound(1))
     plan = planned(registry, next_seq=9, **update)
     assert plan.changes_nothing
-    assert (plan.to_version, plan.registry) == (1, registry)
+    assert plan.to_version == 1
+    assert plan.registry == registry
 
 
 def test_the_same_schema_with_other_settings_is_an_update_of_the_settings() -> None:
     plan = planned(installed(), schema=FIRST, routing_key=USER, search=bound(1), next_seq=9)
-    assert (plan.from_version, plan.to_version) == (1, 1)
+    assert plan.from_version == 1
+    assert plan.to_version == 1
     assert [change.what for change in plan.changes] == ["routing_key_set", "search_set"]
     assert plan.registry.boundaries == (Boundary(0, 1),)
 
@@ -331,7 +339,8 @@ def test_the_same_schema_with_a_lens_is_a_new_version() -> None:
     plan = planned(
         installed(schema), schema=schema, lens=lens({**convert, "forward": upper, "backward": upper}), next_seq=2
     )
-    assert (plan.refusals, plan.to_version) == ((), 2)
+    assert plan.refusals == ()
+    assert plan.to_version == 2
 
 
 # Settings
@@ -369,7 +378,8 @@ def test_settings_stay_as_they_are_where_the_next_schema_says_nothing() -> None:
         is_empty=False,
         search_rules=SearchRules(any_search, RULES.carry),
     )
-    assert (plan.registry.routing_key, plan.registry.search) == (USER, bound(1))
+    assert plan.registry.routing_key == USER
+    assert plan.registry.search == bound(1)
     assert [change.what for change in plan.changes] == ["annotation_changed"]
 
 

@@ -81,8 +81,10 @@ def test_a_changed_value_is_classified(
     old: Any, new: Any, what: str, classification: Classification, keyword: str
 ) -> None:
     change = one(closed(a=old), closed(a=new))
-    assert (change.what, change.classification) == (what, classification)
-    assert (change.pointer, change.schema_pointer) == ("/a", f"/properties/a{keyword}")
+    assert change.what == what
+    assert change.classification == classification
+    assert change.pointer == "/a"
+    assert change.schema_pointer == f"/properties/a{keyword}"
     assert change.reason.startswith("/a: ")
 
 
@@ -128,7 +130,9 @@ def test_a_change_inside_a_value_is_classified(
     old: Any, new: Any, what: str, classification: Classification, pointer: str
 ) -> None:
     change = one(old, new)
-    assert (change.what, change.classification, change.pointer) == (what, classification, pointer)
+    assert change.what == what
+    assert change.classification == classification
+    assert change.pointer == pointer
 
 
 def test_all_changes_are_named_at_once() -> None:
@@ -193,7 +197,8 @@ def test_the_same_schema_has_no_changes(old: Any, new: Any) -> None:
 )
 def test_schemas_that_mean_the_same_are_identical(old: Any, new: Any) -> None:
     change = one(old, new)
-    assert (change.what, change.classification) == ("annotation_changed", IDENTICAL)
+    assert change.what == "annotation_changed"
+    assert change.classification == IDENTICAL
 
 
 def test_what_the_rules_call_breaking_is_harmless_where_containment_is_proven() -> None:
@@ -240,7 +245,8 @@ def test_what_stands_beside_a_reference_is_compared_too() -> None:
 def test_a_reference_by_anchor_is_followed() -> None:
     old = {**closed(a={"$ref": "#mine"}), "$defs": {"x": {"$anchor": "mine", **INTEGER}}}
     new = {**old, "$defs": {"x": {"$anchor": "mine", **NUMBER}}}
-    assert (one(old, new).what, one(old, new).pointer) == ("type_widened", "/a")
+    assert one(old, new).what == "type_widened"
+    assert one(old, new).pointer == "/a"
 
 
 def test_schemas_that_refer_to_themselves_are_compared() -> None:
@@ -256,7 +262,8 @@ def test_schemas_that_refer_to_themselves_are_compared() -> None:
 def test_a_newer_draft_is_harmless_where_it_means_the_same(draft: str) -> None:
     old = {"$schema": f"http://json-schema.org/{draft}/schema#", **closed(a=STRING)}
     change = one(old, closed(a=STRING))
-    assert (change.schema_pointer, change.classification) == ("/$schema", WIDENING)
+    assert change.schema_pointer == "/$schema"
+    assert change.classification == WIDENING
 
 
 def test_a_newer_draft_is_destructive_where_a_keyword_gets_a_meaning() -> None:
@@ -275,6 +282,8 @@ def test_very_many_changes_are_cut_and_counted_and_none_that_breaks_is_hidden() 
     many = {f"p{number}": STRING for number in range(MAX_CHANGES + 50)}
     changes = diff(closed(gone=STRING), closed(**many))
     assert len(changes) == MAX_CHANGES + 1
-    assert (changes[0].pointer, changes[0].classification) == ("/gone", DESTRUCTIVE)
-    assert (changes[-1].what, changes[-1].classification) == ("more_changes", ADDITIVE)
+    assert changes[0].pointer == "/gone"
+    assert changes[0].classification == DESTRUCTIVE
+    assert changes[-1].what == "more_changes"
+    assert changes[-1].classification == ADDITIVE
     assert "51 more" in changes[-1].reason

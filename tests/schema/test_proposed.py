@@ -26,7 +26,8 @@ def proposal(registry: Registry, **body: Any) -> tuple[Registry | None, list[str
 def test_an_accepted_change_is_proposed() -> None:
     found, refusals = proposal(ONE, schema=shape("b", a=WHOLE, b=TEXT))
     assert not refusals and found is not None
-    assert (found.current_version, found.lenses[1]["ops"]) == (2, [])
+    assert found.current_version == 2
+    assert found.lenses[1]["ops"] == []
     found, refusals = proposal(ONE, schema=shape(b=WHOLE), lens=lens("s", 1, rename("a", "b")))
     assert not refusals and found is not None and found.lenses[1]["ops"] == [rename("a", "b")]
 

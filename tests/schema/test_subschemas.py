@@ -55,8 +55,12 @@ def test_unfolding_counts_what_references_lead_to_each_time() -> None:
     pair = {"type": "object", "properties": {"a": {}, "b": {}}}
     once = Subschemas({"$ref": "#/$defs/pair", "$defs": {"pair": pair}}).unfolded
     twice = Subschemas({"allOf": [{"$ref": "#/$defs/pair"}] * 2, "$defs": {"pair": pair}}).unfolded
-    assert (once.size, once.height, once.returns) == (4, 3, 0)
-    assert (twice.size, twice.height, twice.returns) == (9, 4, 0)
+    assert once.size == 4
+    assert once.height == 3
+    assert once.returns == 0
+    assert twice.size == 9
+    assert twice.height == 4
+    assert twice.returns == 0
 
 
 def test_unfolding_ends_where_a_schema_comes_back_to_itself() -> None:

@@ -38,7 +38,9 @@ def test_an_update_holds_what_was_sent_and_nothing_else(body: Any, update: Schem
 def test_what_is_not_sent_is_unset_and_not_none() -> None:
     update = parse_update({"schema": {}})
     assert isinstance(update, SchemaUpdate)
-    assert (update.lens, update.routing_key, update.search) == (UNSET, UNSET, UNSET)
+    assert update.lens == UNSET
+    assert update.routing_key == UNSET
+    assert update.search == UNSET
 
 
 REFUSED: list[tuple[Any, list[tuple[str, str]]]] = [

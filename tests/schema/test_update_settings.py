@@ -27,7 +27,9 @@ def test_a_routing_key_that_changes_breaks_nothing_that_is_stored(
     old: KeySetting | None, new: KeySetting | None, what: str
 ) -> None:
     (change,) = routing_key_changes(old, new)
-    assert (change.pointer, change.what, change.classification) == ("/routingKey", what, ADDITIVE)
+    assert change.pointer == "/routingKey"
+    assert change.what == what
+    assert change.classification == ADDITIVE
     assert "stored events keep their keys" in change.reason
 
 
@@ -86,7 +88,9 @@ def test_a_search_configuration_that_changes_says_what_it_does_to_queries(
     old: Any, new: Any, pointer: str, what: str, classification: Classification
 ) -> None:
     (change,) = search_changes(old, new)
-    assert (change.pointer, change.what, change.classification) == (pointer, what, classification)
+    assert change.pointer == pointer
+    assert change.what == what
+    assert change.classification == classification
 
 
 def test_the_same_search_configuration_is_no_change() -> None:

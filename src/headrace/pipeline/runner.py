@@ -112,8 +112,8 @@ class Runner:
         return None
 
     def _pause_s(self) -> float:
-        least, most = _BACKOFF_S
-        return min(most, least * 2 ** (self._failures - 1)) if self._failures else self._config.poll_s
+        shortest, longest = _BACKOFF_S
+        return min(longest, shortest * 2 ** (self._failures - 1)) if self._failures else self._config.poll_s
 
     def _drive(self, path: Path) -> int | None:
         """Run a driver to its end, and take note of how it ended; the exit code where that is the end."""

@@ -25,3 +25,8 @@ def text(pointer: Pointer) -> str:
 def index(name: str) -> int | None:
     """The array index of a name, if it is one."""
     return int(name) if _INDEX.fullmatch(name) else None
+
+
+def is_within(pointer: Pointer, base: Pointer) -> bool:
+    """Whether a pointer leads to the value at a base or into it."""
+    return pointer[: len(base)] == base

@@ -257,7 +257,8 @@ KNOWN = nodes(
 
 def test_a_table_knows_its_source_all_steps_in_order_and_its_fields() -> None:
     found = resolve_table(KNOWN, "User")
-    assert (found.table, found.root) == (KNOWN["User"], KNOWN["Txn"])
+    assert found.table == KNOWN["User"]
+    assert found.root == KNOWN["Txn"]
     assert found.ops == (
         RowOp("rename", mapping={"amount": "price"}),
         RowOp("filter", expr="(price > 100)"),
@@ -282,7 +283,9 @@ def test_a_derivation_has_a_chain_too_and_a_source_one_without_steps() -> None:
 def test_columns_are_made_in_the_order_of_their_names_each_from_those_before() -> None:
     step = {"op": "with_columns", "exprs": {"b": "a + 0.5", "a": "n + 1", "n": "cast(b, str)"}}
     found = resolve_chain(nodes(event(), derivation("D", "Txn", step)), "D").types
-    assert (found["a"], found["b"], found["n"]) == ("i64", "f64", "str")
+    assert found["a"] == "i64"
+    assert found["b"] == "f64"
+    assert found["n"] == "str"
 
 
 def test_casts_and_fills_keep_or_change_types() -> None:

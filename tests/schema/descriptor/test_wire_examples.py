@@ -45,14 +45,20 @@ def test_flags_are_as_the_names_say() -> None:
 def test_the_first_request_adds_everything() -> None:
     team = request("register-fraud-team").nodes
     found = diff({}, team)
-    assert (found.destructive, found.added, found.removed, found.changed) == (False, sorted(team), [], [])
+    assert found.destructive is False
+    assert found.added == sorted(team)
+    assert found.removed == []
+    assert found.changed == []
 
 
 def test_the_conflict_is_what_the_forced_request_does_to_the_first() -> None:
     answer, after = example("register-conflict.error"), request("register-force").nodes
     found = diff(request("register-fraud-team").nodes, after)
-    assert (answer["status"], answer["registry_version"]) == ("conflict", 1)
-    assert (answer["added"], answer["removed"], answer["changed"]) == (found.added, found.removed, found.changed)
+    assert answer["status"] == "conflict"
+    assert answer["registry_version"] == 1
+    assert answer["added"] == found.added
+    assert answer["removed"] == found.removed
+    assert answer["changed"] == found.changed
     places = {name: f"descriptors[{number}]" for number, name in enumerate(after)}
     assert answer["error"]["code"] == "registration_conflict"
     assert [(error["path"], error["message"]) for error in answer["error"]["errors"]] == [
@@ -62,5 +68,7 @@ def test_the_conflict_is_what_the_forced_request_does_to_the_first() -> None:
 
 def test_the_dry_run_previews_additive_changes() -> None:
     found = diff(request("register-fraud-team").nodes, request("register-dry-run").nodes)
-    assert (found.destructive, found.removed, bool(found.changed)) == (False, [], True)
+    assert found.destructive is False
+    assert found.removed == []
+    assert bool(found.changed) is True
     assert {fate for fates in found.fates.values() for fate in fates.values()} == {"kept", "additive"}

@@ -22,7 +22,9 @@ def asked(**payload: object) -> TypeUpdate:
 def test_a_plan_shows_the_changes_the_version_and_the_impact() -> None:
     impact = Impact("entities/contact", Effect.KEPT, {"entities": 3})
     plan = plan_update(BASE, asked(fields_to_add=[{"field_name": "x", "field_type": "date"}]), ("1.0.0",), [impact])
-    assert (plan.subject, plan.from_version, plan.to_version) == ("contact", "1.0.0", "1.1.0")
+    assert plan.subject == "contact"
+    assert plan.from_version == "1.0.0"
+    assert plan.to_version == "1.1.0"
     assert plan.classification is Classification.ADDITIVE
     assert plan.impact == (impact,)
     assert plan.registry.schema_definition.fields["x"].type == "date"
@@ -50,7 +52,10 @@ def test_a_repeated_version_is_refused() -> None:
 
 def test_the_first_version_changes_nothing_that_there_was() -> None:
     plan = plan_registration(None, BASE)
-    assert (plan.from_version, plan.to_version, plan.changes, plan.refusals) == ("", "1.0.0", (), ())
+    assert plan.from_version == ""
+    assert plan.to_version == "1.0.0"
+    assert plan.changes == ()
+    assert plan.refusals == ()
     assert not plan.changes_nothing
 
 
@@ -64,6 +69,7 @@ def test_a_version_that_promises_less_than_it_changes_is_told() -> None:
 def test_going_back_is_a_plan_as_well_and_a_new_rule_is_told() -> None:
     newer = schema(schema_version="2.0.0", schema_definition={**CONTACT, "canonical_name_fields": ["name"]})
     plan = plan_activation(newer, BASE)
-    assert (plan.from_version, plan.to_version) == ("2.0.0", "1.0.0")
+    assert plan.from_version == "2.0.0"
+    assert plan.to_version == "1.0.0"
     assert [change.what for change in plan.changes] == ["identity_changed"]
     assert "keep their ids" in plan.reasons[0]

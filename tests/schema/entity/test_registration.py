@@ -28,8 +28,12 @@ def fielded(**field: Any) -> dict[str, str]:
 def test_a_registration_is_read_whole() -> None:
     found = registration.read_registration(payload(schema_version="1.2", activate=True, scope="user", dry_run=True))
     assert isinstance(found, TypeRegistration)
-    assert (found.schema.entity_type, found.schema.schema_version, found.schema.scope) == ("contact", "1.2.0", "user")
-    assert (found.activate, found.force, found.dry_run) == (True, False, True)
+    assert found.schema.entity_type == "contact"
+    assert found.schema.schema_version == "1.2.0"
+    assert found.schema.scope == "user"
+    assert found.activate is True
+    assert found.force is False
+    assert found.dry_run is True
     assert found.schema.metadata == {"label": "Contact"}
     assert found.notices == ()
 

@@ -97,7 +97,8 @@ def test_a_text_has_one_canonical_form_which_reads_back_alike(text: str, canonic
 def test_what_is_no_expression_is_refused_with_its_place(text: str, position: int, words: str) -> None:
     with pytest.raises(ExpressionError) as refusal:
         parse(text)
-    assert (refusal.value.position, refusal.value.code) == (position, "invalid_expression")
+    assert refusal.value.position == position
+    assert refusal.value.code == "invalid_expression"
     assert words in refusal.value.message
 
 

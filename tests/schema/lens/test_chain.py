@@ -51,14 +51,18 @@ def test_a_failure_names_the_entry_the_lens_the_op_and_the_pointer() -> None:
     with pytest.raises(LensFailure) as caught:
         CHAIN.promote(b'{"a":"x"},{"a":"z"},{}', 1, 5)
     failed = caught.value
-    assert (failed.entry, failed.version, failed.op, failed.where) == (1, 4, (0,), "/b")
+    assert failed.entry == 1
+    assert failed.version == 4
+    assert failed.op == (0,)
+    assert failed.where == "/b"
     assert str(failed) == "lens 4, /ops/0: the table has no entry for 'z' (/b)"
 
 
 def test_a_failure_on_the_way_back_names_the_lens_that_it_undoes() -> None:
     with pytest.raises(LensFailure) as caught:
         CHAIN.promote(b'{"b":"X"},{"b":"Z"}', 5, 1)
-    assert (caught.value.entry, caught.value.version) == (1, 4)
+    assert caught.value.entry == 1
+    assert caught.value.version == 4
 
 
 def test_the_first_entry_that_fails_is_named() -> None:
@@ -71,7 +75,8 @@ def test_the_first_entry_that_fails_is_named() -> None:
 def test_entries_that_are_no_objects_fail_like_others(entry: bytes) -> None:
     with pytest.raises(LensFailure) as caught:
         CHAIN.promote(b'{"a":"x"},' + entry, 1, 5)
-    assert (caught.value.entry, caught.value.version) == (1, 1)
+    assert caught.value.entry == 1
+    assert caught.value.version == 1
 
 
 def test_entries_of_all_kinds_pass_a_lens_that_takes_them() -> None:

@@ -166,7 +166,9 @@ def test_an_optional_op_refuses_a_source_of_the_wrong_kind(op: dict[str, Any]) -
 def test_a_failure_names_the_op_and_the_pointer_through_all_levels() -> None:
     ops = [wrap("/a"), within("/b", each("/c~1d", add("/y", 0), rename("/x", "/z")))]
     op, where, reason = failure('{"a":1,"b":{"c/d":[{"x":1},{}]}}', *ops)
-    assert (op, where, reason) == ((1, 0, 1), "/b/c~1d/1/x", "there is no value")
+    assert op == (1, 0, 1)
+    assert where == "/b/c~1d/1/x"
+    assert reason == "there is no value"
 
 
 def test_a_failure_reads_as_a_sentence() -> None:

@@ -115,7 +115,7 @@ def _impossible(reason: str, names: Pointer) -> Step:
 
 def _move_back(source: Pointer, target: Pointer, optional: bool, before: _Before) -> Step:
     """Undo a move: bring the value back to its source."""
-    if target == source[: len(target)]:
+    if pointers.is_within(source, target):
         return _unfold(target, source[len(target) :], optional)
     if before.certain(target):
         return _nothing if optional else _impossible("what was here was overwritten", target)
@@ -179,7 +179,7 @@ def _gap(holder: Any, key: Any, names: Pointer) -> Slot:
 
 def _copy_back(source: Pointer, target: Pointer, optional: bool, before: _Before) -> Step:
     """Undo a copy: remove it, or move it back to its source where only the copy is left."""
-    if target == source[: len(target)]:
+    if pointers.is_within(source, target):
         return _unfold(target, source[len(target) :], optional)
     if before.certain(target):
         return _nothing

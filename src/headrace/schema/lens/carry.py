@@ -226,6 +226,13 @@ def elements_of(array: Array) -> list[Shape]:
     return [*array.prefix[: array.high], *rest]
 
 
+def _arrays_of(shape: Shape) -> list[Array]:
+    """The arrays among the alternatives of a shape, without those that hold no value."""
+    return [
+        alternative for alternative in shape.alternatives if isinstance(alternative, Array) and not empty(alternative)
+    ]
+
+
 def _always_holds(shape: Shape, names: Pointer) -> bool:
     if not names:
         return True
@@ -272,7 +279,7 @@ class _Step(NamedTuple):
 
     def contains(self, path: Pointer) -> bool:
         """Whether the location is an ancestor of a path."""
-        return len(path) > len(self.pointer) and _is_within(path, self.pointer)
+        return len(path) > len(self.pointer) and pointers.is_within(path, self.pointer)
 
     def counts(self, path: Pointer) -> bool:
         """Whether a change at a path inside the location may change what the reader reads at the location."""
@@ -280,12 +287,7 @@ class _Step(NamedTuple):
             return self.reader.whole
         shape = value_at(self.shape, self.pointer)
         for name in path[len(self.pointer) :]:
-            arrays = [
-                alternative
-                for alternative in shape.alternatives
-                if isinstance(alternative, Array) and not empty(alternative)
-            ]
-            shape = union(*(child(alternative, name).shape for alternative in arrays))
+            shape = union(*(child(array, name).shape for array in _arrays_of(shape)))
             if vacant(shape):
                 return False
         return True
@@ -338,21 +340,21 @@ def _transfer(
     op: Op, step: _Step, source: Pointer, target: Pointer, *, moves: bool, shifts: bool = True
 ) -> list[_ValueLocation]:
     """The locations after a value was put to the target, and removed from the source where it moves."""
-    stays = not moves or not _is_within(step.pointer, source)
+    stays = not moves or not pointers.is_within(step.pointer, source)
     locations = _overwrite(step, source, target, moves=moves) if stays else []
-    if _is_within(step.pointer, source):
+    if pointers.is_within(step.pointer, source):
         new = target + step.pointer[len(source) :]
         # Where an optional source is absent, whatever was at the target stays there.
         mixed = op.optional and may_read(value_at(split(step.shape, source)[1], new), step.reader)
         locations.append(step.location.moved(new, step.here, exact=not mixed))
-    if not (moves and shifts) or _is_within(source, target):
+    if not (moves and shifts) or pointers.is_within(source, target):
         return locations
     return [shifted for location in locations for shifted in _shift(step._replace(location=location), source)]
 
 
 def _overwrite(step: _Step, source: Pointer, target: Pointer, *, moves: bool) -> list[_ValueLocation]:
     """A location outside the source, after the target got another value."""
-    if _is_within(step.pointer, target):
+    if pointers.is_within(step.pointer, target):
         return step.altered()
     gets = step.contains(target) and step.counts(target) and (step.holds(source) or step.holds(target))
     gives = moves and step.contains(source) and step.counts(source) and step.holds(source)
@@ -374,7 +376,7 @@ def _shift(step: _Step, source: Pointer) -> list[_ValueLocation]:
 
 
 def _add(op: ops.Add, step: _Step, path: Pointer) -> list[_ValueLocation]:
-    if _is_within(step.pointer, path):
+    if pointers.is_within(step.pointer, path):
         return step.altered()
     if not step.contains(path) or not step.counts(path):
         return step.stays()
@@ -382,7 +384,7 @@ def _add(op: ops.Add, step: _Step, path: Pointer) -> list[_ValueLocation]:
 
 
 def _remove(step: _Step, path: Pointer) -> list[_ValueLocation]:
-    if _is_within(step.pointer, path):
+    if pointers.is_within(step.pointer, path):
         return step.removed()
     if step.contains(path):
         return step.altered_if(step.counts(path) and step.holds(path))
@@ -390,7 +392,7 @@ def _remove(step: _Step, path: Pointer) -> list[_ValueLocation]:
 
 
 def _wrap(step: _Step, path: Pointer) -> list[_ValueLocation]:
-    if _is_within(step.pointer, path) and (step.pointer != path or not step.reader.flattens):
+    if pointers.is_within(step.pointer, path) and (step.pointer != path or not step.reader.flattens):
         return [step.location.moved((*path, "0", *step.pointer[len(path) :]), step.here)]
     return step.altered_if(step.contains(path) and step.reader.whole)
 
@@ -400,7 +402,7 @@ def _head(step: _Step, path: Pointer) -> list[_ValueLocation]:
     if step.pointer == path or step.contains(path):
         counts = step.pointer == path or step.counts(path)
         return step.altered_if(counts and (not step.reader.flattens or _others(step, path)))
-    if not _is_within(step.pointer, path):
+    if not pointers.is_within(step.pointer, path):
         return step.stays()
     if inside[0] == "0":
         return [step.location.moved(path + inside[1:], step.here)]
@@ -409,18 +411,11 @@ def _head(step: _Step, path: Pointer) -> list[_ValueLocation]:
 
 def _others(step: _Step, path: Pointer) -> bool:
     """Whether elements other than the first may hold values."""
-    arrays = [
-        alternative
-        for alternative in value_at(step.shape, path).alternatives
-        if isinstance(alternative, Array) and not empty(alternative)
-    ]
-    for alternative in arrays:
-        longest = (
-            len(alternative.prefix) + 1
-            if alternative.high is None
-            else min(alternative.high, len(alternative.prefix) + 1)
-        )
-        if any(may_read(child(alternative, str(at)).shape, step.reader) for at in range(1, max(longest, 2))):
+    for array in _arrays_of(value_at(step.shape, path)):
+        longest = len(array.prefix) + 1
+        if array.high is not None:
+            longest = min(array.high, longest)
+        if any(may_read(child(array, str(at)).shape, step.reader) for at in range(1, max(longest, 2))):
             return True
     return False
 
@@ -428,7 +423,7 @@ def _others(step: _Step, path: Pointer) -> bool:
 def _convert(op: ops.Convert, step: _Step, path: Pointer) -> list[_ValueLocation]:
     if step.pointer == path or (step.contains(path) and step.counts(path)):
         return step.altered_if(not _keeps(op, value_at(step.shape, path), step.reader))
-    return step.removed() if _is_within(step.pointer, path) else step.stays()
+    return step.removed() if pointers.is_within(step.pointer, path) else step.stays()
 
 
 def _keeps(op: ops.Convert, shape: Shape, reader: Reader) -> bool:
@@ -443,7 +438,7 @@ def _inside(op: ops.In, step: _Step, path: Pointer) -> list[_ValueLocation]:
     objects = Shape(
         tuple(alternative for alternative in value_at(step.shape, path).alternatives if isinstance(alternative, Object))
     )
-    if _is_within(step.pointer, path):
+    if pointers.is_within(step.pointer, path):
         return _follow_nested_ops(op.ops, step, path, objects)
     if not step.contains(path) or not step.counts(path):
         return step.stays()
@@ -451,7 +446,7 @@ def _inside(op: ops.In, step: _Step, path: Pointer) -> list[_ValueLocation]:
 
 
 def _map(op: ops.Map, step: _Step, path: Pointer) -> list[_ValueLocation]:
-    if _is_within(step.pointer, path) and len(step.pointer) > len(path):
+    if pointers.is_within(step.pointer, path) and len(step.pointer) > len(path):
         if pointers.index(step.pointer[len(path)]) is None:
             return step.stays()
         element = step.pointer[: len(path) + 1]
@@ -459,7 +454,7 @@ def _map(op: ops.Map, step: _Step, path: Pointer) -> list[_ValueLocation]:
     if step.pointer != path and not step.contains(path):
         return step.stays()
     arrays = [alternative for alternative in value_at(step.shape, path).alternatives if isinstance(alternative, Array)]
-    elements = union(*(shape for alternative in arrays for shape in elements_of(alternative)))
+    elements = union(*(shape for array in arrays for shape in elements_of(array)))
     counts = step.counts(path)
     return step.altered_if(counts and not vacant(elements) and not _is_kept(op.ops, step, elements))
 
@@ -491,7 +486,3 @@ def _follow_ops(
 
 def _shape_after(nested_ops: Iterable[Op], shape: Shape) -> Shape:
     return Walk(None).through(nested_ops, shape, OpLocation())
-
-
-def _is_within(pointer: Pointer, base: Pointer) -> bool:
-    return pointer[: len(base)] == base

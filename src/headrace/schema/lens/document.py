@@ -249,7 +249,7 @@ def _refusals(op: Op, top: bool) -> Iterator[tuple[str, str]]:
         case ops.Add(path=()) | ops.Remove(path=()):
             yield "path", f"{op.name} must not name a whole value"
         case ops.Plunge(source=source, host=host, member=member):
-            if host[: len(source)] == source:
+            if pointers.is_within(host, source):
                 yield "host", "must not lie inside the source"
             elif source == (*host, member):
                 yield "name", "the value is there already"
@@ -261,7 +261,7 @@ def _refusals(op: Op, top: bool) -> Iterator[tuple[str, str]]:
 def _displaced(source: Pointer, target: Pointer, moves: bool, top: bool) -> Iterator[tuple[str, str]]:
     if source == target:
         yield "to", "the value is there already"
-    elif moves and target[: len(source)] == source:
+    elif moves and pointers.is_within(target, source):
         yield "to", "must not lie inside what is moved there"
     elif top and not target:
         yield "to", "must not be the whole event"

@@ -220,13 +220,13 @@ def _simplify_either(test: Pointer, present: ValueSource, absent: ValueSource) -
 def _assume(source: ValueSource, test: Pointer, there: bool) -> ValueSource:
     """A source simplified by whether there is a value at a pointer."""
     match source:
-        case Either(other, present, absent) if there and _is_within(test, other):
+        case Either(other, present, absent) if there and pointers.is_within(test, other):
             return _assume(present, test, there)
-        case Either(other, present, absent) if not there and _is_within(other, test):
+        case Either(other, present, absent) if not there and pointers.is_within(other, test):
             return _assume(absent, test, there)
         case Either(other, present, absent):
             return _simplify_either(other, _assume(present, test, there), _assume(absent, test, there))
-        case Stored(pointer) if not there and _is_within(pointer, test):
+        case Stored(pointer) if not there and pointers.is_within(pointer, test):
             return Absent()
         case _Changed(ValueSource() as origin):
             return _Changed(_assume(origin, test, there))
@@ -262,11 +262,11 @@ def _trace_transfer(
 ) -> ValueSource:
     if moves and shifts and _may_shift(source, pointer):
         return _Changed()
-    if _is_within(pointer, target):
+    if pointers.is_within(pointer, target):
         came: ValueSource = Stored(source + pointer[len(target) :])
         return _choose(Stored(source), came, Stored(pointer)) if op.optional else came
-    if _is_within(target, pointer):
-        if _is_within(source, pointer) or not (isinstance(op, ops.Plunge) and op.create_host):
+    if pointers.is_within(target, pointer):
+        if pointers.is_within(source, pointer) or not (isinstance(op, ops.Plunge) and op.create_host):
             return _Changed(Stored(pointer))
         made = ConstantSource({})
         return _Changed(_choose(Stored(source), made, Stored(pointer)) if op.optional else made)
@@ -274,9 +274,9 @@ def _trace_transfer(
 
 
 def _trace_taken(source: Pointer, pointer: Pointer) -> ValueSource:
-    if _is_within(pointer, source):
+    if pointers.is_within(pointer, source):
         return Absent()
-    return _Changed(Stored(pointer)) if _is_within(source, pointer) else Stored(pointer)
+    return _Changed(Stored(pointer)) if pointers.is_within(source, pointer) else Stored(pointer)
 
 
 def _trace_remove(path: Pointer, pointer: Pointer) -> ValueSource:
@@ -284,16 +284,16 @@ def _trace_remove(path: Pointer, pointer: Pointer) -> ValueSource:
 
 
 def _trace_add(op: ops.Add, path: Pointer, pointer: Pointer) -> ValueSource:
-    if not _is_within(pointer, path):
-        return _Changed(Stored(pointer)) if _is_within(path, pointer) else Stored(pointer)
+    if not pointers.is_within(pointer, path):
+        return _Changed(Stored(pointer)) if pointers.is_within(path, pointer) else Stored(pointer)
     value = _value_at(encode_value(op.default), pointer[len(path) :])
     added = Absent() if value is None else ConstantSource(msgspec.json.decode(encode_value(value)))
     return _guard(path[:-1], added) if op.optional else added
 
 
 def _trace_reshape(op: ops.Wrap | ops.Head | ops.Convert, path: Pointer, pointer: Pointer) -> ValueSource:
-    if not _is_within(pointer, path):
-        return _Changed(Stored(pointer)) if _is_within(path, pointer) else Stored(pointer)
+    if not pointers.is_within(pointer, path):
+        return _Changed(Stored(pointer)) if pointers.is_within(path, pointer) else Stored(pointer)
     inside = pointer[len(path) :]
     if not inside:
         return Stored(path, (msgspec.structs.replace(op, path=(), optional=False),))
@@ -308,10 +308,10 @@ def _trace_in(lens_ops: tuple[Op, ...], path: Pointer, pointer: Pointer, optiona
 
 
 def _trace_map(lens_ops: tuple[Op, ...], path: Pointer, pointer: Pointer) -> ValueSource:
-    if len(pointer) > len(path) and _is_within(pointer, path):
+    if len(pointer) > len(path) and pointers.is_within(pointer, path):
         element = pointer[: len(path) + 1]
         return _guard(element, _before_all(Stored(pointer), lens_ops, element))
-    return _Changed(Stored(pointer)) if lens_ops and _is_within(path, pointer) else Stored(pointer)
+    return _Changed(Stored(pointer)) if lens_ops and pointers.is_within(path, pointer) else Stored(pointer)
 
 
 def _guard(test: Pointer, source: ValueSource) -> ValueSource:
@@ -324,13 +324,13 @@ def _guard(test: Pointer, source: ValueSource) -> ValueSource:
     return source
 
 
-def _is_within(pointer: Pointer, base: Pointer) -> bool:
-    return pointer[: len(base)] == base
-
-
 def _may_shift(source: Pointer, pointer: Pointer) -> bool:
     """Whether taking the source away may shift elements of an array that the pointer goes through."""
     parent = len(source) - 1
-    if pointers.index(source[parent]) is None or len(pointer) <= parent or not _is_within(pointer, source[:parent]):
+    if (
+        pointers.index(source[parent]) is None
+        or len(pointer) <= parent
+        or not pointers.is_within(pointer, source[:parent])
+    ):
         return False
     return pointers.index(pointer[parent]) is not None

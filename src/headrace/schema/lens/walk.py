@@ -140,7 +140,7 @@ class Walk:
         """Copy the value at the source to the target, or move it there."""
         moved = self.put(shape, target, value_at(shape, source), location)
         # A value that takes the place of something around it leaves nothing behind.
-        return moved if not moves or source[: len(target)] == target else drop(moved, source)
+        return moved if not moves or pointer.is_within(source, target) else drop(moved, source)
 
     def inspect(self, steps: Iterable[Op], location: OpLocation) -> None:
         """Check what does not depend on the shape: defaults fit, and no value moves into itself."""
@@ -166,7 +166,7 @@ class Walk:
             self.note(location, op.path + gap.pointer, "default_invalid", f"the default does not fit: {gap.reason}")
 
     def _inspect_move(self, source: Pointer, target: Pointer, location: OpLocation, moves: bool) -> None:
-        if source == target or (moves and target[: len(source)] == source):
+        if source == target or (moves and pointer.is_within(target, source)):
             self.note(location, target, "target_inside_source", "the value is there already, or would move into itself")
 
     def added(self, op: ops.Add) -> Shape:

@@ -1,4 +1,4 @@
-"""The law of the glance: what it sees to fit, jsonschema-rs finds valid, no key repeats and no digit was lost."""
+"""The law of the fast validator: what it accepts, jsonschema-rs finds valid, no key repeats and no digit was lost."""
 
 from __future__ import annotations
 
