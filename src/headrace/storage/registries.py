@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from headrace.storage.database import Connection
 from headrace.storage.streams import LIVE
+from headrace.storage.table import Table, TableQueries
 
 
 class RegistryRow(msgspec.Struct, frozen=True):
@@ -18,16 +18,16 @@ class RegistryRow(msgspec.Struct, frozen=True):
     document: str
 
 
-class Registries:
-    """Reads and writes registry documents through one connection."""
+_REGISTRIES = Table("registries", RegistryRow, extra=("stream",))
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+
+class Registries(TableQueries):
+    """Reads and writes registry documents through one connection."""
 
     def document(self, stream: int, revision: int) -> str:
         """The document of one revision."""
         sql = "SELECT document FROM registries WHERE stream = ? AND revision = ?"
-        return str(self._connection.execute(sql, (stream, revision)).get)
+        return str(self._value(sql, stream, revision))
 
     def newest(self) -> Iterator[tuple[str, str]]:
         """The name of each live stream that has a registry, and the newest document of it."""
@@ -40,8 +40,7 @@ class Registries:
 
     def history(self, stream: int) -> list[RegistryRow]:
         """Every revision, the oldest first."""
-        sql = "SELECT revision, at_us, document FROM registries WHERE stream = ? ORDER BY revision"
-        return [RegistryRow(*row) for row in self._connection.execute(sql, (stream,))]
+        return self._all(_REGISTRIES, "WHERE stream = ? ORDER BY revision", stream)
 
     def size(self, stream: int) -> tuple[int, int]:
         """How many revisions there are, and the bytes of their documents."""
@@ -51,6 +50,5 @@ class Registries:
 
     def save(self, stream: int, row: RegistryRow) -> None:
         """Store a new revision."""
-        values = (stream, row.revision, row.at_us, row.document)
-        self._connection.execute("INSERT INTO registries VALUES (?, ?, ?, ?)", values)
-        self._connection.execute("UPDATE streams SET revision = ? WHERE id = ?", (row.revision, stream))
+        self._insert(_REGISTRIES, row, stream)
+        self._update("streams", {"revision": row.revision}, "id = ?", stream)

@@ -127,7 +127,7 @@ class TableQueries:
 
 def json_list(values: Iterable[object]) -> str:
     """Values as :data:`IN_LIST` reads them."""
-    return msgspec.json.encode(list(values)).decode()
+    return msgspec.json.encode(values if isinstance(values, list) else list(values)).decode()
 
 
 def _quote(column: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.format.body_compression import LEAST_BYTES, pack, unpack
-from headrace.storage.database import Connection
+from headrace.storage.table import TableQueries
 
 
 class Entries(msgspec.Struct, frozen=True):
@@ -72,11 +72,8 @@ _NO_STREAM = 0
 _PROBE_BYTES = 16 * 1024
 
 
-class Wal:
+class Wal(TableQueries):
     """Reads and writes entries through one connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def insert(self, rows: Sequence[Row]) -> None:
         """Store rows, so many with each statement."""
@@ -113,13 +110,12 @@ class Wal:
 
     def starts_before(self, stream: int, seq: int) -> bool:
         """Whether there is a row that begins before a sequence number."""
-        sql = "SELECT EXISTS (SELECT 1 FROM wal WHERE stream = ? AND seq < ?)"
-        return bool(self._connection.execute(sql, (stream, seq)).get)
+        return self._exists("wal", "stream = ? AND seq < ?", stream, seq)
 
     def probe(self) -> None:
         """Insert and delete what cannot be packed, to learn whether the database has pages for an append."""
         self.insert([(_NO_STREAM, 0, 1, 0, 0, None, None, None, 0, os.urandom(_PROBE_BYTES), None)])
-        self._connection.execute("DELETE FROM wal WHERE stream = ?", (_NO_STREAM,))
+        self._delete("wal", "stream = ?", _NO_STREAM)
 
     def rewrite(self, stream: int, seq: int, key: str | None, keys: str | None, body: bytes) -> None:
         """Replace the keys and the body of a row by others of the same count and length."""
@@ -175,11 +171,8 @@ class KeyRow(NamedTuple):
     keys: list[str | None]
 
 
-class WalKeys:
+class WalKeys(TableQueries):
     """Looks keys up through one connection, within one of its transactions."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def shared(self, stream: int, start: int, end: int, after: str) -> Iterator[str]:
         """The keys after this one that all entries of a row have which holds entries of [start, end); ascending."""

@@ -132,7 +132,7 @@ def test_a_companion_that_comes_while_a_manifest_is_written_is_in_the_next(tmp_p
 
         async def meanwhile() -> None:
             sealer, work = rig.engine.sealer, rig.engine.work
-            publication = await sealer._in_thread(lambda: sealer.publisher.publish(stream.id, sealer.pace))
+            publication = await sealer._thread.run(lambda: sealer.publisher.publish(stream.id, sealer.pace))
             assert publication is not None
             await work.commit(grant.lease.id, grant.lease.token, results)
             await sealer._commit(stream, publication)

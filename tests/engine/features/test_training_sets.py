@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from headrace.engine.features import training_sets
-from headrace.engine.features.training_sets import KEPT_US, HistoryAnswer
+from headrace.engine.features.training_sets import KEPT_US, HistoryAnswer, has_worker
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.reduce.work_units import JobName, Result
 from headrace.storage.background_requests import HistoryRow
+from headrace.storage.work import Work
 from support.feature_rig import ORDERS, USERS, Pipelines, event
 
 JOBS: tuple[JobName, ...] = ("history",)
@@ -107,7 +108,15 @@ def test_a_question_that_a_worker_has_is_left_to_it(pipelines: Pipelines, monkey
     row = asked(pipelines, ("a", LATE))
     granted = leased(pipelines)
     monkeypatch.setattr(training_sets, "WORKERS_FIRST_S", 0.0)
-    pipelines.run(asyncio.sleep(0.6))
+    rounds: list[bool] = []
+
+    def counted(work: Work, row: HistoryRow) -> bool:
+        rounds.append(has_worker(work, row))
+        return rounds[-1]
+
+    monkeypatch.setattr(training_sets, "has_worker", counted)
+    until(pipelines, lambda: len(rounds) >= 2)
+    assert all(rounds)
     assert pipelines.engine.training.find("Users", row.id).state == "running"
     pipelines.run(pipelines.engine.work.release(granted.lease.id, granted.lease.token))
     until(pipelines, lambda: pipelines.engine.training.find("Users", row.id).state == "done")

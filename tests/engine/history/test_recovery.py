@@ -74,7 +74,7 @@ def test_what_ended_after_a_manifest_whose_commit_was_cut_off_has_ended(machines
         sealer = rig.engine.sealer
         for name in ("closed", "deleted"):
             stream = rig.find(name).id
-            rig.run(sealer._in_thread(partial(sealer.publisher.publish, stream, sealer.pace)))
+            rig.run(sealer._thread.run(partial(sealer.publisher.publish, stream, sealer.pace)))
         rig.append("closed", close=True)
         rig.delete("deleted")
     machines.pass_by()

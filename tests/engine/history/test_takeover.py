@@ -134,7 +134,7 @@ def test_only_the_missing_commit_is_made_up_for_where_the_database_is_further(ma
         rig.append("s", array(2), key="k")
         sealer = rig.engine.sealer
         publisher = sealer.publisher
-        publication = rig.run(sealer._in_thread(lambda: publisher.publish(rig.find("s").id, sealer.pace)))
+        publication = rig.run(sealer._thread.run(lambda: publisher.publish(rig.find("s").id, sealer.pace)))
         assert publication is not None and publication.generation == 2
         rig.append("s", array(3), stream_seq="9")
     machines.pass_by()
@@ -307,7 +307,7 @@ def test_a_fork_of_what_is_not_published_is_a_problem_and_no_mixture(machines: M
         rig.fork("s", "f", 2)
         stream = rig.find("f").id
         publisher = rig.engine.sealer.publisher
-        rig.run(rig.engine.sealer._in_thread(lambda: publisher.publish(stream, rig.engine.sealer.pace)))
+        rig.run(rig.engine.sealer._thread.run(lambda: publisher.publish(stream, rig.engine.sealer.pace)))
     with machines.open("b") as rig:
         assert rig.engine.recovered is not None
         assert rig.engine.recovered.problems == ["'f' needs 2 entries of 's', and 1 are there"]

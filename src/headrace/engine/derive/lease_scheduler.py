@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequ
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from headrace.config import PipelineConfig
 from headrace.engine.derive import commit as committing
@@ -28,7 +28,6 @@ from headrace.storage.streams import LIVE, Streams
 from headrace.storage.work import LeaseRow, Work
 from headrace.types import Clock
 
-Returned = TypeVar("Returned")
 Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
 
 #: Units in one lease.
@@ -199,7 +198,7 @@ class LeaseScheduler:
             with planner.snapshot():
                 return planner.plan(limit, each, names, now_us, may_continue)
 
-        return await self._in_thread(plan)
+        return await self._threads.run(plan)
 
     async def _grant(self, plan: WorkPlan, worker: str) -> Grant | None:
         if plan.is_empty:
@@ -262,7 +261,7 @@ class LeaseScheduler:
                     plan = planner.plan(NAMED, 1, JOBS, now_us, lambda: monotonic() < ends)
                     return plan, overview(self._threads.connection, planner, plan, self.workers, now_us)
 
-            plan, overview_now = await self._in_thread(read_overview)
+            plan, overview_now = await self._threads.run(read_overview)
             await self._tidy(plan)
             return overview_now._replace(complete=overview_now.complete and has_ended)
 
@@ -317,7 +316,7 @@ class LeaseScheduler:
             }
             if not written or rows[result.unit].outcome is not None:
                 return result
-            error = await self._in_thread(lambda: self._missing(written))
+            error = await self._threads.run(lambda: self._missing(written))
             return result if error is None else Result(result.unit, error=error)
 
         return Leased(id, token, units), await asyncio.gather(*map(checked, results))
@@ -335,6 +334,3 @@ class LeaseScheduler:
 
     def _planner(self) -> Planner:
         return Planner(self._threads.connection, self.jobs)
-
-    async def _in_thread(self, work: Callable[[], Returned]) -> Returned:
-        return await self._threads.run(work)

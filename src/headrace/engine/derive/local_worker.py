@@ -68,7 +68,7 @@ class StateDemand:
         return min(positions, default=None)
 
     def wants_states(self, stream: Stream) -> bool:
-        """Whether states are waited for: tails are too long, or lives are backfilled, or retention waits."""
+        """Whether states are needed: tails are too long, or versions of features are backfilled, or retention waits."""
         head, count = stream.head, len(list_tails(self._serving.followers))
         for defined in self._serving.over(stream):
             base = self._serving.current_base(defined, stream)

@@ -70,7 +70,7 @@ class Follower:
         self.overflows = False
         self._wal, self._shapes_of, self._step_rows = wal, shapes_of, step_rows
         self._event_s = _EVENT_S
-        self._known: tuple[StreamRegistry, Shapes] | None = None
+        self._shapes_cache: tuple[StreamRegistry, Shapes] | None = None
 
     def lag(self, head: Head) -> int:
         """How many events the tail that is furthest behind lacks."""
@@ -142,11 +142,11 @@ class Follower:
         """Fold some events, the next ones; False where that is for a thread to do."""
         lag = self.lag(head)
         start = head.next_seq - lag
-        pending, most = self.pending, min(self._step_rows, self.affordable(_STEP_S))
+        pending, limit = self.pending, min(self._step_rows, self.affordable(_STEP_S))
         if pending is not None and pending.holds(start, start + 1):
-            self.fold(self.shapes(head), [pending.next(start, min(lag, most))])
+            self.fold(self.shapes(head), [pending.next(start, min(lag, limit))])
             return True
-        rows = list(self._wal.scan(stream.id, start, min(head.next_seq, start + most)))
+        rows = list(self._wal.scan(stream.id, start, min(head.next_seq, start + limit)))
         if not _contain_event(rows, start) or max(row.count for row in rows) > 2 * self._step_rows:
             return False
         self.fold(self.shapes(head), of_rows(rows, start))
@@ -160,10 +160,10 @@ class Follower:
                 return True
         return False
 
-    def catch_up(self, stream: Stream, head: Head, most: int) -> bool:
+    def catch_up(self, stream: Stream, head: Head, limit: int) -> bool:
         """Fold up to the head; False where that is for a thread to do, or too much."""
         while lag := self.lag(head):
-            if self.busy or self.holds or lag > most or not self.step(stream, head):
+            if self.busy or self.holds or lag > limit or not self.step(stream, head):
                 return False
         self.drop_pending()
         return True
@@ -187,9 +187,9 @@ class Follower:
         """What decodes stored events for folding, for the schema at a head."""
         registry = head.registry
         assert registry is not None
-        if self._known is None or self._known[0] is not registry:
-            self._known = registry, self._shapes_of(registry)
-        return self._known[1]
+        if self._shapes_cache is None or self._shapes_cache[0] is not registry:
+            self._shapes_cache = registry, self._shapes_of(registry)
+        return self._shapes_cache[1]
 
 
 def _contain_event(rows: Sequence[Entries], seq: int) -> bool:
@@ -208,7 +208,7 @@ def fold_through(
     goes_on: Callable[[], bool],
     rests: bool,
 ) -> bool:
-    """Fold everything up to a head, wherever it lies; for a thread. False where it was told to stop."""
+    """Fold everything up to a head, from the log or from segments; for a thread. Returns False where it is to stop."""
     tails = list(tails)
     events = Events(connection, segments, LruCache(0), stream, head)
     start = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from headrace.config import StorageConfig
 from headrace.engine.history.journal import Journal
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 logger = logging.getLogger("headrace.sealing")
-
-Returned = TypeVar("Returned")
 
 TICK_S = 1.0
 #: How long an object that nothing refers to is left to those who still read it.
@@ -102,7 +100,7 @@ class Sealer:
         self._publishing = asyncio.Lock()
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
         self.watch = SealWatch(
-            writer, connect, lambda: self._in_thread(node.check), clock, limit_bytes=config.backlog_bytes
+            writer, connect, lambda: self._thread.run(node.check), clock, limit_bytes=config.backlog_bytes
         )
         self.pace = SealPace(self.watch, lambda: log.counters.appends, clock, config, columns_share)
         self.seals = 0
@@ -179,7 +177,7 @@ class Sealer:
                 self._writer.damage.note(reason)
                 logger.exception("stream %d could not be published; it is tried again, and the others go on", stream)
                 self._try_later(stream)
-            await self._in_thread(self.pace.rest)
+            await self._thread.run(self.pace.rest)
         await self.clear()
         await self._reserve_epochs()
 
@@ -193,7 +191,7 @@ class Sealer:
         """Publish new records of every journal."""
         for journal in self._journals:
             if journal.is_due(self._reader):
-                until = await self._in_thread(partial(self._publish_journal, journal))
+                until = await self._thread.run(partial(self._publish_journal, journal))
                 await self._apply(partial(_note_published, journal=journal, until=until))
 
     def _publish_journal(self, journal: Journal[Any]) -> int:
@@ -203,7 +201,7 @@ class Sealer:
         """Have a block of epochs to spare."""
         if self._streams.meta("spare_epoch", -1) >= 0:
             return
-        block = await self._in_thread(self._node.reserve_epochs)
+        block = await self._thread.run(self._node.reserve_epochs)
         await self._apply(partial(_store_spare_epochs, start=block.start))
 
     def request(self, stream: int) -> None:
@@ -239,8 +237,8 @@ class Sealer:
     async def purge(self, stream: int) -> list[str]:
         """Remove every object of a stream that is on none of its lists; answers which there were."""
         async with self._publishing:
-            keys = await self._in_thread(lambda: self.publisher.unlisted_keys(stream))
-            await self._in_thread(lambda: self.remover.remove(keys))
+            keys = await self._thread.run(lambda: self.publisher.unlisted_keys(stream))
+            await self._thread.run(lambda: self.remover.remove(keys))
             await self._apply(partial(_forget_objects, keys=keys), frees=True)
             return keys
 
@@ -259,7 +257,7 @@ class Sealer:
         row = self._streams.by_id(stream)
         if row is not None and not row.attempted:
             await self._apply(lambda batch: batch.streams.update(stream, attempted=1))
-        publication = await self._in_thread(lambda: self.publisher.publish(stream, self.pace))
+        publication = await self._thread.run(lambda: self.publisher.publish(stream, self.pace))
         loaded = None if publication is None else self._log.catalog.find(publication.snapshot.row.name)
         if publication is None or loaded is None or loaded.id != stream:
             await self._apply(lambda batch: abandon_publication(batch, stream, publication), frees=True)
@@ -279,7 +277,7 @@ class Sealer:
         """Remove objects of deleted streams, and those that were replaced a while ago."""
         for deleted_stream in self._published.deleted_streams(_PAGE):
             try:
-                keys = await self._in_thread(partial(self.remover.remove_stream, deleted_stream))
+                keys = await self._thread.run(partial(self.remover.remove_stream, deleted_stream))
             except Unavailable as reason:
                 if is_disk_full(reason):
                     self._writer.reserve.release()
@@ -287,20 +285,17 @@ class Sealer:
             await self._apply(partial(_forget_objects, keys=keys, deleted_stream=deleted_stream), frees=True)
         now_us = self._clock.now_us()
         while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
-            await self._in_thread(partial(self.remover.remove, keys))
+            await self._thread.run(partial(self.remover.remove, keys))
             await self._apply(partial(_forget_objects, keys=keys), frees=True)
         if now_us >= self._orphans_us:
             self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
-            keys = await self._in_thread(lambda: self.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
+            keys = await self._thread.run(lambda: self.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))
             await self._apply(lambda batch: batch.published.discard(keys, batch.now_us), frees=True)
 
     async def _apply(
         self, perform: Callable[[Batch], Any], *, frees: bool = False, pinned: tuple[Stream, ...] = ()
     ) -> Any:
         return await apply(self._writer, perform, is_chore=True, frees=frees, pinned=pinned)
-
-    async def _in_thread(self, work: Callable[[], Returned]) -> Returned:
-        return await self._thread.run(work)
 
 
 def _note_published(batch: Batch, journal: Journal[Any], until: int) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 16 * 1024 * 1024
 _OVERHEAD = 200
 #: Of a payload so many events are read first, then twice as many.
-_REACHED_FIRST = 1_024
+_FIRST_GUESS = 1_024
 
 
 class EventsMoved(Exception):
@@ -164,9 +164,9 @@ class Events:
         with self._transaction():
             return sum(self._part_bytes(part, max(start, part.start), min(stop, part.end)) for part in self._owned)
 
-    def reach(self, start: int, stop: int, size: int) -> int:
+    def end_for_bytes(self, start: int, stop: int, size: int) -> int:
         """Where events from ``start`` on end that have at most about so much payload; one at least, all at most."""
-        count = _REACHED_FIRST
+        count = _FIRST_GUESS
         while start + count < stop and self.payload_bytes(start, start + count) <= size:
             count *= 2
         ends = range(start + 1, min(stop, start + count) + 1)

@@ -110,7 +110,7 @@ class _Read:
                 left = self._limits.scan_bytes - self._scanned
                 if left <= 0 and self._scanned:
                     return
-                wanted = wanted._replace(stop=events.reach(wanted.start, stop, left))
+                wanted = wanted._replace(stop=events.end_for_bytes(wanted.start, stop, left))
             with (
                 self._snapshot.archive.guard(companion),
                 self._snapshot.open_range(wanted, _PARTS, newest_first=False) as pieces,

@@ -172,11 +172,21 @@ def test_a_type_that_is_switched_on_grows_by_itself_and_moves_what_was_stored(ri
     assert (run.fields, run.migrated, run.state) == (("nick",), 3, "completed")
 
 
-def test_a_type_that_is_not_switched_on_stays_as_it_is(rig: Growing) -> None:
+def test_a_type_that_is_not_switched_on_stays_as_it_is(rig: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.set(enabled=True)
     rig.set(enabled=False)
     said(rig, nick=named)
-    rig.run(asyncio.sleep(0.3))
+    enhancements, rounds = rig.engine.enhancement.queue, list[None]()
+    perform_due = enhancements._perform_due
+
+    async def counted() -> None:
+        await perform_due()
+        rounds.append(None)
+        enhancements.wake()
+
+    monkeypatch.setattr(enhancements, "_perform_due", counted)
+    enhancements.wake()
+    until(rig, lambda: len(rounds) >= 2)
     assert rig.version() == "1.0.0"
     assert [run.state for run in rig.engine.enhancement.queue.runs("contact", EVERYBODY, 9)] in ([], ["skipped"])
 
