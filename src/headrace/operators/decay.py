@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,17 @@ from headrace.operators.runs import Numbers, RowRuns, to_list, to_lists
 _LN2 = math.log(2)
 
 
-class Weighted(FieldOperator):
+class HalfLife(Operator):
+    """An operator with a half-life."""
+
+    @cached_property
+    def _half_life_ms(self) -> int:
+        """In how long weights halve."""
+        half_life_ms: int = self.params["half_life"]
+        return half_life_ms
+
+
+class Weighted(FieldOperator, HalfLife):
     """Mean and spread of values whose weights fade with every further event.
 
     How much the first event of a range weighs depends on what came before. So the state keeps it apart: ``[first
@@ -63,7 +74,7 @@ class Weighted(FieldOperator):
         """Which share of the weight is left to what came before, and which one the new event takes."""
         if gap_ms <= 0:
             return 0.5, 0.5
-        faded = -_LN2 * gap_ms / self.params["half_life"]
+        faded = -_LN2 * gap_ms / self._half_life_ms
         return math.exp(faded), -math.expm1(faded)
 
 
@@ -126,7 +137,7 @@ class WeightedScore(Weighted):
         return -away / math.sqrt(spread) if spread > 0 else None
 
 
-class Decayed(Operator):
+class Decayed(HalfLife):
     """A sum of which every part fades by half with every half-life until it is read.
 
     The state is ``[sum, the time it is faded to]``.
@@ -140,7 +151,11 @@ class Decayed(Operator):
         value = self.value(row) if matched else None
         if value is None:
             return state
-        return [value, at] if state is None else self.merge_both(state, [value, at])
+        if state is None:
+            return [value, at]
+        if at < state[1]:
+            return self.merge_both(state, [value, at])
+        return [state[0] * 2.0 ** ((state[1] - at) / self._half_life_ms) + value, at]
 
     @abstractmethod
     def value(self, row: Row) -> float | None:
@@ -164,12 +179,12 @@ class Decayed(Operator):
         last = np.maximum.reduceat(runs.times, runs.starts)
         gaps = runs.times - np.repeat(last, runs.counts())
         with np.errstate(under="ignore", over="ignore"):
-            faded = self.values(runs) * np.exp2(gaps / self.params["half_life"])
+            faded = self.values(runs) * np.exp2(gaps / self._half_life_ms)
             sums = np.add.reduceat(faded, runs.starts)
         return to_lists(to_list(sums), to_list(last))
 
     def _fade(self, state: list[Any], at_ms: int) -> float:
-        faded: float = state[0] * 2.0 ** ((state[1] - at_ms) / self.params["half_life"])
+        faded: float = state[0] * 2.0 ** ((state[1] - at_ms) / self._half_life_ms)
         return faded
 
 

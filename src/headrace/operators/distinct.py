@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -88,13 +89,19 @@ class BurstCount(Distinct):
         sub_window=Parameter("duration", code="aggregation_invalid_sub_window", example='"1m"'),
     )
 
+    @cached_property
+    def _sub_window_ms(self) -> int:
+        """The length of a sub-window."""
+        sub_window_ms: int = self.params["sub_window"]
+        return sub_window_ms
+
     def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
         """The sub-window of one more event."""
-        return add_value(state, at // self.params["sub_window"]) if matched else state
+        return add_value(state, at // self._sub_window_ms) if matched else state
 
     def fold_runs(self, runs: RowRuns) -> list[Any]:
         """The sub-windows of each run."""
-        numbers, codes = np.unique(runs.times // self.params["sub_window"], return_inverse=True)
+        numbers, codes = np.unique(runs.times // self._sub_window_ms, return_inverse=True)
         return _states_of_runs(runs, codes, numbers.tolist())
 
 

@@ -49,7 +49,8 @@ class PlaceOperator(Operator):
 
     def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
         """The state with one more place if the event matches and has one."""
-        if not matched or (lat := row.get(self.fields[0])) is None or (lon := row.get(self.fields[1])) is None:
+        lat_field, lon_field = self.fields
+        if not matched or (lat := row.get(lat_field)) is None or (lon := row.get(lon_field)) is None:
             return state
         return self.add(state, lat, lon, at)
 

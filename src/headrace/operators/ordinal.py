@@ -6,6 +6,7 @@ Every state holds at most as many values as asked for, n or samples, one more fo
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -111,7 +112,7 @@ class Recent(FieldOperator):
             del state[0]
         return state
 
-    @property
+    @cached_property
     def kept(self) -> int:
         """How many values are kept."""
         n: int = self.params["n"]
@@ -187,10 +188,11 @@ class Lag(Recent):
         n=COUNT._replace(default=1, position="optional", note=""),
     )
 
-    @property
+    @cached_property
     def kept(self) -> int:
         """One more than lie between."""
-        return super().kept + 1
+        n: int = self.params["n"]
+        return n + 1
 
     def answer(self, values: list[Any]) -> Any:
         """The oldest of them."""
@@ -202,7 +204,7 @@ class DeltaFromPrevious(Recent):
 
     declaration = declare("delta_from_prev", SAMPLES, "the newest value minus the one before", "f64", field=NUMBER)
 
-    @property
+    @cached_property
     def kept(self) -> int:
         """Two."""
         return 2
@@ -231,20 +233,26 @@ class Sample(FieldOperator):
     order = "any"
     reads_seq = True
 
+    @cached_property
+    def _samples(self) -> int:
+        """How many values are kept."""
+        samples: int = self.params["samples"]
+        return samples
+
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """The value in its place if its hash is among the least."""
         drawn = [scatter(seq), seq, value]
         if state is None:
             return [drawn]
-        if len(state) < self.params["samples"] or drawn[0] < state[-1][0]:
+        if len(state) < self._samples or drawn[0] < state[-1][0]:
             state.append(drawn)
             state.sort(key=_HASH)
-            del state[self.params["samples"] :]
+            del state[self._samples :]
         return state
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The least of both."""
-        return sorted(left + right, key=_HASH)[: self.params["samples"]]
+        return sorted(left + right, key=_HASH)[: self._samples]
 
     def finish(self, state: list[Any] | None, now: int = 0) -> list[Any]:
         """The values in the order of events."""
@@ -255,10 +263,10 @@ class Sample(FieldOperator):
         hashes = _scatter_all(runs.seqs)
         order = np.lexsort((hashes, runs.run_of_row()))
         rank = np.arange(len(order)) - np.repeat(runs.starts, runs.counts())
-        kept = order[rank < self.params["samples"]]
+        kept = order[rank < self._samples]
         values = runs.rows.column(self._field).take(kept).to_pylist()
         drawn = list(map(list, zip(hashes[kept].tolist(), runs.seqs[kept].tolist(), values, strict=True)))
-        ends = np.cumsum(np.minimum(runs.counts(), self.params["samples"])).tolist()
+        ends = np.cumsum(np.minimum(runs.counts(), self._samples)).tolist()
         return [drawn[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 

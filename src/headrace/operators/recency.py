@@ -6,6 +6,7 @@ Every state is one time, or n of them.
 from __future__ import annotations
 
 from bisect import insort
+from functools import cached_property
 from typing import Any
 
 from headrace.operators.declaration import COUNT, OPTIONAL_WHERE, RECENCY, declare
@@ -145,9 +146,15 @@ class TimeSinceLastN(EventOperator):
             state.append(at_ms)
         else:
             insort(state, at_ms)
-        if len(state) > self.params["n"]:
+        if len(state) > self._n:
             del state[0]
         return state
+
+    @cached_property
+    def _n(self) -> int:
+        """How many times are kept."""
+        n: int = self.params["n"]
+        return n
 
     def merge_both(self, left: list[int], right: list[int]) -> list[int]:
         """The last n of both."""

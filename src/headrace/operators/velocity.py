@@ -62,7 +62,10 @@ class InterArrival(EventOperator):
 
     def add(self, state: Any, at_ms: int) -> Any:
         """One more event."""
-        return [at_ms, at_ms, 1] if state is None else [min(state[0], at_ms), max(state[1], at_ms), state[2] + 1]
+        if state is None:
+            return [at_ms, at_ms, 1]
+        first, last, n = state
+        return [first if first <= at_ms else at_ms, last if last >= at_ms else at_ms, n + 1]
 
     def merge_both(self, left: list[int], right: list[int]) -> list[int]:
         """From the first to the last of both."""

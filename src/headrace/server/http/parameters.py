@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from urllib.parse import parse_qsl
 
 from headrace.engine.log.stream import Head, Producer, Stream
@@ -170,10 +170,3 @@ def _counter(value: str, field: str) -> int:
 def header_title(name: bytes) -> str:
     """The name of a header in its usual capitals."""
     return "-".join("TTL" if part == "ttl" else part.capitalize() for part in name.decode().split("-"))
-
-
-def refuse_unknown_parameters(query: Iterable[str], *known: str) -> None:
-    """Refuse unknown query parameters."""
-    for name in query:
-        if name not in known:
-            raise BadRequest(f"there is no parameter {name} here", field=name)
