@@ -43,7 +43,9 @@ def test_every_error_crosses_processes_with_its_facts(kind: type[HeadraceError])
     error = kind("a sentence", stream="s", n=3)
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
-    assert (again.message, again.facts, again.body()) == (error.message, error.facts, error.body())
+    assert again.message == error.message
+    assert again.facts == error.facts
+    assert again.body() == error.body()
 
 
 def test_the_body_has_the_code_the_sentence_and_the_facts() -> None:

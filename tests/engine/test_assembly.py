@@ -26,7 +26,9 @@ def test_everything_is_there_again_after_a_restart(tmp_path: Path) -> None:
         assert {n: getattr(after.head, n) for n in after.head.__slots__} == {
             n: getattr(before.head, n) for n in before.head.__slots__
         }
-        assert (after.id, after.epochs, after.tail_offset()) == (before.id, before.epochs, before.tail_offset())
+        assert after.id == before.id
+        assert after.epochs == before.epochs
+        assert after.tail_offset() == before.tail_offset()
         assert rig.read("s", key="k") == [b"2", b"3"]
 
 

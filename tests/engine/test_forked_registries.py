@@ -37,7 +37,8 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 def test_a_fork_has_the_registry_as_of_its_point(rig: Rig, position: int, version: int) -> None:
     rig.fork("source", "fork", position)
     found, source = registry(rig, "fork"), registry(rig, "source")
-    assert (found.schema, found.current_version) == ("fork", version)
+    assert found.schema == "fork"
+    assert found.current_version == version
     assert dict(found.schemas) == {n: source.schemas[n] for n in range(1, version + 1)}
     assert dict(found.lenses) == {n: {**source.lenses[n], "schema": "fork"} for n in range(1, version)}
     assert found.boundaries == source.boundaries[:version]
@@ -110,7 +111,8 @@ def test_search_and_routing_key_are_those_of_the_version_at_the_point(rig: Rig) 
     rig.fork("s", "before", 1)
     rig.fork("s", "after", 3)
     old, new = registry(rig, "before"), registry(rig, "after")
-    assert (old.search, new.search) == (SEARCH, None)
+    assert old.search == SEARCH
+    assert new.search is None
     assert [found.routing_key.pointer for found in (old, new) if found.routing_key] == ["/k", "/l"]
     for name in ("before", "after"):
         rig.append(name, array({"k": "x", "t": "1"}, {"k": "z", "t": "2"}))

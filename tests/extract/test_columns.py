@@ -142,7 +142,8 @@ def test_a_text_field_with_more_values_than_positions_can_tell_makes_its_row_odd
     fields = {"x": field("text", ["x"]), "k": field("keyword", ["x"])}
     table = extracted(definition(fields), [json.dumps({"x": ["a"] * count})], few=few)
     assert table.column("odd").to_pylist() == [odd]
-    assert (table.column("w.x").null_count, table.column("f.k").null_count) == (odd, odd)
+    assert table.column("w.x").null_count == odd
+    assert table.column("f.k").null_count == odd
 
 
 @ways

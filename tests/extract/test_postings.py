@@ -132,11 +132,18 @@ def test_a_companion_is_described_by_what_its_events_hold() -> None:
     values = {"time": [30, 10], "message": ["a b"], "service": ["x"]}
     events = [Event(values), Event({"time": [20]}), Event({}, is_odd=True)]
     info = describe_companion(columns_of(events), DEFINITION, first_seq=7, through_version=1, level=2, segments=3)
-    assert (info.first_seq, info.end_seq, info.level, info.segments, info.odd) == (7, 10, 2, 3, 1)
+    assert info.first_seq == 7
+    assert info.end_seq == 10
+    assert info.level == 2
+    assert info.segments == 3
+    assert info.odd == 1
     assert info.times == (10, 30)
     assert info.words == {"message": (1, 2), "why": (0, 0)}
-    assert (info.fields["time"].many, info.fields["time"].indexed, info.fields["time"].kind) == (True, False, "date")
-    assert (info.fields["service"].many, info.fields["service"].indexed) == (False, True)
+    assert info.fields["time"].many is True
+    assert info.fields["time"].indexed is False
+    assert info.fields["time"].kind == "date"
+    assert info.fields["service"].many is False
+    assert info.fields["service"].indexed is True
     assert info.fields["status"].hash == DEFINITION.field_hash("status", 1)
     assert info.rollups == {"requests": DEFINITION.rollup_hash("requests", 1)}
 

@@ -22,7 +22,9 @@ def test_it_holds_what_the_definition_says_and_nothing_else() -> None:
     assert companion.fields["service"].hash == DEFINITION.field_hash("service", 1)
     assert "unheard" not in companion.fields
     assert companion.info.rollups == {"requests": DEFINITION.rollup_hash("requests", 1)}
-    assert (companion.first_seq, companion.end_seq, companion.through_version) == (FIRST_SEQ, FIRST_SEQ + 9, 1)
+    assert companion.first_seq == FIRST_SEQ
+    assert companion.end_seq == FIRST_SEQ + 9
+    assert companion.through_version == 1
 
 
 def test_panes_are_those_of_the_rollup_with_the_interval() -> None:
@@ -62,7 +64,8 @@ def test_threads_get_the_same_answers() -> None:
 
 def test_a_companion_of_no_events_answers_with_nothing() -> None:
     companion = in_memory(columns_of([]), DEFINITION, 5, 0)
-    assert (companion.first_seq, companion.end_seq) == (5, 5)
+    assert companion.first_seq == 5
+    assert companion.end_seq == 5
     assert companion.rows("service", "x").tolist() == companion.present("service").tolist() == []
     assert companion.rows_containing("message", "- x").tolist() == companion.odd_rows().tolist() == []
     assert companion.keys(None, 10) == companion.groups("f.service") == []

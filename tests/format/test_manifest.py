@@ -63,7 +63,8 @@ def test_a_manifest_is_read_back_as_it_was(manifest: Manifest) -> None:
 
 def test_a_manifest_is_plain_json_that_tells_its_version() -> None:
     document = msgspec.json.decode(encode(example()))
-    assert (document["headrace"], document["version"]) == ("manifest", 4)
+    assert document["headrace"] == "manifest"
+    assert document["version"] == 4
     assert document["content"]["registry"][0]["document"] == {"schemas": {"1": {"type": "object"}}}
     assert document["content"]["segments"][0]["name"] == "0000000000001000-500-a1.parquet"
 
@@ -203,5 +204,9 @@ def test_keys_are_told_apart_by_name_life_and_generation() -> None:
 def test_a_sealed_segment_is_listed_with_what_was_written() -> None:
     data, sealed = seal([Cell(b"1"), Cell(b"22")], first_seq=7)
     found = manifests.segment_entry(sealed, "n", before_bytes=9, total_bytes=50)
-    assert (found.first_seq, found.end_seq, found.bytes, found.payload_bytes) == (7, 9, len(data), 3)
-    assert (found.total_bytes, found.sha256) == (50, hashlib.sha256(data).hexdigest())
+    assert found.first_seq == 7
+    assert found.end_seq == 9
+    assert found.bytes == len(data)
+    assert found.payload_bytes == 3
+    assert found.total_bytes == 50
+    assert found.sha256 == hashlib.sha256(data).hexdigest()

@@ -39,7 +39,9 @@ def test_rows_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     reader = StateReader(tmp_path / "x.parquet", "x")
     assert reader.info == INFO
     assert list(reader.rows()) == rows
-    assert (state.rows, state.end_seq, state.lives) == (3, 15, INFO.lives)
+    assert state.rows == 3
+    assert state.end_seq == 15
+    assert state.lives == INFO.lives
     assert state.bytes == (tmp_path / "x.parquet").stat().st_size
 
 

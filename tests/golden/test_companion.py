@@ -73,7 +73,8 @@ def test_every_column_is_read_back_with_bounds(name: str) -> None:
         values = [
             one for value in given if value is not None for one in (value if isinstance(value, list) else [value])
         ]
-        assert (group.least, group.greatest) == (min(values, default=None), max(values, default=None))
+        assert group.least == min(values, default=None)
+        assert group.greatest == max(values, default=None)
         assert group.nulls == given.count(None)
 
 

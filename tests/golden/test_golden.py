@@ -53,8 +53,11 @@ def test_a_segment_is_read_back_whole(path: Path, runs: list[AppendRun]) -> None
     reader = SegmentReader(path, name=path.name, decoded=LruCache(1 << 20), sha256=DIGESTS[path])
     reader.verify()
     wanted, is_json = rows(runs), path is JSON
-    assert (reader.info.stream, reader.info.incarnation, reader.info.json) == ("golden", "0000000001", is_json)
-    assert (reader.info.min_us, reader.info.max_us) == (wanted[0][1], wanted[-1][1])
+    assert reader.info.stream == "golden"
+    assert reader.info.incarnation == "0000000001"
+    assert reader.info.json == is_json
+    assert reader.info.min_us == wanted[0][1]
+    assert reader.info.max_us == wanted[-1][1]
     assert len(reader.info.groups) == -(-len(wanted) // ROWS_A_GROUP)
     comma = b"," if is_json else b""
     for key in (None, *{row[2] for row in wanted}):
@@ -92,7 +95,8 @@ def test_pandas_reads_a_segment() -> None:
 
 def test_a_state_is_read_back_whole() -> None:
     reader = StateReader(HERE / "state-v1.parquet", "golden")
-    assert (reader.info, list(reader.rows())) == (STATE, STATE_ROWS)
+    assert reader.info == STATE
+    assert list(reader.rows()) == STATE_ROWS
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,8 @@ def test_every_manifest_and_its_segments_hold_what_was_stored(store: Objects) ->
                 local_path(store, key), name=key, decoded=LruCache(CACHE_BYTES), sha256=segment.sha256
             )
             reader.verify()
-            assert (reader.first_seq, reader.end_seq) == (segment.first_seq, segment.end_seq)
+            assert reader.first_seq == segment.first_seq
+            assert reader.end_seq == segment.end_seq
             parts = reader.read(reader.first_seq, reader.end_seq, CACHE_BYTES, None).parts
             bodies.append((b"," if reader.info.json else b"").join(bytes(part.body) for part in parts))
         if contents.content_type == "application/json":
@@ -117,7 +118,8 @@ def test_every_companion_finds_what_was_stored(store: Objects) -> None:
             opened = FileCompanion(
                 sources_of(companion.name, paths), name=companion.name, decoded=LruCache(CACHE_BYTES)
             )
-            assert (opened.info.stream, opened.info.count) == (contents.stream, companion.count)
+            assert opened.info.stream == contents.stream
+            assert opened.info.count == companion.count
             if contents.stream == "golden/visits":
                 pages = [visit["page"] for visit in EVENTS["golden/visits"]]
                 for page in set(pages):
@@ -130,7 +132,9 @@ def test_every_state_has_a_row_for_each_key(store: Objects) -> None:
             key = state_key(contents.stream, contents.incarnation, state.name)
             reader = StateReader(local_path(store, key), key, sha256=state.sha256)
             rows = dict(reader.rows())
-            assert (reader.info.table, reader.info.count, len(rows)) == (state.table, state.count, state.rows)
+            assert reader.info.table == state.table
+            assert reader.info.count == state.count
+            assert len(rows) == state.rows
             if state.table == "Users":
                 assert {tuple(msgspec.msgpack.decode(key)) for key in rows} == {("u0",), ("u1",), ("u2",)}
                 assert all(set(packed) == {"", *state.lives.values()} for packed in rows.values())
@@ -139,7 +143,8 @@ def test_every_state_has_a_row_for_each_key(store: Objects) -> None:
 def test_every_registry_of_features_holds_what_was_registered(store: Objects) -> None:
     for entry in store.list(journal.FEATURES.prefix):
         (stored,) = journal.FEATURES.decode(store.get(entry.key), entry.key)
-        assert (stored.version, stored.app) == (1, "default")
+        assert stored.version == 1
+        assert stored.app == "default"
         nodes = json.loads(bytes(stored.document))["nodes"]
         assert set(nodes) == {ORDER["name"], USERS["name"]}
         assert {name: feature["op"] for name, feature in nodes["Users"]["features"].items()} == {
@@ -151,7 +156,9 @@ def test_every_registry_of_entity_types_holds_what_was_registered(store: Objects
     for entry in store.list(journal.ENTITIES.prefix):
         (change,) = journal.ENTITIES.decode(store.get(entry.key), entry.key)
         made = json.loads(bytes(change.document))["made"]
-        assert (change.number, change.entity_type, made["schema_version"]) == (1, "contact", CONTACT["schema_version"])
+        assert change.number == 1
+        assert change.entity_type == "contact"
+        assert made["schema_version"] == CONTACT["schema_version"]
         assert json.loads(made["schema_definition"]) == CONTACT["schema_definition"]
         assert json.loads(made["reducer_config"]) == CONTACT["reducer_config"]
 
@@ -171,7 +178,8 @@ def test_a_backup_of_an_earlier_commit_is_restored(archive: Path, tmp_path: Path
     data = tmp_path / "restored"
     restored = backup.restore(tmp_path / "backup", StorageConfig(data_dir=str(data)), lambda done, total: None)
     assert set(restored.files) == {"headrace.db", "keys.db"}
-    assert (restored.objects > 0, restored.problems) == (True, ())
+    assert restored.objects > 0
+    assert restored.problems == ()
     connection = database.open_migrated(data / "headrace.db", cache_bytes=CACHE_BYTES)
     names = {name for (name,) in connection.execute("SELECT name FROM streams")}
     connection.close()
@@ -180,8 +188,12 @@ def test_a_backup_of_an_earlier_commit_is_restored(archive: Path, tmp_path: Path
     store = KeyStore(data / "keys.db")
     key = store.verify(tokens["valid"])
     assert key is not None
-    assert (key.user_id, key.scopes, key.prefix, key.name) == ("größe", ("read", "write"), "golden/", "reader")
-    assert (key.requests_per_s, key.bytes_per_s) == (None, None)
+    assert key.user_id == "größe"
+    assert key.scopes == ("read", "write")
+    assert key.prefix == "golden/"
+    assert key.name == "reader"
+    assert key.requests_per_s is None
+    assert key.bytes_per_s is None
     assert store.verify(tokens["revoked"]) is None
     assert [key.user_id for key in store.list()] == ["größe", "gone"]
     store.close()

@@ -178,7 +178,8 @@ def check_pages(world: World, data: st.DataObject) -> None:
     """Following the pages yields every entry once, in order, each page within its budget."""
     for line in world.lines:
         stream = world.rig.find(line.name)
-        assert (stream.head.first_seq, stream.head.next_seq) == (line.first, len(line.cells))
+        assert stream.head.first_seq == line.first
+        assert stream.head.next_seq == len(line.cells)
         position = data.draw(st.integers(line.first, len(line.cells)))
         key, budget = data.draw(st.sampled_from(KEYS)), data.draw(st.integers(1, 40))
         while position < len(line.cells):

@@ -41,7 +41,8 @@ def test_everything_is_counted(history: list[Told]) -> None:
         ]
         assert stats.frequency == len(counting) == len(evidence(history, key))
         assert stats.frequency + stats.nulls + stats.converted == len(having)
-        assert (stats.first_us, stats.last_us) == (having[0][0], having[-1][0])
+        assert stats.first_us == having[0][0]
+        assert stats.last_us == having[-1][0]
         assert stats.sources(stats.shapes) == len({told.source_id for told, _ in counting} - {None})
         assert len(stats.users) == len({told.user_id for told, _ in counting})
         assert len(stats.entities) == len({told.entity_id for told, _ in counting})

@@ -240,7 +240,8 @@ class Machine(RuleBasedStateMachine):
         """The registry says what the lists say."""
         name = self.name(data)
         model, found = self.models[name], registry(self.rig, name)
-        assert (found.schema, found.current_version) == (name, len(model.shapes))
+        assert found.schema == name
+        assert found.current_version == len(model.shapes)
         assert list(found.schemas.values()) == [schema(shape) for shape in model.shapes]
         assert [edge.offset for edge in found.boundaries] == model.boundaries
         assert [found.version_at(seq) for seq in range(len(model.stored))] == [s.version for s in model.stored]

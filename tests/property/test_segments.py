@@ -134,7 +134,8 @@ def test_a_segment_that_is_rewritten_and_goes_on_is_as_if_written_at_once(
         row for batch in whole.batches(0, ALL) for row in batch.to_pylist()
     ]
     assert new.info.payload_bytes == whole.info.payload_bytes
-    assert (new.info.min_us, new.info.max_us) == (whole.info.min_us, whole.info.max_us)
+    assert new.info.min_us == whole.info.min_us
+    assert new.info.max_us == whole.info.max_us
 
 
 @given(histories(), GROUPS, st.data())

@@ -389,7 +389,8 @@ class Machine(RuleBasedStateMachine):
         assert [stream["name"] for stream in found] == [name for name, _ in living]
         for stream, (_, life) in zip(found, living, strict=True):
             assert stream["next_offset"] == str(len(life))
-            assert (stream["content_type"], stream["closed"]) == (life.content_type, life.closed)
+            assert stream["content_type"] == life.content_type
+            assert stream["closed"] == life.closed
 
     # --- the world
 

@@ -71,7 +71,8 @@ class Shifts:
         for offset, entry in self._offsets.items():
             with suppress(OffsetFenced):
                 position = stream.locate(offsets.decode(offset))
-                assert (position, entries[position - 1]) == (offsets.decode(offset).position, entry)
+                assert position == offsets.decode(offset).position
+                assert entries[position - 1] == entry
 
 
 @settings(max_examples=25)

@@ -20,7 +20,9 @@ def refused(given: Any, ask: Any = read) -> dict[str, Any]:
 def test_a_request_needs_nothing_but_a_query() -> None:
     found = read({"q": "status:5"}, SEARCH)
     assert found.tree == parse("status:5")
-    assert (found.size, found.timeout_ms, found.after) == (SIZE, MAX_TIMEOUT_MS, None)
+    assert found.size == SIZE
+    assert found.timeout_ms == MAX_TIMEOUT_MS
+    assert found.after is None
     assert not found.track_total_hits and not found.snippets
     assert [key.name for key in found.order] == ["offset"]
 
@@ -36,7 +38,9 @@ def test_everything_can_be_given() -> None:
         "snippets": True,
     }
     found = read(given, SEARCH)
-    assert (found.size, found.timeout_ms, found.after) == (3, 20.5, (7, "0" * 26))
+    assert found.size == 3
+    assert found.timeout_ms == 20.5
+    assert found.after == (7, "0" * 26)
     assert found.track_total_hits and found.snippets
 
 

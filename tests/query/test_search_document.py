@@ -45,7 +45,9 @@ def test_a_rollup_may_have_a_time_of_its_own_and_nothing_optional() -> None:
     given["rollups"] = {"r": {**GOOD, "timestampField": "seen"}, "s": GOOD}
     rollups = declared(given).rollups
     assert rollups["r"].timestamp == "seen"
-    assert (rollups["s"].timestamp, rollups["s"].dimensions, rollups["s"].include) == ("time", (), None)
+    assert rollups["s"].timestamp == "time"
+    assert rollups["s"].dimensions == ()
+    assert rollups["s"].include is None
 
 
 @pytest.mark.parametrize(

@@ -36,14 +36,20 @@ def test_a_whole_document_is_read() -> None:
     assert SEARCH.default_fields == (DefaultField("message", 2.0), DefaultField("why"), DefaultField("request"))
     assert SEARCH.contains_default_fields == ("message", "path")
     service = SEARCH["service"]
-    assert (service.kind, service.lowercase, service.exact, service.column) == (Kind.KEYWORD, True, True, False)
+    assert service.kind == Kind.KEYWORD
+    assert service.lowercase is True
+    assert service.exact is True
+    assert service.column is False
     assert SEARCH["msg"] is SEARCH["message"]
     assert "msg" in SEARCH and "path" in SEARCH and "nothing" not in SEARCH
 
 
 def test_what_is_optional_may_be_absent() -> None:
     search = declared(document())
-    assert (search.profile, search.aliases, search.default_fields, search.rollups) == (None, {}, (), {})
+    assert search.profile is None
+    assert search.aliases == {}
+    assert search.default_fields == ()
+    assert search.rollups == {}
     assert search.bare_fields() == (DefaultField("x"),)
     assert search.contains_fields() == ()
 

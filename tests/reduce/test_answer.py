@@ -149,7 +149,9 @@ def test_percentiles_are_the_least_label_with_enough_at_or_below_it() -> None:
     values = [1] * 50 + [2] * 45 + [4] * 4 + [8]
     [bucket] = answered(requests(latency=LATENCY), [{"time": TEN, "latency": value} for value in values])
     found = bucket["groups"][0]["measures"]["latency"]
-    assert (found["p50"], found["p95"], found["p99"]) == (1, 2, 4)
+    assert found["p50"] == 1
+    assert found["p95"] == 2
+    assert found["p99"] == 4
     assert found["histogram"] == {"1": 50, "2": 45, "4": 4, "8": 1}
 
 
@@ -169,7 +171,9 @@ def test_events_that_no_column_holds_are_counted_from_their_documents() -> None:
     [bucket] = buckets(asked, search, history=[history], documents=events)
     found = bucket["groups"][0]["measures"]
     assert found["requests"] == {"count": 3}
-    assert (found["latency"]["sum"], found["latency"]["min"], found["latency"]["max"]) == (10**400 + 3, 3, 10**400)
+    assert found["latency"]["sum"] == 10**400 + 3
+    assert found["latency"]["min"] == 3
+    assert found["latency"]["max"] == 10**400
     assert found["latency"]["avg"] is None
     assert found["middle"]["count"] == 1
     assert b'"sum":1000' in msgspec.json.encode(bucket)
@@ -179,7 +183,10 @@ def test_a_sum_beyond_the_range_of_doubles_is_null() -> None:
     search = requests(load={"kind": "summary", "field": "load"})
     [bucket] = answered(search, [{"time": TEN, "load": 1.5e308}] * 2)
     found = bucket["groups"][0]["measures"]["load"]
-    assert (found["sum"], found["avg"], found["max"], found["count"]) == (None, None, 1.5e308, 2)
+    assert found["sum"] is None
+    assert found["avg"] is None
+    assert found["max"] == 1.5e308
+    assert found["count"] == 2
 
 
 @pytest.mark.parametrize(

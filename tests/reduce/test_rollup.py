@@ -107,12 +107,14 @@ def test_counts_stop_at_the_greatest_that_fits() -> None:
     given = {"count": 2**53, "sum": 1, "min": 1, "max": 1, "histogram": {"1": 2**53}}
     once = panes(*[{"time": 0, "given": given}] * 3, intervals=[MINUTE])
     row = once.filter(pc.field("measure") == "given").to_pylist()[0]
-    assert (row["count"], row["histogram"]) == (3 * 2**53, [(0, 3 * 2**53)])
+    assert row["count"] == 3 * 2**53
+    assert row["histogram"] == [(0, 3 * 2**53)]
     more = once
     for _ in range(11):
         more = rollup.merge_panes([more, more])
     row = more.filter(pc.field("measure") == "given").to_pylist()[0]
-    assert (row["count"], row["histogram"]) == (MOST, [(0, MOST)])
+    assert row["count"] == MOST
+    assert row["histogram"] == [(0, MOST)]
 
 
 def test_no_panes_merge_to_none() -> None:

@@ -94,11 +94,10 @@ class Case:
                 for shape, tally in found.shapes.items():
                     kinds[SHAPES[shape].kind] += tally.count
                 assert kinds == given.kinds
-                assert (found.first_us, found.last_us) == (min(given.times), max(given.times))
-                assert (found.sources(found.shapes), estimate_count(found.entities)) == (
-                    len(given.sources),
-                    len(given.entities),
-                )
+                assert found.first_us == min(given.times)
+                assert found.last_us == max(given.times)
+                assert found.sources(found.shapes) == len(given.sources)
+                assert estimate_count(found.entities) == len(given.entities)
 
 
 class Sparked(Growing):

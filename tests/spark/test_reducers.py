@@ -95,7 +95,8 @@ def test_counts_stop_at_the_greatest_in_spark_too(session: SparkSession) -> None
     [found] = merged(session, [(0, table)])
     [row], [same] = found.to_pylist(), rollup.merge_panes([table]).to_pylist()
     assert row == same
-    assert (row["count"], row["histogram"]) == (MOST, [(0, 7), (1, MOST), (2, 1)])
+    assert row["count"] == MOST
+    assert row["histogram"] == [(0, 7), (1, MOST), (2, 1)]
 
 
 VALUES: dict[Kind, list[Any]] = {

@@ -215,7 +215,8 @@ def test_a_store_in_the_directory_is_part_of_the_backup(tmp_path: Path) -> None:
         rig.publish("s")  # the first segment was small, and is an orphan now
         rig.append("s", array(4))
         taken = saved(tmp_path / "data", tmp_path / "backup", object_store="")
-    assert (taken.objects, taken.problems) == (2 + 3, ())
+    assert taken.objects == 2 + 3
+    assert taken.problems == ()
     restored(tmp_path / "backup", tmp_path / "new")
     used = {info.key for info in Objects.open(str(tmp_path / "data" / "objects")).list("epochs")}
     with Rig(tmp_path / "new") as rig:
@@ -245,7 +246,8 @@ def test_objects_that_are_replaced_while_they_are_copied_are_no_problem(tmp_path
     assert taken.problems == ()
     restored(tmp_path / "backup", tmp_path / "new")
     (report,) = verify(Objects.open(str(tmp_path / "new" / "objects")), JOURNALS)
-    assert (report.damage, report.entries) == ([], 6)
+    assert report.damage == []
+    assert report.entries == 6
 
 
 def test_a_damaged_object_is_a_problem_of_the_backup_and_no_reason_to_have_none(tmp_path: Path) -> None:

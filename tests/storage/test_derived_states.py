@@ -51,7 +51,8 @@ def test_retired_states_count_no_more_until_they_are_removed(connection: Connect
         states.add(1, one)
     before = states.stamp(1)
     states.retire(1, ["n0"])
-    assert ([one.name for one in states.listed(1)], [one.name for one in states.retired(1)]) == (["n10"], ["n0"])
+    assert [one.name for one in states.listed(1)] == ["n10"]
+    assert [one.name for one in states.retired(1)] == ["n0"]
     assert states.stamp(1) != before
     states.remove(1, ["n0"])
     assert not states.retired(1)
@@ -124,16 +125,19 @@ def test_few_files_stay_open_and_the_others_are_opened_again(tmp_path: Path, mon
     monkeypatch.setattr(state_files, "MAX_OPEN", 2)
     store = Store(tmp_path)
     held = [store.files.hold(STREAM, LIFE, store.put(10 * number, {b"k": b"%d" % number})) for number in range(5)]
-    assert (store.files.opened, len(open_files(tmp_path / "cache"))) == (2, 2)
+    assert store.files.opened == 2
+    assert len(open_files(tmp_path / "cache")) == 2
     for number in (0, 4, 1, 0):
         assert held[number].get(b"k") == {"": b"f", "a@1": b"%d" % number}
     assert len(open_files(tmp_path / "cache")) == 2
     store.files.close_all()
-    assert (store.files.opened, open_files(tmp_path / "cache")) == (0, [])
+    assert store.files.opened == 0
+    assert open_files(tmp_path / "cache") == []
     assert held[3].get(b"k") == {"": b"f", "a@1": b"3"}
     for file in held:
         store.files.release(file)
-    assert (store.files.opened, open_files(tmp_path / "cache")) == (0, [])
+    assert store.files.opened == 0
+    assert open_files(tmp_path / "cache") == []
 
 
 def test_a_state_that_is_not_there_is_missing(tmp_path: Path) -> None:

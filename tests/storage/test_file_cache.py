@@ -150,7 +150,8 @@ def test_what_is_open_is_bounded_in_files_and_in_memory() -> None:
     assert opened.put("c", (10, 2)) == [(10, 2)] and opened.peek("b") is None
     assert opened.put("d", (85, 1)) == [(10, 2)]
     assert opened.put("e", (500, 9)) == [(10, 2), (85, 1)], "one stays, however large"
-    assert (len(opened), opened.bytes) == (1, 500)
+    assert len(opened) == 1
+    assert opened.bytes == 500
     assert opened.pop_where(lambda key, pair: key == "e") == ["e"] and opened.pop("e") is None
     opened.put("f", (1, 1))
     opened.put("g", (2, 1))

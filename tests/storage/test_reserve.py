@@ -81,18 +81,22 @@ def test_of_a_tiny_disk_nothing_is_taken_and_nothing_can_be_given(disk: Disk, re
 def test_what_was_given_comes_back_when_there_is_room(disk: Disk, reserve: Reserve) -> None:
     reserve.restock()
     assert reserve.release()
-    assert (disk.held, reserve.is_out) == (0, True)
+    assert disk.held == 0
+    assert reserve.is_out is True
     assert not reserve.release()
     disk.size = LEAST_BYTES
     reserve.restock()
-    assert (disk.held, reserve.is_out) == (0, True)
+    assert disk.held == 0
+    assert reserve.is_out is True
     enough = LEAST_BYTES + disk.log.max_bytes
     disk.size = enough + disk.log.max_bytes + LEAST_BYTES - 1
     reserve.restock()
-    assert (disk.held, reserve.is_out) == (0, True)
+    assert disk.held == 0
+    assert reserve.is_out is True
     disk.size += 1
     reserve.restock()
-    assert (disk.held, reserve.is_out) == (enough, False)
+    assert disk.held == enough
+    assert reserve.is_out is False
 
 
 def test_what_the_log_takes_already_need_not_be_left_to_it(disk: Disk, reserve: Reserve) -> None:
@@ -102,7 +106,8 @@ def test_what_the_log_takes_already_need_not_be_left_to_it(disk: Disk, reserve: 
     assert disk.log.growth == 0
     disk.size = 2 * disk.log.max_bytes + 2 * LEAST_BYTES
     reserve.restock()
-    assert (disk.held, reserve.is_out) == (disk.log.max_bytes + LEAST_BYTES, False)
+    assert disk.held == disk.log.max_bytes + LEAST_BYTES
+    assert reserve.is_out is False
 
 
 def test_a_disk_that_is_too_small_for_enough_gives_a_quarter(disk: Disk, reserve: Reserve) -> None:
@@ -110,14 +115,17 @@ def test_a_disk_that_is_too_small_for_enough_gives_a_quarter(disk: Disk, reserve
     reserve.release()
     disk.size = disk.total = 8 * MiB
     reserve.restock()
-    assert (disk.held, reserve.is_out) == (8 * MiB - disk.log.max_bytes - LEAST_BYTES, False)
+    assert disk.held == 8 * MiB - disk.log.max_bytes - LEAST_BYTES
+    assert reserve.is_out is False
     reserve.release()
     disk.size = disk.log.max_bytes + LEAST_BYTES + 2 * MiB - 1
     reserve.restock()
-    assert (disk.held, reserve.is_out) == (0, True)
+    assert disk.held == 0
+    assert reserve.is_out is True
     disk.size += 1
     reserve.restock()
-    assert (disk.held, reserve.is_out) == (2 * MiB, False)
+    assert disk.held == 2 * MiB
+    assert reserve.is_out is False
 
 
 def test_nothing_is_kept_when_somebody_else_was_quicker(
@@ -132,9 +140,11 @@ def test_nothing_is_kept_when_somebody_else_was_quicker(
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", partly)
         reserve.restock()
-    assert (disk.held, reserve.is_out) == (0, True)
+    assert disk.held == 0
+    assert reserve.is_out is True
     reserve.restock()
-    assert (disk.held, reserve.is_out) == (SIZE, False)
+    assert disk.held == SIZE
+    assert reserve.is_out is False
 
 
 def test_an_earlier_run_has_left_one(disk: Disk) -> None:

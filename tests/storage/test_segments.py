@@ -108,7 +108,9 @@ def test_a_segment_is_fetched_once(cache: Segments, shelf: Shelf, directory: Pat
     assert [text_of(cache, "segments/a", segment) for _ in range(3)] == [b'"hello"'] * 3
     assert shelf.reads == cache.usage().fetches == 1
     assert files(directory) == {f"{segment.sha256}.parquet"}
-    assert (cache.usage().bytes, cache.usage().files, cache.usage().readers) == (segment.bytes, 1, 1)
+    assert cache.usage().bytes == segment.bytes
+    assert cache.usage().files == 1
+    assert cache.usage().readers == 1
     assert cache.ready(segment) is not None
 
 
@@ -117,7 +119,8 @@ def test_a_restart_finds_what_was_fetched(cache: Segments, shelf: Shelf, directo
     text_of(cache, "segments/a", segment)
     (directory / "0123.part").write_bytes(b"cut short")
     again = Segments(Objects(shelf), directory, limit_bytes=MiB, decoded_bytes=MiB)
-    assert (again.usage().bytes, files(directory)) == (segment.bytes, {f"{segment.sha256}.parquet"})
+    assert again.usage().bytes == segment.bytes
+    assert files(directory) == {f"{segment.sha256}.parquet"}
     assert text_of(again, "segments/a", segment) == b"1"
     assert shelf.reads == 1
 
@@ -160,7 +163,8 @@ def test_a_store_that_fails_leaves_no_trace(cache: Segments, shelf: Shelf, direc
     shelf.failure = OSError(errno.ECONNRESET, "reset")
     with pytest.raises(StoreUnavailable):
         text_of(cache, "segments/a", segment)
-    assert (files(directory), cache.usage().bytes) == (set(), 0)
+    assert files(directory) == set()
+    assert cache.usage().bytes == 0
     shelf.failure = None
     assert text_of(cache, "segments/a", segment) == b"1"
 
@@ -217,7 +221,9 @@ def test_a_segment_that_was_just_sealed_need_not_be_fetched(
     (tmp_path / "sealed").write_bytes(shelf.objects["segments/a"])
     cache.adopt(tmp_path / "sealed", segment)
     assert text_of(cache, "segments/a", segment) == b"1"
-    assert (shelf.reads, cache.usage().bytes, (tmp_path / "sealed").exists()) == (0, segment.bytes, False)
+    assert shelf.reads == 0
+    assert cache.usage().bytes == segment.bytes
+    assert (tmp_path / "sealed").exists() is False
 
 
 def test_a_segment_that_nobody_needs_any_more_goes(cache: Segments, shelf: Shelf, directory: Path) -> None:
@@ -231,7 +237,9 @@ def test_a_segment_that_nobody_needs_any_more_goes(cache: Segments, shelf: Shelf
     assert cache.ready(segment) is not None
     for _ in range(2):
         cache.forget({"segments/a"})
-        assert (files(directory), cache.usage().bytes, cache.ready(segment)) == (set(), 0, None)
+        assert files(directory) == set()
+        assert cache.usage().bytes == 0
+        assert cache.ready(segment) is None
 
 
 def test_only_so_many_segments_stay_open(cache: Segments, shelf: Shelf) -> None:
@@ -240,9 +248,12 @@ def test_only_so_many_segments_stay_open(cache: Segments, shelf: Shelf) -> None:
         cache.footer_bytes = 3 * reader.footprint
     for _ in range(2):
         assert [text_of(cache, key, segment) for key, segment in kept] == [b"%d" % n for n in range(6)]
-        assert (cache.usage().readers, cache.usage().reader_bytes) == (3, 3 * reader.footprint)
+        assert cache.usage().readers == 3
+        assert cache.usage().reader_bytes == 3 * reader.footprint
     cache.forget({key for key, _ in kept})
-    assert (cache.usage().readers, cache.usage().reader_bytes, shelf.reads) == (0, 0, 6)
+    assert cache.usage().readers == 0
+    assert cache.usage().reader_bytes == 0
+    assert shelf.reads == 6
 
 
 def test_the_segments_used_last_stay_open_and_the_last_one_always(cache: Segments, shelf: Shelf) -> None:
@@ -302,7 +313,8 @@ def test_a_full_disk_gives_up_what_can_be_fetched_again(
     with pytest.raises(Unavailable) as caught:
         text_of(cache, "segments/a", old)
     assert caught.value.facts["reason"] == "disk_full"
-    assert (files(directory), cache.usage().bytes) == (set(), 0)
+    assert files(directory) == set()
+    assert cache.usage().bytes == 0
 
 
 class TestLocal:
@@ -375,7 +387,8 @@ def test_a_mask_holds_for_segments_that_are_open_already_and_no_longer_than_it_i
     texts = [text_of(cache, key, segment) for key, segment in zip(keys, found, strict=True)]
     masks["one"] = _HidesAll(1)
     assert cache.ready(found[0]) is None and cache.ready(found[1]) is not None
-    assert (cache.mask_number(keys[0]), cache.mask_number(keys[1])) == (1, 0)
+    assert cache.mask_number(keys[0]) == 1
+    assert cache.mask_number(keys[1]) == 0
     assert [text_of(cache, key, segment) for key, segment in zip(keys, found, strict=True)] == [b"00000", texts[1]]
     with cache.open_unmasked(keys[0], found[0]) as reader:
         assert bytes(reader.read(reader.first_seq, reader.end_seq, 1 << 30).parts[0].body) == texts[0]

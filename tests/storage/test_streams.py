@@ -43,7 +43,10 @@ def test_the_newest_row_of_the_wal_knows_the_head_better(streams: Streams, conne
     )
     found = streams.by_name("a")
     assert found is not None
-    assert (found.next_seq, found.last_us, found.bytes, found.stream_seq) == (5, 12, 9, "r")
+    assert found.next_seq == 5
+    assert found.last_us == 12
+    assert found.bytes == 9
+    assert found.stream_seq == "r"
 
 
 def test_an_old_row_that_stays_for_a_fork_does_not_set_the_head_back(streams: Streams, connection: Connection) -> None:
@@ -51,7 +54,10 @@ def test_an_old_row_that_stays_for_a_fork_does_not_set_the_head_back(streams: St
     Wal(connection).insert([(stream, 0, 2, 11, 0, None, None, "q", 5, b"ab", None)])
     found = streams.by_name("a")
     assert found is not None
-    assert (found.next_seq, found.last_us, found.bytes, found.stream_seq) == (9, 20, 30, "z")
+    assert found.next_seq == 9
+    assert found.last_us == 20
+    assert found.bytes == 30
+    assert found.stream_seq == "z"
 
 
 def test_a_name_can_be_taken_once(streams: Streams) -> None:

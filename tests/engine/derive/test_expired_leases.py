@@ -126,7 +126,9 @@ def test_streams_that_were_not_looked_at_are_told(directory: Path, monkeypatch: 
         assert overview(rig).complete
         monkeypatch.setattr("headrace.engine.derive.lease_scheduler.NAMED", 2)
         found = rig.run(rig.engine.work.overview())
-        assert (len(found.due), found.counts["due"], found.complete) == (2, 3, False)
+        assert len(found.due) == 2
+        assert found.counts["due"] == 3
+        assert found.complete is False
 
 
 def test_a_server_that_cannot_end_a_lease_says_that_it_does_not_know_all(
@@ -143,7 +145,9 @@ def test_a_server_that_cannot_end_a_lease_says_that_it_does_not_know_all(
         with monkeypatch.context() as patched:
             patched.setattr(rig.engine.work, "_apply", refuse)
             found = rig.run(rig.engine.work.overview())
-            assert (found.due, found.leases, found.complete) == ([], [], False)
+            assert found.due == []
+            assert found.leases == []
+            assert found.complete is False
         publish(rig, "s", 10)
         assert overview(rig).complete
 
@@ -154,7 +158,9 @@ def test_a_stream_that_waits_for_an_erasure_is_not_forgotten(directory: Path) ->
         row = ErasureRow("e", "ent_1", "u", rig.find("s").id, 5, "running", "log", 0, None, "{}", "{}", "{}")
         rig.run(rig.engine.apply(lambda batch: Erasures(batch.connection).add(row, [])))
         found = rig.run(rig.engine.work.overview())
-        assert (found.due, found.counts["due"], found.complete) == ([], 1, False)
+        assert found.due == []
+        assert found.counts["due"] == 1
+        assert found.complete is False
         rig.run(rig.engine.apply(lambda batch: Erasures(batch.connection).end("e", batch.now_us, "{}")))
         assert overview(rig).due == ["s"]
 
@@ -254,7 +260,9 @@ def test_only_a_unit_that_stalls_alone_is_parked(directory: Path) -> None:
             rig.clock.us += 61 * SECOND
         assert covered(rig, "s") == [(0, 10), (20, 30)]
         (parked,) = failures(rig, "s")
-        assert (parked.first_seq, parked.parked, parked.reason) == (10, 1, STALLED)
+        assert parked.first_seq == 10
+        assert parked.parked == 1
+        assert parked.reason == STALLED
 
 
 def test_a_restart_gives_a_lease_its_time_again(directory: Path) -> None:

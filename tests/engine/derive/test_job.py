@@ -38,8 +38,13 @@ def test_every_published_entry_is_indexed_segment_by_segment(directory: Path) ->
         placed = rig.engine.published.holding(stream.id, 0)
         assert placed is not None
         assert source.key == segment_key("s", stream.incarnation, placed.segment.name)
-        assert (source.first_seq, source.count, source.sha256) == (0, 10, placed.segment.sha256)
-        assert (first.job, first.level, first.stream, first.incarnation) == ("index", 0, "s", stream.incarnation)
+        assert source.first_seq == 0
+        assert source.count == 10
+        assert source.sha256 == placed.segment.sha256
+        assert first.job == "index"
+        assert first.level == 0
+        assert first.stream == "s"
+        assert first.incarnation == stream.incarnation
         assert Registry.load(first.registry) == rig.engine.schemas.registry(stream)
         assert len({unit.out for unit in grant.units}) == len({unit.unit for unit in grant.units}) == 3
 
@@ -118,7 +123,10 @@ def test_only_the_jobs_that_are_asked_for_are_given(directory: Path) -> None:
         worker.commit(worker.granted(jobs=["index"]))
         assert worker.lease(jobs=["index"]) is None
         (unit,) = worker.granted(jobs=["compact"]).units
-        assert (unit.job, unit.level, unit.first_seq, unit.count) == ("compact", 1, 0, 20)
+        assert unit.job == "compact"
+        assert unit.level == 1
+        assert unit.first_seq == 0
+        assert unit.count == 20
         assert [one.name for one in unit.inputs] == [one.name for one in listed(rig, "s")]
 
 
@@ -249,14 +257,20 @@ def test_the_overview_tells_what_is_due_and_how_far_it_is(directory: Path) -> No
         assert sorted(found.due) == ["s", "t"]
         assert sorted(found.streams) == [("s", 0, 30), ("t", 0, 10)]
         ((lease, units),) = found.leases
-        assert (lease.worker, lease.done, lease.total, spans([units[0]])) == ("me", 3, 7, [(0, 10)])
+        assert lease.worker == "me"
+        assert lease.done == 3
+        assert lease.total == 7
+        assert spans([units[0]]) == [(0, 10)]
         worker.commit(grant)
         while (grant := worker.lease()) is not None:
             last = grant
             worker.commit(grant)
         assert len(last.units) == 3
         found = rig.run(rig.engine.work.overview())
-        assert (found.due, found.streams, found.leases, found.parked) == ([], [], [], [])
+        assert found.due == []
+        assert found.streams == []
+        assert found.leases == []
+        assert found.parked == []
         assert found.counts == {"due": 0, "leases": 0, "units": 0, "resting": 0, "parked": 0, "workers": 2}
 
 

@@ -31,8 +31,11 @@ def test_the_server_itself_is_a_worker_that_is_always_alive(directory: Path) -> 
     with opened(directory) as rig:
         rig.clock.us += 1000 * SECOND
         (server,) = workers(rig).values()
-        assert (server.worker, server.local, server.alive) == (LOCAL_WORKER, True, True)
-        assert (server.since_us, server.seen_us) == (START_US, rig.clock.us)
+        assert server.worker == LOCAL_WORKER
+        assert server.local is True
+        assert server.alive is True
+        assert server.since_us == START_US
+        assert server.seen_us == rig.clock.us
 
 
 def test_what_each_worker_did_is_counted_once(directory: Path) -> None:
@@ -61,8 +64,11 @@ def test_a_worker_is_alive_until_it_was_silent_for_as_long_as_a_lease_lasts(dire
         assert idle.lease() is None
         rig.clock.us += 59 * SECOND
         found = workers(rig)["idle"]
-        assert (found.alive, found.host, found.master) == (True, "node-1", "local[2]")
-        assert (found.since_us, found.seen_us) == (START_US, START_US + 50 * SECOND)
+        assert found.alive is True
+        assert found.host == "node-1"
+        assert found.master == "local[2]"
+        assert found.since_us == START_US
+        assert found.seen_us == START_US + 50 * SECOND
         rig.clock.us += SECOND
         found = workers(rig)["idle"]
         assert not found.alive
@@ -80,7 +86,9 @@ def test_a_restart_forgets_nobody_who_worked_in_the_last_hour(directory: Path) -
         rig.reopen()
         found = workers(rig)["w"]
         assert did(found) == (2, 0, 0, 0)
-        assert (found.since_us, found.seen_us, found.alive) == (START_US, START_US + 5 * SECOND, True)
+        assert found.since_us == START_US
+        assert found.seen_us == START_US + 5 * SECOND
+        assert found.alive is True
 
 
 def test_many_workers_are_bounded_and_the_longest_silent_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,8 @@ def rows(rig: Rig) -> int:
 
 def test_registering_makes_streams_with_schemas_and_lives(rig: Rig) -> None:
     envelope = registered(rig, event(), table())
-    assert (envelope.registry_version, envelope.added) == (1, ["Txn", "Users"])
+    assert envelope.registry_version == 1
+    assert envelope.added == ["Txn", "Users"]
     stream = rig.find("events/Txn")
     assert stream.managed
     assert stream.head.registry is not None and stream.head.registry.version == 1
@@ -50,11 +51,13 @@ def test_what_is_new_is_born_with_the_first_event_and_what_is_reborn_with_the_ne
     more = {"count": {"op": "count", "params": {}}, "total": {"op": "sum", "params": {"field": "amount"}}}
     registered(rig, event(), table(**more))
     first = rig.engine.features.current.feature_versions["Users"]
-    assert (first["count"], first["total"].birth) == (before, 0)
+    assert first["count"] == before
+    assert first["total"].birth == 0
     more["total"] = {"op": "sum", "params": {"field": "amount", "window": "1h"}}
     registered(rig, event(), table(**more), force=True)
     second = rig.engine.features.current.feature_versions["Users"]
-    assert (second["count"], second["total"].birth) == (before, 2)
+    assert second["count"] == before
+    assert second["total"].birth == 2
     assert second["total"].id != first["total"].id
 
 
@@ -171,7 +174,8 @@ def test_the_registry_is_there_after_a_restart(rig: Rig) -> None:
     before = rig.engine.features.current
     rig.reopen()
     after = rig.engine.features.current
-    assert (after.version, after.document) == (before.version, before.document)
+    assert after.version == before.version
+    assert after.document == before.document
     assert after.cold("Txn") == ((0, 3_600_000),)
     assert after.tables_of("Txn") == ("Users",)
 

@@ -33,7 +33,8 @@ def changed(**settings: object) -> Event:
 def test_a_change_makes_a_lens_or_a_break_or_neither(event: Event, effect: str, version: int) -> None:
     found = created("events/Txn", BASE).compiled(None, 0)
     made = evolved(found, event, 10)
-    assert (made.effect, made.registry.current_version) == (effect, version)
+    assert made.effect == effect
+    assert made.registry.current_version == version
     assert Registry.load(made.registry.dump()) == made.registry
     assert made.registry.readable_from == (10 if effect == "break" else 0)
     again = made.compiled(found, 0)
@@ -83,7 +84,8 @@ def test_whatever_fields_an_event_has_they_can_be_asked_for() -> None:
     event = Event("Txn", {name: EventField(kind) for name, kind in {**types, **odd}.items()})
     found = search_document.parse_search_document(created("events/Txn", event).registry.search, current_version=1)
     assert isinstance(found, Search)
-    assert (found.fields.keys(), found.primary_timestamp) == (types.keys(), "at")
+    assert found.fields.keys() == types.keys()
+    assert found.primary_timestamp == "at"
 
 
 def test_an_event_without_moments_can_be_asked_too() -> None:

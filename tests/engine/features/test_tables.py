@@ -56,7 +56,8 @@ def test_history_in_states_and_a_tail_are_one_row(pipelines: Pipelines) -> None:
     folded(pipelines, *[order("a")] * 6)
     pipelines.push("Order", order("a", 5.0))
     answer = pipelines.answer("Users", "a", explain=True)
-    assert (answer.row, answer.complete) == ({"n": 7, "total": 11.0}, True)
+    assert answer.row == {"n": 7, "total": 11.0}
+    assert answer.complete is True
     told = answer.explain
     assert told is not None
     names = [state.name for state in pipelines.states("Users")]
@@ -64,7 +65,8 @@ def test_history_in_states_and_a_tail_are_one_row(pipelines: Pipelines) -> None:
     assert told["features"]["n"]["tail_events"] == 1
     assert told["features"]["n"]["complete"] and told["features"]["n"]["life"].startswith("n@")
     stream = pipelines.find("events/Order")
-    assert (told["tail_from"], told["through"]) == (stream.offset_at(6), stream.tail_offset())
+    assert told["tail_from"] == stream.offset_at(6)
+    assert told["through"] == stream.tail_offset()
 
 
 def test_a_restart_folds_again_from_where_states_end(pipelines: Pipelines) -> None:
@@ -81,12 +83,14 @@ def test_a_feature_that_is_added_is_backfilled_and_its_siblings_keep_their_state
     pipelines.register(ORDERS, table("Users", "Order", ["user"], {**SPENT, **GREATEST}))
     pipelines.push("Order", order("a", 1.0))
     answer = pipelines.answer("Users", "a", explain=True)
-    assert (answer.row, answer.complete) == ({"n": 3, "total": 6.0, "greatest": None}, False)
+    assert answer.row == {"n": 3, "total": 6.0, "greatest": None}
+    assert answer.complete is False
     assert answer.explain is not None and not answer.explain["features"]["greatest"]["complete"]
     assert pipelines.answer("Users", "a", features=["n"]).complete
     assert pipelines.work() == 2
     answer = pipelines.answer("Users", "a")
-    assert (answer.row, answer.complete) == ({"n": 3, "total": 6.0, "greatest": 3.0}, True)
+    assert answer.row == {"n": 3, "total": 6.0, "greatest": 3.0}
+    assert answer.complete is True
     lives = pipelines.engine.feature_reader.defined("Users").lives
     assert {name: lives[name].id for name in before} == before
     assert [sorted(state.lives) for state in pipelines.states("Users")] == [["greatest", "n", "total"]]
@@ -98,7 +102,8 @@ def test_a_feature_that_is_born_now_begins_empty(pipelines: Pipelines) -> None:
     pipelines.register(ORDERS, table("Users", "Order", ["user"], {**SPENT, **GREATEST}), backfill=False)
     pipelines.push("Order", order("a", 1.0))
     answer = pipelines.answer("Users", "a")
-    assert (answer.row, answer.complete) == ({"n": 3, "total": 13.0, "greatest": 1.0}, True)
+    assert answer.row == {"n": 3, "total": 13.0, "greatest": 1.0}
+    assert answer.complete is True
     pipelines.seal("Order")
     pipelines.work()
     pipelines.reopen()
@@ -182,10 +187,12 @@ def test_a_table_with_more_history_than_the_server_folds_waits_for_states(tmp_pa
         pipelines.push("Order", order("a"))
         pipelines.register(ORDERS, USERS)
         answer = pipelines.answer("Users", "a")
-        assert (answer.row, answer.complete) == ({"n": None, "total": None}, False)
+        assert answer.row == {"n": None, "total": None}
+        assert answer.complete is False
         pipelines.work()
         answer = pipelines.answer("Users", "a")
-        assert (answer.row, answer.complete) == ({"n": 11, "total": 11.0}, True)
+        assert answer.row == {"n": 11, "total": 11.0}
+        assert answer.complete is True
 
 
 def test_a_table_that_answers_goes_on_while_states_are_far_behind(tmp_path: Path) -> None:
@@ -202,7 +209,8 @@ def test_a_table_that_answers_goes_on_while_states_are_far_behind(tmp_path: Path
         while settled := pipelines.work_once(limit=1):
             assert settled[0].outcome == "committed"
             answer = pipelines.answer("Users", "a")
-            assert (answer.row["n"], answer.row["total"]) == (30, 30.0)
+            assert answer.row["n"] == 30
+            assert answer.row["total"] == 30.0
         assert answer.complete and answer.row["greatest"] == 1.0
         assert pipelines.engine.feature_reader.tail_of("Users").base.start == 30  # type: ignore[union-attr]
 
@@ -346,7 +354,8 @@ def test_no_event_is_missed_or_counted_twice_whatever_happens(tmp_path: Path, se
             if not amounts:
                 assert answer.row == {}
                 continue
-            assert (answer.row["n"], answer.row["total"]) == (len(amounts), sum(amounts))
+            assert answer.row["n"] == len(amounts)
+            assert answer.row["total"] == sum(amounts)
             for name, value in answer.row.items():
                 wanted = len(amounts) if agg[name]["op"] == "count" else sum(amounts)
                 assert value == wanted or (value is None and not answer.complete)

@@ -60,7 +60,9 @@ def test_a_question_is_given_to_one_worker_and_answered_once(pipelines: Pipeline
     row = asked(pipelines, ("a", LATE), ("b", 5))
     granted = leased(pipelines)
     (unit,) = granted.units
-    assert (unit.history, unit.table, unit.end_seq) == (row.id, "Users", 10)
+    assert unit.history == row.id
+    assert unit.table == "Users"
+    assert unit.end_seq == 10
     assert sum(source.count for source in unit.segments) == 10
     assert leased(pipelines) is None
     commit = pipelines.engine.work.commit
@@ -70,7 +72,8 @@ def test_a_question_is_given_to_one_worker_and_answered_once(pipelines: Pipeline
     settled = pipelines.run(commit(granted.lease.id, granted.lease.token, [Result(unit.unit, rows=told)])).settled
     assert [one.outcome for one in settled] == ["committed"]
     found = pipelines.engine.training.find("Users", row.id)
-    assert (found.state, answer_of(found)) == ("done", HistoryAnswer(told, True, 0))
+    assert found.state == "done"
+    assert answer_of(found) == HistoryAnswer(told, True, 0)
     assert leased(pipelines) is None
 
 
@@ -92,7 +95,8 @@ def test_a_question_that_fails_again_and_again_is_given_up(pipelines: Pipelines)
         assert leased(pipelines) is None, "it rests for a while"
         pipelines.clock.us += 120_000_000
     found = pipelines.engine.training.find("Users", row.id)
-    assert (found.state, found.reason) == ("failed", "out of luck")
+    assert found.state == "failed"
+    assert found.reason == "out of luck"
 
 
 def test_the_server_answers_what_no_worker_takes_up(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +105,9 @@ def test_the_server_answers_what_no_worker_takes_up(pipelines: Pipelines, monkey
     pipelines.reopen()
     until(pipelines, lambda: pipelines.engine.training.find("Users", row.id).state == "done")
     found = answer_of(pipelines.engine.training.find("Users", row.id))
-    assert (found.rows, found.complete, found.since) == ([{"n": 5, "total": 5.0}, {}], True, 0)
+    assert found.rows == [{"n": 5, "total": 5.0}, {}]
+    assert found.complete is True
+    assert found.since == 0
 
 
 def test_a_question_that_a_worker_has_is_left_to_it(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,9 @@ def test_rows_go_once_their_entries_are_published(rig: Rig) -> None:
     assert rows(rig) == 0
     rig.reopen()
     stream = rig.find("s")
-    assert (stream.head.next_seq, stream.head.bytes, stream.head.published_seq) == (2, 2, 2)
+    assert stream.head.next_seq == 2
+    assert stream.head.bytes == 2
+    assert stream.head.published_seq == 2
     assert rig.append("s", b"c").position == 3
     assert rig.read("s") == [b"ab", b"c"]
 
@@ -84,7 +86,8 @@ def test_what_is_appended_meanwhile_stays_in_the_log(rig: Rig) -> None:
     rig.publish("s")
     assert spans(rig, "s") == [(0, 1)]
     assert rows(rig) == 1
-    assert (rig.find("s").head.next_seq, rig.find("s").head.published_seq) == (2, 1)
+    assert rig.find("s").head.next_seq == 2
+    assert rig.find("s").head.published_seq == 1
     assert rig.read("s") == [b"a", b"b"]
     rig.reopen()
     assert rig.find("s").head.stream_seq == "5"
@@ -97,7 +100,9 @@ def test_the_last_sequence_survives_without_rows(rig: Rig) -> None:
     rig.publish("s")
     rig.reopen()
     head = rig.find("s").head
-    assert (head.stream_seq, head.last_us, head.bytes) == ("5", rig.clock.us, 1)
+    assert head.stream_seq == "5"
+    assert head.last_us == rig.clock.us
+    assert head.bytes == 1
     assert rig.append("s", b"a", producer=("p", 1, 0)).duplicate
 
 
@@ -188,11 +193,21 @@ def test_a_manifest_tells_what_a_stream_is(rig: Rig) -> None:
     rig.append("s", array(3), key="k", stream_seq="7", producer=("p", 2, 0))
     rig.publish("s")
     found = manifest(rig, "s")
-    assert (found.stream, found.incarnation, found.generation, found.state) == ("s", stream.incarnation, 1, "live")
-    assert (found.content_type, found.ttl_s, found.retention_bytes) == (JSON, 500, 1_000)
-    assert (found.created_us, found.last_us, found.written_us) == (rig.clock.us - 5, rig.clock.us, rig.clock.us)
-    assert (found.first_seq, found.published_seq, found.total_bytes) == (0, 3, 4)
-    assert (found.stream_seq, found.producers) == ("7", {"p": (2, 0)})
+    assert found.stream == "s"
+    assert found.incarnation == stream.incarnation
+    assert found.generation == 1
+    assert found.state == "live"
+    assert found.content_type == JSON
+    assert found.ttl_s == 500
+    assert found.retention_bytes == 1_000
+    assert found.created_us == rig.clock.us - 5
+    assert found.last_us == rig.clock.us
+    assert found.written_us == rig.clock.us
+    assert found.first_seq == 0
+    assert found.published_seq == 3
+    assert found.total_bytes == 4
+    assert found.stream_seq == "7"
+    assert found.producers == {"p": (2, 0)}
     assert found.epochs == stream.epochs
     assert found.segments == tuple(one.segment for one in placed(rig, "s"))
     assert not (found.closed or found.lineage or found.registry or found.kept)
@@ -204,10 +219,14 @@ def test_a_manifest_is_never_newer_than_its_last_entry(rig: Rig) -> None:
     rig.publish("s")
     rig.append("s", b"c", stream_seq="2", producer=("p", 0, 1))
     found = manifest(rig, "s")
-    assert (found.published_seq, found.stream_seq, found.producers) == (2, "1", {"p": (0, 0)})
+    assert found.published_seq == 2
+    assert found.stream_seq == "1"
+    assert found.producers == {"p": (0, 0)}
     rig.publish("s")
     found = manifest(rig, "s")
-    assert (found.published_seq, found.stream_seq, found.producers) == (3, "2", {"p": (0, 1)})
+    assert found.published_seq == 3
+    assert found.stream_seq == "2"
+    assert found.producers == {"p": (0, 1)}
 
 
 def test_a_manifest_tells_who_closed_the_stream(rig: Rig) -> None:
@@ -215,14 +234,17 @@ def test_a_manifest_tells_who_closed_the_stream(rig: Rig) -> None:
     rig.append("s", b"b", close=True, producer=("p", 4, 0))
     rig.publish("s")
     found = manifest(rig, "s")
-    assert (found.closed, found.closed_by, found.published_seq) == (True, ("p", 4, 0), 2)
+    assert found.closed is True
+    assert found.closed_by == ("p", 4, 0)
+    assert found.published_seq == 2
 
 
 def test_a_stream_without_entries_is_published_too(rig: Rig) -> None:
     rig.create("s", OCTETS)
     rig.publish("s")
     found = manifest(rig, "s")
-    assert (found.published_seq, found.segments) == (0, ())
+    assert found.published_seq == 0
+    assert found.segments == ()
 
 
 def test_a_manifest_holds_every_revision_of_the_registry(rig: Rig) -> None:
@@ -232,7 +254,9 @@ def test_a_manifest_holds_every_revision_of_the_registry(rig: Rig) -> None:
     rig.run(rig.engine.schemas.apply(stream, SchemaUpdate(routing_key=KeySetting(pointer="/n", required=False))))
     rig.publish("s")
     first, second = manifest(rig, "s").registry
-    assert (first.revision, second.revision, second.at_us - first.at_us) == (1, 2, 9)
+    assert first.revision == 1
+    assert second.revision == 2
+    assert second.at_us - first.at_us == 9
     assert msgspec.json.decode(first.document)["schemas"] == {"1": SHAPE}
     assert msgspec.json.decode(second.document)["routingKey"] == {"jsonPointer": "/n", "required": False}
 
@@ -262,7 +286,8 @@ def test_what_retention_let_go_is_not_in_the_manifest_and_what_forks_read_is_kep
         rig.retain("s", size=19)
         rig.publish("s")
         found = manifest(rig, "s")
-        assert (found.first_seq, found.first_bytes) == (3, 30)
+        assert found.first_seq == 3
+        assert found.first_bytes == 30
         assert [one.first_seq for one in found.segments] == [3, 4]
         assert [one.first_seq for one in found.kept] == [0, 1]
         assert [one.segment.first_seq for one in placed(rig, "s")] == [0, 1, 3, 4]

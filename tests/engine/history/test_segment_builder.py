@@ -162,7 +162,8 @@ def test_a_segment_written_again_keeps_times_keys_and_requests(opened: Open) -> 
     assert [key for _, key, _ in found] == ["a", "a", None, "b", "b", "b"]
     assert [at_us - start for at_us, _, _ in found] == [0, 0, 7, 14, 14, 14]
     assert [sealed.request_at(seq) for seq in range(6)] == [(0, 2), (0, 2), (2, 3), (3, 6), (3, 6), (3, 6)]
-    assert (sealed.info.stream, sealed.info.incarnation) == ("s", rig.find("s").incarnation)
+    assert sealed.info.stream == "s"
+    assert sealed.info.incarnation == rig.find("s").incarnation
 
 
 def test_entries_of_one_request_keep_their_own_keys(opened: Open) -> None:

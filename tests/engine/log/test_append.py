@@ -84,7 +84,9 @@ def test_a_producer_counts_from_0_without_gaps_and_repeats_change_nothing(rig: R
     rig.append("s", array("a"), producer=("p", 0, 0))
     rig.append("s", array("b"), producer=("p", 0, 1))
     repeat = rig.append("s", array("a"), producer=("p", 0, 0))
-    assert (repeat.duplicate, repeat.producer_last, repeat.position) == (True, 1, 2)
+    assert repeat.duplicate is True
+    assert repeat.producer_last == 1
+    assert repeat.position == 2
     with pytest.raises(ProducerGap) as gap:
         rig.append("s", array("d"), producer=("p", 0, 3))
     assert gap.value.facts == {"expected_seq": 2, "received_seq": 3}

@@ -69,5 +69,6 @@ def test_a_draft_does_not_touch_the_head_it_was_made_from() -> None:
 )
 def test_the_media_type_decides_how_entries_are_treated(content_type: str, is_json: bool, is_text: bool) -> None:
     stream = _stream(content_type=content_type)
-    assert (stream.is_json, stream.is_text) == (is_json, is_text)
+    assert stream.is_json == is_json
+    assert stream.is_text == is_text
     assert stream.content_type == content_type

@@ -57,13 +57,15 @@ def test_no_more_than_the_limit_are_inside_and_the_rest_enter_in_order() -> None
             visitors.come(number)
         await _settle()
         assert visitors.entered == [0, 1]
-        assert (visitors.gate.active, visitors.gate.queued) == (2, 3)
+        assert visitors.gate.active == 2
+        assert visitors.gate.queued == 3
         for number in (1, 0, 2, 3, 4):
             visitors.go(number)
             await _settle()
         assert visitors.entered == [0, 1, 2, 3, 4]
         assert visitors.most == 2
-        assert (visitors.gate.active, visitors.gate.queued) == (0, 0)
+        assert visitors.gate.active == 0
+        assert visitors.gate.queued == 0
 
     asyncio.run(scenario())
 
@@ -118,7 +120,8 @@ def test_a_waiter_cancelled_in_the_moment_of_its_turn_passes_it_on() -> None:
         assert visitors.entered == [0, 2]
         visitors.go(2)
         await _settle()
-        assert (visitors.gate.active, visitors.gate.queued) == (0, 0)
+        assert visitors.gate.active == 0
+        assert visitors.gate.queued == 0
 
     asyncio.run(scenario())
 
@@ -136,7 +139,8 @@ def test_a_place_freed_while_the_first_waiter_is_being_cancelled_goes_to_the_sec
         assert visitors.gate.active == 1
         visitors.go(2)
         await _settle()
-        assert (visitors.gate.active, visitors.gate.queued) == (0, 0)
+        assert visitors.gate.active == 0
+        assert visitors.gate.queued == 0
 
     asyncio.run(scenario())
 
@@ -155,11 +159,13 @@ def test_a_higher_limit_lets_waiters_in_and_a_lower_one_waits_for_those_inside()
         visitors.go(0)
         visitors.go(1)
         await _settle()
-        assert (gate.active, gate.queued) == (1, 1)
+        assert gate.active == 1
+        assert gate.queued == 1
         visitors.go(2)
         await _settle()
         assert visitors.entered == [0, 1, 2, 3]
-        assert (gate.configured_limit, gate.current_limit) == (1, 1)
+        assert gate.configured_limit == 1
+        assert gate.current_limit == 1
         visitors.go(3)
         await _settle()
 
@@ -169,11 +175,14 @@ def test_a_higher_limit_lets_waiters_in_and_a_lower_one_waits_for_those_inside()
 def test_relief_halves_search_and_index_but_never_below_one_and_leaves_reads() -> None:
     gates = Gates(LimitsConfig(concurrent_reads=4, concurrent_searches=5, concurrent_index_work=1))
     gates.relieve()
-    assert (gates.read.current_limit, gates.search.current_limit, gates.index.current_limit) == (4, 2, 1)
+    assert gates.read.current_limit == 4
+    assert gates.search.current_limit == 2
+    assert gates.index.current_limit == 1
     gates.relieve()
     assert gates.search.current_limit == 2
     gates.restore()
-    assert (gates.search.current_limit, gates.index.current_limit) == (5, 1)
+    assert gates.search.current_limit == 5
+    assert gates.index.current_limit == 1
 
 
 _STEPS = st.lists(
@@ -220,7 +229,8 @@ async def _walk(limit: int, steps: list[tuple[str, int]]) -> None:
         assert not waiting
     if allowed == 1:  # of two that are admitted together, either may run first
         assert visitors.entered == sorted(visitors.entered)
-    assert (gate.active, gate.queued) == (0, 0)
+    assert gate.active == 0
+    assert gate.queued == 0
 
 
 def test_nobody_enters_while_memory_is_short() -> None:
@@ -231,12 +241,14 @@ def test_nobody_enters_while_memory_is_short() -> None:
             with pytest.raises(Unavailable, match="short of memory") as refused:
                 async with gate:
                     pass
-            assert (refused.value.status, refused.value.facts) == (503, {"retry_after": 2, "reason": "memory"})
+            assert refused.value.status == 503
+            assert refused.value.facts == {"retry_after": 2, "reason": "memory"}
         async with gates.index:  # background work waits for nobody, and ends what takes memory
             pass
         gates.shortage.is_on = False
         async with gates.search:
-            assert (gates.search.active, gates.shortage.refused) == (1, 2)
+            assert gates.search.active == 1
+            assert gates.shortage.refused == 2
 
     asyncio.run(scenario())
 

@@ -175,7 +175,8 @@ def test_near_the_limit_work_is_refused_until_there_is_less() -> None:
         monitor.sample()
         seen.append(gates.shortage.is_on)
     assert seen == [False, True, True, True, False, False]
-    assert (monitor.pressure_limit_bytes, monitor.refusal_limit_bytes) == (850, 970)
+    assert monitor.pressure_limit_bytes == 850
+    assert monitor.refusal_limit_bytes == 970
 
 
 async def _looked(monitor: MemoryMonitor, done: Callable[[], bool]) -> None:
@@ -223,7 +224,8 @@ def test_free_pages_are_given_back_once_when_the_server_comes_to_rest(monkeypatc
         await _looked(monitor, lambda: monitor.trims > 0)
         balanced = caches.balanced
         await _looked(monitor, lambda: caches.balanced > balanced + 3)
-        assert (monitor.trims, caches.relieved) == (1, 0)
+        assert monitor.trims == 1
+        assert caches.relieved == 0
 
     asyncio.run(scenario())
 

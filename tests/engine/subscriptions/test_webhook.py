@@ -167,7 +167,8 @@ async def test_a_refused_connection_is_a_failure() -> None:
 @pytest.mark.parametrize("address", ["10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "::ffff:192.168.0.1"])
 async def test_a_public_name_that_resolves_to_a_private_address_is_not_called(address: str) -> None:
     async def resolve(host: str, port: int) -> list[str]:
-        assert (host, port) == ("hooks.example", 443)
+        assert host == "hooks.example"
+        assert port == 443
         return ["93.184.216.34", address]
 
     with pytest.raises(DeliveryFailed, match="which webhooks may not call"):

@@ -45,9 +45,13 @@ def test_metadata_lists_the_bytes_that_were_written(tmp_path: Path) -> None:
     listed = written(EVENTS, tmp_path, panes=PANES.empty_table())
     for part, facts in listed.parts.items():
         data = path(tmp_path, listed, part).read_bytes()
-        assert (facts.bytes, facts.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+        assert facts.bytes == len(data)
+        assert facts.sha256 == hashlib.sha256(data).hexdigest()
     assert list(listed.parts) == ["columns", "postings", "panes"]
-    assert (listed.first_seq, listed.count, listed.keys, listed.times) == (FIRST_SEQ, 200, True, (0, 199))
+    assert listed.first_seq == FIRST_SEQ
+    assert listed.count == 200
+    assert listed.keys is True
+    assert listed.times == (0, 199)
 
 
 def test_row_groups_are_cut_at_their_limits(tmp_path: Path) -> None:

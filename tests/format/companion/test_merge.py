@@ -33,9 +33,15 @@ def pieces(directory: Path, **more: Any) -> list[FileCompanion]:
 def test_the_whole_is_described_by_its_pieces(tmp_path: Path) -> None:
     inputs = pieces(tmp_path, through_version=2)
     listed = merge(inputs, tmp_path, unique="m", level=3, fields=HASHES, rollups=ROLLUPS, panes=PANES.empty_table())
-    assert (listed.first_seq, listed.end_seq, listed.level, listed.segments) == (10, 13, 3, 5)
-    assert (listed.through_version, listed.times, listed.keys) == (2, (3, 5), True)
-    assert (listed.fields, listed.rollups) == (HASHES, ROLLUPS)
+    assert listed.first_seq == 10
+    assert listed.end_seq == 13
+    assert listed.level == 3
+    assert listed.segments == 5
+    assert listed.through_version == 2
+    assert listed.times == (3, 5)
+    assert listed.keys is True
+    assert listed.fields == HASHES
+    assert listed.rollups == ROLLUPS
     assert listed.words["message"] == (2, 3)
     companion = opened(tmp_path, listed)
     assert companion.fields["service"].many and not companion.fields["status"].many

@@ -46,7 +46,9 @@ def reader(request: pytest.FixtureRequest) -> SegmentReader:
 def test_what_was_appended_is_read_back_as_it_was_spelled(reader: SegmentReader) -> None:
     found = reader.read(10, ALL, ALL)
     assert b"|".join(part.body for part in found.parts).replace(b"|", b",") == b",".join(c.payload for c in CELLS)
-    assert (found.position, reader.first_seq, reader.end_seq) == (16, 10, 16)
+    assert found.position == 16
+    assert reader.first_seq == 10
+    assert reader.end_seq == 16
 
 
 def test_a_read_cuts_its_parts_where_the_schema_version_changes() -> None:
@@ -153,7 +155,8 @@ def test_rows_taken_over_from_another_segment_keep_everything() -> None:
     new.verify()
     assert [part.body for part in new.read(0, ALL, ALL, key="a").parts] == [b'{"n":1}', b"[4,4]"]
     assert [new.request_at(seq) for seq in (12, 14, 15, 16)] == [(12, 13), (14, 16), (14, 16), (16, 17)]
-    assert (new.append_times().first_since(START_US + 9), new.end_seq) == ((14, START_US + 9), 17)
+    assert new.append_times().first_since(START_US + 9) == (14, START_US + 9)
+    assert new.end_seq == 17
     assert new.info.payload_bytes == 30
     assert [size for size, _ in new.info.groups] == [20, 10]
 
@@ -225,7 +228,8 @@ def test_the_file_says_what_it_is(tmp_path: Path) -> None:
         "version": 1, "stream": "tests", "incarnation": "1", "json": True, "first_seq": 10, "count": 6,
         "payload_bytes": 36, "min_us": START_US, "max_us": START_US + 9, "groups": [[36, 4]],
     }  # fmt: skip
-    assert (sealed.bytes, sealed.info.count) == (len(data), 6)
+    assert sealed.bytes == len(data)
+    assert sealed.info.count == 6
     assert {footer.row_group(0).column(n).compression for n in range(6)} == {"ZSTD"}
 
 
@@ -361,7 +365,8 @@ def test_decoded_columns_stay_within_their_limit() -> None:
     decoded.put("huge", "x", 101)
     assert decoded.get("huge") is None
     decoded.put(17, "again", 40)
-    assert (decoded.get(17), decoded.bytes) == ("again", 100)
+    assert decoded.get(17) == "again"
+    assert decoded.bytes == 100
 
 
 def test_decoded_row_groups_are_used_again() -> None:
@@ -373,7 +378,9 @@ def test_decoded_row_groups_are_used_again() -> None:
     before = decoded.bytes
     assert before > 0
     assert [reader.is_loaded(seq) for seq in (199, 200, 299, 300)] == [False, True, True, False]
-    assert (reader.group_end(200), reader.group_end(299), reader.group_end(300)) == (300, 300, 400)
+    assert reader.group_end(200) == 300
+    assert reader.group_end(299) == 300
+    assert reader.group_end(300) == 400
     assert reader.read(200, 300, ALL).parts[0].entries == 100
     assert decoded.bytes == before
 
@@ -421,7 +428,8 @@ def test_neither_writing_nor_reading_loads_pandas() -> None:
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.stdout, done.stderr) == ("4\n2\n", "")
+    assert done.stdout == "4\n2\n"
+    assert done.stderr == ""
 
 
 def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:

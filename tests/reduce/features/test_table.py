@@ -74,8 +74,10 @@ def test_numbers_have_the_type_of_their_field_in_rows() -> None:
     features = {"last": Feature("last", {"field": "amount"}), "first": Feature("first", {"field": "device"})}
     placed = reducer(features=features).place(event(amount=3, device=7.0))
     assert placed is not None
-    assert (placed[1]["amount"], type(placed[1]["amount"])) == (3.0, float)
-    assert (placed[1]["device"], type(placed[1]["device"])) == (7, int)
+    assert placed[1]["amount"] == 3.0
+    assert type(placed[1]["amount"]) is float
+    assert placed[1]["device"] == 7
+    assert type(placed[1]["device"]) is int
 
 
 def test_an_event_without_a_part_of_its_key_has_no_row() -> None:

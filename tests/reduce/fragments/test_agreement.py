@@ -26,7 +26,10 @@ def agreed(*given: tuple[str | Field, int], name: str = "nick") -> Agreement:
 
 def test_three_users_with_fifty_entities_make_a_field_everyones() -> None:
     found = agreed(*[("number", 50)] * 3)
-    assert (found.promotable, found.users, found.entities, found.type_share) == (True, 3, 150, 1.0)
+    assert found.promotable is True
+    assert found.users == 3
+    assert found.entities == 150
+    assert found.type_share == 1.0
     made = apply_update(BASE, TypeUpdate(fields_to_add=(found.addition,)))
     assert isinstance(made, UpdatedSchema)
     assert made.schema.schema_definition.fields["nick"] == Field("number")
@@ -48,7 +51,8 @@ def test_what_falls_short_says_of_what(given: list[tuple[str | Field, int]], cod
 
 def test_nine_of_ten_with_the_same_type_are_enough() -> None:
     found = agreed(*[("number", 50)] * 9, ("string", 99))
-    assert (found.promotable, found.field) == (True, Field("number"))
+    assert found.promotable is True
+    assert found.field == Field("number")
 
 
 def test_users_with_few_entities_have_no_say() -> None:

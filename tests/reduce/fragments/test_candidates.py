@@ -35,11 +35,17 @@ def functions(candidate: Candidate) -> list[str]:
 
 def test_three_values_of_one_type_from_two_sources_are_promoted_as_a_minor_version() -> None:
     candidate = found(["a", "b", "c"])
-    assert (candidate.promotable, candidate.change, candidate.field_type) == (True, "add_field", "string")
-    assert (candidate.frequency, candidate.type_share, candidate.sources, candidate.entities) == (3, 1.0, 2, 3)
+    assert candidate.promotable is True
+    assert candidate.change == "add_field"
+    assert candidate.field_type == "string"
+    assert candidate.frequency == 3
+    assert candidate.type_share == 1.0
+    assert candidate.sources == 2
+    assert candidate.entities == 3
     made = apply_update(BASE, update_of([candidate]))
     assert isinstance(made, UpdatedSchema)
-    assert (made.bump, made.schema.schema_version) == (Bump.MINOR, "1.2.0")
+    assert made.bump == Bump.MINOR
+    assert made.schema.schema_version == "1.2.0"
     assert made.schema.schema_definition.fields["extra"] == Field("string")
 
 
@@ -145,7 +151,9 @@ def test_the_type_is_what_the_values_mean_with_the_converters_they_need(
     values: list[Any], kind: str, needs: list[str]
 ) -> None:
     candidate = found(values)
-    assert (candidate.promotable, candidate.field_type, functions(candidate)) == (True, kind, needs)
+    assert candidate.promotable is True
+    assert candidate.field_type == kind
+    assert functions(candidate) == needs
 
 
 def test_great_numbers_are_no_moments_where_the_name_says_so() -> None:
@@ -195,7 +203,9 @@ def test_mistyped_values_of_a_field_propose_the_converter_for_them(
 ) -> None:
     base = schema(ReducerConfig({}), extra=field)
     candidate = found(values, base=base)
-    assert (candidate.promotable, candidate.change, functions(candidate)) == (True, "add_converters", needs)
+    assert candidate.promotable is True
+    assert candidate.change == "add_converters"
+    assert functions(candidate) == needs
     made = apply_update(base, update_of([candidate]))
     assert isinstance(made, UpdatedSchema)
     assert made.schema.schema_definition.fields["extra"].converters == candidate.converters
@@ -215,4 +225,5 @@ def test_values_that_a_field_takes_by_now_are_no_candidates() -> None:
 
 def test_a_promoted_field_takes_the_rest_too_where_that_is_often_enough_given() -> None:
     candidate = found([True] * 97 + [3] * 3 + ["x"] * 3000)
-    assert (candidate.field_type, functions(candidate)) == ("string", ["number_to_string", "boolean_to_string"])
+    assert candidate.field_type == "string"
+    assert functions(candidate) == ["number_to_string", "boolean_to_string"]

@@ -12,22 +12,30 @@ from reduce.policies.samples import FIRST_US, observed
 def test_every_value_is_counted_with_its_shape_source_and_time() -> None:
     found = stats(["a", "b", "a", 5, None], sources=3)["extra"]
     assert {shape: tally.count for shape, tally in found.shapes.items()} == {"text": 3, "small": 1}
-    assert (found.frequency, found.nulls, found.converted) == (4, 1, 0)
-    assert (found.first_us, found.last_us) == (FIRST_US, FIRST_US + 4)
-    assert (found.sources(["text"]), found.sources(["text", "small"]), len(found.entities)) == (3, 3, 4)
+    assert found.frequency == 4
+    assert found.nulls == 1
+    assert found.converted == 0
+    assert found.first_us == FIRST_US
+    assert found.last_us == FIRST_US + 4
+    assert found.sources(["text"]) == 3
+    assert found.sources(["text", "small"]) == 3
+    assert len(found.entities) == 4
 
 
 def test_values_without_a_source_have_none() -> None:
     found = of_everyone(
         count_observations([(0, 0, observed(source_id=None, fragments=(Fragment("extra", 1, "unknown_field"),)))])
     )
-    assert (found["extra"].frequency, found["extra"].sources(["small"])) == (1, 0)
+    assert found["extra"].frequency == 1
+    assert found["extra"].sources(["small"]) == 0
 
 
 def test_originals_of_converted_values_are_no_evidence() -> None:
     original = Fragment("born", 1, "converted_value_original", "date")
     found = of_everyone(count_observations([(0, 0, observed(fragments=(original,)))]))["born"]
-    assert (found.converted, found.frequency, found.examples) == (1, 0, {})
+    assert found.converted == 1
+    assert found.frequency == 0
+    assert found.examples == {}
 
 
 def test_users_are_counted_apart_and_together() -> None:
@@ -35,7 +43,8 @@ def test_users_are_counted_apart_and_together() -> None:
     tally = count_observations(both)
     assert of_user(tally, "ada")["extra"].frequency == 2
     together = of_everyone(tally)["extra"]
-    assert (together.frequency, len(together.users)) == (3, 2)
+    assert together.frequency == 3
+    assert len(together.users) == 2
 
 
 def test_a_few_examples_are_kept_and_long_ones_cut() -> None:

@@ -59,7 +59,8 @@ def test_events_and_empty_answers_carry_the_common_headers_too(
     path, wire = api.stream(1), connect(server)
     assert wire.append(path, b"2", "X-Request-Id: a").answer().headers["x-request-id"] == "a"
     status, headers = wire.request("GET", f"{path}?live=sse&offset=-1", b"", "X-Request-Id: b").head()
-    assert (status, headers["x-request-id"]) == (200, "b")
+    assert status == 200
+    assert headers["x-request-id"] == "b"
     assert {name: headers[name] for name in SECURE} == SECURE
     assert SECURE.items() <= connect(server).append(path, b"[2]").answer().headers.items()
     assert SECURE.items() <= connect(server).send(b"nonsense\r\n\r\n").answer().headers.items()

@@ -57,7 +57,8 @@ def test_encodings_may_be_stacked_twice_but_not_more(api: Api, code_of: Code) ->
     assert api.post(path, twice, {**kind, "content-encoding": "gzip, zstd"}).status_code == 204
     assert api.get(path).content == b"data"
     refused = api.post(path, gzip.compress(twice), {**kind, "content-encoding": "gzip, zstd, gzip"})
-    assert (refused.status_code, code_of(refused)) == (400, "bad_request")
+    assert refused.status_code == 400
+    assert code_of(refused) == "bad_request"
 
 
 @pytest.mark.parametrize("name", ["br", "deflate", "compress", "gzip;q=1", "aes128gcm", "none"])
@@ -65,7 +66,8 @@ def test_an_encoding_we_do_not_speak_is_415(api: Api, code_of: Code, name: str) 
     path = api.octets()
     headers = {"content-type": "application/octet-stream", "content-encoding": name}
     refused = api.post(path, deflated(b"x"), headers)
-    assert (refused.status_code, code_of(refused)) == (415, "unsupported_media_type")
+    assert refused.status_code == 415
+    assert code_of(refused) == "unsupported_media_type"
     assert api.offset(path) == "0" * 26
 
 
@@ -75,7 +77,8 @@ def test_a_broken_encoding_is_refused(api: Api, code_of: Code, name: str, spoil:
     path = api.octets()
     headers = {"content-type": "application/octet-stream", "content-encoding": name}
     refused = api.post(path, spoil(PACK[name](b"hello" * 1000)), headers)
-    assert (refused.status_code, code_of(refused)) == (400, "bad_request")
+    assert refused.status_code == 400
+    assert code_of(refused) == "bad_request"
     assert api.offset(path) == "0" * 26
 
 
@@ -124,7 +127,8 @@ def test_a_body_of_very_many_empty_members_does_not_hold_up_the_server(api: Api,
     name, path = kind.partition(" ")[0], api.octets()
     body = EMPTY[kind] * 200_000 + PACK[name](b"x")
     refused = api.post(path, body, {"content-type": "application/octet-stream", "content-encoding": name})
-    assert (refused.status_code, code_of(refused)) == (400, "bad_request")
+    assert refused.status_code == 400
+    assert code_of(refused) == "bad_request"
     assert api.offset(path) == "0" * 26
 
 
@@ -163,7 +167,8 @@ def test_a_bomb_is_refused_in_bounded_memory(
     before = rss(server)
     for _ in range(3):
         refused = api.post(path, bomb, {"content-type": "application/octet-stream", "content-encoding": name})
-        assert (refused.status_code, code_of(refused)) == (413, "payload_too_large")
+        assert refused.status_code == 413
+        assert code_of(refused) == "payload_too_large"
     assert _peak(server) - before < 64 * MiB
     assert api.offset(path) == "0" * 26
 
@@ -180,7 +185,8 @@ def test_a_window_larger_than_is_allowed_is_refused(api: Api, code_of: Code) -> 
     data = packing.compress(b"x") + packing.flush()
     headers = {"content-type": "application/octet-stream", "content-encoding": "zstd"}
     refused = api.post(api.octets(), data, headers)
-    assert (refused.status_code, code_of(refused)) == (400, "bad_request")
+    assert refused.status_code == 400
+    assert code_of(refused) == "bad_request"
 
 
 # -- answers
@@ -208,7 +214,8 @@ def test_answers_are_encoded_where_it_helps(server: ServerProcess, api: Api, con
     path, wire = api.octets(data), connect(server)
     plain = wire.request("GET", path).answer()
     packed = wire.request("GET", path, b"", f"Accept-Encoding: {name}").answer()
-    assert (packed.headers["content-encoding"], packed.headers["vary"]) == (name, "accept-encoding")
+    assert packed.headers["content-encoding"] == name
+    assert packed.headers["vary"] == "accept-encoding"
     assert unpack(name, packed.body) == data
     assert packed.headers["etag"] == plain.headers["etag"]
     assert packed.headers["stream-next-offset"] == plain.headers["stream-next-offset"]
@@ -221,13 +228,15 @@ def test_answers_are_encoded_where_it_helps(server: ServerProcess, api: Api, con
 def test_small_answers_are_sent_as_they_are(server: ServerProcess, api: Api, connect: Connect) -> None:
     path = api.octets(b"tiny")
     answer = connect(server).request("GET", path, b"", "Accept-Encoding: gzip, zstd").answer()
-    assert (answer.body, "content-encoding" in answer.headers) == (b"tiny", False)
+    assert answer.body == b"tiny"
+    assert "content-encoding" not in answer.headers
 
 
 def test_events_are_never_encoded(server: ServerProcess, api: Api, connect: Connect) -> None:
     path, wire = api.octets(b"x" * 5000, kind="text/plain"), connect(server)
     status, headers = wire.request("GET", f"{path}?live=sse&offset=-1", b"", "Accept-Encoding: gzip").head()
-    assert (status, "content-encoding" in headers) == (200, False)
+    assert status == 200
+    assert "content-encoding" not in headers
     event = wire.event()
     assert event is not None and event.data == "x" * 5000
 

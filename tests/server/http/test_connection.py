@@ -44,7 +44,8 @@ def test_answers_come_in_the_order_of_the_requests(server: ServerProcess, api: A
         ask("GET", "/health", 200)
     for number, (method, status) in enumerate(expected):
         answer = wire.answer(method)
-        assert (answer.status, answer.headers["x-request-id"]) == (status, str(number))
+        assert answer.status == status
+        assert answer.headers["x-request-id"] == str(number)
     assert len(api.get(path, offset="now").json()) == 0
     assert api.metric("headrace_watchers") == 0
 
@@ -130,7 +131,8 @@ def test_nothing_is_done_after_connection_close(server: ServerProcess, api: Api,
     path, wire = api.stream(), connect(server)
     wire.request("HEAD", path, b"", "Connection: close").append(path, b'"too late"')
     answer = wire.answer("HEAD")
-    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert answer.status == 200
+    assert answer.headers["connection"] == "close"
     assert wire.ended()
     other = connect(server)
     other.append(path, b"1", "Connection: close").append(path, b'"too late"')
@@ -181,7 +183,8 @@ def test_headers_of_proxies_are_not_believed(server: ServerProcess, api: Api, co
     for way in ((), ("Content-Encoding: identity",)):
         path = api.name()
         answer = wire.request("PUT", path, b"x", *forwarded, *way).answer()
-        assert (answer.status, answer.headers["location"]) == (201, f"http://{wire.host}{path}")
+        assert answer.status == 201
+        assert answer.headers["location"] == f"http://{wire.host}{path}"
 
 
 def test_a_client_that_expects_continue_is_told_to(server: ServerProcess, api: Api, connect: Connect) -> None:
@@ -318,7 +321,8 @@ def _sockets(server: ServerProcess) -> list[str]:
 def test_http_1_1_without_a_host_is_refused(server: ServerProcess, connect: Connect, path: str) -> None:
     wire = connect(server).send(f"GET {path} HTTP/1.1\r\nAccept: */*\r\n\r\n".encode())
     answer = wire.answer()
-    assert (answer.status, json.loads(answer.body)["error"]["field"]) == (400, "Host")
+    assert answer.status == 400
+    assert json.loads(answer.body)["error"]["field"] == "Host"
     assert wire.ended()
 
 

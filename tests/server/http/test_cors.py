@@ -46,7 +46,8 @@ def test_a_foreign_page_may_do_nothing(server: ServerProcess, api: Api, connect:
     for origin in (PAGE, "null", "http://127.0.0.1:1", "https://localhost", "file://", "http://localhost.evil.example"):
         for method, target in (("GET", path), ("DELETE", path), ("GET", "/v1/streams"), ("PUT", path + "x")):
             answer = connect(server).request(method, target, b"", f"Origin: {origin}").answer()
-            assert (answer.status, answer.code()) == (403, "forbidden")
+            assert answer.status == 403
+            assert answer.code() == "forbidden"
             assert "access-control-allow-origin" not in answer.headers
     assert api.get(path).json() == [1]
     assert api.head(path + "x").status_code == 404
@@ -80,16 +81,19 @@ def test_an_allowed_page_may_call_and_see_what_it_needs(allowing: ServerProcess,
         for name in ("stream-next-offset", "stream-closed", "etag", "link", "retry-after", "producer-expected-seq"):
             assert name in exposed
     preflight = wire.request("OPTIONS", path, b"", f"Origin: {PAGE}", "Access-Control-Request-Method: POST").answer()
-    assert (preflight.status, preflight.headers["access-control-allow-origin"]) == (204, PAGE)
+    assert preflight.status == 204
+    assert preflight.headers["access-control-allow-origin"] == PAGE
     status, headers = wire.request("GET", path + "?live=sse&offset=-1", b"", f"Origin: {PAGE}").head()
-    assert (status, headers["access-control-allow-origin"]) == (200, PAGE)
+    assert status == 200
+    assert headers["access-control-allow-origin"] == PAGE
 
 
 def test_other_pages_stay_out_where_one_is_allowed(allowing: ServerProcess, api_of: Any, connect: Connect) -> None:
     path, wire = api_of(allowing).stream(1), connect(allowing)
     for origin in ("https://other.example", "http://app.example", PAGE + ":444", PAGE + ".evil.example", "null"):
         answer = wire.request("GET", path, b"", f"Origin: {origin}").answer()
-        assert (answer.status, answer.code()) == (403, "forbidden")
+        assert answer.status == 403
+        assert answer.code() == "forbidden"
         assert "access-control-allow-origin" not in answer.headers
         preflight = wire.request("OPTIONS", path, b"", f"Origin: {origin}").answer()
         assert "access-control-allow-origin" not in preflight.headers
@@ -140,6 +144,8 @@ def test_a_listed_page_may_call_across_sites(allowing: ServerProcess, api_of: An
     path = api_of(allowing).stream(1)
     lines = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: cors")
     answer = connect(allowing).request("GET", path, b"", f"Origin: {PAGE}", *lines).answer()
-    assert (answer.status, answer.headers["cross-origin-resource-policy"]) == (200, "cross-origin")
+    assert answer.status == 200
+    assert answer.headers["cross-origin-resource-policy"] == "cross-origin"
     answer = connect(allowing).request("GET", path, b"", *lines).answer()
-    assert (answer.status, answer.headers["cross-origin-resource-policy"]) == (403, "same-origin")
+    assert answer.status == 403
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"

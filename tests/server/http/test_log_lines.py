@@ -86,7 +86,9 @@ def test_a_library_that_logs_with_a_traceback_ends_in_the_same_lines() -> None:
     configure_logging(stream)
     _fail_holding("abc")
     (line,) = _lines(stream)
-    assert (line["event"], line["logger"], line["level"]) == ("a commit of 3 failed", "headrace.writer", "error")
+    assert line["event"] == "a commit of 3 failed"
+    assert line["logger"] == "headrace.writer"
+    assert line["level"] == "error"
     assert "ValueError" in json.dumps(line["exception"])
 
 

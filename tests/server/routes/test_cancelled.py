@@ -153,7 +153,8 @@ def test_the_lookup_of_a_request_ends_when_the_client_hangs_up(rig: Rig, logs: N
         held.go_on.set()
         async with asyncio.timeout(30):
             assert (await observing.answer).status_code == 499
-        assert (held.chunks, gate.active) == (1, 0)
+        assert held.chunks == 1
+        assert gate.active == 0
 
     rig.run(scenario())
 
@@ -169,7 +170,8 @@ def test_the_lookup_of_a_request_leaves_the_queue_when_the_client_hangs_up(rig: 
             async with asyncio.timeout(30):
                 assert (await observing.answer).status_code == 499
             assert not gate.queued
-        assert (held.chunks, gate.active) == (0, 0)
+        assert held.chunks == 0
+        assert gate.active == 0
 
     rig.run(scenario())
 
@@ -226,7 +228,8 @@ def test_who_hangs_up_before_their_turn_leaves_the_queue(rig: Rig, held: Held, a
             caller.on_gone()
             while gate.queued:
                 await asyncio.sleep(0)
-        assert (held.chunks, gate.active) == (0, 0)
+        assert held.chunks == 0
+        assert gate.active == 0
 
     rig.run(scenario())
 

@@ -62,7 +62,8 @@ def test_an_entity_is_planned_to_go_then_gone_then_reported(api: Api, kind: str)
     route = "/v1/entities/{id}/erase"
     planned = described(route, "post", api.post(f"/v1/entities/{gone}/erase", {"dry_run": True}))
     assert planned["plan"]["ids"] == [gone]
-    assert (planned["plan"]["observations"], planned["plan"]["idempotency_answers"]) == (1, 1)
+    assert planned["plan"]["observations"] == 1
+    assert planned["plan"]["idempotency_answers"] == 1
     assert api.get(f"/v1/entities/{gone}").status_code == 200
     answer = api.post(f"/v1/entities/{gone}/erase", {})
     begun = described(route, "post", answer)
@@ -101,17 +102,20 @@ def test_streams_of_entities_are_not_forked(api: Api, kind: str) -> None:
     stored(api, kind, "a@x.org")
     headers = {"stream-forked-from": f"/v1/stream/entities/{kind}", "content-type": "application/json"}
     answer = api.put(f"/v1/stream/copy-of-{kind}", headers=headers)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "managed_stream")
+    assert answer.status_code == 409
+    assert answer.json()["error"]["code"] == "managed_stream"
     assert api.get(f"/v1/stream/copy-of-{kind}").status_code == 404
     refused = api.call("DELETE", f"/v1/stream/entities/{kind}").json()["error"]
-    assert (refused["code"], "/v1/entity-types" in refused["message"]) == ("managed_stream", True)
+    assert refused["code"] == "managed_stream"
+    assert "/v1/entity-types" in refused["message"]
 
 
 def test_an_entity_is_erased_once(api: Api, kind: str) -> None:
     gone = stored(api, kind, "a@x.org")
     assert api.post(f"/v1/entities/{gone}/erase", {}).status_code == 202
     again = api.post(f"/v1/entities/{gone}/erase", {})
-    assert (again.status_code, again.json()["error"]["code"]) == (404, "RESOURCE_NOT_FOUND")
+    assert again.status_code == 404
+    assert again.json()["error"]["code"] == "RESOURCE_NOT_FOUND"
     assert api.post(f"/v1/entities/{gone}/erase", {"dry_run": True}).status_code == 404
 
 

@@ -73,7 +73,9 @@ def test_a_default_stands_in_events_that_came_before_the_field(pipeline: Pipelin
 def test_a_field_that_is_required_now_is_missed_in_pushes(pipeline: Pipeline, code_of: Callable[[Any], str]) -> None:
     changed(pipeline, "city", "str", force=True)
     refused = push(pipeline, FINE)
-    assert (refused.status_code, code_of(refused), refused.json()["error"]["path"]) == (400, "missing_field", "/city")
+    assert refused.status_code == 400
+    assert code_of(refused) == "missing_field"
+    assert refused.json()["error"]["path"] == "/city"
     assert push(pipeline, {**FINE, "city": "Ulm"}).status_code == 200
     assert pipeline.row(pipeline.table) == {"count": 3, "total": 4.5, "whole": 4}
 
@@ -98,7 +100,8 @@ def test_a_field_is_renamed_by_a_derivation_without_loss(pipeline: Pipeline) -> 
     given["priced"] = derivation(name, pipeline.event, {"op": "rename", "mapping": {"amount": "price"}})
     given["prices"] = table(f"Prices{pipeline.event}", name, spent=op("sum", field="price"))
     answer = pipeline.register(given)
-    assert (answer.status_code, answer.json()["changed"]) == (200, [])
+    assert answer.status_code == 200
+    assert answer.json()["changed"] == []
     assert pipeline.row(f"Prices{pipeline.event}") == {"spent": 3.5}
     assert pipeline.row(pipeline.table) == {"count": 2, "total": 3.5, "whole": 3}
 
@@ -250,6 +253,7 @@ def test_rows_are_found_by_truths_numbers_and_moments(api: Api) -> None:
 def test_what_is_forbidden_is_refused_with_force_as_without(api: Api, pattern: str, terms: Payload) -> None:
     descriptors, code, rest = FORBIDDEN[pattern]
     answer = api.post("/v1/register", {"descriptors": descriptors, "app": "forbidden", **terms})
-    assert (answer.status_code, answer.json()["status"]) == (400, "invalid")
+    assert answer.status_code == 400
+    assert answer.json()["status"] == "invalid"
     assert [(one["code"], one["path"]) for one in answer.json()["error"]["errors"]] == [(code, f"descriptors{rest}")]
     assert api.get("/v1/registry", app="forbidden").json()["descriptors"] == []

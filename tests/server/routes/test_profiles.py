@@ -142,7 +142,8 @@ def test_a_dry_run_says_everything_and_changes_nothing(api: Api) -> None:
     path = api.stream()
     answer = api.call("POST", f"{path}/_profile", {"profile": {"kind": "evlog"}}, dry_run="true")
     plan = answer.json()
-    assert (plan["from_version"], plan["to_version"]) == (0, 1)
+    assert plan["from_version"] == 0
+    assert plan["to_version"] == 1
     assert plan["profile"] == {"kind": "evlog"}
     assert {change["what"] for change in plan["changes"]} == {"profile_set", "schema_installed", "search_set"}
     assert plan["registry"]["currentVersion"] == 1
@@ -213,7 +214,8 @@ def test_a_managed_stream_shows_its_profile_and_keeps_it(api: Api, code_of: Code
     path = "/v1/stream/events/Profiled"
     assert kind_of(api, path) == "generic"
     answer = install(api, path, kind="evlog")
-    assert (answer.status_code, code_of(answer)) == (409, "managed_stream")
+    assert answer.status_code == 409
+    assert code_of(answer) == "managed_stream"
 
 
 def test_a_reader_may_see_a_profile_and_not_change_it(start_server: StartServer, tmp_path: Any) -> None:

@@ -74,7 +74,9 @@ def made(leased: Any) -> list[dict[str, Any]]:
 def test_a_worker_leases_reports_and_commits(api: Api, stream: str) -> None:
     leased = lease(api, limit=5, jobs=["index"])
     (unit,) = leased["units"]
-    assert (unit["stream"], unit["first_seq"], unit["count"]) == (name_of(stream), 0, 1)
+    assert unit["stream"] == name_of(stream)
+    assert unit["first_seq"] == 0
+    assert unit["count"] == 1
     assert leased["lease"]["ttl_ms"] == 20_000
     assert leased["store"].startswith("file:///")
     beat = fits(report(api, leased, "heartbeat", done=0, total=1), "/v1/work/leases/{id}/heartbeat")
@@ -97,7 +99,8 @@ def test_a_lease_that_is_lost_is_told_so(api: Api, stream: str, code_of: Callabl
     assert report(api, leased, "release").status_code == 204
     for verb, body in {"commit": {"results": results}, "heartbeat": {}}.items():
         answer = report(api, leased, verb, **body)
-        assert (answer.status_code, code_of(answer)) == (409, "lease_lost")
+        assert answer.status_code == 409
+        assert code_of(answer) == "lease_lost"
     again = lease(api)
     assert again["lease"]["token"] > leased["lease"]["token"]
     stale = {**again, "lease": {**again["lease"], "token": leased["lease"]["token"]}}
@@ -110,13 +113,22 @@ def test_who_works_and_what_rests_is_told(api: Api, stream: str) -> None:
     report(api, leased, "commit", results=[{"unit": unit["unit"], "error": "boom"} for unit in leased["units"]])
     found = told(api)
     (resting,) = found["resting"]
-    assert (resting["stream"], resting["attempts"], resting["reason"]) == (name_of(stream), 1, "boom")
+    assert resting["stream"] == name_of(stream)
+    assert resting["attempts"] == 1
+    assert resting["reason"] == "boom"
     assert resting["retry_at"] > resting["last_attempt_at"]
     local, *others = found["workers"]
-    assert (local["worker"], local["local"], local["alive"]) == ("server", True, True)
+    assert local["worker"] == "server"
+    assert local["local"] is True
+    assert local["alive"] is True
     (worker,) = [one for one in others if one["worker"] == "node-7"]
-    assert (worker["host"], worker["master"], worker["alive"]) == ("node-7.example", "spark://cluster:7077", True)
-    assert (worker["done"], worker["failed"], worker["lost"], worker["released"]) == (0, 1, 0, 0)
+    assert worker["host"] == "node-7.example"
+    assert worker["master"] == "spark://cluster:7077"
+    assert worker["alive"] is True
+    assert worker["done"] == 0
+    assert worker["failed"] == 1
+    assert worker["lost"] == 0
+    assert worker["released"] == 0
     assert found["counts"]["workers"] == sum(one["alive"] for one in found["workers"])
 
 
@@ -126,7 +138,8 @@ def test_a_deleted_stream_is_told_to_who_works_on_it(api: Api, stream: str) -> N
     beat = report(api, leased, "heartbeat").json()
     assert beat["dropped"] == [unit["unit"] for unit in leased["units"]]
     (result,) = report(api, leased, "commit", results=made(leased)).json()["results"]
-    assert (result["outcome"], result["reason"]) == ("dropped", "the stream was deleted")
+    assert result["outcome"] == "dropped"
+    assert result["reason"] == "the stream was deleted"
 
 
 def test_work_is_paused_and_resumed(api: Api, stream: str) -> None:
@@ -134,7 +147,8 @@ def test_work_is_paused_and_resumed(api: Api, stream: str) -> None:
     assert api.metric("headrace_work_paused") == 1
     assert told(api)["paused"]
     leased = lease(api)
-    assert (leased["units"], leased["paused"]) == ([], True)
+    assert leased["units"] == []
+    assert leased["paused"] is True
     assert fits(api.post("/v1/work/resume", {}), "/v1/work/resume") == {"paused": False}
     assert lease(api)["units"]
 
@@ -143,7 +157,8 @@ def test_a_stream_that_is_asked_for_is_tried_again(api: Api, stream: str, code_o
     leased = lease(api)
     results = [{"unit": unit["unit"], "error": "boom"} for unit in leased["units"]]
     (result,) = report(api, leased, "commit", results=results).json()["results"]
-    assert (result["outcome"], result["reason"]) == ("failed", "boom")
+    assert result["outcome"] == "failed"
+    assert result["reason"] == "boom"
     assert lease(api)["units"] == []
     ran = fits(api.post("/v1/work/run", {"stream": name_of(stream)}), "/v1/work/run")
     assert ran == {"stream": name_of(stream), "due": True}
@@ -152,7 +167,8 @@ def test_a_stream_that_is_asked_for_is_tried_again(api: Api, stream: str, code_o
     assert sealed == {"stream": name_of(stream), "due": True}
     assert api.post("/v1/work/run", {"stream": name_of(api.stream())}).json()["due"] is False
     missing = api.post("/v1/work/run", {"stream": "nobody"})
-    assert (missing.status_code, code_of(missing)) == (404, "not_found")
+    assert missing.status_code == 404
+    assert code_of(missing) == "not_found"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +195,8 @@ def test_a_stream_that_is_asked_for_is_tried_again(api: Api, stream: str, code_o
 )
 def test_what_cannot_be_meant_is_refused(api: Api, code_of: Callable[..., str], path: str, body: Any) -> None:
     answer = api.post(f"/v1/work/{path}", body)
-    assert (answer.status_code, code_of(answer)) == (400, "bad_request")
+    assert answer.status_code == 400
+    assert code_of(answer) == "bad_request"
 
 
 def test_other_verbs_and_encodings_are_refused(api: Api) -> None:

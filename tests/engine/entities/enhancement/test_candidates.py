@@ -46,9 +46,15 @@ def test_a_candidate_tells_how_often_what_was_seen_and_where(rig: Growing) -> No
         rig.said(f"{number}@x.y", nick=f"n{number}")
     rig.said("0@x.y", nick=7)
     found = rig.candidate("nick")
-    assert (found.frequency, found.types, found.sources, found.entities) == (4, {"string": 3, "number": 1}, 3, 3)
-    assert (found.type_share, found.field_type, found.users) == (0.75, "string", 1)
-    assert (found.first_seen_us, found.last_seen_us) == (first, first + 3_000_000)
+    assert found.frequency == 4
+    assert found.types == {"string": 3, "number": 1}
+    assert found.sources == 3
+    assert found.entities == 3
+    assert found.type_share == 0.75
+    assert found.field_type == "string"
+    assert found.users == 1
+    assert found.first_seen_us == first
+    assert found.last_seen_us == first + 3_000_000
     assert sorted(map(str, found.examples)) == ["7", "n0", "n1", "n2"]
     assert 0.6 < found.confidence < 0.9
     assert [reason.code for reason in found.reasons] == [MIXED]
@@ -171,13 +177,12 @@ def test_moments_given_for_a_date_propose_the_converter_of_their_magnitude(
     rig.update_type(fields_to_add=[{"field_name": "born", "field_type": "date"}])
     ids = [rig.said(f"{number}@x.y", born=value + number) for number in range(3)]
     found = rig.candidate("born")
-    assert (found.change, [one.function for one in found.converters], found.promotable) == (
-        "add_converters",
-        [converter],
-        True,
-    )
+    assert found.change == "add_converters"
+    assert [one.function for one in found.converters] == [converter]
+    assert found.promotable is True
     enhanced = rig.enhance()
-    assert (rig.version(), enhanced.outcome.proposal.bump.name) == ("1.2.0", "MINOR")
+    assert rig.version() == "1.2.0"
+    assert enhanced.outcome.proposal.bump.name == "MINOR"
     rig.migrate("born")
     assert rig.snapshot(ids[0])["born"].startswith("2023-11-14T22:13:20")
     assert rig.analysed().candidates == []
@@ -202,10 +207,14 @@ def test_what_is_not_counted_yet_is_said_to_be_missing(tmp_path: Path) -> None:
         rig.seal_type()
         rig.said("z@x.y", nick=5)
         found = rig.tallied()
-        assert (found.complete, found.missing, found.fragments.stats["nick"].frequency) == (False, 60, 1)
+        assert found.complete is False
+        assert found.missing == 60
+        assert found.fragments.stats["nick"].frequency == 1
         rig.work()
         found = rig.tallied()
-        assert (found.complete, found.missing, found.fragments.stats["nick"].frequency) == (True, 0, 61)
+        assert found.complete is True
+        assert found.missing == 0
+        assert found.fragments.stats["nick"].frequency == 61
 
 
 def test_the_server_counts_itself_where_no_worker_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,4 +251,6 @@ def test_of_very_many_keys_some_are_left_out_and_that_is_said(rig: Growing) -> N
     for number in range(25):
         rig.said(f"{number}@x.y", always=number, **{f"key_{number}_{each}": each for each in range(100)})
     found = rig.tallied()
-    assert (found.fragments.truncated, found.complete, len(found.fragments.stats)) == (True, False, MOST_KEYS)
+    assert found.fragments.truncated is True
+    assert found.complete is False
+    assert len(found.fragments.stats) == MOST_KEYS

@@ -60,14 +60,18 @@ def until(rig: Growing, holds: Callable[[], bool]) -> None:
 def test_a_dry_run_changes_nothing_and_says_what_it_would(rig: Growing) -> None:
     said(rig, nick=named)
     found = rig.enhance(dry_run=True)
-    assert (found.fields, found.outcome.number, found.outcome.plan.to_version) == (("nick",), None, "1.1.0")
-    assert (rig.version(), recommended(rig)) == ("1.0.0", {})
+    assert found.fields == ("nick",)
+    assert found.outcome.number is None
+    assert found.outcome.plan.to_version == "1.1.0"
+    assert rig.version() == "1.0.0"
+    assert recommended(rig) == {}
 
 
 def test_a_promotion_is_a_minor_version_that_holds_at_once(rig: Growing) -> None:
     said(rig, nick=named)
     found = rig.enhance()
-    assert (found.outcome.proposal.bump.name, rig.version()) == ("MINOR", "1.1.0")
+    assert found.outcome.proposal.bump.name == "MINOR"
+    assert rig.version() == "1.1.0"
     (entity,) = said(rig, 1, nick="later")
     assert rig.snapshot(entity)["nick"] == "later"
     assert rig.analysed().candidates == []
@@ -78,7 +82,9 @@ def test_the_second_run_adds_nothing(rig: Growing) -> None:
     first, number = rig.enhance(), rig.engine.types.number
     assert first.outcome.number is not None
     second = rig.enhance()
-    assert (second.fields, second.outcome.number, rig.version()) == ((), None, "1.1.0")
+    assert second.fields == ()
+    assert second.outcome.number is None
+    assert rig.version() == "1.1.0"
     assert rig.engine.types.number == number
 
 
@@ -90,7 +96,8 @@ def test_those_who_enhance_at_once_add_a_field_once(rig: Growing) -> None:
         return await asyncio.gather(*(enhance("contact", EVERYBODY, f"c{n}", dry_run=False) for n in range(8)))
 
     made = [one.outcome.number for one in rig.run(together())]
-    assert (sum(number is not None for number in made), rig.version()) == (1, "1.1.0")
+    assert sum(number is not None for number in made) == 1
+    assert rig.version() == "1.1.0"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +120,8 @@ def test_the_type_takes_the_values_that_justified_it(
     found = rig.enhance()
     assert found.outcome.plan.registry.schema_definition.fields["odd"].type == type_
     run = rig.migrate("odd")
-    assert (run.migrated, run.unfit) == (3, 0)
+    assert run.migrated == 3
+    assert run.unfit == 0
     assert rig.snapshot(first)["odd"] == wanted
     (again,) = said(rig, 1, odd=give(0))
     assert rig.snapshot(again)["odd"] == wanted
@@ -123,8 +131,12 @@ def test_what_was_applied_is_written_down_with_its_guard(rig: Growing) -> None:
     said(rig, nick=named)
     rig.enhance()
     found = recommended(rig)["nick"]
-    assert (found.key, found.status, found.change) == ("auto_enhance_contact_nick_global", "applied", "add_fields")
-    assert (found.schema_version, found.can_rollback, found.who) == ("1.1.0", True, "tests")
+    assert found.key == "auto_enhance_contact_nick_global"
+    assert found.status == "applied"
+    assert found.change == "add_fields"
+    assert found.schema_version == "1.1.0"
+    assert found.can_rollback is True
+    assert found.who == "tests"
     assert found.evidence["frequency"] == 3 and "examples" not in found.evidence
 
 
@@ -153,7 +165,9 @@ def test_weak_evidence_is_enough_where_somebody_wants_it(rig: Growing) -> None:
 def test_a_users_enhancement_is_their_own(rig: Growing) -> None:
     said(rig, user="ann", nick=named)
     rig.enhance("ann")
-    assert (rig.version("ann"), rig.version("bob"), rig.version()) == ("1.1.0", "1.0.0", "1.0.0")
+    assert rig.version("ann") == "1.1.0"
+    assert rig.version("bob") == "1.0.0"
+    assert rig.version() == "1.0.0"
     assert recommended(rig, "ann")["nick"].key == "auto_enhance_contact_nick_ann"
     assert recommended(rig) == {}
 
@@ -162,14 +176,14 @@ def test_a_type_that_is_switched_on_grows_by_itself_and_moves_what_was_stored(ri
     rig.set(enabled=True)
     ids = said(rig, nick=named)
     until(rig, lambda: "nick" in rig.snapshot(ids[0]))
-    assert (rig.version(), recommended(rig)["nick"].status, recommended(rig)["nick"].who) == (
-        "1.1.0",
-        "auto_applied",
-        ITSELF,
-    )
+    assert rig.version() == "1.1.0"
+    assert recommended(rig)["nick"].status == "auto_applied"
+    assert recommended(rig)["nick"].who == ITSELF
     (run,) = rig.engine.enhancement.migrations.runs("contact", [EVERYBODY])
     run = rig.ended(run)
-    assert (run.fields, run.migrated, run.state) == (("nick",), 3, "completed")
+    assert run.fields == ("nick",)
+    assert run.migrated == 3
+    assert run.state == "completed"
 
 
 def test_a_type_that_is_not_switched_on_stays_as_it_is(rig: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +257,9 @@ def test_what_was_being_done_when_the_server_stopped_is_done_again(rig: Growing)
     rig.reopen()
     rig.clock.us += 60_000_000
     done = rig.ended(run)
-    assert (done.state, done.migrated + done.repeated, rig.snapshot(ids[0])["nick"]) == ("completed", 3, "n0")
+    assert done.state == "completed"
+    assert done.migrated + done.repeated == 3
+    assert rig.snapshot(ids[0])["nick"] == "n0"
 
 
 def test_what_fails_is_tried_again_a_few_times_and_then_given_up(rig: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +275,9 @@ def test_what_fails_is_tried_again_a_few_times_and_then_given_up(rig: Growing, m
     monkeypatch.setattr(migrating, "_read_slice", fails)
     run = rig.run(migrating.begin("contact", EVERYBODY, ["nick"], "tests"))
     done = rig.ended(run)
-    assert (done.state, done.attempts, len(tries)) == ("failed", queue.MAX_ATTEMPTS, queue.MAX_ATTEMPTS)
+    assert done.state == "failed"
+    assert done.attempts == queue.MAX_ATTEMPTS
+    assert len(tries) == queue.MAX_ATTEMPTS
     assert done.reason is not None and "the disk is gone" in done.reason
 
 

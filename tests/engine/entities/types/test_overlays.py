@@ -21,12 +21,14 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 def test_later_global_fields_reach_users_in_the_same_change(rig: Rig) -> None:
     update(rig, "u", fields_to_add=[added("mine")])
-    assert (version_of(rig, "u"), version_of(rig, "v")) == ("1.1.0", "1.0.0")
+    assert version_of(rig, "u") == "1.1.0"
+    assert version_of(rig, "v") == "1.0.0"
     outcome = update(rig, fields_to_add=[added("everybodys", "number")])
     assert [impact.dump() for impact in outcome.plan.impact][1] == {
         "subject": "user_schemas", "effect": "rebuilt", "users": 1,
     }  # fmt: skip
-    assert (version_of(rig, "u"), version_of(rig, "v")) == ("1.2.0", "1.1.0")
+    assert version_of(rig, "u") == "1.2.0"
+    assert version_of(rig, "v") == "1.1.0"
     assert fields_of(rig, "u") == {"name", "email", "mine", "everybodys"}
     assert fields_of(rig, "v") == {"name", "email", "everybodys"}
 
@@ -34,7 +36,8 @@ def test_later_global_fields_reach_users_in_the_same_change(rig: Rig) -> None:
 def test_what_a_user_has_of_their_own_is_seen_by_nobody_else(rig: Rig) -> None:
     update(rig, "u", fields_to_add=[added("mine")])
     register(rig, schema("7.0.0", definition={"fields": fields(email="string", secret="string")}), "u")
-    assert (version_of(rig, "v"), fields_of(rig, "v")) == ("1.0.0", {"name", "email"})
+    assert version_of(rig, "v") == "1.0.0"
+    assert fields_of(rig, "v") == {"name", "email"}
     types = rig.engine.types
     assert all(not row.user_id for row in types.versions("contact", "v"))
     assert [row.user_id for row in types.page("v", "", 10)] == [""]
@@ -43,7 +46,8 @@ def test_what_a_user_has_of_their_own_is_seen_by_nobody_else(rig: Rig) -> None:
 
 def test_a_field_that_a_user_took_away_stays_away(rig: Rig) -> None:
     update(rig, "u", fields_to_remove=["name"])
-    assert (version_of(rig, "u"), fields_of(rig, "u")) == ("2.0.0", {"email"})
+    assert version_of(rig, "u") == "2.0.0"
+    assert fields_of(rig, "u") == {"email"}
     update(rig, fields_to_add=[added("later")])
     assert fields_of(rig, "u") == {"email", "later"}
 
@@ -51,12 +55,14 @@ def test_a_field_that_a_user_took_away_stays_away(rig: Rig) -> None:
 def test_a_field_that_is_taken_away_globally_goes_from_users_who_left_it_as_it_was(rig: Rig) -> None:
     update(rig, "u", fields_to_add=[added("mine")])
     update(rig, fields_to_remove=["name"])
-    assert (version_of(rig, "u"), fields_of(rig, "u")) == ("2.0.0", {"email", "mine"})
+    assert version_of(rig, "u") == "2.0.0"
+    assert fields_of(rig, "u") == {"email", "mine"}
 
 
 def test_a_schema_of_a_users_own_takes_in_what_is_global_and_says_so(rig: Rig) -> None:
     outcome = register(rig, schema("5.0.0", definition={"fields": fields(email="string", mine="string")}), "u")
-    assert (version_of(rig, "u"), fields_of(rig, "u")) == ("5.0.0", {"name", "email", "mine"})
+    assert version_of(rig, "u") == "5.0.0"
+    assert fields_of(rig, "u") == {"name", "email", "mine"}
     assert [(notice.code, notice.fields) for notice in outcome.proposal.notices] == [
         ("GLOBAL_FIELDS_INHERITED", ("name",))
     ]
@@ -75,7 +81,8 @@ def test_a_rollback_of_the_global_schema_takes_its_fields_back_from_users(rig: R
     update(rig, fields_to_add=[added("later")])
     update(rig, "u", fields_to_add=[added("mine")])
     activate(rig, "1.0.0")
-    assert (fields_of(rig, "u"), fields_of(rig, "v")) == ({"name", "email", "mine"}, {"name", "email"})
+    assert fields_of(rig, "u") == {"name", "email", "mine"}
+    assert fields_of(rig, "v") == {"name", "email"}
 
 
 def test_a_rollback_of_a_users_own_is_exact_and_the_next_global_change_reaches_it(rig: Rig) -> None:
@@ -93,7 +100,8 @@ def test_a_rollback_of_a_users_own_is_exact_and_the_next_global_change_reaches_i
 def test_a_change_that_a_user_has_already_makes_no_version_of_theirs(rig: Rig) -> None:
     update(rig, "u", fields_to_add=[added("phone")])
     update(rig, fields_to_add=[added("phone")])
-    assert (version_of(rig, "u"), version_of(rig, "v")) == ("1.1.0", "1.1.0")
+    assert version_of(rig, "u") == "1.1.0"
+    assert version_of(rig, "v") == "1.1.0"
 
 
 def test_every_step_is_in_the_history_of_whom_it_concerns(rig: Rig) -> None:

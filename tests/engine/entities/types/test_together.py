@@ -73,7 +73,8 @@ def test_sixteen_clients_leave_whole_tables(tmp_path: Path) -> None:
             for entity_type in TYPES:
                 kind, stored = types.find(entity_type), EntityType.load(connection, entity_type)
                 assert kind is not None
-                assert (kind.number, kind.rows) == (stored.number, stored.rows)
+                assert kind.number == stored.number
+                assert kind.rows == stored.rows
         finally:
             connection.close()
         rig.reopen()

@@ -132,10 +132,13 @@ def test_an_identity_that_cannot_be_told_refuses_everything_with_a_hint(store: S
     with pytest.raises(StoreResolutionFailed) as refused:
         store.store(ADA, {"entity_type": "contact", "name": "Bob"}, {"entity_type": "contact", "age": 151})
     first, second, third = issues(refused)
-    assert (first["code"], first["item"]) == ("ERR_CANONICAL_NAME_UNRESOLVED", 1)
+    assert first["code"] == "ERR_CANONICAL_NAME_UNRESOLVED"
+    assert first["item"] == 1
     assert first["hint"]["required_identity_fields"]["required"] == ["email"] and "email" in first["hint"]["text"]
-    assert (second["code"], second["item"]) == ("ERR_CONSTRAINT_VIOLATION", 2)
-    assert (third["code"], third["item"]) == ("ERR_CANONICAL_NAME_UNRESOLVED", 2)
+    assert second["code"] == "ERR_CONSTRAINT_VIOLATION"
+    assert second["item"] == 2
+    assert third["code"] == "ERR_CANONICAL_NAME_UNRESOLVED"
+    assert third["item"] == 2
     assert store.observations() == []
 
 
@@ -197,7 +200,8 @@ def test_what_was_accepted_under_an_older_schema_is_accepted_again_in_the_commit
     contacts.register(with_policy(fields={**CONTACT["fields"], "nick": {"type": "string"}}), version="1.1.0")
     observe = contacts.rig.run(contacts.engine.entity_store.store(wish, lambda: typed))
     told = msgspec.json.decode(observe.body)["entities"][0]
-    assert (told["schema_version"], told["unknown_fields"]) == ("1.1.0", [])
+    assert told["schema_version"] == "1.1.0"
+    assert told["unknown_fields"] == []
     assert contacts.observations()[0]["schema_version"] == "1.1.0"
     assert contacts.observations()[0]["fields"]["nick"] == "a"
 
@@ -353,7 +357,8 @@ def test_an_entity_may_be_named_by_its_id_if_it_is_there(contacts: Store) -> Non
     ada = contacts.store(ADA)["entities"][0]["entity_id"]
     answer = contacts.store({"entity_type": "contact", "age": 5, "_meta": {"target_id": ada}})
     assert contacts.actions(answer) == ["updated"]
-    assert (answer["entities"][0]["entity_id"], answer["entities"][0]["identity_basis"]) == (ada, "target_id")
+    assert answer["entities"][0]["entity_id"] == ada
+    assert answer["entities"][0]["identity_basis"] == "target_id"
     for user, target in (("local", "ent_" + "0" * 24), ("ann", ada)):
         with pytest.raises(StoreResolutionFailed) as refused:
             contacts.store({**BOB, "_meta": {"target_id": target}}, user=user)
@@ -384,7 +389,9 @@ def test_a_request_of_a_known_key_is_answered_as_before_even_when_schemas_have_c
     contacts.store({**ADA, "age": 1})
     contacts.register(with_policy(fields={**CONTACT["fields"], "nick": {"type": "string"}}), version="1.1.0")
     again = contacts.observe(ADA, BOB, idempotency_key="k")
-    assert (again.body, again.replayed, first.replayed) == (first.body, True, False)
+    assert again.body == first.body
+    assert again.replayed is True
+    assert first.replayed is False
     contacts.rig.reopen()
     assert contacts.observe(ADA, BOB, idempotency_key="k").body == first.body
     assert len(contacts.observations()) == 3
@@ -415,7 +422,8 @@ def test_a_type_whose_schema_went_away_gets_one_of_the_users_own(contacts: Store
         contacts.rig.run(contacts.engine.entity_store.store(wish, lambda: typed))
     assert contacts.observations() == []
     told = contacts.store(ADA)["entities"][0]
-    assert (told["action"], told["identity_basis"]) == ("created", "heuristic_name")
+    assert told["action"] == "created"
+    assert told["identity_basis"] == "heuristic_name"
     found = contacts.engine.types.effective("contact", "local")
     assert found is not None and found.schema.scope == "user"
 
