@@ -48,7 +48,9 @@ class ServerConfig(msgspec.Struct, frozen=True):
     max_connections: Annotated[int, amount("open connections at most", minimum=1)] = 16_000
     idle_timeout_s: Annotated[float, positive("an idle connection is closed after this")] = 75.0
     request_timeout_s: Annotated[float, positive("a request must have arrived whole within this")] = 30.0
-    resolver_timeout_s: Annotated[float, positive("working time of any request")] = 5.0
+    resolver_timeout_s: Annotated[float, positive("working time of a request that is no append; a search has 3 s")] = (
+        5.0
+    )
     append_timeout_s: Annotated[float, positive("working time of an append")] = 3.0
     long_poll_s: Annotated[float, amount("default wait of a long-poll")] = 4.0
     max_long_poll_s: Annotated[float, amount("longest wait a client may ask for")] = 60.0

@@ -20,7 +20,7 @@ from headrace.pipeline.kernels.units import Perform, failure, over
 from headrace.pipeline.work import Lease
 from headrace.reduce import spark as reducing
 from headrace.reduce.features import lanes
-from headrace.reduce.work_units import FOLDED, JOBS, Unit
+from headrace.reduce.work_units import STATE_JOBS, JOBS, Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -178,7 +178,7 @@ def run(
         lambda: _map_units(spark, verify.perform, pack_units(units["verify"], config.tasks), lease.store),
         lambda: _map_units(spark, erase.perform, pack_units(units["erase"], config.tasks), lease.store),
         lambda: answer_history(spark, units["history"], lease.store, config.tasks, config.shuffle_partitions),
-        lambda: _fold_units(spark, [unit for job in FOLDED for unit in units[job]], lease.store, config),
+        lambda: _fold_units(spark, [unit for job in STATE_JOBS for unit in units[job]], lease.store, config),
         lambda: _map_units(spark, index.perform, pack_units(units["index"], config.tasks), lease.store),
         lambda: _merge_companions(spark, units["compact"], lease.store, config),
     )

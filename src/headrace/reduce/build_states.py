@@ -41,6 +41,8 @@ def folder_of(job: JobName) -> JobFolder:
         return types
     if job == "enhance":
         return fragments
+    if job != "features":
+        raise ValueError(f"the job {job} makes no states")
     from headrace.reduce.features import build as tables  # only workers that fold tables need it
 
     return tables

@@ -13,11 +13,11 @@ from headrace.schema.trial import Findings
 
 JobName = Literal["verify", "history", "erase", "features", "snapshots", "enhance", "compact", "index"]
 #: What makes states.
-FOLDED: tuple[JobName, ...] = ("features", "snapshots", "enhance")
+STATE_JOBS: tuple[JobName, ...] = ("features", "snapshots", "enhance")
 #: What makes companions, in the order in which it is given out: merged companions are few, and so quick to list.
-DERIVED: tuple[JobName, ...] = ("compact", "index")
+COMPANION_JOBS: tuple[JobName, ...] = ("compact", "index")
 #: What is found anew among the streams that are marked; the others have rows of their own.
-MARKED: tuple[JobName, ...] = (*FOLDED, *DERIVED)
+MARKED: tuple[JobName, ...] = (*STATE_JOBS, *COMPANION_JOBS)
 #: Someone waits for what is verified or asked of the past, and for what is backfilled.
 JOBS: tuple[JobName, ...] = ("verify", "history", "erase", *MARKED)
 

@@ -92,7 +92,7 @@ class Work(TableQueries):
     """Reads and writes due streams, leases, units and failures."""
 
     def mark(self, stream: int, now_us: int, *, run: bool = False) -> None:
-        """Mark a stream with a registry as due; with ``run`` everything that can be done is wanted."""
+        """Mark a stream as due unless it has no registry; with ``run`` every unit is due, however small."""
         sql = """INSERT INTO due SELECT id, ?2, 1, ?3 FROM streams WHERE id = ?1 AND revision > 0
                  ON CONFLICT (stream) DO UPDATE SET mark = mark + 1, run = max(run, ?3)"""
         self._connection.execute(sql, (stream, now_us, int(run)))

@@ -30,7 +30,7 @@ from headrace.format.ranges import Range
 from headrace.reduce import build_states
 from headrace.reduce.states.coverage import history
 from headrace.reduce.states.definition import Definition
-from headrace.reduce.work_units import FOLDED, Result, Unit
+from headrace.reduce.work_units import STATE_JOBS, Result, Unit
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.published import Published
@@ -154,7 +154,7 @@ class LocalWorker:
             self._quiet_since = now
         if now - self._quiet_since < WORKERS_FIRST_S:
             return False
-        granted = await self._work.lease(LOCAL_WORKER, 1, FOLDED)
+        granted = await self._work.lease(LOCAL_WORKER, 1, STATE_JOBS)
         if granted is None:
             self._quiet_since = now
             return False

@@ -36,7 +36,7 @@ from headrace.format.ranges import Range, size, without
 from headrace.format.state import State
 from headrace.reduce.states.coverage import base, missing, span, unused_states
 from headrace.reduce.states.definition import Definition, Definitions
-from headrace.reduce.work_units import FOLDED, JobName, Unit
+from headrace.reduce.work_units import STATE_JOBS, JobName, Unit
 from headrace.storage.database import Connection
 from headrace.storage.derived import States
 from headrace.storage.published import Published
@@ -68,7 +68,7 @@ class StateKind(NamedTuple):
 class StateJob(Job[State]):
     """Makes states of features, of snapshots of entities and of their fragments."""
 
-    names = FOLDED
+    names = STATE_JOBS
     output = "state"
     scans_streams = True
 
@@ -92,7 +92,7 @@ class StateJob(Job[State]):
         made = (output.table, output.first_seq, output.count, output.level, output.lives)
         is_named_so = output.name.startswith(unit.name_begins)
         key = state_key(unit.stream, unit.incarnation, output.name)
-        if unit.job in FOLDED and wanted == made and is_named_so and parse_state_key(key) is not None:
+        if unit.job in STATE_JOBS and wanted == made and is_named_so and parse_state_key(key) is not None:
             return None
         return f"{output.name!r} is not what {unit.unit!r} asks for"
 
@@ -192,7 +192,7 @@ class StatePlanner(JobPlanner):
         units = list(islice(self._units(due_stream, wanted, listed), room))
         failures = self._work.failures(due.stream)
         waits = bool(self._busy(due.stream)) or any(
-            not failure.parked and failure.job.startswith(FOLDED) for failure in failures
+            not failure.parked and failure.job.startswith(STATE_JOBS) for failure in failures
         )
         return StreamPlan(units, waits or len(wanted) < len(definitions), retired)
 
@@ -272,7 +272,7 @@ class StatePlanner(JobPlanner):
 
     def _busy(self, stream: int) -> list[tuple[str, Range]]:
         """What is being worked on, by definition."""
-        rows = (unit for unit in self._work.open_units(stream) if unit.job in FOLDED)
+        rows = (unit for unit in self._work.open_units(stream) if unit.job in STATE_JOBS)
         units = [decoding.decode(unit.document, Unit) for unit in rows]
         return [(unit.table or "", Range(unit.first_seq, unit.end_seq)) for unit in units]
 

@@ -120,7 +120,7 @@ class Append(Operation):
         self.position = head.next_seq
 
     def _perform_on(self, terms: Terms, batch: Batch, head: Head) -> None:
-        if terms.producer is not None and self._is_duplicate(batch, terms.producer):
+        if terms.producer is not None and self._check_producer(batch, terms.producer):
             self.duplicate = True
             return
         if self.count and head.registry is not self.registry:
@@ -235,7 +235,8 @@ class Append(Operation):
             return
         raise StreamClosed("the stream is closed", next_offset=self.stream.offset_at(head.next_seq))
 
-    def _is_duplicate(self, batch: Batch, producer: Producer) -> bool:
+    def _check_producer(self, batch: Batch, producer: Producer) -> bool:
+        """Return whether the request was taken before; raise an error if its numbers are out of turn."""
         name, epoch, seq = producer
         last_state = batch.producer(self.stream, name)
         self.producer_last = seq

@@ -18,7 +18,7 @@ from headrace.errors import CorruptData
 from headrace.format.companion.layout import Companion
 from headrace.format.object_names import COMPANIONS, companion_key, parse_companion_key
 from headrace.format.ranges import Range, size, without
-from headrace.reduce.work_units import DERIVED, JobName, Unit
+from headrace.reduce.work_units import COMPANION_JOBS, JobName, Unit
 from headrace.storage.database import Connection
 from headrace.storage.derived import Companions
 from headrace.storage.published import Published
@@ -36,7 +36,7 @@ _CHANGED = "what is derived from the stream has changed"
 class IndexJob(Job[Companion]):
     """Makes companions of streams with a search configuration."""
 
-    names = DERIVED
+    names = COMPANION_JOBS
     output = "companion"
     scans_streams = True
 
@@ -57,7 +57,7 @@ class IndexJob(Job[Companion]):
         wanted, made = (unit.first_seq, unit.count, unit.level), (output.first_seq, output.count, output.level)
         key = companion_key(unit.stream, unit.incarnation, output.name, "columns")
         is_named_so = output.name.startswith(unit.name_begins) and parse_companion_key(key) is not None
-        if unit.job in DERIVED and wanted == made and is_named_so:
+        if unit.job in COMPANION_JOBS and wanted == made and is_named_so:
             return None
         return f"{output.name!r} is not what {unit.unit!r} asks for"
 
@@ -104,9 +104,9 @@ class _IndexPlanner(JobPlanner):
             raise NothingDerivable(reason.message) from reason
         if index is None:
             return StreamPlan(retired=[companion.name for companion in self._companions.listed(due.stream)])
-        working = [unit for unit in self._work.open_units(due.stream) if unit.job in DERIVED]
+        working = [unit for unit in self._work.open_units(due.stream) if unit.job in COMPANION_JOBS]
         busy = [Range(unit.first_seq, unit.end_seq) for unit in working]
-        failures = [failure for failure in self._work.failures(due.stream) if failure.job in DERIVED]
+        failures = [failure for failure in self._work.failures(due.stream) if failure.job in COMPANION_JOBS]
         cutter = UnitCutter(index.row, index.owned, self._published, self._config, failures, now_us, COMPANIONS)
         units: list[PlannedUnit] = []
         if "compact" in names:
@@ -114,7 +114,9 @@ class _IndexPlanner(JobPlanner):
             busy += [planned.range for planned in units]
         if "index" in names and (due.run or size(index.uncovered) + size(index.stale) >= self._config.min_rows):
             units += islice(_fill(index, cutter, busy), room - len(units))
-        waits = bool(working) or not set(DERIVED) <= set(names) or any(not failure.parked for failure in failures)
+        waits = (
+            bool(working) or not set(COMPANION_JOBS) <= set(names) or any(not failure.parked for failure in failures)
+        )
         return StreamPlan(units, waits, replaced(index.listed, index.defined, index.start))
 
     def progress(self, stream: int) -> tuple[int, int]:

@@ -38,7 +38,7 @@ _ONCE = (b"stream-", b"producer-", b"content-", b"if-", b"host", b"authorization
 
 
 class Dispatcher:
-    """Answers every request on ``/v1/stream/…``, whichever way it came in."""
+    """Answers hot requests, which are those on streams, pushes, gets and observations, whichever way they came in."""
 
     def __init__(
         self,

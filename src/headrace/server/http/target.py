@@ -26,7 +26,7 @@ _READS = ("GET", "HEAD")
 _ENTITY = re.compile(rb"/v1/entities/(ent_[0-9a-f]{24})")
 ENTITY = "/entity"
 PUSH, GET, BATCH_GET, OBSERVATIONS, TRACES = "/push", *_FEATURES.values()
-# Reserved last segments, the ones this version does not serve yet included, so that no stream takes their name.
+# Reserved last segments, so that no stream takes their name: a new resource of a stream is added here.
 RESOURCES = (
     "_aggregate", "_details", "_index_status", "_otlp/v1/traces", "_profile", "_retention", "_routing_keys", "_schema",
     "_schema/history", "_schema/verifications", "_search", "touch/meta", "touch/templates/activate", "touch/wait",
