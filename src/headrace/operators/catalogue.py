@@ -1,7 +1,7 @@
 """All operators by name.
 
-A new one is a class with a declaration in one of these modules. Then run ``tools/operators.py``, which writes the client's
-function and the tables of the documentation, and add the operator to the oracle and the goldens of the tests.
+A new one is a class with a declaration in one of these modules. Then run ``tools/operators.py``, which writes the
+client's function and the tables of the documentation, and add the operator to the oracle and the goldens of the tests.
 """
 
 from __future__ import annotations

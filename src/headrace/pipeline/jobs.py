@@ -20,7 +20,7 @@ from headrace.pipeline.kernels.units import Perform, failure, over
 from headrace.pipeline.work import Lease
 from headrace.reduce import spark as reducing
 from headrace.reduce.features import lanes
-from headrace.reduce.work_units import STATE_JOBS, JOBS, Unit
+from headrace.reduce.work_units import JOBS, STATE_JOBS, Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

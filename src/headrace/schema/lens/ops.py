@@ -1,7 +1,7 @@
 """The eleven operations of a lens, as frozen values.
 
-Each has a reader in `document`, runs in `forward` and `backward`, is proven in `walk`, and moves pointers in `pullback` and
-`carry`. A conversion of text, such as lower case, is no operation but a builtin of `convert` (`conversions`).
+Each has a reader in `document`, runs in `forward` and `backward`, is proven in `walk`, and moves pointers in `pullback`
+and `carry`. A conversion of text, such as lower case, is no operation but a builtin of `convert` (`conversions`).
 """
 
 from __future__ import annotations

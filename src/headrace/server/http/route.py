@@ -132,8 +132,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     fails: tuple[type[HeadraceError], ...] = ()
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
-    #: Whether it is answered without an ASGI call where that is possible. Every address below ``/v1/stream/`` is hot, but
-    #: those of subscriptions.
+    #: Whether it is answered without an ASGI call where that is possible. Every address below ``/v1/stream/`` but
+    #: those of subscriptions is hot.
     is_hot: bool = False
     #: Whether unknown query parameters are ignored.
     takes_any_query: bool = False
