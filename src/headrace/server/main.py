@@ -57,7 +57,7 @@ _SWITCH_INTERVAL_S = 0.0005
 # Requests make no cycles; the collector need not look at every few hundred of their objects.
 _GC_THRESHOLDS = (50_000, 50, 50)
 # Of the files that the system lets a process open, what is kept for others than connections: a quarter, within these.
-_LEAST_KEPT, _MOST_KEPT = 64, 1024
+_MIN_KEPT, _MAX_KEPT = 64, 1024
 
 
 def _open_keys(path: Path, accept_log_damage: bool) -> KeyStore:
@@ -261,7 +261,7 @@ def _error_text(reason: OSError) -> str:
 
 def _connection_limit(connections: int) -> int:
     """As many connections as wanted, or as many as there are files for; says so where these are fewer."""
-    files = _allow_files(connections + _MOST_KEPT)
+    files = _allow_files(connections + _MAX_KEPT)
     fitting = fitting_connections(connections, files)
     if fitting < connections:
         message = "the system allows this process %d open files: at most %d connections are served, not %d"
@@ -271,7 +271,7 @@ def _connection_limit(connections: int) -> int:
 
 def fitting_connections(wanted: int, files: int) -> int:
     """How many of these connections a process serves that may open so many files, and needs some for its data."""
-    kept = min(max(files // 4, _LEAST_KEPT), _MOST_KEPT)
+    kept = min(max(files // 4, _MIN_KEPT), _MAX_KEPT)
     return min(wanted, max(files - kept, 1))
 
 

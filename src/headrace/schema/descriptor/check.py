@@ -214,8 +214,8 @@ def _read_setting_duration(raw: str | None, location: DottedLocation, *, may_las
 
 def _read_cold_after(raw: str | None, location: DottedLocation) -> int | None:
     duration_ms = _read_setting_duration(raw, location)
-    least, most = COLD_AFTER_MS
-    if duration_ms is not None and not least <= duration_ms <= most:
+    min_ms, max_ms = COLD_AFTER_MS
+    if duration_ms is not None and not min_ms <= duration_ms <= max_ms:
         location.refuse(INVALID_NODE, "cold_after lies between 1s and 365d")
     return duration_ms
 

@@ -309,7 +309,7 @@ def _dump_field(field: EventField) -> dict[str, Any]:
     return document if field.default is None else {**document, "default": field.default}
 
 
-Fate: TypeAlias = Literal["kept", "additive", "zeroed"]
+StateEffect: TypeAlias = Literal["kept", "additive", "zeroed"]
 
 
 class Diff(NamedTuple):
@@ -322,7 +322,7 @@ class Diff(NamedTuple):
     added: list[str]
     removed: list[str]
     changed: list[dict[str, Any]]
-    fates: dict[str, dict[str, Fate]]
+    state_effects: dict[str, dict[str, StateEffect]]
     dropped: dict[str, list[str]]
     cascaded: list[str]
     losses: list[Loss]
@@ -337,30 +337,32 @@ def diff(old: Mapping[str, Node], new: Mapping[str, Node], owned: Collection[str
     """How valid nodes differ; ``owned`` are the old nodes of the registering app, None means all."""
     removed = sorted(name for name in old if name not in new)
     losses = [Loss(name, "", f"{old[name].name!r} is removed") for name in removed]
-    fates = _feature_fates(old, new)
+    state_effects = _feature_state_effects(old, new)
     changed = []
     for name in sorted(name for name in new if name in old):
         check_deadline()
         node_differences = differences(old[name], new[name])
         losses += node_differences.losses
-        item = {**node_differences.changes, **_zeroed_features(node_differences, fates.get(name, {}))}
+        item = {**node_differences.changes, **_zeroed_features(node_differences, state_effects.get(name, {}))}
         if item:
             changed.append({"name": name, **item})
     return Diff(
         added=sorted(name for name in new if name not in old),
         removed=removed,
         changed=changed,
-        fates=fates,
+        state_effects=state_effects,
         dropped=_dropped_features(old, new),
         cascaded=[] if owned is None else [name for name in removed if name not in owned],
         losses=losses,
     )
 
 
-def _zeroed_features(node_differences: Differences, fates: Mapping[str, Fate]) -> dict[str, list[str]]:
+def _zeroed_features(node_differences: Differences, state_effects: Mapping[str, StateEffect]) -> dict[str, list[str]]:
     """Features with an unchanged definition that lose their state, as something they depend on changed."""
     changed_features = {change["name"] for change in node_differences.changes.get("changed_features", ())}
-    names = sorted(name for name, fate in fates.items() if fate == "zeroed" and name not in changed_features)
+    names = sorted(
+        name for name, effect in state_effects.items() if effect == "zeroed" and name not in changed_features
+    )
     return {"zeroed_features": names} if names else {}
 
 
@@ -374,44 +376,44 @@ def _dropped_features(old: Mapping[str, Node], new: Mapping[str, Node]) -> dict[
     return dropped
 
 
-def _feature_fates(old: Mapping[str, Node], new: Mapping[str, Node]) -> dict[str, dict[str, Fate]]:
+def _feature_state_effects(old: Mapping[str, Node], new: Mapping[str, Node]) -> dict[str, dict[str, StateEffect]]:
     """The fate of every feature of every table."""
     touched = {name for name, node in new.items() if name not in old or not same_definition(old[name], node)}
     touched.update(downstream(new, touched))
-    fates: dict[str, dict[str, Fate]] = {}
+    state_effects: dict[str, dict[str, StateEffect]] = {}
     for name, node in new.items():
         check_deadline()
         if isinstance(node, Table) and name not in touched:
-            fates[name] = dict.fromkeys(node.features, "kept")
+            state_effects[name] = dict.fromkeys(node.features, "kept")
         elif isinstance(node, Table):
             before = old.get(name)
-            fates[name] = _table_fates(old, new, before if isinstance(before, Table) else None, node)
-    return fates
+            state_effects[name] = _table_state_effects(old, new, before if isinstance(before, Table) else None, node)
+    return state_effects
 
 
-def _table_fates(
+def _table_state_effects(
     old: Mapping[str, Node], new: Mapping[str, Node], before: Table | None, table: Table
-) -> dict[str, Fate]:
+) -> dict[str, StateEffect]:
     if before is None:
         return dict.fromkeys(table.features, "additive")
     was, now = traces(old, before), traces(new, table)
     source, newer = resolve_chain(old, before.name), resolve_chain(new, table.name)
     broken, rewired = _incompatible_fields(source.root, newer.root), not same_definition(source.ops, newer.ops)
-    fates: dict[str, Fate] = {}
+    state_effects: dict[str, StateEffect] = {}
     for name in table.features:
         check_deadline()
         if name not in was:
-            fates[name] = "additive"
+            state_effects[name] = "additive"
         elif (
             rewired
             or not _same_feature(before, table, name)
             or was[name].mark != now[name].mark
             or was[name].fields & broken
         ):
-            fates[name] = "zeroed"
+            state_effects[name] = "zeroed"
         else:
-            fates[name] = "kept"
-    return fates
+            state_effects[name] = "kept"
+    return state_effects
 
 
 def _same_feature(before: Table, table: Table, name: str) -> bool:

@@ -96,10 +96,10 @@ def observation_id(
     schema is still a replay. ``observed_at_us`` is None unless the caller gave it. Pass ``members``, if at hand, to
     save rejoining the fields and fragments.
     """
-    whole = rejoin_fragments(fields, fragments) if members is None else members
+    all_fields = rejoin_fragments(fields, fragments) if members is None else members
     parts = [
         *(kind, entity_id, source_id, observed_at_us, source_priority, observation_source, specificity_score),
-        *(idempotency_key, run_id, whole, details or None),
+        *(idempotency_key, run_id, all_fields, details or None),
     ]
     return _uuid(sha256(msgspec.json.encode(parts, order="sorted")).hexdigest())
 

@@ -60,13 +60,13 @@ _FOR_OWNER = (
 
 
 def _get(
-    at: str, name: str, doc: str, found: str, answer: type[Struct], *parameters: Parameter
+    at: str, name: str, doc: str, description: str, answer: type[Struct], *parameters: Parameter
 ) -> Callable[[Verb], Verb]:
     """A GET that an operator may ask for others."""
-    given = (NAMED, *parameters, *_FOR_OWNER)
-    answers = {200: Answer(found, answer)}
+    declared = (NAMED, *parameters, *_FOR_OWNER)
+    answers = {200: Answer(description, answer)}
     at = f"{TYPES}/{{entity_type}}/{at}"
-    return route("GET", at, name, doc, _READ_SCHEMA, answers, fails=(NotFound, Conflict), parameters=given)
+    return route("GET", at, name, doc, _READ_SCHEMA, answers, fails=(NotFound, Conflict), parameters=declared)
 
 
 def _post(

@@ -19,7 +19,7 @@ from headrace.server.http.auth import Principal
 from headrace.server.http.route import READ, WRITE, Answer, Body, in_path, in_query, route
 from headrace.server.http.starlette_json import json_response, read_json
 from headrace.server.http.wire import AlwaysTrue, User, When
-from headrace.server.routes.entities import BY_ID, GivenId, Id, admit, user_of
+from headrace.server.routes.entities import BY_ID, Id, RequestedId, admit, user_of
 from headrace.server.routes.entity_lists import LISTED, MAX_LISTED, limit_parameter
 from headrace.server.routes.entity_relations import EntityChangeBody
 from headrace.server.routes.stream_headers import BAD_BODY
@@ -132,7 +132,7 @@ class ErasureRoutes:
         {200: Answer("a page", ErasurePage)},
         fails=(NotFound,),
         parameters=(
-            in_query("after", GivenId, "the last erasure of the page before"),
+            in_query("after", RequestedId, "the last erasure of the page before"),
             limit_parameter(LISTED, MAX_LISTED),
             _FOR_USER,
         ),

@@ -209,8 +209,8 @@ class Observer:
         seekers = [
             None
             if stream is None
-            else Seeker(self._engine.caches.archive, stream, most, (window[0], window[1]), deadline)
-            for stream, most in ((events, question.max_events), (traces, question.max_spans))
+            else Seeker(self._engine.caches.archive, stream, limit, (window[0], window[1]), deadline)
+            for stream, limit in ((events, question.max_events), (traces, question.max_spans))
         ]
         seqs = look_up(seekers[0], seekers[1], question.by, question.id)
         return _document(question, seekers[0], seekers[1], seqs)

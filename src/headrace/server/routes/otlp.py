@@ -22,7 +22,7 @@ from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
 from headrace.server.http.route import WRITE, Answer, Body, Header, route
-from headrace.server.http.wire import Binary, Offset, Whole
+from headrace.server.http.wire import Binary, NonNegative, Offset
 from headrace.server.routes.profiles import profile_with_route
 from headrace.server.routes.stream_headers import BAD_BODY, NAME, NOT_THERE
 from headrace.server.routes.streams import APPEND_TIMEOUT, refuse_owned
@@ -36,7 +36,7 @@ _NO_EXPORTS = "this stream takes no OTLP exports; they need the profile otel-tra
 class PartialSuccess(Struct, rename="camel"):
     """How many spans were not stored, and why."""
 
-    rejected_spans: Whole
+    rejected_spans: NonNegative
     error_message: str
 
 
@@ -178,10 +178,10 @@ def _check(request: Request, hook: TracesHook) -> None:
         raise UnsupportedMedia(f"an export is {PROTOBUF} or {JSON}", field="Content-Type")
     sent = headers.get(b"content-length", b"")
     if b"content-encoding" in headers and sent.isdigit() and int(sent) > limits.max_compressed_bytes:
-        most = limits.max_compressed_bytes
-        raise TooLarge(f"compressed OTLP body too large: at most {most} bytes are taken", limit=most)
-    if len(request.body) > (most := limits.max_decoded_bytes):
-        raise TooLarge(f"decoded OTLP body too large: at most {most} bytes are taken", limit=most)
+        limit = limits.max_compressed_bytes
+        raise TooLarge(f"compressed OTLP body too large: at most {limit} bytes are taken", limit=limit)
+    if len(request.body) > (limit := limits.max_decoded_bytes):
+        raise TooLarge(f"decoded OTLP body too large: at most {limit} bytes are taken", limit=limit)
 
 
 def _read(hook: TracesHook, body: bytes, kind: str | None) -> _Taken:

@@ -266,7 +266,7 @@ def _check_events(registry: StreamRegistry, body: bytes) -> _CheckedEvents:
     kept: list[bytes] = []
     outcomes: list[HeadraceError | None] = []
     for number, entry in enumerate(entries_of(joined)):
-        event = _normalised(registry, bytes(entry))
+        event = _to_stored_event(registry, bytes(entry))
         outcome = _refusal(registry, event, number)
         outcomes.append(outcome)
         if outcome is None:
@@ -274,7 +274,7 @@ def _check_events(registry: StreamRegistry, body: bytes) -> _CheckedEvents:
     return _CheckedEvents(registry, b",".join(kept), len(kept), outcomes, is_one)
 
 
-def _normalised(registry: StreamRegistry, entry: bytes) -> bytes:
+def _to_stored_event(registry: StreamRegistry, entry: bytes) -> bytes:
     """An event as it would be stored: out of its ``fields``, where it came in those, and with its defaults."""
     source = source_of(registry)
     if b'"fields"' in entry and "fields" not in source.rules.event.schema:

@@ -16,7 +16,7 @@ from headrace.engine.derive.work_overview import Overview
 from headrace.reduce.work_units import JOBS, JobName, Result, Settled, Text, Unit
 from headrace.server.http.route import ADMIN, Answer, Body, Parameter, Verb, in_path, route
 from headrace.server.http.starlette_json import json_response, read_json
-from headrace.server.http.wire import Counter, NonEmpty, When, Whole
+from headrace.server.http.wire import Counter, NonEmpty, NonNegative, When
 from headrace.server.routes.stream_headers import BAD_BODY, NOT_THERE
 from headrace.storage.objects import Objects
 from headrace.storage.work import FailureRow
@@ -68,16 +68,16 @@ class LeaseTimes(Struct):
 
     id: str
     expires_at: When
-    ttl_ms: Whole
+    ttl_ms: NonNegative
 
 
 class GrantedLease(Struct):
     """A lease that a worker has got; every report about it carries its token."""
 
     id: str
-    token: Whole
+    token: NonNegative
     expires_at: When
-    ttl_ms: Whole
+    ttl_ms: NonNegative
 
 
 class LeaseAnswer(Struct):
@@ -119,20 +119,20 @@ class RunAnswer(Struct):
 class WorkCounts(Struct):
     """How much there is of everything."""
 
-    due: Whole
-    leases: Whole
-    units: Whole
-    resting: Whole
-    parked: Whole
-    workers: Whole
+    due: NonNegative
+    leases: NonNegative
+    units: NonNegative
+    resting: NonNegative
+    parked: NonNegative
+    workers: NonNegative
 
 
 class DerivationProgress(Struct):
     """How much of a stream is derived."""
 
     stream: str
-    done: Whole
-    total: Whole
+    done: NonNegative
+    total: NonNegative
 
 
 class LeasedUnit(Struct, kw_only=True):
@@ -141,8 +141,8 @@ class LeasedUnit(Struct, kw_only=True):
     unit: str
     job: Annotated[str, Meta(extra_json_schema={"enum": list(JOBS)})]
     stream: str | None
-    first_seq: Whole
-    count: Whole
+    first_seq: NonNegative
+    count: NonNegative
     outcome: str | None
 
 
@@ -153,8 +153,8 @@ class LeaseStatus(Struct, kw_only=True):
     worker: str
     granted_at: When
     expires_at: When
-    done: Whole
-    total: Whole
+    done: NonNegative
+    total: NonNegative
     units: list[LeasedUnit]
 
 
@@ -163,9 +163,9 @@ class ParkedUnit(Struct, kw_only=True):
 
     stream: str | None
     job: str
-    first_seq: Whole
-    count: Whole
-    attempts: Whole
+    first_seq: NonNegative
+    count: NonNegative
+    attempts: NonNegative
     last_attempt_at: When
     reason: str
 
@@ -186,10 +186,10 @@ class WorkerSummary(Struct, kw_only=True):
     master: str | None
     first_seen_at: When
     last_seen_at: When
-    done: Whole
-    failed: Whole
-    lost: Whole
-    released: Whole
+    done: NonNegative
+    failed: NonNegative
+    lost: NonNegative
+    released: NonNegative
 
 
 class WorkOverview(Struct, kw_only=True):
