@@ -85,7 +85,7 @@ class Server:
         self._server: HttpServer | None = None
 
     async def run(self, ready: Callable[[str], None] | None = None) -> None:
-        """Serve until a signal comes; ``ready`` is told the address."""
+        """Serve until a signal arrives; calls ``ready`` with the address."""
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._keys.close)
             engine = await Engine.open(self._config, accept_log_damage=self._accept_log_damage)
@@ -238,7 +238,7 @@ class Server:
 
 
 def _end_waits(readiness: Readiness, engine: Engine) -> None:
-    """Let parked readers go before the server waits for requests in flight."""
+    """End the waits of parked readers before the server waits for requests in flight."""
     readiness.serving = False
     engine.tail.end()
 
@@ -255,7 +255,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _error_text(reason: OSError) -> str:
-    """What the system says, without the address that Python repeats."""
+    """The error text of the operating system, without the address that Python repeats."""
     return (reason.strerror or str(reason)).partition(" (while")[0].lower()
 
 
@@ -295,7 +295,7 @@ def serve(
     explicit: Collection[str] = (),
     accept_log_damage: bool = False,
 ) -> None:
-    """Run the server in this process until it is told to stop; auto-tune leaves the ``explicit`` settings alone."""
+    """Run the server in this process until a signal stops it; auto-tune does not change the ``explicit`` settings."""
     configure_logging()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -219,7 +219,7 @@ _TEMPLATE_EVENTS = ("activated", "retired", "evicted", "denied")
 
 
 def touch_metrics(touches: Touches) -> Iterator[Metric]:
-    """How things stand, and what has happened since the server began."""
+    """The gauges of touches, and their counters since the server started."""
     modes = Counter(stream_touches.mode for stream_touches in touches.followed())
     streams = GaugeMetricFamily(f"{_PREFIX}streams", "Streams that are followed, by touchMode", labels=["mode"])
     for mode, count in sorted(modes.items()):

@@ -89,7 +89,7 @@ def take_container(members: dict[str, Any], name: str, mistyped: dict[str, Any],
 
 
 def take_count(members: dict[str, Any], name: str) -> int:
-    """How many of something were left out by whoever sent it."""
+    """The number of items that the sender dropped, as it reports it; 0 where it reports none."""
     value = members.pop(name, None)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 

@@ -228,7 +228,7 @@ def _sets(span: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _plain(address: str) -> str:
-    """An address without a query, a fragment, and whoever was named before its host."""
+    """An address without its query, its fragment and the user information before its host."""
     return _USER.sub(r"\1", _END.split(address, maxsplit=1)[0])
 
 

@@ -93,8 +93,8 @@ def observation_id(
     """A hash of an observation, laid out as a UUID; an equal observation has the same.
 
     It covers the members as they were sent and not how a schema split them, so that a replay after a change of the
-    schema is still a replay. ``observed_at_us`` is None unless the caller gave it. Pass ``members``, if at hand, to
-    save rejoining the fields and fragments.
+    schema is still a replay. ``observed_at_us`` is None unless the caller gave it. Pass ``members``, if
+    available, to avoid rejoining the fields and fragments.
     """
     all_fields = rejoin_fragments(fields, fragments) if members is None else members
     parts = [

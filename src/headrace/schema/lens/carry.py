@@ -34,7 +34,8 @@ from headrace.schema.shape.source import Root
 class Reader(msgspec.Struct, frozen=True):
     """Reads values of one kind.
 
-    With ``flattens`` each element of an array is a value of its own; with ``includes_descendants`` a value includes everything in it.
+    With ``flattens`` each element of an array is a separate value. With ``includes_descendants`` a change anywhere
+    inside a value changes what is read.
     """
 
     flattens: ClassVar[bool] = True

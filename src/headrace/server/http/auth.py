@@ -133,7 +133,7 @@ class Principal(msgspec.Struct, frozen=True):
         return AdminRefused(message, self, **facts) if needed == "admin" else Forbidden(message, **facts)
 
     def acting_for(self, user_id: str | None) -> str:
-        """The user whose rows are meant: the caller, or whom an admin names."""
+        """The user whose rows are requested: the caller, or the user that an admin names."""
         if user_id is None or user_id == self.user_id:
             return self.user_id
         if not 1 <= len(user_id) <= MAX_USER:

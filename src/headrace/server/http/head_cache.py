@@ -21,7 +21,7 @@ _PLAIN = re.compile(rb"([A-Z]+ )(/v1/stream/[0-9A-Za-z][\w.~/-]*)(?= )")
 
 
 class RequestHeadCache:
-    """A bounded memo from the bytes of a head to what they say."""
+    """A bounded cache of parsed request heads, by their bytes."""
 
     def __init__(self) -> None:
         self._heads: dict[bytes, RequestHead] = {}

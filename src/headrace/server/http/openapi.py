@@ -211,6 +211,6 @@ def _answer(types: _Types, route: Route, answer: Answer) -> Node:
 
 
 def _failure(status: int, names: list[str]) -> Node:
-    known_codes = {"properties": {"error": {"properties": {"code": {"enum": names}}}}}
-    schema = {"allOf": [{"$ref": _REFERENCES.format(name=Error.__name__)}, known_codes]}
+    error_codes = {"properties": {"error": {"properties": {"code": {"enum": names}}}}}
+    schema = {"allOf": [{"$ref": _REFERENCES.format(name=Error.__name__)}, error_codes]}
     return {"description": _FAILURES[status], "headers": {}, "content": {JSON: {"schema": schema}}}

@@ -117,7 +117,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a method at an address does, and everything that is said of it."""
+    """A method at an address: its handler, access, parameters, body, answers and errors."""
 
     method: str
     #: A template; ``{name:path}`` takes slashes too.
@@ -204,7 +204,7 @@ def routes_of(owner: type) -> Iterator[Route]:
 
 
 class Access:
-    """Which addresses are open, and which are for admins, whatever is asked there."""
+    """Which addresses need no key, and which need an operator's key, whatever the method."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         every = tuple(routes)

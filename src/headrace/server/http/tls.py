@@ -48,7 +48,7 @@ class ServerCertificate:
                 loop.remove_signal_handler(signal.SIGHUP)
 
     def refresh(self, *, forced: bool = False) -> None:
-        """Use what the files hold now if they have changed; where that is unusable, say why and keep the old one."""
+        """Load the certificate again if its files have changed; logs an error and keeps the old one if that fails."""
         stamps = self._file_stamps()
         if stamps == self._stamps and not forced:
             return

@@ -96,7 +96,7 @@ class RequestIds(Struct, rename="camel"):
 
 
 class ObservedEvents(Struct):
-    """The events of a request, and the one that speaks for all."""
+    """The events of a request, and the one that represents it."""
 
     stream: str | None
     primary: Any
@@ -188,7 +188,7 @@ class Observer:
             await self._gate.__aexit__()
 
     def _stream(self, name: str | None, principal: Principal, signal: str) -> Stream | None:
-        """A stream whose events tell this of requests."""
+        """The stream that holds this kind of events of requests."""
         if name is None:
             return None
         principal.require("read", name)

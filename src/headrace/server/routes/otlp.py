@@ -41,7 +41,7 @@ class PartialSuccess(Struct, rename="camel"):
 
 
 class ExportAnswer(Struct, rename="camel"):
-    """What became of an export; empty where all of it is stored."""
+    """The outcome of an export; empty where all of it is stored."""
 
     partial_success: PartialSuccess | UnsetType = UNSET
 
@@ -60,7 +60,7 @@ _FAILS = (*NOT_THERE, Conflict, *BAD_BODY)
 
 
 class _Taken(NamedTuple):
-    """What became of an export: entries, how many, and how many spans were left out for which reason."""
+    """The spans of an export: their entries, their number, and the number and the reason of rejected ones."""
 
     joined: bytes
     spans: int
@@ -160,7 +160,7 @@ class OtlpRoutes:
             raise AppendTimedOut(APPEND_TIMEOUT)
 
     async def _create(self, name: str, who: str) -> None:
-        """Make the stream that is configured, unless someone else is quicker."""
+        """Create the configured stream, unless another request did so meanwhile."""
         target.check_name(name, self._engine.config.limits.name_bytes)
         settled: asyncio.Future[Create] = asyncio.get_running_loop().create_future()
         row = StreamRow(name=name, content_type=JSON, created_us=self._engine.clock.now_us(), epochs="[]")
@@ -172,7 +172,7 @@ class OtlpRoutes:
 
 
 def _check(request: Request, hook: TracesHook) -> None:
-    """Refuse what is not an export, or too large for one."""
+    """Refuse a body that is not an export, or too large."""
     limits, headers = hook.rules.otlp_limits, request.headers
     if request.head.media_type not in (JSON, PROTOBUF):
         raise UnsupportedMedia(f"an export is {PROTOBUF} or {JSON}", field="Content-Type")

@@ -115,10 +115,10 @@ class NodeDescriptor(Struct):
 
 
 class FeatureStart(Struct):
-    """Since when a feature is computed as it is."""
+    """The version of a feature, and the sequence number of the first event that it includes."""
 
-    life: str
-    birth: Counter
+    version_id: str = field(name="life")
+    start_seq: Counter = field(name="birth")
 
 
 class FeatureRegistryAnswer(Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""``/v1/stream/{name}/touch/…``: who is to be woken when rows change says which, and waits.
+"""``/v1/stream/{name}/touch/…``: a client names the keys of rows, and waits until one of them changes.
 
 A wait that is parked holds no task and no timer of its own: it is an entry in the index of its keys, and one in the
 list of those that give up at the same time.
@@ -105,7 +105,7 @@ class ActivationBody(Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class ActivatedTemplate(Struct, rename="camel"):
-    """A template that tells rows apart from a touch on."""
+    """A template that is active from a touch offset on."""
 
     template_id: _Hex
     state: Literal["active"]
@@ -113,7 +113,7 @@ class ActivatedTemplate(Struct, rename="camel"):
 
 
 class DeniedTemplate(Struct, rename="camel"):
-    """A template that does not tell rows apart, and why."""
+    """A template that was not activated, and the reason."""
 
     template_id: _Hex
     reason: Annotated[str, Meta(extra_json_schema={"enum": ["rate_limited", "invalid"]})]
@@ -127,7 +127,7 @@ class TemplateLimits(Struct, rename="camel"):
 
 
 class ActivationAnswer(Struct):
-    """What is active now, and what is not."""
+    """The templates that were activated, and those that were denied."""
 
     activated: list[ActivatedTemplate]
     denied: list[DeniedTemplate]
@@ -135,7 +135,7 @@ class ActivationAnswer(Struct):
 
 
 class TouchMeta(Struct, kw_only=True, rename="camel"):
-    """The cursor of the touches of a stream, and how they stand."""
+    """The cursor of the touches of a stream, and their counters."""
 
     mode: Literal["memory"]
     cursor: _Cursor
@@ -215,7 +215,7 @@ class StaleError(Struct):
 
 
 class StaleAnswer(Struct, kw_only=True, rename="camel"):
-    """That it cannot be told any more whether keys were touched since a cursor, and where to begin anew."""
+    """A cursor that is too old to know which keys were touched since, and the cursor to restart from."""
 
     stale: AlwaysTrue
     cursor: _Cursor
@@ -287,7 +287,7 @@ class TouchRoutes:
         is_hot=True,
     )
     def activate(self, request: Request) -> None:
-        """POST ``touch/templates/activate``: tell the rows of these templates apart from now on."""
+        """POST ``touch/templates/activate``: activate templates, so that later touches have keys of their rows."""
         stream = self._find(request)
         body = _decoded(_ACTIVATION, request.body)
         declared = keys.parse_templates(body.templates, "templates")
@@ -349,7 +349,7 @@ class TouchRoutes:
         request.exchange.reply_json(_wait_document(stream_touches, waiter, outcome))
 
     def park(self, parked: ParkedWait, wait_s: float) -> None:
-        """Hold a wait until it is over."""
+        """Park a wait."""
         self._tail.park(parked)
         try:
             self._touches.park(parked.stream_touches, parked.waiter, wait_s)
@@ -358,7 +358,7 @@ class TouchRoutes:
             raise
 
     def leave(self, parked: ParkedWait) -> None:
-        """Hold it no more."""
+        """Remove a parked wait."""
         self._tail.unpark(parked)
         self._touches.leave(parked.waiter)
 
@@ -383,7 +383,7 @@ class TouchRoutes:
 
 
 class ParkedWait:
-    """One wait whose caller holds the line."""
+    """A wait whose request is open."""
 
     __slots__ = ("_request", "_touches", "stream_touches", "waiter")
 
@@ -402,11 +402,11 @@ class ParkedWait:
         self._request.exchange.on_gone = self._leave
 
     def wake(self) -> None:
-        """The key does not hold any more."""
+        """End the wait: the API key was revoked."""
         self.end()
 
     def end(self) -> None:
-        """Answer as if the time were up."""
+        """Answer as after the timeout."""
         self._touches.end(self)
 
     def _answer(self, outcome: bool | str) -> None:
@@ -428,7 +428,7 @@ class ParkedWait:
 
 
 def _wait_document(stream_touches: StreamTouches, waiter: Waiter, outcome: bool | str) -> bytes:
-    """What a wait is answered with."""
+    """The JSON answer of a wait."""
     journal, flushes = stream_touches.journal, stream_touches.flushes
     common: dict[str, Any] = {
         "effective_wait_kind": waiter.kind,
