@@ -117,7 +117,7 @@ class Tiers:
         )
 
     def time_at(self, placed: SegmentObject, seq: int) -> int:
-        """When a published entry was appended."""
+        """The append time of a published entry."""
         return self._answer_or_fetch(
             ("at", placed.key, seq), lambda: self._with_reader(placed, lambda reader: reader.time_at(seq))
         )
@@ -158,7 +158,7 @@ class Tiers:
         return self._answer_once(("key", following[0].key, position, until, budget, key), read_segments)
 
     def _extend(self, placed: SegmentObject, entries: Slice, until: int, room: int, key: str) -> Slice | None:
-        """What was found, and the entries of one more segment; None where they do not fit, or cannot be read now."""
+        """The entries so far with those of one more segment; None where they do not fit, or cannot be read now."""
         try:
             more = self._with_reader(placed, lambda opened: opened.read(entries.position, until, room, key))
         except HeadraceError:
@@ -197,7 +197,7 @@ class Tiers:
         raise NeedsFetch(compute_answer)
 
     def _load_ahead(self, owner: int, placed: SegmentObject | None, position: int) -> None:
-        """Decode what a reader that goes on will ask for next."""
+        """Prefetch the entries that a sequential reader needs next."""
         for _ in range(self._groups_ahead):
             if placed is not None and position >= placed.segment.end_seq:
                 placed = self.published.holding(owner, position)
