@@ -95,7 +95,9 @@ def told(unit: Unit, where: str) -> dict[str, Any]:
 
 def test_rows_of_the_past_are_put_together_from_pieces(pipelines: Pipelines) -> None:
     times = pipelines.clock.us
-    row: Any = pipelines.run(pipelines.engine.training.request("Users", [("a", times), ("b", times - 5_000_000), ("c", 5)]))
+    row: Any = pipelines.run(
+        pipelines.engine.training.request("Users", [("a", times), ("b", times - 5_000_000), ("c", 5)])
+    )
     unit = leased(pipelines, "history")[0]
     assert unit.history == row.id
     assert told(unit, store(pipelines))["rows"] == [{"n": 4, "total": 4.0}, {"n": 1, "total": 1.0}, {}]
