@@ -56,7 +56,7 @@ class StreamSummary(Struct, kw_only=True):
 
 
 class ObjectStorageSummary(Struct, kw_only=True):
-    """What a stream has in the object store."""
+    """The objects of a stream in the object store."""
 
     total_bytes: Digits
     segments_bytes: Digits
@@ -72,7 +72,7 @@ class ObjectStorageSummary(Struct, kw_only=True):
 
 
 class LocalStorageSummary(Struct, kw_only=True):
-    """What a stream has on the disk of the server; the database is shared with other streams."""
+    """The files of a stream on the disk of the server; the database is shared with other streams."""
 
     total_bytes: Digits
     wal_retained_bytes: Digits
@@ -106,7 +106,7 @@ class StorageSummary(Struct):
 
 
 class ArtifactRequests(Struct, kw_only=True):
-    """How many requests were sent to the object store about one kind of object."""
+    """The number of requests to the object store for one kind of object."""
 
     artifact: str
     puts: Digits
@@ -118,7 +118,7 @@ class ArtifactRequests(Struct, kw_only=True):
 
 
 class StoreRequests(Struct, kw_only=True):
-    """How many requests a stream sent to the object store, since the start or since its counts were evicted."""
+    """The number of requests of a stream to the object store, since the start or since its counts were evicted."""
 
     puts: Digits
     gets: Digits

@@ -141,7 +141,7 @@ def read_entity_query(query: dict[str, str], entity_id: str, principal: Principa
 
 
 def user_of(query: dict[str, str], principal: Principal) -> str:
-    """The user whose entities are meant."""
+    """The user whose entities are requested."""
     return principal.acting_for(query.get("user_id"))
 
 
@@ -190,7 +190,7 @@ def snapshot(shown: EntityAnswer) -> EntitySnapshot:
 
 
 def explained(shown: EntityAnswer, generation: Any) -> dict[str, Any]:
-    """How an answer came about: from states and which tail, or from the entity's observations."""
+    """What an answer was computed from: states and a tail, or the observations of the entity."""
     view, stream = shown.view, shown.view.stream
     document: dict[str, Any] = {
         "from": "states" if shown.kept else "observations",

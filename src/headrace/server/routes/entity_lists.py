@@ -49,7 +49,7 @@ _TYPE = in_query("entity_type", RequestedId, "the type of the entities, or anoth
 
 
 def limit_parameter(default: int, highest: int) -> Parameter:
-    """How long a page is."""
+    """The query parameter for the length of a page."""
     return in_query("limit", Annotated[int, Meta(ge=1, le=highest)], "how many at most", default=default)
 
 
@@ -68,7 +68,7 @@ class SourceReference(Struct):
 
 
 class ObservationAnswer(Struct, kw_only=True):
-    """What was observed of an entity."""
+    """An observation of an entity."""
 
     id: str
     kind: Kind
@@ -365,7 +365,7 @@ def _single_parameters(request: Request) -> dict[str, str]:
 
 
 def _values(text: str) -> list[Any]:
-    """What a text may stand for: itself, and the JSON value that it spells."""
+    """The values that a text may mean: the text itself, and the JSON value that it encodes."""
     try:
         return [text, msgspec.json.decode(text)]
     except (msgspec.DecodeError, RecursionError):
@@ -396,7 +396,7 @@ def _threshold(query: dict[str, str], default: float) -> float:
 
 
 def _text(document: EntitySnapshot, fields: tuple[str, ...]) -> str:
-    """What an entity is compared by: some of its fields, else its name without the type."""
+    """The text that an entity is compared by: some of its fields, else its name without the type."""
     if not fields:
         return str(document.canonical_name).partition(":")[2]
     return " ".join(text for name in fields if (text := name_part(document.snapshot.get(name))) is not None)

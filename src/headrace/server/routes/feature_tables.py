@@ -41,7 +41,7 @@ class HistoryBody(Struct, forbid_unknown_fields=True):
 
 
 class HistoryStatus(Struct, kw_only=True):
-    """How far a question about the past is; with its rows once they are computed."""
+    """The status of a history request, with its rows once they are computed."""
 
     id: str
     table: str

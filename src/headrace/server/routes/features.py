@@ -43,7 +43,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 class GetBody(msgspec.Struct, forbid_unknown_fields=True):
-    """One row: of which table and key, which features, and whether to say how it came about."""
+    """A request for one row: its table and key, the features, and whether to explain them."""
 
     table: str
     key: Annotated[Any, Meta(description="one value, or an array of them; nothing for a global table")] = None
@@ -54,7 +54,7 @@ class GetBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Many rows, of any tables, all at one moment."""
+    """A request for many rows of any tables, all as of the same moment."""
 
     requests: Annotated[list[GetBody], Meta(extra_json_schema={"maxItems": MAX_REQUESTS})]
 
@@ -66,7 +66,7 @@ class BatchAnswer(msgspec.Struct):
 
 
 class _Rows(msgspec.Struct):
-    """What answers several requests, in their order, as JSON."""
+    """The encoded answers of several requests, in their order."""
 
     rows: list[bytes] = []
     complete: bool = True
@@ -185,7 +185,7 @@ class FeatureRoutes:
         return bodies
 
     def _get_few(self, bodies: list[GetBody]) -> _Rows | None:
-        """The rows, at once; None where that takes longer."""
+        """The rows, if they are available immediately; else None."""
         rows = _Rows()
         try:
             moment = self._serving.moment((body.table for body in bodies), monotonic() + _BRIEFLY_S)
@@ -227,7 +227,7 @@ class FeatureRoutes:
         return rows
 
     def _late(self, bodies: list[GetBody]) -> HeadraceError:
-        """What rows lack that are not found in time."""
+        """The error of rows that are late, with the number of events that they lack."""
         try:
             if len(bodies) > _MAX_ROWS_CHECKED:
                 lacking = [self._serving.lag(table) for table in dict.fromkeys(body.table for body in bodies)]
@@ -243,7 +243,7 @@ class FeatureRoutes:
         return self._serving.lacking(body.table, self._serving.defined(body.table).reducer.key(body.key))
 
     def _rows(self, bodies: list[GetBody], moment: Moment, rows: _Rows) -> bool:
-        """Add rows to those that were found, until a moment ends; whether all are there."""
+        """Append rows until the moment ends; returns whether all are there."""
         assert moment.ends is not None
         for number in range(len(rows.rows), len(bodies)):
             body = bodies[number]
@@ -286,7 +286,7 @@ def _reply_rows(request: Request, rows: _Rows) -> None:
 
 
 def _with_index(number: int, work: Callable[[], Any]) -> Any:
-    """What work finds for one of many requests; what it refuses is refused with its place."""
+    """Run work for one of many requests; its errors get the index of the request."""
     try:
         return work()
     except RequestError as refusal:

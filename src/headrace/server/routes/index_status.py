@@ -18,7 +18,7 @@ from headrace.types import NEVER_US, rfc3339
 
 
 class IndexedSegments(Struct):
-    """How many segments there are."""
+    """The number of segments."""
 
     total_count: NonNegative
     uploaded_count: NonNegative
@@ -107,7 +107,7 @@ class SearchFamilyStatus(Struct, kw_only=True):
 
 
 class IndexStatusAnswer(Struct, kw_only=True):
-    """How far the indexes of a stream are."""
+    """The progress of the indexes of a stream."""
 
     stream: str
     profile: str
@@ -144,7 +144,7 @@ class IndexStatusRoute(WatchableDocument):
 
 
 def describe_index_status(stream: Stream, held: Holdings, status: IndexStatus) -> IndexStatusAnswer:
-    """How the indexes of a stream stand."""
+    """Describe the progress of the indexes of a stream."""
     facts = _StatusFacts(stream, held)
     return IndexStatusAnswer(
         stream=stream.name,

@@ -54,7 +54,7 @@ class GivenEntity(msgspec.Struct, kw_only=True):
 
 
 class ObservationsBody(RequestOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Entities, and options of all of them; ``schema.entity.request`` reads it without losing a digit."""
+    """Entities, and options for all of them; ``schema.entity.request`` reads it without loss of precision."""
 
     entities: Annotated[list[GivenEntity], Meta(min_length=1, max_length=MAX_ENTITIES)]
 

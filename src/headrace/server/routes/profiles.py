@@ -38,7 +38,7 @@ class ProfileSettings(Struct):
 
 
 class ProfileDocument(Struct, rename="camel"):
-    """What a stream means."""
+    """The profile of a stream."""
 
     api_version: ApiVersion
     profile: ProfileSettings
@@ -52,7 +52,7 @@ class ProfileBody(Struct, forbid_unknown_fields=True, kw_only=True, rename="came
 
 
 class ProfilePlan(SchemaPlan, kw_only=True):
-    """What a change of a profile would do, and the profile that would hold."""
+    """The effects that a change of a profile would have, and the resulting profile."""
 
     api_version: ApiVersion = msgspec.field(name="apiVersion")
     profile: ProfileSettings
@@ -96,7 +96,7 @@ class ProfileRoutes:
         recorded_as="profile_changed",
     )
     def post(self, request: Request) -> None:
-        """POST ``_profile``: change it, or with ``dry_run=true`` say what would change."""
+        """POST ``_profile``: change it, or with ``dry_run=true`` return what would change."""
         stream = self._engine.log.find(request.target.name)
         request.principal.require("write", stream.name)
         refuse_owned(stream)

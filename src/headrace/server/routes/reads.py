@@ -224,7 +224,7 @@ def _revision(head: Head) -> int:
 
 
 def _lifetime(question: ReadRequest, position: int, head: Head) -> str:
-    """How long a slice may be kept: for ever only where no entry, expiry, erasure or declaration can change it."""
+    """The cache control of a slice: immutable only where no entry, expiry, erasure or declaration can change it."""
     may_grow = not question.is_real or (position >= head.next_seq and not head.closed)
     if may_grow or expires(question.stream, head) or question.stream.name.startswith(ENTITY_STREAM_PREFIX):
         return "no-cache"
@@ -249,13 +249,13 @@ def etag(question: ReadRequest, position: int, head: Head) -> str:
 
 
 def _changes(head: Head) -> str:
-    """What changes with every erasure, in a stream of entities: the same offsets may have other entries since."""
+    """The part of a tag that changes with every erasure in a stream of entities, which may replace stored entries."""
     kind = None if head.registry is None else head.registry.hook
     return f":change={kind.number}" if isinstance(kind, EntityType) else ""
 
 
 def matches(if_none_match: bytes | None, tag: str) -> bool:
-    """Whether the caller already has what this tag names."""
+    """Whether the caller already has the version with this tag."""
     if if_none_match is None:
         return False
     candidates = [part.strip() for part in if_none_match.decode("latin-1").split(",")]

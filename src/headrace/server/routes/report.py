@@ -303,7 +303,7 @@ class Report:
         return {stream: holdings(self._engine, stream) for stream in streams}
 
     def _stored_here(self, measured: dict[Stream, Holdings], streams: list[Stream]) -> list[Document]:
-        """What takes most of this disk, of some streams and of those that hold most; caches are of remote stores."""
+        """The streams that use most of this disk; caches are counted if the store is remote."""
         if not self._engine.objects.is_local:
             largest = _largest(streams, _held_bytes, _MEASURED)
             measured = measured | self._measured(stream for stream in largest if stream not in measured)

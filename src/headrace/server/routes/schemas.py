@@ -55,7 +55,7 @@ class PlanRefusal(Struct):
 
 
 class SchemaPlan(Struct, kw_only=True):
-    """What a change of a registry would do."""
+    """The effects that a change of a registry would have."""
 
     subject: str
     from_version: NonNegative
@@ -118,14 +118,14 @@ class MisfitEvent(Struct):
 
 
 class FailingEvents(Struct):
-    """How many events fail at a lens, and how many at the schema."""
+    """The number of events that fail at a lens, and at the schema."""
 
     lens: NonNegative
     schema: NonNegative
 
 
 class Verification(Struct, kw_only=True):
-    """How far a change is checked against stored events."""
+    """The progress of checking a change against stored events."""
 
     id: str
     stream: str
@@ -242,7 +242,7 @@ class SchemaRoutes:
         recorded_as="schema_changed",
     )
     def post(self, request: Request) -> None:
-        """POST ``_schema``: change the registry, or with ``dry_run=true`` say what would change."""
+        """POST ``_schema``: change the registry, or with ``dry_run=true`` return what would change."""
         stream = self._find(request, "write")
         refuse_owned(stream)
         dry_run, on_data = flag(request.query, "dry_run"), flag(request.query, "on_data")

@@ -44,7 +44,7 @@ _Moment = Annotated[Any, Meta(extra_json_schema={"anyOf": [{"type": "string"}, {
 
 
 class SearchCoverage(Struct, kw_only=True):
-    """What the answer to a search covers, how much it may have left out, and what it took."""
+    """The coverage of a search answer: which events it covers, how many it may have left out, and its cost."""
 
     mode: _Mode
     complete: bool
@@ -77,7 +77,7 @@ class SearchCoverage(Struct, kw_only=True):
 
 
 class AggregateCoverage(Struct, kw_only=True):
-    """What the answer to an aggregate covers, and how much it may have left out."""
+    """The coverage of an aggregate answer: which events it covers, and how many it may have left out."""
 
     mode: _Mode
     complete: bool
@@ -98,7 +98,7 @@ class AggregateCoverage(Struct, kw_only=True):
 
 
 class SearchTotal(Struct):
-    """How many events match: so many, or at least so many."""
+    """The number of matching events, or a lower bound of it."""
 
     value: NonNegative
     relation: Literal["eq", "gte"]
@@ -245,7 +245,7 @@ _FAILS = (*NOT_THERE, *BAD_BODY)
 
 
 class SearchRoutes:
-    """Answers searches, each in a thread; the gate says how many at once."""
+    """Answers searches, each in a thread; the gate limits how many run at once."""
 
     def __init__(self, engine: Engine, gate: Gate) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""What operators ask: is it alive, is it ready, how does it fare, what does it serve."""
+"""Liveness, readiness, metrics, settings and the OpenAPI document of the server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Liveness(Struct):
 
 
 class ReadinessAnswer(Struct, kw_only=True):
-    """That requests should come here, and how each part stands."""
+    """The answer of a ready server, with the state of each part."""
 
     ready: AlwaysTrue
     recovered: str
@@ -48,7 +48,7 @@ class ReadinessAnswer(Struct, kw_only=True):
 
 
 class _SharedProbe(Generic[ProbeOutcome]):
-    """A probe whose outcome is shared by everyone who asks within some seconds."""
+    """A probe whose outcome is shared by all requests within some seconds."""
 
     def __init__(
         self, ask: Callable[[], Coroutine[Any, Any, ProbeOutcome]], *, lasts_s: float, timeout_s: float
@@ -70,7 +70,7 @@ class _SharedProbe(Generic[ProbeOutcome]):
 
 
 class Readiness:
-    """Whether requests should come here: the log is recovered, the server serves, and a write reaches the disk."""
+    """Checks readiness: the log is recovered, the server serves, and a write reaches the disk."""
 
     def __init__(self, engine: Engine, *, timeout_s: float = PROBE_TIMEOUT_S) -> None:
         self._engine = engine
@@ -160,7 +160,7 @@ class ServiceRoutes:
         takes_any_query=True,
     )
     async def ready(self, _: Request) -> Response:
-        """That requests should come here, or every reason why not."""
+        """GET: 200 if the server is ready, or every reason why it is not."""
         return json_response(await self._readiness.check())
 
     @route(

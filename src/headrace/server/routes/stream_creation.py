@@ -1,4 +1,4 @@
-"""What a PUT asks for: reading it, comparing it with what exists, and turning it into a row."""
+"""Create streams: read a PUT, compare it with an existing stream, and make the row to store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ForkSource(NamedTuple):
 
 
 class ForkPoint(NamedTuple):
-    """The same, as a place that the source has now."""
+    """The resolved position of a fork in its source."""
 
     source: Stream
     position: int
@@ -170,7 +170,7 @@ def confirm(stream: Stream, spec: StreamSpec, request: Request) -> Reply:
 
 
 def created(row: StreamRow, request: Request) -> Reply:
-    """201 for the stream that was stored as this row, whatever has become of it since."""
+    """The 201 answer for the stream that was stored as this row, even if it has changed since."""
     return Reply(201, headers(Stream(row, (), None)) | {"location": location(request)})
 
 

@@ -1,4 +1,4 @@
-"""What every read of a stream has in common: the request, the entries that answer it, and their headers."""
+"""The common parts of all reads of a stream: the request, the entries of the answer, and their headers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ANSWERS = 64
 
 
 class FilteredReads:
-    """Reads filters, and finds what they let through."""
+    """Parses filters, and finds the events that match them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -100,7 +100,7 @@ _DERIVED_BYTES = 256 * 1024
 
 
 class ReadRequest(NamedTuple):
-    """What a GET asks of a stream."""
+    """The parameters of a GET on a stream."""
 
     stream: Stream
     position: int
@@ -179,7 +179,7 @@ class StreamReader:
         return b"".join(parts)
 
     def headers(self, question: ReadRequest, head: Head, position: int) -> Headers:
-        """The headers that say where a slice ends and where the stream does."""
+        """The headers with the end of a slice and the end of the stream."""
         stream = question.stream
         headers = {
             # Entries of a JSON stream one after another are not a JSON document.

@@ -79,7 +79,7 @@ APPEND_TIMEOUT = "append timed out; append outcome is unknown, check Stream-Next
 
 
 def is_awaited(log: Log, append: Append, exchange: Exchange) -> bool:
-    """Count the outcome of an append, and say whether its caller still waits; answers 408 where that took too long."""
+    """Count the outcome of an append, and return whether its caller still waits; answers 408 after the timeout."""
     if append.settled:
         log.settled(append)
         return not append.expired
@@ -443,12 +443,12 @@ def refuse_owned(stream: Stream) -> None:
 
 
 def reserved(name: str) -> ReservedStream:
-    """What is answered where only the server writes."""
+    """The error for a write to a stream that only the server writes."""
     return ReservedStream("this stream belongs to the server: it can be read, and nothing else", stream=name)
 
 
 def managed(name: str) -> ManagedStream:
-    """What is answered where a stream changes only through its registry."""
+    """The error for a change of a stream that only its registry may change."""
     kind, path = (
         ("entity", "/v1/entity-types") if name.startswith(ENTITY_STREAM_PREFIX) else ("feature", "/v1/register")
     )
@@ -456,13 +456,13 @@ def managed(name: str) -> ManagedStream:
 
 
 def _count_entries(registry: StreamRegistry, body: bytes) -> int | None:
-    """How many entries an array holds that need not be split, as its registry sees at a glance that they fit."""
+    """The number of entries of an array that its registry can check without splitting it; None for any other."""
     check_text(body)
     return registry.count(body)
 
 
 def _terms(headers: dict[bytes, bytes]) -> Terms:
-    """What the headers of an append say about its entries; If-Match is read where the stream is known."""
+    """The conditions in the headers of an append; If-Match is read later, when the stream is known."""
     terms = Terms(
         key=parameters.text(headers, b"stream-key") or None,
         timestamp_us=parameters.timestamp_us(headers, b"stream-timestamp"),

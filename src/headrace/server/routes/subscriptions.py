@@ -289,7 +289,7 @@ class SubscriptionRoutes:
         return json_response(AckAnswer(True, next_wake))
 
     def _open(self, request: Request, scope: str) -> Subscription:
-        """The subscription that is meant; one that the key does not open is not there."""
+        """The requested subscription; 404 for one that the key does not open."""
         principal: Principal = request.state.principal
         principal.require(scope)
         subscription = self._subscriptions.get(_id(request))
@@ -351,7 +351,7 @@ def _status(subscription: Subscription) -> Literal["active", "failed", "suspende
 
 
 def _error(subscription: Subscription) -> str | None:
-    """Why nothing is delivered; says nothing of the receiver, which would disclose open ports."""
+    """The reason why nothing is delivered, without details of the receiver, which would disclose open ports."""
     if subscription.suspended:
         return "the key that it was made with does not hold any more: put it again with another key"
     if subscription.is_webhook and subscription.wakes.last_error is not None:
@@ -379,7 +379,7 @@ def _require(principal: Principal, scope: str, definition: Definition, owner: Ow
 
 
 def _covered_prefix(glob: Glob, owner: Owner) -> str:
-    """What the names of all streams begin with that a pattern takes for its owner."""
+    """The common prefix of the names of all streams that a pattern matches for its owner."""
     if glob.takes_all_below and owner.prefix == glob.prefix + "/":
         return owner.prefix
     return ENTITY_STREAM_PREFIX if glob.prefix == ENTITIES else glob.prefix

@@ -29,7 +29,7 @@ _LIVE = {"": False, "false": False, "0": False, "true": True, "1": True, "long-p
 
 
 def watching(kind: str, document: type[msgspec.Struct]) -> dict[str, Any]:
-    """What the routes of all watchable documents have in common."""
+    """The parts that the routes of all watchable documents declare."""
     tag = Annotated[str, Meta(extra_json_schema={"pattern": f'^W/"{kind}:'})]
     headers = (Header("ETag", tag, "names what is told"),)
     return {
