@@ -259,7 +259,7 @@ def make_feature_versions(
         versions[table] = {}
         for feature in node.features:
             version = base.feature_versions.get(table, {}).get(feature)
-            change = proposal.diff.fates.get(table, {}).get(feature, "kept")
+            change = proposal.diff.state_effects.get(table, {}).get(feature, "kept")
             if version is not None and change == "kept":
                 versions[table][feature] = version
                 continue
