@@ -247,7 +247,7 @@ def in_memory(columns: pa.Table, definition: Definition, first_seq: int, through
         max_groups = max(_LEAST_GROUPS, columns.num_rows // _EVENTS_OF_GROUP)
         search = definition.search
         try:
-            return reducing.panes(columns, search.rollups[rollup], search, intervals=[interval], most_groups=max_groups)
+            return reducing.panes(columns, search.rollups[rollup], search, intervals=[interval], max_groups=max_groups)
         except TooManyGroups:
             return None
 

@@ -27,7 +27,7 @@ class Unreachable(HeadraceError):
 
 
 class Refused(HeadraceError):
-    """The server answered, and said no; ``code`` and ``status`` are those of its answer."""
+    """The server refused the request; ``code`` and ``status`` are those of its answer."""
 
     code = "refused"
 
@@ -71,7 +71,7 @@ def trust(ca_file: str, *, is_pinned: bool) -> ssl.SSLContext:
 
 
 class Work:
-    """Speaks to one server; safe to use from several threads."""
+    """Client of the work endpoints of one server; thread-safe."""
 
     def __init__(
         self, url: str, key: str | None = None, ca_file: str | None = None, *, is_pinned: bool = False

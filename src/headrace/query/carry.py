@@ -115,7 +115,7 @@ def _has_digits(number: Number, count: int) -> bool:
     return (low is None or low.value < 10**count) and (high is None or high.value >= 10 ** (count - 1))
 
 
-WHOLE_READER = WholeReader()
+VALUE_READER = WholeReader()
 
 
 def carry_search(old: Registry, wanted: Any, new: Registry, crossings: Crossings) -> CarriedSearch:
@@ -227,7 +227,7 @@ class _SearchCarrier:
         if self._advances:
             crossing = self._crossings[self._old.current_version]
             follows = start == stored
-            carried = crossing.carry(start, WHOLE_READER) if follows else crossing.compare(stored, start, WHOLE_READER)
+            carried = crossing.carry(start, VALUE_READER) if follows else crossing.compare(stored, start, VALUE_READER)
             if carried.pointer != start:
                 self._note_move(path, self._new.current_version, start, carried.pointer)
         _, _, rollup, _, measure, key = path
@@ -237,7 +237,7 @@ class _SearchCarrier:
     def _was_at(self, pointer: Pointer, stored: Pointer) -> bool:
         """Whether a pointer leads to nothing now, and led to what the stored one leads to in an earlier version."""
         old = self._old
-        if may_read(value_at(shape_of(Root(old.current_schema).source), pointer), WHOLE_READER):
+        if may_read(value_at(shape_of(Root(old.current_schema).source), pointer), VALUE_READER):
             return False
         versions = range(old.oldest_version, old.current_version)
         lenses = {version: Lens("", version, version + 1, self._crossings[version].ops) for version in versions}

@@ -50,7 +50,7 @@ class Generation:
         self._rows = rows
         #: No other definition, base or generation has the same.
         self.number = next(_numbers)
-        self._life_ids = {name: life.id for name, life in defined.lives.items()}
+        self._version_ids = {name: life.id for name, life in defined.lives.items()}
 
     def add(self, seq: int, at: int, event: Any) -> None:
         """Fold an event, unless it was folded before."""
@@ -103,14 +103,14 @@ class Generation:
             return
         if newborn and len(newborn) == len(defined.lives):
             # Rows of another key, or of other steps, are none of these lives'.
-            self.position = restricted.born
-            self.base = Base(restricted.born, (Chain(tuple(sorted(newborn)), ()),), frozenset())
+            self.position = restricted.start_seq
+            self.base = Base(restricted.start_seq, (Chain(tuple(sorted(newborn)), ()),), frozenset())
             self.fold = self.fold.emptied(restricted)
         else:
             self.base = self.base.carried_on(kept, newborn)
             self.fold = self.fold.adopted(restricted)
         self.defined = restricted
-        self._life_ids = {name: life.id for name, life in restricted.lives.items()}
+        self._version_ids = {name: life.id for name, life in restricted.lives.items()}
         self.number = next(_numbers)
 
     def _stored_row(self, key: bytes) -> Any:
@@ -127,7 +127,7 @@ class Generation:
                     packed[state.name] = self._read_state(state, key)
                 return packed[state.name]
 
-            row = merge_row(self.fold.reducer, self._life_ids, self.base.chains, find)
+            row = merge_row(self.fold.reducer, self._version_ids, self.base.chains, find)
             size = sum(len(part) for parts in packed.values() if parts for part in parts.values())
             self._rows.put(cache_key, _UNSEEN if row is None else row, size * SPREAD + ROW_OVERHEAD)
             return row

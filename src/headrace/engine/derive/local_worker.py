@@ -233,10 +233,10 @@ class FoldThread(BackgroundThread):
         )
 
     def _merge_states(self, unit: Unit, stack: ExitStack) -> Iterator[Any]:
-        files, life_ids = self._builder.files, set((unit.lives or {}).values())
+        files, version_ids = self._builder.files, set((unit.lives or {}).values())
         readers = [stack.enter_context(files.fetched(unit.stream, unit.incarnation, state)) for state in unit.states]
         return build_states.merge_states(
-            unit, self._paced(build_states.merge_inputs([reader.rows(life_ids) for reader in readers]))
+            unit, self._paced(build_states.merge_inputs([reader.rows(version_ids) for reader in readers]))
         )
 
     def _batches(self, stream: Stream, head: Head, where: Range) -> Iterator[Any]:

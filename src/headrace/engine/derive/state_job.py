@@ -236,11 +236,11 @@ class StatePlanner(JobPlanner):
         is_worth_it = (
             due_stream.run or size(newest) >= max(1, self._config.min_rows) or self._is_leaving(due_stream, newest)
         )
-        for cell, life_ids in cells:
+        for cell, version_ids in cells:
             if cell.end <= start or is_worth_it:
                 for wanted in without([cell], taken):
                     max_bytes = self._width(due_stream, cutter, wanted, facts["job"])
-                    yield from cutter.units(ranges=[wanted], max_bytes=max_bytes, level=0, lives=life_ids, **facts)
+                    yield from cutter.units(ranges=[wanted], max_bytes=max_bytes, level=0, lives=version_ids, **facts)
 
     def _width(self, due_stream: _DueStream, cutter: UnitCutter, wanted: Range, job: JobName) -> int:
         """The payload of a unit; who takes one at a time, as the server does, shall not hold much at once."""
@@ -266,8 +266,8 @@ class StatePlanner(JobPlanner):
             where = Range(window[0].range.first, window[-1].range.end)
             inputs = tuple(state for block in window for state in block.states)
             held_ids = {life for state in inputs for life in state.lives.values()}
-            life_ids = {name: life.id for name, life in sorted(defined.lives.items()) if life.id in held_ids}
-            yield cutter.planned(where=where, level=level, states=inputs, lives=life_ids, **facts)
+            version_ids = {name: life.id for name, life in sorted(defined.lives.items()) if life.id in held_ids}
+            yield cutter.planned(where=where, level=level, states=inputs, lives=version_ids, **facts)
             taken.append(where)
 
     def _busy(self, stream: int) -> list[tuple[str, Range]]:

@@ -129,13 +129,15 @@ class _Read:
         groups = evaluator.columns.groups("odd")
         for window in growing_windows(groups, piece.start - first, piece.stop - first, backward=False):
             start = first + window.start
-            odd_rows = set(rows_in_window(evaluator.odd, window.start, window.stop).tolist())
+            undescribed_rows = set(rows_in_window(evaluator.undescribed_rows, window.start, window.stop).tolist())
             rows = evaluator.select(self._tree, window).rows().tolist()
             keyed = self._keyed(companion, window)
             seqs = [
-                start + row for row in (sorted({*rows, *odd_rows}) if odd_rows else rows) if keyed is None or keyed[row]
+                start + row
+                for row in (sorted({*rows, *undescribed_rows}) if undescribed_rows else rows)
+                if keyed is None or keyed[row]
             ]
-            yield CandidateRows(seqs, {start + row for row in odd_rows}, first + window.stop)
+            yield CandidateRows(seqs, {start + row for row in undescribed_rows}, first + window.stop)
 
     def _keyed(self, companion: CompanionReader, window: Window) -> list[bool] | None:
         if self._key is None:

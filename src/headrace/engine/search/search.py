@@ -139,23 +139,23 @@ class _Search:
         evaluator = self._evaluator(piece)
         first = piece.companion.first_seq
         start, stop = piece.start - first, piece.stop - first
-        odd_rows = evaluator.odd
+        undescribed_rows = evaluator.undescribed_rows
         for window in self._windows(evaluator, start, stop):
             if self._request.track_total_hits or self._best.may_take(self._bounds(evaluator, window)):
                 deadline.check()
                 if not evaluator.may_hold(self._request.tree):
                     break
-                self._select(evaluator, window, rows_in_window(odd_rows, window.start, window.stop))
-        if len(odd_rows) and self._is_needed(piece.start, piece.stop):
+                self._select(evaluator, window, rows_in_window(undescribed_rows, window.start, window.stop))
+        if len(undescribed_rows) and self._is_needed(piece.start, piece.stop):
             for seq, document in self._odd_documents(piece, evaluator, deadline).items():
                 if self._matches(document):
                     self._total += 1
                     self._best.offer_one(HeldHit(tuple(self._value(key, seq, document) for key in self._order), seq))
 
-    def _select(self, evaluator: Evaluator, window: Window, odd_rows: Int32s) -> None:
+    def _select(self, evaluator: Evaluator, window: Window, undescribed_rows: Int32s) -> None:
         selection = evaluator.select(self._request.tree, window)
-        if len(odd_rows):
-            selection -= Selection(window.count, rows=odd_rows)
+        if len(undescribed_rows):
+            selection -= Selection(window.count, rows=undescribed_rows)
         rows = selection.rows() + np.int32(window.start)
         self._total += len(rows)
         self._tally.candidate_doc_ids += len(rows)
@@ -189,7 +189,7 @@ class _Search:
     def _odd_documents(self, piece: IndexedRange, evaluator: Evaluator, deadline: Deadline) -> dict[int, Any]:
         """The documents of rows that columns cannot describe."""
         first = piece.companion.first_seq
-        rows = rows_in_window(evaluator.odd, piece.start - first, piece.stop - first)
+        rows = rows_in_window(evaluator.undescribed_rows, piece.start - first, piece.stop - first)
         events: dict[int, Any] = {}
         for row in rows.tolist():
             deadline.check()
