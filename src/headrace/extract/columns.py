@@ -90,7 +90,7 @@ class WantedColumn(NamedTuple):
 
 
 def wanted_columns(field: Field, *, contains: bool) -> list[WantedColumn]:
-    """The columns of a field; ``contains`` says that parts of its values are looked for."""
+    """The columns of a field; ``contains`` is set if substrings of its values are searched."""
     name, root = field.name, msgspec.structs.replace(field, bindings=(Binding(1, ()),))
     match field.kind:
         case Kind.TEXT:

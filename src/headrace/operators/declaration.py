@@ -80,7 +80,7 @@ class Parameter(NamedTuple):
     def read(self, raw: Any) -> Any:
         """Convert a JSON value to what the operator takes; raises ValueError that says what it must be.
 
-        Names of fields and conditions are returned as they are: the caller checks them.
+        Fields and conditions are not read here: their names are checked against the event source.
         """
         match self.kind:
             case "duration":

@@ -47,7 +47,7 @@ def limit_retries(spark: SparkSession) -> None:
 
 
 def is_unavailable(reason: BaseException) -> bool:
-    """Whether an exception says that a server did not answer."""
+    """Whether an exception means that a server did not answer."""
     try:
         import grpc
         from pyspark.errors.exceptions.connect import SparkConnectGrpcException

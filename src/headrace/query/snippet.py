@@ -21,7 +21,7 @@ Span = tuple[int, int]
 
 
 def snippets(tree: Node, search: Search, document: Any) -> dict[str, str]:
-    """For every field of strings that answers a part of the query: a piece of the value with most of what was asked."""
+    """For every field of strings that answers a part of the query: the piece of the value with the most matches."""
     clauses_by_field: dict[str, list[Clause]] = {}
     for clause in _positive_clauses(tree):
         for field in search.fields_of(clause):
@@ -79,7 +79,7 @@ def _spans(clause: Clause, field: Field, text: str) -> Iterator[Span]:
 
 
 def _words(text: str, wanted: list[str], prefix: bool, phrase: bool) -> Iterator[Span]:
-    """The words of a text that are asked for; of a phrase only those that stand in it."""
+    """The words of a text that the query matches; of a phrase only those within it."""
     held = list(_locate_words(text))
     width = len(wanted) if phrase else 1
     complete, beginning = (wanted[:-1], wanted[-1]) if prefix else (wanted, None)

@@ -89,7 +89,7 @@ def wanted_values(tree: Node, rollup: Rollup, search: Search) -> WantedValues | 
 
 
 def filter_panes(panes: pa.Table, wanted: WantedValues) -> pa.Table:
-    """The panes of groups that have the values asked for."""
+    """The panes of groups that have the requested values."""
     keys = panes.column("key").combine_chunks().dictionary_encode()
     fits = [_fits(msgspec.json.decode(key), wanted) for key in keys.dictionary.to_pylist()]
     return panes.filter(pa.array(fits, pa.bool_()).take(keys.indices))

@@ -250,7 +250,7 @@ def _scalars(column: Any) -> Any:
 
 
 def _judge_group(group: ColumnGroup, sign: str, bound: Any) -> bool | None:
-    """Whether all rows of a group are on the asked side, or none is; None where the values decide."""
+    """Whether all rows of a group are in the requested range, or none is; None where the values decide."""
     if group.least is None or group.greatest is None:
         return False if group.nulls == group.stop - group.start else None
     outside = {

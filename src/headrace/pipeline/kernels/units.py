@@ -99,7 +99,7 @@ def over(perform: Perform, packs: Sequence[Sequence[bytes]], store: str) -> Kern
 
 
 def result(perform: Perform, encoded: bytes, store: str) -> dict[str, Any]:
-    """Perform a unit and return its result: what was written, that its objects are gone, or why it failed."""
+    """Perform a unit and return its result: what was written, what is missing, or why it failed."""
     unit = decoding.decode(encoded, Unit)
     try:
         with open_workspace(store) as here:

@@ -1,7 +1,7 @@
 """Historical rows: for keys and moments, what a table would have answered then.
 
-States that end before the first moment are where it begins; from there on events are folded in order, for the keys that
-are asked for only. What is defined now is what is computed, whenever it was defined.
+Replay begins with states that end before the first moment; from there on events are folded in order, for the requested
+keys only. It uses the definitions of now, whenever they were registered.
 """
 
 from __future__ import annotations

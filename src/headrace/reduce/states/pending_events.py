@@ -28,7 +28,7 @@ Hashes = NDArray[np.int64]
 
 
 class Block(NamedTuple):
-    """Consecutive events of one schema version, packed if that is shorter: then ``size`` says how long they are."""
+    """Consecutive events of one schema version, packed if that is shorter: then ``size`` is their unpacked length."""
 
     first_seq: int
     version: int
