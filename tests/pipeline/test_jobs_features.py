@@ -95,7 +95,9 @@ def told(unit: Unit, where: str) -> dict[str, Any]:
 
 def test_rows_of_the_past_are_put_together_from_pieces(pipelines: Pipelines) -> None:
     times = pipelines.clock.us
-    row: Any = pipelines.run(pipelines.engine.training.ask("Users", [("a", times), ("b", times - 5_000_000), ("c", 5)]))
+    row: Any = pipelines.run(
+        pipelines.engine.training.request("Users", [("a", times), ("b", times - 5_000_000), ("c", 5)])
+    )
     unit = leased(pipelines, "history")[0]
     assert unit.history == row.id
     assert told(unit, store(pipelines))["rows"] == [{"n": 4, "total": 4.0}, {"n": 1, "total": 1.0}, {}]
@@ -107,7 +109,7 @@ def test_rows_of_the_past_are_put_together_from_pieces(pipelines: Pipelines) -> 
 
 
 def test_pieces_that_cannot_be_put_together_are_an_error_of_their_unit_alone(pipelines: Pipelines) -> None:
-    pipelines.run(pipelines.engine.training.ask("Users", [("a", pipelines.clock.us)]))
+    pipelines.run(pipelines.engine.training.request("Users", [("a", pipelines.clock.us)]))
     unit = leased(pipelines, "history")[0]
     known = {name: msgspec.json.encode(msgspec.structs.replace(unit, unit=name)) for name in ("broken", "fine")}
     packs = [[(name, kind, number)] for name in known for _, kind, number in history.slices(unit)]
