@@ -175,7 +175,7 @@ class Erasures(BackgroundRequests[ErasureRow]):
         )
 
     def end(self, id: str, now_us: int, report: str) -> None:
-        """End an erasure, of which nothing is left: its ids are like any others."""
+        """End an erasure; its entity ids can be used again."""
         self.update(id, state=DONE, step=DONE, ended_us=now_us, report=report)
         self._delete("erased", "erasure = ?", id)
         self._delete("rewrites", "stream NOT IN (SELECT stream FROM erasures WHERE state = 'running')")

@@ -33,7 +33,7 @@ _SUFFIX = ".parquet"
 
 
 class CompanionUsage(NamedTuple):
-    """What the cache holds, how often it had to fetch, and how many damaged files it dropped."""
+    """The size of the cache, its fetches, and the damaged files that it dropped."""
 
     bytes: int
     files: int
@@ -128,7 +128,7 @@ class CompanionFiles:
         self._decoded.shrink(self._decoded.bytes // 2)
 
     def usage(self) -> CompanionUsage:
-        """What the cache holds now."""
+        """The present statistics of the cache."""
         opened, files = (len(self._opened), self._opened.bytes, self._decoded.bytes), self._files
         if files is None:
             return CompanionUsage(0, 0, *opened, 0, 0)

@@ -1,4 +1,4 @@
-"""Rows that list what was derived from a stream: each with a range and a document, active or retired."""
+"""Rows of the files derived from streams: each has a range and a document, and is active or retired."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ Stamp = tuple[int, int, int]
 
 
 class Derived(TableQueries, Generic[Entry]):
-    """Reads and writes the rows of one table: what was derived, active or retired, each row with its document."""
+    """Reads and writes the rows of one table of derived files."""
 
     table: ClassVar[DocumentTable[Any]]
     order: ClassVar[str]
 
     def listed(self, stream: int) -> list[Entry]:
-        """The active ones of a stream, in order."""
+        """The active rows of a stream, in order."""
         return self._all(self.table, f"WHERE stream = ? AND retired = 0 ORDER BY {self.order}", stream)
 
     def every(self) -> list[Entry]:
-        """The active ones of all streams."""
+        """The active rows of all streams."""
         return self._all(self.table, "WHERE retired = 0")
 
     def retired(self, stream: int) -> list[Entry]:
-        """The retired ones of a stream, whose objects are still there."""
+        """The retired rows of a stream, whose objects still exist."""
         return self._all(self.table, f"WHERE stream = ? AND retired = 1 ORDER BY {self.order}", stream)
 
     def stamp(self, stream: int) -> Stamp:
-        """A value that changes whenever those of a stream do."""
+        """A value that changes whenever the rows of a stream change."""
         sql = "SELECT count(*) - total(retired), total(retired), ifnull(max(id), 0)"
         row: Any = self._connection.execute(f"{sql} FROM {self.table.name} WHERE stream = ?", (stream,)).fetchone()
         return int(row[0]), int(row[1]), int(row[2])
 
     def has(self, stream: int, name: str) -> bool:
-        """Whether one of this name is listed, active or retired."""
+        """Whether a row of this name exists, active or retired."""
         return self._exists(self.table.name, "stream = ? AND name = ?", stream, name)
 
     def retire(self, stream: int, names: Iterable[str]) -> None:
-        """Retire some; their objects stay until no manifest lists them."""
+        """Retire some rows; their objects stay until no manifest lists them."""
         sql = f"UPDATE {self.table.name} SET retired = 1 WHERE stream = ? AND name = ?"
         self._connection.executemany(sql, [(stream, name) for name in names])
 
     def retire_all(self, stream: int) -> None:
-        """Retire all of a stream."""
+        """Retire all rows of a stream."""
         self._update(self.table.name, {"retired": 1}, "stream = ? AND retired = 0", stream)
 
     def remove(self, stream: int, names: Iterable[str]) -> None:

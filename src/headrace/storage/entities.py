@@ -205,18 +205,18 @@ _SOURCES = Table("sources", SourceRange, extra=("user_id", "source_id"))
 
 
 class Sources(TableQueries):
-    """Reads and writes where the observations of sources lie."""
+    """Reads and writes the ranges of the observations of sources."""
 
     def ranges(self, user_id: str, source_id: str) -> list[SourceRange]:
-        """Where the observations of a user's source lie, in the order they came."""
+        """The ranges of the observations of a user's source, in order of arrival."""
         clause = "WHERE source_id = ? AND user_id = ? ORDER BY at_us, stream, first_seq"
         return self._all(_SOURCES, clause, source_id, user_id)
 
     def save(self, user_id: str, source_id: str, ranges: Iterable[SourceRange]) -> None:
-        """Store where further observations of a source lie."""
+        """Store the range of further observations of a source."""
         self._replace(_SOURCES, ranges, user_id, source_id)
 
     def drop(self, user_id: str, source_id: str, ranges: Iterable[SourceRange]) -> None:
-        """Remove where some observations of a source lie."""
+        """Remove ranges of observations of a source."""
         keys = ((source_id, range.stream, range.first_seq, user_id) for range in ranges)
         self._delete_each("sources", "source_id = ? AND stream = ? AND first_seq = ? AND user_id = ?", keys)

@@ -1,4 +1,4 @@
-"""Who may write to an object store: the node that created the newest lease, until another creates the next.
+"""The writer of an object store: the node that created the newest lease, until another creates the next.
 
 Leases and blocks of epochs are numbered objects, each created once: ``nodes/<number>.json`` and
 ``epochs/<number>.json``. A node that finds a higher number than its own has been replaced.
@@ -40,9 +40,9 @@ class Node:
         self.identity = secrets.token_hex(8)
 
     def claim(self, last: int | None) -> int | None:
-        """Take over from the holder of the newest lease, None for nobody, and from no one else.
+        """Claim the store by the lease that follows ``last``, the newest one; None where there was no lease.
 
-        Answers the number of the new lease; None where another node came first.
+        Returns the number of the new lease; None where another node came first.
         """
         number = 0 if last is None else last + 1
         if not _create(self._objects, NODES, number, node=self.identity, since_us=self._clock.now_us()):
@@ -64,7 +64,7 @@ class Node:
             raise Fenced("another node has taken over this object store; this one writes nothing more", node=number + 1)
 
     def _claim_late(self) -> int:
-        """The store did not answer at the start, so nobody could find out what the directory has missed."""
+        """Claim the store after a start without it; raises Fenced where another node has written since."""
         last = self.newest()
         if last is not None and holder_of(self._objects, last) == self.identity:
             self._number = last  # claimed at the start, and only the answer was lost
@@ -74,7 +74,7 @@ class Node:
         raise Fenced("another node has taken over this object store; start this one again to catch up")
 
     def reserve_epochs(self) -> range:
-        """Epochs that nobody else will ever use."""
+        """Reserve epochs that no other node will use."""
         number = max(_numbers(self._objects, EPOCHS), default=-1) + 1
         while not _create(self._objects, EPOCHS, number, node=self.identity):
             number += 1

@@ -98,7 +98,7 @@ class Directory:
         """Write an object that does not exist yet; False if it does."""
         staged = self._stage(data)
         try:
-            self._move_into_place(staged, self.root / key, os.link)
+            self._publish_staged(staged, self.root / key, os.link)
         except FileExistsError:
             return False
         finally:
@@ -107,7 +107,7 @@ class Directory:
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object, whatever was there."""
-        self._move_into_place(self._stage(data), self.root / key, os.replace)
+        self._publish_staged(self._stage(data), self.root / key, os.replace)
 
     def upload(self, key: str, path: Path) -> None:
         """Write an object from a file that nobody changes any more; on the same file system nothing is copied."""
@@ -120,7 +120,7 @@ class Directory:
             copy_private(path, staged)
         staged.chmod(self.file_mode)
         fsync_path(staged)
-        self._move_into_place(staged, self.root / key, os.replace)
+        self._publish_staged(staged, self.root / key, os.replace)
 
     @property
     def file_mode(self) -> int:
@@ -186,7 +186,7 @@ class Directory:
         fsync_path(staged)
         return staged
 
-    def _move_into_place(self, staged: Path, path: Path, move: Callable[[Path, Path], None]) -> None:
+    def _publish_staged(self, staged: Path, path: Path, move: Callable[[Path, Path], None]) -> None:
         """Give a staged file its name; the directory may be removed under us until something is in it."""
         for left in reversed(range(_TRIES)):
             try:

@@ -1,4 +1,4 @@
-"""States on the local disk: each becomes a file in which a key is looked up at once.
+"""States on the local disk: each is stored as a file with an index by key.
 
 A state is fetched from the store when first asked for, and written into a small SQLite file. The name of a file has the
 checksum of the state's object and that of the file itself. Files outlive a restart. Those that are held are not
@@ -96,7 +96,7 @@ class StateFile:
         return None
 
     def _row(self, sql: str, *values: bytes) -> tuple[int, tuple[bytes, bytes] | None]:
-        """A row and its number, -1 where there is none; raises CorruptData where it is not what was written."""
+        """A row and its number, -1 where there is none; raises CorruptData where its checksum differs."""
         connection = self._connection
         if connection is None:
             connection = self._connection = _open(self.file.path)
@@ -155,7 +155,7 @@ class StateFiles:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A directory for a while; what a killed server leaves in it goes when the next one starts."""
+        """A temporary directory; one that a killed server leaves behind is removed at the next start."""
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=self._directory) as directory:
             yield Path(directory)
 
@@ -186,11 +186,11 @@ class StateFiles:
             held.close()
 
     def drop(self, held: StateFile) -> None:
-        """Remove a damaged file, so that it is made anew; it is held until it is released."""
+        """Remove a damaged file, so that it is fetched again; it stays held until it is released."""
         self._files.drop(held.file, held.state.name)
 
     def prune(self, listed: Collection[str]) -> int:
-        """Remove files of states whose checksums are not among these; answers how many of them are held."""
+        """Remove files of states whose checksums are not among these; returns how many of them are held."""
         return self._files.prune(listed)
 
     def _note_open(self, held: StateFile) -> None:
@@ -223,7 +223,7 @@ def _open(path: Path) -> apsw.Connection:
 
 
 def _tag(digest: str) -> str:
-    """What the name of a file has after the checksum of its object."""
+    """The part of a file's name after the checksum of its object."""
     return f"-{digest}"
 
 
@@ -242,7 +242,7 @@ def _row_checksum(key: bytes, row: bytes) -> int:
 
 
 def _row(number: int, key: bytes, packed: dict[str, bytes]) -> tuple[bytes, bytes]:
-    """What a file has in the row of a key."""
+    """The encoded row of a key in a file."""
     row = bytearray(_PREFIX.pack(0, number) + _ENCODER.encode(packed))
     row[:4] = _row_checksum(key, bytes(row)).to_bytes(4, "little")
     return key, bytes(row)

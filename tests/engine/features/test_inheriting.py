@@ -27,14 +27,14 @@ def test_events_that_come_while_a_tail_is_handed_on_are_counted(
         pipelines.seal("Order")
         pipelines.work()
         assert pipelines.get("Users", "a")["n"] == pipelines.get("All", [])["n"] == 4
-        bench, gate = pipelines.engine.feature_reader.bench, asyncio.Event()
-        hold_files = bench.hold_files
+        builder, gate = pipelines.engine.feature_reader.builder, asyncio.Event()
+        hold_files = builder.hold_files
 
         async def slowly(*given: Any) -> Any:
             await gate.wait()
             return await hold_files(*given)
 
-        monkeypatch.setattr(bench, "hold_files", slowly)
+        monkeypatch.setattr(builder, "hold_files", slowly)
         pipelines.register(*described(2), force=True)
         assert pipelines.get("All", []) == {"n": 4, "total": 4.0, "fresh": 0}
         pipelines.push("Order", {"user": "a", "amount": 1.0}, {"user": "a", "amount": 1.0})

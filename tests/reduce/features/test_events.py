@@ -132,7 +132,7 @@ def test_a_fold_that_has_just_ended_is_not_waited_for_again(pipelines: Pipelines
 
     async def ask() -> dict[str, Any]:
         more = threading.Event()
-        aside = asyncio.create_task(serving.bench.run_in_thread(more.wait))
+        aside = asyncio.create_task(serving.builder.run_in_thread(more.wait))
         first = asyncio.create_task(serving.ready("Users"))
         while not serving._folding:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Results of work: each is checked by its job, and kept or given up in one commit of the log."""
+"""Commits results of work: each is checked by its job, and accepted or discarded in one commit of the log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Leased(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """How each unit ended, and until when the lease goes on."""
+    """How each unit ended, and when the lease expires."""
 
     settled: list[Settled]
     expires_us: int
@@ -54,7 +54,7 @@ def check(jobs: JobTable, results: Sequence[Result], units: dict[str, Unit]) -> 
 def commit(
     batch: Batch, lease: Leased, results: Sequence[Result], jobs: JobTable, stall: StallLimit
 ) -> tuple[Committed, list[str]]:
-    """Settle units, as they were checked; what was settled before is returned again.
+    """Commit checked results of units; for a unit that was committed before, return the same outcome.
 
     The outcomes of those that had none before are the second part of the answer.
     """
@@ -106,7 +106,7 @@ class _Settling:
         return Settled(row.id, outcome, reason)
 
     def finish(self) -> None:
-        """Let the jobs finish what they have begun."""
+        """Call the ``finish`` hook of each job after the last output."""
         for committer in self._committers.values():
             committer.finish()
 
@@ -139,7 +139,7 @@ class _Settling:
         return self._committers[job.output]
 
     def _is_rewritten(self, row: UnitRow, unit: Unit, committer: JobCommitter[Any]) -> bool:
-        """Whether something that a unit was made of is erased, or was meanwhile."""
+        """Whether input of a unit is being erased, or was erased since the unit was leased."""
         connection = self._batch.connection
         if self._jobs.is_rewriting(connection, row.stream):
             return True
@@ -148,7 +148,7 @@ class _Settling:
         return self._jobs.has_rewritten(connection, row.stream, since_us) and committer.is_outdated(row, unit)
 
     def _discard(self, row: UnitRow, unit: Unit, job: Job[Any], result: Result) -> None:
-        """Let the objects of a result go, unless it is listed or they go with their stream."""
+        """Mark the objects of a result for removal, unless they are listed or removed with their stream."""
         output = getattr(result, job.output)
         if output is None or not job.writes_objects or leases.discard_objects(self._batch, unit):
             return

@@ -17,7 +17,7 @@ from headrace.reduce.states.definition import Definition
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD, Fold
 from headrace.storage.state_files import StateFile
 
-#: Rows of a tail that are kept as they are, where nothing else is said; the others are packed.
+#: How many rows of a tail are kept unpacked by default; the others are packed.
 HOT_ROWS = 4096
 
 _numbers = count()
@@ -25,11 +25,11 @@ _UNSEEN: Any = object()
 
 
 class NotReady(Exception):
-    """The rows are not in memory yet: wait for `StateReader.ready`, then ask again."""
+    """The rows are not in memory yet: wait for `StateReader.ready`, then retry."""
 
 
 class Generation:
-    """The rows of one definition; only the event loop uses it once it answers requests."""
+    """The rows of one definition; once it answers requests, only the event loop may use it."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Generation:
     ) -> None:
         self.defined, self.base = defined, base
         self.files = dict(files)
-        #: A file that turned out to be damaged: this generation answers no more.
+        #: A file that is damaged: this generation must not be read any more.
         self.damaged: StateFile | None = None
         self.fold = Fold(defined, hot_rows) if fold is None else fold
         #: The next event to fold.
@@ -50,7 +50,7 @@ class Generation:
         self._rows = rows
         #: No other definition, base or generation has the same.
         self.number = next(_numbers)
-        self._version_ids = {name: life.id for name, life in defined.lives.items()}
+        self._version_ids = {name: version.id for name, version in defined.lives.items()}
 
     def add(self, seq: int, at: int, event: Any) -> None:
         """Fold an event, unless it was folded before."""
@@ -59,9 +59,9 @@ class Generation:
             self.position = seq + 1
 
     def row(self, key: bytes) -> Any:
-        """Everything about a key, None where it was never seen; not to be changed.
+        """The row of a key, None where the key has no events; callers must not change it.
 
-        Raises NotReady where a file is damaged: `StateReader.ready` has it made anew.
+        Raises NotReady where a file is damaged: `StateReader.ready` then fetches it again.
         """
         return self.with_tail(key, self.fold.row(key))
 
@@ -72,17 +72,17 @@ class Generation:
             return after if before is None else before
         return self.fold.reducer.merge(before, after)
 
-    def is_folded(self, name: str, life: str) -> bool:
-        """Whether a name has this life id, and all its events are in states or folded."""
-        held = self.defined.lives.get(name)
-        return held is not None and held.id == life and name not in self.base.backfilling
+    def is_folded(self, name: str, version_id: str) -> bool:
+        """Whether this is the current version of a name, with all its events in states or folded."""
+        version = self.defined.lives.get(name)
+        return version is not None and version.id == version_id and name not in self.base.backfilling
 
     def answers_more_than(self, defined: Definition, base: Base) -> bool:
-        """Whether this generation has a name completely that another base would have to backfill."""
+        """Whether this generation has all events of a name that another base would have to backfill."""
         return any(self.is_folded(name, defined.lives[name].id) for name in base.backfilling)
 
-    def knows_everyone(self, since: int) -> bool:
-        """Whether every key that had an event from there on is known: some life has all events since then."""
+    def has_all_keys(self, since: int) -> bool:
+        """Whether there is a row for every key with an event since then: some version has all of these events."""
         versions = self.defined.lives
         return any(versions[name].birth <= since for name in versions.keys() - self.base.backfilling)
 
@@ -93,24 +93,24 @@ class Generation:
         generation.position = self.position
         return generation
 
-    def carry_on(self, defined: Definition) -> None:
-        """Fold what comes as it is defined now: without lives that are over, with those that are yet to begin."""
+    def redefine(self, defined: Definition) -> None:
+        """Fold later events by a new definition: drop versions that have ended, add those that start later."""
         versions = self.defined.lives
-        kept = {name for name, life in defined.lives.items() if versions.get(name) == life}
-        newborn = {name for name, life in defined.lives.items() if name not in kept and life.birth >= self.position}
-        restricted = defined.restricted(kept | newborn)
+        kept = {name for name, version in defined.lives.items() if versions.get(name) == version}
+        later = {name for name, version in defined.lives.items() if name not in kept and version.birth >= self.position}
+        restricted = defined.restricted(kept | later)
         if restricted == self.defined:
             return
-        if newborn and len(newborn) == len(defined.lives):
-            # Rows of another key, or of other steps, are none of these lives'.
+        if later and len(later) == len(defined.lives):
+            # Rows of another key, or of other steps, belong to none of these versions.
             self.position = restricted.start_seq
-            self.base = Base(restricted.start_seq, (Chain(tuple(sorted(newborn)), ()),), frozenset())
+            self.base = Base(restricted.start_seq, (Chain(tuple(sorted(later)), ()),), frozenset())
             self.fold = self.fold.emptied(restricted)
         else:
-            self.base = self.base.carried_on(kept, newborn)
+            self.base = self.base.carried_on(kept, later)
             self.fold = self.fold.adopted(restricted)
         self.defined = restricted
-        self._version_ids = {name: life.id for name, life in restricted.lives.items()}
+        self._version_ids = {name: version.id for name, version in restricted.lives.items()}
         self.number = next(_numbers)
 
     def _stored_row(self, key: bytes) -> Any:
@@ -143,8 +143,8 @@ class Generation:
 
 
 def can_inherit(old: Generation, defined: Definition, base: Base) -> bool:
-    """Whether the tail of a generation is that of another definition and base: no life lacks any event of it."""
-    known_ids = {life.id for life in old.defined.lives.values()}
+    """Whether the tail of a generation can be used for another definition and base: no version lacks an event of it."""
+    old_ids = {version.id for version in old.defined.lives.values()}
     return base.start == old.base.start and all(
-        life.id in known_ids or life.birth >= old.position for life in defined.lives.values()
+        version.id in old_ids or version.birth >= old.position for version in defined.lives.values()
     )

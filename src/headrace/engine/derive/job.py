@@ -29,11 +29,11 @@ _PAGE = 100
 
 
 class NothingDerivable(Exception):
-    """Nothing can be derived from a stream as it is, for a reason that an operator can read."""
+    """Nothing can be derived from the present stream; the message says why."""
 
 
 class StreamPlan(NamedTuple):
-    """What one job has to do for one stream."""
+    """The plan of one job for one stream."""
 
     units: Sequence[PlannedUnit] = ()
     #: Whether there will be more units once others are done, or a pause is over.
@@ -59,13 +59,13 @@ class JobPlanner:
 
 
 class JobCommitter(Generic[Output]):
-    """Keeps what workers have made for one job, in one commit of the log."""
+    """Accepts the outputs of workers for one job, in one commit of the log."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
 
     def accept(self, row: UnitRow, unit: Unit, output: Output) -> str | None:
-        """Keep an output, or return why it is of no use."""
+        """Accept an output, or return why it is discarded."""
         raise NotImplementedError
 
     def is_listed(self, row: UnitRow, unit: Unit, output: Output) -> bool:
@@ -105,7 +105,7 @@ class Job(Generic[Output]):
         raise NotImplementedError
 
     def committer(self, batch: Batch) -> JobCommitter[Output]:
-        """Make a committer that keeps its outputs."""
+        """Make a committer that accepts its outputs."""
         raise NotImplementedError
 
     def refusal(self, unit: Unit, output: Output) -> str | None:
@@ -142,7 +142,7 @@ class Job(Generic[Output]):
 
 
 class JobTable:
-    """All jobs of a server, in the order in which their units are given out."""
+    """All jobs of a server, in the order in which their units are leased."""
 
     def __init__(self, jobs: Iterable[Job[Any]]) -> None:
         self._jobs = tuple(jobs)
@@ -190,7 +190,7 @@ class WorkPlan(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to write down."""
+        """Whether the plan has nothing to commit."""
         return not (self.units or self.idle or self.retired)
 
 

@@ -41,7 +41,7 @@ _LEAST_DELAY_S = 0.01
 
 
 class Grant(NamedTuple):
-    """A lease, and what it is for."""
+    """A lease and its units."""
 
     lease: LeaseRow
     units: list[Unit]
@@ -111,7 +111,7 @@ class LeaseScheduler:
         return bool(self._streams.meta(_PAUSED))
 
     async def pause(self, paused: bool, who: str = SERVER) -> None:
-        """Give out no work from now on, or again; what was given out goes on."""
+        """Pause or resume the leasing of units; leases that are held continue."""
 
         def perform(batch: Batch) -> None:
             batch.streams.set_meta(_PAUSED, int(paused))
@@ -120,7 +120,7 @@ class LeaseScheduler:
         await self._apply(perform)
 
     async def run(self, stream: Stream, who: str = SERVER) -> None:
-        """Let a stream be due, however little there is to do, and try again what was parked."""
+        """Mark a stream as due, even with little to do, and retry its parked ranges."""
 
         def perform(batch: Batch) -> None:
             if batch.draft(stream).state != LIVE:
@@ -176,7 +176,7 @@ class LeaseScheduler:
         return None
 
     async def _mark_changed(self) -> None:
-        """Let streams be due whose definitions have changed since the last time."""
+        """Mark streams as due whose definitions have changed since the last call."""
         for job in self.jobs:
             for mark in job.definition_changes(self._reader):
                 await self._apply(mark)
@@ -220,7 +220,7 @@ class LeaseScheduler:
         return lease_state
 
     async def commit(self, id: str, token: int, results: Sequence[Result]) -> Committed:
-        """Commit results, all at once; repeated, they change nothing and get the same answer."""
+        """Commit results in one commit; idempotent, so a repeated request gets the same answer."""
         leased, checked = await self._check_results(id, token, results)
         applied: tuple[Committed, list[str]] = await self._apply(
             lambda batch: committing.commit(batch, leased, checked, self.jobs, self._stall)
@@ -238,19 +238,19 @@ class LeaseScheduler:
         return committed
 
     async def release(self, id: str, token: int) -> None:
-        """Take back what was not done; that is no failure of the units."""
+        """Release a lease with its unfinished units, without counting failures."""
         units: int = await self._apply(lambda batch: leases.release(batch, id, token, self.jobs))
         self._note_contact(id, ["released"] * units)
 
     def _note_contact(self, id: str, outcomes: Collection[str] = ()) -> None:
-        """Note that the worker of a lease was heard of, and how units of it have ended."""
+        """Record a contact with the worker of a lease, and how units of it have ended."""
         lease = self._rows.lease(id)
         if lease is not None:
             self.workers.note_contact(lease.worker, self._clock.now_us())
             self.workers.count(lease.worker, outcomes)
 
     async def overview(self) -> Overview:
-        """What is to be done, who does it and what has failed, at one moment."""
+        """A consistent overview of due work, leases and failures."""
         async with self._planning:
             ends, now_us = monotonic() + _PLAN_S, self._clock.now_us()
             has_ended = await self._refresh(now_us)
@@ -322,7 +322,7 @@ class LeaseScheduler:
         return Leased(id, token, units), await asyncio.gather(*map(checked, results))
 
     def _missing(self, written: dict[str, int]) -> str | None:
-        """Return what is wrong with the objects that a worker says it has written."""
+        """Return why objects that a worker has reported are invalid; None where they are valid."""
         for key, expected in written.items():
             try:
                 size = self._objects.head(key).bytes

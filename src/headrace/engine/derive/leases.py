@@ -1,4 +1,4 @@
-"""Leases and their ends, all inside commits of the log: work is given to one worker at a time, until it is silent.
+"""Leases, granted and ended inside commits of the log: each unit is leased to one worker at a time.
 
 Work that fails is tried again after a pause that grows, alone where it took others along, and parked in the end. An
 error is the unit's own. A worker that is lost may have been lost over any of its units: those it had twice are given
@@ -45,7 +45,7 @@ class LeaseLost(Conflict):
 def grant(
     batch: Batch, plan: WorkPlan, worker: str, ttl_us: int, stall: StallLimit
 ) -> tuple[LeaseRow, list[Unit]] | None:
-    """Give a plan's units to a worker, and do what else it says; None where there is nothing to give."""
+    """Lease a plan's units to a worker, and commit the rest of the plan; None where it has no units."""
     work, now_us = Work(batch.connection), batch.now_us
     chosen = _choose_units(batch, plan)
     lease = None
@@ -72,7 +72,7 @@ def tidy(batch: Batch, plan: WorkPlan) -> None:
 
 
 def _choose_units(batch: Batch, plan: WorkPlan) -> list[PlannedUnit]:
-    """The units of streams that still live; one over which workers were lost is given alone."""
+    """The units of streams that are not deleted; one over which workers were lost is leased alone."""
     rows = {stream: batch.streams.by_id(stream) for stream in {planned.stream for planned in plan.units}}
     alive = {stream for stream, row in rows.items() if row is not None and row.state == LIVE}
     units = [planned for planned in plan.units if planned.stream in alive]
@@ -117,7 +117,7 @@ def release(batch: Batch, id: str, token: int, jobs: JobTable) -> int:
 
 
 def finish(batch: Batch, lease: LeaseRow, jobs: JobTable) -> int:
-    """End a lease, and answer how many units are free; objects of streams that are gone meanwhile go too."""
+    """End a lease and return how many units are free again; marks objects of deleted streams for removal."""
     work = Work(batch.connection)
     freed = work.end(lease.id, batch.now_us)
     rows = work.units(lease.id)
@@ -157,7 +157,7 @@ def end_expired(batch: Batch, stall: StallLimit, jobs: JobTable) -> list[tuple[s
 
 
 def unit_of(row: UnitRow) -> Unit:
-    """A unit as it was given."""
+    """A unit as it was leased."""
     return decoding.decode(row.document, Unit)
 
 
@@ -227,12 +227,12 @@ class StallLimit:
         self._newest: dict[str, _Progress] = {}
 
     def begin(self, lease: str, now_us: int, held: Collection[str]) -> None:
-        """A lease was given; what is known about leases that are not held is forgotten."""
+        """Start tracking a new lease, and stop tracking leases that are not held."""
         self._newest = {lease_id: progress for lease_id, progress in self._newest.items() if lease_id in held}
         self._newest[lease] = _Progress(0, now_us)
 
     def report(self, lease: LeaseRow, done: int, now_us: int) -> None:
-        """A worker says how many units are done."""
+        """Record the number of finished units that a worker has reported."""
         newest = self._newest.get(lease.id)
         if newest is None:
             self._newest[lease.id] = _Progress(max(done, lease.done), now_us)
@@ -240,12 +240,12 @@ class StallLimit:
             self._newest[lease.id] = _Progress(done, now_us)
 
     def settle(self, lease: LeaseRow, now_us: int) -> None:
-        """Units of a lease have got results."""
+        """Record that units of a lease have results."""
         newest = self._newest.get(lease.id)
         self._newest[lease.id] = _Progress(lease.done if newest is None else newest.done, now_us)
 
     def extended(self, lease: LeaseRow, now_us: int) -> int:
-        """Until when a lease lasts whose worker was just heard of."""
+        """When a lease expires whose worker has just sent a heartbeat."""
         newest = self._newest.get(lease.id)
         deadline_us = now_us + self._limit_us if newest is None else newest.at_us + self._limit_us
         return max(lease.expires_us, min(now_us + self._ttl_us, deadline_us))

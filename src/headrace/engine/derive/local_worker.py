@@ -1,4 +1,4 @@
-"""The local worker: the server makes states itself where they are needed and no worker shows up.
+"""The local worker: the server makes states itself where they are needed and no other worker is active.
 
 States are needed before tails are too long, and before retention removes events. The local worker leases a unit at a
 time like any worker, and folds in one thread that rests as long as it works.
@@ -63,7 +63,7 @@ class StateDemand:
         return self._serving.current().streams
 
     def retain_from(self, stream: Stream) -> int | None:
-        """The first event that is not in states of every life yet: from there on events must be kept."""
+        """The first event that is not in states of every version; retention must keep it and all later events."""
         positions = [self._folded_to(defined, stream) for defined in self._serving.over(stream)]
         return min(positions, default=None)
 
@@ -81,7 +81,7 @@ class StateDemand:
         return self.retention_waits(stream)
 
     def retention_waits(self, stream: Stream) -> bool:
-        """Whether events that are not folded yet are kept for longer than they should be."""
+        """Whether retention is overdue because events are not folded yet."""
         retain_from = self.retain_from(stream)
         if stream.retention_age_us is None or retain_from is None or retain_from >= stream.head.published_seq:
             return False
@@ -130,7 +130,7 @@ class LocalWorker:
         self._quiet_since = monotonic()
 
     def start(self) -> None:
-        """Begin to make the states that no worker makes."""
+        """Start to make states that no other worker makes."""
         self._loop.start()
 
     async def stop(self) -> None:
@@ -147,7 +147,7 @@ class LocalWorker:
             return _PAUSE_S
 
     async def _perform_next(self) -> bool:
-        """Perform one unit, if workers stay away from what is needed; whether there was any."""
+        """Perform one unit if states are needed and no worker makes them; returns whether there was one."""
         now = monotonic()
         needed = await self._needed()
         if not needed or any(lease.worker != LOCAL_WORKER for lease in self._rows.active_leases(self._clock.now_us())):

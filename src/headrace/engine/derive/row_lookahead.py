@@ -1,4 +1,4 @@
-"""Rows of tails that lag: the events that they lack are kept, found by key, and folded onto a row that is asked for.
+"""Rows of tails that lag: the missing events are buffered, indexed by key, and folded onto the row of a read.
 
 Everything here runs on the event loop, and ends at a moment.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RowLookahead:
-    """The events that the tails of one kind lack, up to so many bytes; none where rows cannot be folded by key."""
+    """Buffers the events that tails lack, up to a limit in bytes; none where rows cannot be folded by key."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class RowLookahead:
         self._ahead = AheadRows(rows)
 
     def may_gather(self, follower: Follower) -> bool:
-        """Whether events that a tail lacks can be kept until it folds them."""
+        """Whether the events that a tail lacks can be buffered."""
         return self._keying_of is not None and not follower.overflows
 
     def gather(self, follower: Follower, stream: Stream, head: Head, ends: float) -> bool:
-        """Keep the events that tails lack, found by the keys of all of them; False where it needs longer."""
+        """Buffer the events that tails lack and index them by key; False where the deadline is over first."""
         assert self._keying_of is not None
         if not follower.gather(stream, head, self._room(follower), ends) or follower.pending is None:
             return False
@@ -51,11 +51,11 @@ class RowLookahead:
         return all(follower.pending.index(keying, shapes, ends) for keying in keyings.values())
 
     def is_worth_folding(self, follower: Follower, head: Head) -> bool:
-        """Whether tails should fold what is kept for them."""
+        """Whether tails should fold their buffered events."""
         return follower.is_worth_folding(head, self._room(follower))
 
     def row(self, follower: Follower, generation: Generation, head: Head, key: bytes, ends: float) -> Any:
-        """What a tail would have of a key at a head; raises NotReady where a moment is over before that is folded."""
+        """The row of a key as the tail would have it at a head; raises NotReady at the deadline ``ends``."""
         begun = thread_time()
         assert self._keying_of is not None and follower.pending is not None
         keying, shapes = self._keying_of(generation.defined), follower.shapes(head)
@@ -68,7 +68,7 @@ class RowLookahead:
         return state
 
     def lacking(self, follower: Follower, generation: Generation, head: Head, key: bytes) -> tuple[int, int]:
-        """How many events the row of a key lacks, at most, and the event before which it has all."""
+        """The greatest lag of the row of a key in events, and the position up to which it is complete."""
         through, pending = self._ahead.through(generation, key), follower.pending
         keying = None if self._keying_of is None else self._keying_of(generation.defined)
         if keying is None or pending is None or not pending.holds(through, head.next_seq):
@@ -89,7 +89,7 @@ _AT_ONCE = 32
 
 
 class _Row(NamedTuple):
-    """What the tail would have of a key if it had folded everything before an event."""
+    """The row of a key as the tail would have it with all events before a position."""
 
     state: Any
     through: int
@@ -103,7 +103,7 @@ class AheadRows:
         self._rows = rows
 
     def through(self, generation: Generation, key: bytes) -> int:
-        """The event before which all of a key are folded."""
+        """The position up to which the events of a key are folded."""
         row: _Row | None = self._rows.get((generation.number, key, "ahead"))
         return generation.position if row is None else max(generation.position, row.through)
 
@@ -117,7 +117,7 @@ class AheadRows:
         end: int,
         ends: float,
     ) -> tuple[Any, bool]:
-        """The tail's row of a key with everything before an event; and whether that was done by a moment.
+        """The tail's row of a key with the events before a position, and whether it was complete by the deadline.
 
         What was done by then is kept, and gone on with the next time.
         """
@@ -145,7 +145,7 @@ class AheadRows:
     def _fold_from_tail(
         self, generation: Generation, pending: PendingEvents, keying: Keying, shapes: Shapes, key: bytes, end: int
     ) -> Any:
-        """The row before an event that the cached row is already past."""
+        """The row at a position before that of the cached row."""
         state, _ = generation.fold.copied(key)
         seqs = pending.seqs(keying, key, generation.position, end)
         return _fold_events(generation, pending, shapes, key, state, seqs)

@@ -1,4 +1,4 @@
-"""Building generations in the background: one thread fetches states and folds events, while the loop goes on."""
+"""Builds generations in the background: one thread fetches states and folds events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TRIES = 5
 
 
 class StateBuilder:
-    """One thread that fetches and folds, and what it needs for that."""
+    """The thread that fetches states and folds events, with its connection and its caches."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class StateBuilder:
         return 0 if self._files is None else self._files.dropped
 
     async def stop(self) -> None:
-        """Finish soon, and let go of the thread and its connection."""
+        """Stop folding, and close the thread and its connection."""
         await self._thread.stop()
 
     def goes_on(self) -> bool:
-        """Whether the thread has not been told to stop."""
+        """Whether the thread was not stopped."""
         return not self._thread.stopping.is_set()
 
     async def run_in_thread(self, work: Callable[[], Returned]) -> Returned:
@@ -90,7 +90,7 @@ class StateBuilder:
     async def build(
         self, stream: Stream, head: Head, shapes: Shapes, defined: Definition, base: Base, *, hot_rows: int, rests: bool
     ) -> Generation:
-        """A generation whose tail has come to a head; where nobody waits for it the thread rests in between."""
+        """A generation folded up to a head; with ``rests`` the thread pauses in between, as no request waits."""
 
         def build_and_fold() -> Generation:
             made = Generation(defined, base, self._hold_files(stream, base), self.rows, hot_rows=hot_rows)
@@ -107,13 +107,13 @@ class StateBuilder:
             return await self.run_in_thread(build_and_fold)
 
     async def fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation]) -> None:
-        """Let tails that are asked for come to a head."""
+        """Fold tails up to a head in the thread."""
         await self.run_in_thread(lambda: self._fold(stream, head, shapes, tails, rests=False))
 
     async def fold_kept(
         self, follower: Follower, shapes: Shapes, tails: Sequence[Generation], blocks: Sequence[Block]
     ) -> None:
-        """Let tails fold events that were kept, for a turn."""
+        """Fold buffered events into tails in the thread, for one time slice."""
         await self.run_in_thread(lambda: follower.fold_kept(shapes, tails, blocks, self.goes_on))
 
     def release(self, files: Iterable[StateFile]) -> None:

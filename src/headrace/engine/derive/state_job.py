@@ -1,10 +1,10 @@
 """The job that folds events into states, and merges states.
 
-A number of neighbours of one level are merged into one of the next, so that a key is looked up in few files. What was
-folded apart, since a life came later than others, is merged too.
+A number of neighbours of one level are merged into one of the next, so that a key is looked up in few files. States
+that were folded separately, since a version started later than others, are merged too.
 
-Of entities there are many, and each comes seldom: the wider a unit is, the fewer rows it leaves of them. Workers do
-units side by side and are done when the last one is, so they are cut evenly, as many as are done at once.
+There are many entities with few events each, so larger units write fewer rows for them. Workers process units in
+parallel and finish with the last one, so units are cut to equal sizes, as many as workers process concurrently.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from headrace.storage.work import DueRow, UnitRow, Work
 MAX_MERGED_ROWS = 1 << 26
 MAX_MERGED_BYTES = 1 << 32
 _EVER = 1 << 62
-#: The payload of a unit, by that of a usual one: where there is little to do, and where there is much.
+#: The payload of a unit as a multiple of the configured one: with little and with much to fold.
 MIN_UNIT_FACTOR, MAX_UNIT_FACTOR = 4, 20
-#: Units at once on a cluster, whose size is not known.
+#: The assumed number of concurrent units on a cluster, whose size is not known.
 _ELSEWHERE = 16
-#: So often as many units as are done at once are cut evenly; of more it does not matter.
+#: Units are cut to equal sizes up to this many rounds of concurrent units; with more it makes no difference.
 _ROUNDS = 4
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\d+)?\])?")
 
 
 class StateKind(NamedTuple):
-    """What is folded over the streams whose names begin with the prefix, and the name of its units."""
+    """The definitions to fold over streams whose names begin with a prefix, and the job of their units."""
 
     job: JobName
     prefix: str
@@ -79,15 +79,15 @@ class StateJob(Job[State]):
         self.listeners: list[Callable[[set[int]], None]] = []
 
     def planner(self, connection: Connection) -> StatePlanner:
-        """What finds events to fold and states to merge."""
+        """A planner that finds events to fold and states to merge."""
         return StatePlanner(connection, self._config, self._kinds)
 
     def committer(self, batch: Batch) -> _StateCommitter:
-        """What lists states."""
+        """A committer that lists new states."""
         return _StateCommitter(batch)
 
     def refusal(self, unit: Unit, output: State) -> str | None:
-        """Why a state is not of the table, the events and the lives of a unit."""
+        """Why a state does not have the table, the events and the versions of its unit; None where it does."""
         wanted = (unit.table, unit.first_seq, unit.count, unit.level, unit.lives)
         made = (output.table, output.first_seq, output.count, output.level, output.lives)
         is_named_so = output.name.startswith(unit.name_begins)
@@ -101,11 +101,11 @@ class StateJob(Job[State]):
         return {state_key(unit.stream, unit.incarnation, output.name): output.bytes}
 
     def retire(self, batch: Batch, stream: int, names: Sequence[str]) -> None:
-        """States whose lives have ended."""
+        """Retire states whose versions have all ended."""
         States(batch.connection).retire(stream, names)
 
     def definition_changes(self, reader: Connection) -> Iterator[Callable[[Batch], None]]:
-        """For each kind whose definitions are not those of the last time."""
+        """A function for each kind whose definitions have changed, which marks its streams as due."""
         for kind in self._kinds:
             current, meta = kind.current(reader), f"work_{kind.job}"
             if Streams(reader).meta(meta, 0) != current.version:
@@ -113,7 +113,7 @@ class StateJob(Job[State]):
                 yield partial(_mark_due, meta=meta, version=current.version, streams=tuple(current.streams))
 
     def notify(self, streams: set[int]) -> None:
-        """Tell who reads states."""
+        """Call the listeners with streams whose states have changed."""
         for listener in self.listeners:
             listener(streams)
 
@@ -153,7 +153,7 @@ class _StateCommitter(JobCommitter[State]):
 
 
 def _holds_same(state: State, other: State) -> bool:
-    """Whether two states of a table hold the same life of a feature over the same events."""
+    """Whether two states of a table hold the same version of a feature over some of the same events."""
     is_disjoint = state.end_seq <= other.first_seq or other.end_seq <= state.first_seq
     return not is_disjoint and not set(state.lives.values()).isdisjoint(other.lives.values())
 
@@ -226,12 +226,12 @@ class StatePlanner(JobPlanner):
         taken: list[Range],
         facts: dict[str, Any],
     ) -> Iterator[PlannedUnit]:
-        """Events that some lives lack; those that only the newest states lack wait until they are many."""
+        """Units for events that are not in states of every version; the newest wait until there are enough of them."""
         if not due_stream.owned:
             return
-        whole = Range(due_stream.row.first_seq, due_stream.owned[-1].end)
-        start = base(defined, states, whole.first, whole.end, _EVER).start
-        cells = missing(defined, states, whole)
+        retained = Range(due_stream.row.first_seq, due_stream.owned[-1].end)
+        start = base(defined, states, retained.first, retained.end, _EVER).start
+        cells = missing(defined, states, retained)
         newest = [cell for cell, _ in cells if cell.end > start]
         is_worth_it = (
             due_stream.run or size(newest) >= max(1, self._config.min_rows) or self._is_leaving(due_stream, newest)
@@ -243,7 +243,7 @@ class StatePlanner(JobPlanner):
                     yield from cutter.units(ranges=[wanted], max_bytes=max_bytes, level=0, lives=version_ids, **facts)
 
     def _width(self, due_stream: _DueStream, cutter: UnitCutter, wanted: Range, job: JobName) -> int:
-        """The payload of a unit; who takes one at a time, as the server does, shall not hold much at once."""
+        """The payload of a unit; small where units are taken one at a time, as the server does, to limit its memory."""
         unit_bytes = self._config.unit_bytes
         if job != "snapshots":
             return unit_bytes
@@ -252,7 +252,7 @@ class StatePlanner(JobPlanner):
         return even_unit_bytes(cutter.pieces(wanted), unit_bytes, concurrent_units(self._config))
 
     def _is_leaving(self, due_stream: _DueStream, cells: list[Range]) -> bool:
-        """Whether retention waits for events to be folded."""
+        """Whether retention would remove these events, but waits until they are folded."""
         age_us = due_stream.row.retention_age_us
         if age_us is None or not cells:
             return False
@@ -265,33 +265,35 @@ class StatePlanner(JobPlanner):
         for window, level in windows(defined, states, taken, self._config.fan_out):
             where = Range(window[0].range.first, window[-1].range.end)
             inputs = tuple(state for block in window for state in block.states)
-            held_ids = {life for state in inputs for life in state.lives.values()}
-            version_ids = {name: life.id for name, life in sorted(defined.lives.items()) if life.id in held_ids}
+            merged_ids = {id for state in inputs for id in state.lives.values()}
+            version_ids = {
+                name: version.id for name, version in sorted(defined.lives.items()) if version.id in merged_ids
+            }
             yield cutter.planned(where=where, level=level, states=inputs, lives=version_ids, **facts)
             taken.append(where)
 
     def _busy(self, stream: int) -> list[tuple[str, Range]]:
-        """What is being worked on, by definition."""
+        """The ranges of open units, each with the name of its definition."""
         rows = (unit for unit in self._work.open_units(stream) if unit.job in STATE_JOBS)
         units = [decoding.decode(unit.document, Unit) for unit in rows]
         return [(unit.table or "", Range(unit.first_seq, unit.end_seq)) for unit in units]
 
 
 class _DueStream(NamedTuple):
-    """One stream while work is looked for."""
+    """A stream for which units are planned."""
 
     row: StreamRow
     owned: list[OwnedRange]
     run: bool
     now_us: int
-    #: Units that are asked for.
+    #: How many units are requested.
     room: int
 
 
 def windows(
     defined: Definition, states: Sequence[State], taken: Sequence[Range], fan_out: int
 ) -> Iterator[tuple[list[StateBlock], int]]:
-    """Neighbouring blocks to merge, and the level of what comes of them; blocks that lack something wait."""
+    """Neighbouring blocks to merge, with the level of the merged state; incomplete blocks are left out."""
     for run in _mergeable_runs(defined, states, taken):
         levels, at, width = counted_levels(run), 0, max(fan_out, 2)
         while at < len(run):
@@ -306,11 +308,11 @@ def windows(
 
 
 def blocks(defined: Definition, states: Sequence[State]) -> list[StateBlock]:
-    """The states that hold lives of today, in order, together where they overlap."""
-    alive = {life.id for life in defined.lives.values()}
+    """The states that hold current versions, in order, with overlapping states in one block."""
+    current_ids = {version.id for version in defined.lives.values()}
     blocks_in_order: list[StateBlock] = []
     for state in sorted(states, key=lambda state: (state.first_seq, state.name)):
-        if alive.isdisjoint(state.lives.values()):
+        if current_ids.isdisjoint(state.lives.values()):
             continue
         if blocks_in_order and state.first_seq < blocks_in_order[-1].range.end:
             last = blocks_in_order.pop()
@@ -322,7 +324,7 @@ def blocks(defined: Definition, states: Sequence[State]) -> list[StateBlock]:
 
 
 def _mergeable_runs(defined: Definition, states: Sequence[State], taken: Sequence[Range]) -> Iterator[list[StateBlock]]:
-    """Blocks that follow each other without gaps, lack nothing, and that nobody works on."""
+    """Runs of adjacent blocks that are complete and not part of an open unit."""
     run: list[StateBlock] = []
     for block in blocks(defined, states):
         is_free = not any(block.range.overlaps(other) for other in taken) and not missing(defined, states, block.range)
@@ -343,20 +345,20 @@ def _fits(window: list[StateBlock]) -> bool:
 
 
 def concurrent_units(config: PipelineConfig) -> int:
-    """How many units workers do at once, as far as is known here."""
+    """How many units workers process concurrently; an assumed number for a cluster of unknown size."""
     local = None if config.remote else _LOCAL.fullmatch(config.master)
     if local is None:
         return _ELSEWHERE
     return os.cpu_count() or 1 if local[1] == "*" else max(1, int(local[1] or 1))
 
 
-def even_unit_bytes(parts: Iterable[SegmentPart], unit_bytes: int, at_once: int) -> int:
-    """The payload of a unit, at most, where the segments found are to be folded."""
-    least, most = MIN_UNIT_FACTOR * unit_bytes, MAX_UNIT_FACTOR * unit_bytes
+def even_unit_bytes(parts: Iterable[SegmentPart], unit_bytes: int, concurrency: int) -> int:
+    """The maximal payload of a unit, so that units over these segments have about equal sizes."""
+    min_bytes, max_bytes = MIN_UNIT_FACTOR * unit_bytes, MAX_UNIT_FACTOR * unit_bytes
     total = largest = 0
     for part in parts:
         total, largest = total + part.payload_bytes, max(largest, part.payload_bytes)
-        if total > _ROUNDS * at_once * most:
-            return most
-    number = min(at_once * ceil(total / (at_once * most)), ceil(total / least))
+        if total > _ROUNDS * concurrency * max_bytes:
+            return max_bytes
+    number = min(concurrency * ceil(total / (concurrency * max_bytes)), ceil(total / min_bytes))
     return total // max(1, number) + largest - 1  # so that what is left over makes no unit of its own

@@ -1,7 +1,7 @@
-"""Reading what is folded: history from states, the tail from memory, always one generation of both.
+"""Reads folded rows: history from states and the tail from memory, both of one generation.
 
-Everything here runs on the event loop. A question that would take long raises ``NotReady``: whoever asks waits for
-`StateReader.ready`, and asks again.
+Everything here runs on the event loop. A read that would take long raises ``NotReady``: the caller waits for
+`StateReader.ready`, and retries.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from headrace.storage.wal import Wal
 
 log = logging.getLogger("headrace.states")
 
-#: Events that a question may wait for on the event loop.
+#: The most events that a read folds on the event loop.
 INLINE_ROWS = 4 * STEP_ROWS
-#: Tails that lag are folded on, a step at a time, with pauses so long that others come to their turn.
+#: The pause between two steps of folding tails that lag, in which other tasks run.
 _PAUSE_S = 0.01
 #: The same while no events come.
 _IDLE_PAUSE_S = 0.001
 #: Events that take longer to be folded than this are kept unfolded, where rows can be folded by key.
 _MANY_S = 0.05
-#: How long a question works on the event loop at once, at most.
+#: The longest time that a read may block the event loop.
 SLICE_S = 0.01
 _TRIES = 3
 
 
 class FoldPace(NamedTuple):
-    """Events that are folded at once on the event loop, four times as many while a question waits, and rows at hand."""
+    """Events per step on the event loop, of which a waiting read may take four, and rows that are kept unpacked."""
 
     step_rows: int = STEP_ROWS
     hot_rows: int = HOT_ROWS
@@ -61,37 +61,37 @@ class StateReader(Generic[Defined]):
         states: States,
         current: Callable[[], Definitions[Defined]],
         shapes_of: Callable[[StreamRegistry], Shapes],
-        bench: StateBuilder,
+        builder: StateBuilder,
         fold_rows: int,
         pace: FoldPace = USUAL_PACE,
         keying_of: Callable[[Any], Keying] | None = None,
         pending_bytes: int = 0,
     ) -> None:
-        """With ``keying_of``, the rows of keys are folded ahead of tails that lag, from so many bytes of events."""
+        """With ``keying_of``, rows are folded by key ahead of tails that lag; ``pending_bytes`` limits their events."""
         self._log, self._wal, self._states = log, wal, states
-        #: The definitions that hold now.
+        #: Returns the current definitions.
         self.current = current
-        self.bench = bench
+        self.builder = builder
         self._shapes_of, self._fold_rows, self._pace = shapes_of, fold_rows, pace
         self._inline_rows = pace.step_rows * INLINE_ROWS // STEP_ROWS
         self._followers: dict[str, Follower] = {}
         self._defined: dict[str, Defined] = {}
         self._version = -1
-        self._known: dict[int, tuple[Stamp, list[State]]] = {}
-        #: How often what was folded of a stream was forgotten; what was begun before is of no use then.
-        self._forgotten: dict[str, int] = {}
+        self._listed_states: dict[int, tuple[Stamp, list[State]]] = {}
+        #: How often the rows of a stream were invalidated; a build that began before is discarded.
+        self._invalidations: dict[str, int] = {}
         self._building: dict[str, asyncio.Task[None]] = {}
         self._folding: dict[str, asyncio.Task[None]] = {}
-        self._ticking: asyncio.TimerHandle | None = None
-        self._has_come = False
-        self._keeping = RowLookahead(self._followers, bench.rows, keying_of, pending_bytes)
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._has_new_events = False
+        self._lookahead = RowLookahead(self._followers, builder.rows, keying_of, pending_bytes)
 
     async def stop(self) -> None:
         """Stop all tasks and the thread; nothing in memory has to be saved."""
-        if self._ticking is not None:
-            self._ticking.cancel()
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
         tasks = [*self._building.values(), *self._folding.values()]
-        await self.bench.stop()
+        await self.builder.stop()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
@@ -108,10 +108,10 @@ class StateReader(Generic[Defined]):
         if name not in follower.generations:
             await asyncio.shield(self._build(defined))
             return
-        if not follower.busy and self._keeping.may_gather(follower):
+        if not follower.busy and self._lookahead.may_gather(follower):
             self._gather(follower, stream, stream.head)
             if not follower.overflows:
-                await asyncio.sleep(0)  # it goes on where it was, once others had their turn
+                await asyncio.sleep(0)  # the read continues after other tasks have run
                 return
         if follower.busy or follower.lag(stream.head) > self._inline_rows or not self._catch_up(follower, stream):
             await asyncio.shield(self._fold(follower, stream))
@@ -129,13 +129,13 @@ class StateReader(Generic[Defined]):
         return [self.defined(name) for name in self.current().names_over(stream.name)]
 
     def appended(self, stream: Stream, _: int) -> None:
-        """Events have come; tails that are asked for are folded on soon."""
-        self._has_come = True
+        """Schedule folding of the tails of a stream to which events were appended."""
+        self._has_new_events = True
         if stream.name in self._followers:
             self._tick_soon()
 
     def states_changed(self, streams: Iterable[int]) -> None:
-        """States of these streams have come or gone: answer from those that are listed now."""
+        """Rebuild the generations of streams whose list of states has changed."""
         self._current_definitions()
         changed = set(streams)
         for follower in list(self._followers.values()):
@@ -145,18 +145,18 @@ class StateReader(Generic[Defined]):
                     self._build(self.defined(name))
 
     async def forget(self, stream: Stream) -> None:
-        """Answer from nothing that was folded of a stream, from now on: its events have changed.
+        """Invalidate all folded rows of a stream, since its events were changed.
 
-        Returns when nobody uses what was folded any more.
+        Returns when no task uses the old rows any more.
         """
         names = self.current().names_over(stream.name)
         begun = [self._building.get(name) for name in names], [self._folding.get(stream.name)]
         follower = self._followers.pop(stream.name, None)
-        self._known.pop(stream.id, None)
-        self._forgotten[stream.name] = self._forgotten.get(stream.name, 0) + 1
+        self._listed_states.pop(stream.id, None)
+        self._invalidations[stream.name] = self._invalidations.get(stream.name, 0) + 1
         await asyncio.gather(*(task for tasks in begun for task in tasks if task is not None), return_exceptions=True)
         for generation in () if follower is None else follower.generations.values():
-            self.bench.release(generation.files.values())
+            self.builder.release(generation.files.values())
 
     def tail_of(self, name: str) -> Generation | None:
         """The current generation of a definition, if there is one."""
@@ -171,14 +171,14 @@ class StateReader(Generic[Defined]):
         return base(defined, self.listed(defined, stream), head.first_seq, head.published_seq, 2 * self._fold_rows)
 
     def listed(self, defined: Defined, stream: Stream) -> list[State]:
-        """The states of a definition; read again only where those of its stream have changed."""
-        stamp, cached = self._states.stamp(stream.id), self._known.get(stream.id)
+        """The states of a definition, cached until those of its stream change."""
+        stamp, cached = self._states.stamp(stream.id), self._listed_states.get(stream.id)
         if cached is None or cached[0] != stamp:
-            cached = self._known[stream.id] = stamp, self._states.listed(stream.id)
+            cached = self._listed_states[stream.id] = stamp, self._states.listed(stream.id)
         return [state for state in cached[1] if state.table == defined.name]
 
     def _current_definitions(self) -> Definitions[Defined]:
-        """The definitions as they are now; where they have changed, what was known may not hold any more."""
+        """The current definitions; where they have changed, cached rows and lists that are out of date are dropped."""
         current = self.current()
         if current.version != self._version:
             self._drop_changed(current)
@@ -193,10 +193,10 @@ class StateReader(Generic[Defined]):
         for stream, follower in list(self._followers.items()):
             for name in list(follower.generations):
                 if current.stream_of(name) != stream:
-                    self.bench.release(follower.generations.pop(name).files.values())
+                    self.builder.release(follower.generations.pop(name).files.values())
             if not follower.generations:
                 del self._followers[stream]
-        self._known.clear()
+        self._listed_states.clear()
 
     def _follower(self, defined: Defined) -> Follower:
         follower = self._followers.get(defined.stream)
@@ -206,22 +206,22 @@ class StateReader(Generic[Defined]):
             )
         return follower
 
-    def _carry_on(self, follower: Follower) -> None:
-        """Let tails go on as they are defined now: what comes after a change is not folded as before it.
+    def _redefine(self, follower: Follower) -> None:
+        """Apply the current definitions to the tails of a stream, so that later events are folded by them.
 
-        Call it after the head was looked up to which they are folded: a change is announced before what follows it.
+        Read the head to fold to before the call: a change of definitions is published before the events after it.
         """
         version = self._current_definitions().version
         if follower.version == version or follower.busy:
             return
         follower.version = version
         for name, generation in follower.generations.items():
-            generation.carry_on(self.defined(name))
+            generation.redefine(self.defined(name))
 
     def _follow_new_stream(self, follower: Follower, stream: Stream) -> None:
         """Start over for a stream that was deleted and created again."""
         for generation in follower.generations.values():
-            self.bench.release(generation.files.values())
+            self.builder.release(generation.files.values())
         follower.generations, follower.incarnation = {}, stream.incarnation
         follower.drop_pending()
 
@@ -229,19 +229,19 @@ class StateReader(Generic[Defined]):
         """Drop a generation with a damaged file, which is fetched again for the next generation."""
         generation = follower.generations.get(name)
         if generation is not None and generation.damaged is not None:
-            self.bench.files.drop(generation.damaged)
+            self.builder.files.drop(generation.damaged)
             del follower.generations[name]
-            self.bench.release(generation.files.values())
+            self.builder.release(generation.files.values())
 
-    def at_hand(self, defined: Defined, head: Head, *, by_key: bool = False) -> tuple[Generation, Stream]:
-        """What answers for a definition, with everything up to a head; raises NotReady where that takes longer.
+    def current_generation(self, defined: Defined, head: Head, *, by_key: bool = False) -> tuple[Generation, Stream]:
+        """The generation of a definition, folded up to a head, and its stream; raises NotReady where that takes long.
 
-        Where it is asked by key, `row` has what the tail lacks.
+        With ``by_key`` the tail may lag: `row` folds the missing events of a key.
         """
         stream, follower = self._log.find(defined.stream), self._follower(defined)
         if follower.incarnation != stream.incarnation:
             self._follow_new_stream(follower, stream)
-        self._carry_on(follower)
+        self._redefine(follower)
         if follower.busy or self._defined.get(defined.name) is not defined:
             follower.is_awaited = True
             raise NotReady
@@ -250,10 +250,10 @@ class StateReader(Generic[Defined]):
             self._drop_damaged(follower, defined.name)
             generation = None
         if generation is None or generation.defined is not defined:
-            generation = self._succeed(defined, follower, stream, generation)
+            generation = self._successor(defined, follower, stream, generation)
         if lag := follower.lag(head):
-            few = 0 if follower.holds else min(self._inline_rows, follower.affordable(SLICE_S))
-            if by_key and lag > few and self._keeping.may_gather(follower):
+            inline_limit = 0 if follower.holds else min(self._inline_rows, follower.affordable(SLICE_S))
+            if by_key and lag > inline_limit and self._lookahead.may_gather(follower):
                 if self._gather(follower, stream, head):
                     return generation, stream
                 if not follower.overflows:
@@ -262,73 +262,73 @@ class StateReader(Generic[Defined]):
                 raise NotReady
         return generation, stream
 
-    async def approach(self, name: str, most: int) -> None:
-        """Fold the tail of a definition up to now, in steps, if it lacks so many events at most; may raise NotReady."""
+    async def fold_tail(self, name: str, limit: int) -> None:
+        """Fold the tail of a definition in steps, unless it lags by more than ``limit`` events; may raise NotReady."""
         defined = self.defined(name)
         stream, follower = self._log.find(defined.stream), self._follower(defined)
         head = stream.head
-        self.at_hand(defined, head, by_key=True)
-        while 0 < follower.lag(head) <= most and not (follower.busy or follower.holds):
+        self.current_generation(defined, head, by_key=True)
+        while 0 < follower.lag(head) <= limit and not (follower.busy or follower.holds):
             if not follower.step(stream, head):
                 break
             await asyncio.sleep(0)
-            self._carry_on(follower)
+            self._redefine(follower)
 
     def hold(self, names: Iterable[str], heads: Mapping[str, Head]) -> Hold:
-        """Keep the rows of definitions as they are up to these heads; raises NotReady where they are not at hand."""
+        """Keep the rows of definitions unchanged up to these heads; raises NotReady where they are not in memory."""
         definitions = [self.defined(name) for name in names]
         for defined in definitions:
             if defined.stream in self._folding:
                 raise NotReady
-            self.at_hand(defined, heads[defined.stream], by_key=True)
+            self.current_generation(defined, heads[defined.stream], by_key=True)
         return Hold([self._follower(defined) for defined in definitions], [defined.name for defined in definitions])
 
     def row(self, generation: Generation, head: Head, key: bytes, ends: float | None = None) -> Any:
-        """Everything about a key up to a head, of a generation at hand; raises NotReady where time is up before."""
+        """The row of a key up to a head, from a current generation; raises NotReady at the deadline ``ends``."""
         if generation.position >= head.next_seq:
             return generation.row(key)
         follower, ends = self._followers[generation.defined.stream], monotonic() + SLICE_S if ends is None else ends
         try:
-            return generation.with_tail(key, self._keeping.row(follower, generation, head, key, ends))
+            return generation.with_tail(key, self._lookahead.row(follower, generation, head, key, ends))
         finally:
-            if self._keeping.is_worth_folding(follower, head):
+            if self._lookahead.is_worth_folding(follower, head):
                 self._tick_soon()
 
     def lag(self, name: str) -> tuple[int, str]:
-        """How many events any row of a definition lacks, at most, and the offset up to which all have all."""
+        """The greatest lag of the rows of a definition in events, and the offset up to which all are complete."""
         defined = self.defined(name)
         stream, generation = self._log.find(defined.stream), self.tail_of(name)
         position = self.current_base(defined, stream).start if generation is None else generation.position
         return stream.head.next_seq - position, stream.offset_at(position)
 
     def lacking(self, name: str, key: bytes) -> tuple[int, str]:
-        """How many events the row of a key lacks, at most, and the offset up to which it has all."""
+        """The greatest lag of the row of a key in events, and the offset up to which it is complete."""
         defined = self.defined(name)
         stream, generation = self._log.find(defined.stream), self.tail_of(name)
         head = stream.head
         if generation is None:
             return self.lag(name)
-        events, through = self._keeping.lacking(self._followers[defined.stream], generation, head, key)
+        events, through = self._lookahead.lacking(self._followers[defined.stream], generation, head, key)
         return events, stream.offset_at(through)
 
     def _gather(self, follower: Follower, stream: Stream, head: Head) -> bool:
-        return self._keeping.gather(follower, stream, head, monotonic() + SLICE_S)
+        return self._lookahead.gather(follower, stream, head, monotonic() + SLICE_S)
 
-    def _succeed(self, defined: Defined, follower: Follower, stream: Stream, old: Generation | None) -> Generation:
-        """The generation of a new definition; the old one answers until it is built, where that takes longer."""
+    def _successor(self, defined: Defined, follower: Follower, stream: Stream, old: Generation | None) -> Generation:
+        """The generation of a new definition, or the old one while the new one is built in the background."""
         new_base = self.current_base(defined, stream)
         if old is not None and old.answers_more_than(defined, new_base):
-            return old  # until there are states of what it does not know
+            return old  # until there are states of the new versions
         if old is not None and new_base == old.base and can_inherit(old, defined, new_base) and not follower.busy:
             follower.generations[defined.name] = successor = old.successor(defined, new_base, old.files)
             return successor
-        few = stream.head.next_seq - new_base.start <= self._inline_rows
-        kept = new_base.start >= stream.head.published_seq and self._keeping.may_gather(follower)
-        if not new_base.states and (few or kept) and not follower.busy:
-            generation = Generation(defined, new_base, {}, self.bench.rows, hot_rows=self._pace.hot_rows)
+        is_small = stream.head.next_seq - new_base.start <= self._inline_rows
+        kept = new_base.start >= stream.head.published_seq and self._lookahead.may_gather(follower)
+        if not new_base.states and (is_small or kept) and not follower.busy:
+            generation = Generation(defined, new_base, {}, self.builder.rows, hot_rows=self._pace.hot_rows)
             follower.generations[defined.name] = generation
             if old is not None:
-                self.bench.release(old.files.values())
+                self.builder.release(old.files.values())
             return generation
         self._build(defined)
         if old is None:
@@ -336,7 +336,7 @@ class StateReader(Generic[Defined]):
         return old
 
     def _build(self, defined: Defined) -> asyncio.Task[None]:
-        """Let a generation of what is defined and listed now take over soon."""
+        """Start a task that builds a generation of the current definition and states, unless one runs."""
         task = self._building.get(defined.name)
         if task is None:
             task = self._building[defined.name] = asyncio.create_task(self._rebuild(defined.name))
@@ -347,12 +347,12 @@ class StateReader(Generic[Defined]):
         try:
             await self._rebuild_until_current(name)
         finally:
-            # Not when the task tells that it is done, which is later: who waits for it again would wait for nothing.
+            # Not in a done callback, which runs later: a second caller would then wait for a finished task.
             del self._building[name]
 
     async def _rebuild_until_current(self, name: str) -> None:
         failures = 0
-        while self.bench.goes_on():
+        while self.builder.goes_on():
             try:
                 defined = self.defined(name)
                 if await self._replace_generation(defined, self._log.find(defined.stream)):
@@ -360,26 +360,27 @@ class StateReader(Generic[Defined]):
             except NotFound:
                 return  # it is gone
             except HeadraceError as reason:
-                # An object that is gone was replaced: the list tells by what.
+                # A missing object was replaced: the list of states has the new one.
                 log.warning("%s is not answered for anew yet: %s", name, reason.message)
                 failures += 1
                 if failures == _TRIES:
                     raise
 
     async def _replace_generation(self, defined: Defined, stream: Stream) -> bool:
-        """Build a generation and let it answer; False where something has changed meanwhile that it does not know."""
+        """Build a generation and use it for reads; False where definitions or states have changed meanwhile."""
         follower, new_base = self._follower(defined), self.current_base(defined, stream)
-        forgotten = self._forgotten.get(stream.name, 0)
+        invalidations = self._invalidations.get(stream.name, 0)
         old = follower.generations.get(defined.name)
         if old is not None and (
             old.answers_more_than(defined, new_base) or (old.defined, old.base) == (defined, new_base)
         ):
-            return True  # it goes on, and more states will come
+            return True  # it stays in use until there are more states
         if old is not None and can_inherit(old, defined, new_base):
-            files = await self.bench.hold_files(stream, new_base)
+            files = await self.builder.hold_files(stream, new_base)
             is_same = follower.generations.get(defined.name) is old and not follower.busy
-            if not is_same or not can_inherit(old, defined, new_base):  # events may have come that a new life lacks
-                self.bench.release(files.values())
+            # Events may have been appended meanwhile that a new version lacks.
+            if not is_same or not can_inherit(old, defined, new_base):
+                self.builder.release(files.values())
                 return False
             generation = old.successor(defined, new_base, files)
         else:
@@ -388,39 +389,39 @@ class StateReader(Generic[Defined]):
                 return False
             shapes, hot_rows = follower.shapes(head), self._pace.hot_rows
             if follower.has_pending_from(new_base.start):
-                files = await self.bench.hold_files(stream, new_base)
-                generation = Generation(defined, new_base, files, self.bench.rows, hot_rows=hot_rows)
+                files = await self.builder.hold_files(stream, new_base)
+                generation = Generation(defined, new_base, files, self.builder.rows, hot_rows=hot_rows)
             else:
-                generation = await self.bench.build(
+                generation = await self.builder.build(
                     stream, head, shapes, defined, new_base, hot_rows=hot_rows, rests=old is not None
                 )
             while follower.busy:
                 await asyncio.sleep(_PAUSE_S)
-        if self._forgotten.get(stream.name, 0) != forgotten:
-            self.bench.release(generation.files.values())
-            return True  # the next question has it built anew
+        if self._invalidations.get(stream.name, 0) != invalidations:
+            self.builder.release(generation.files.values())
+            return True  # the next read builds it again
         # Before a follower is looked for: one that answers for nothing yet goes when definitions are renewed.
         if self._current_definitions().stream_of(defined.name) is None:
-            self.bench.release(generation.files.values())
+            self.builder.release(generation.files.values())
             return True
         follower = self._follower(defined)
         if follower.incarnation != stream.incarnation:
             self._follow_new_stream(follower, stream)
         before = follower.generations.get(defined.name)
         if self.defined(defined.name) is not defined:
-            generation.carry_on(self.defined(defined.name))
+            generation.redefine(self.defined(defined.name))
         follower.generations[defined.name] = generation
         if before is not None:
-            self.bench.release(before.files.values())
+            self.builder.release(before.files.values())
         return self.defined(defined.name) == defined and self.current_base(defined, stream) == new_base
 
     def _catch_up(self, follower: Follower, stream: Stream) -> bool:
         head = stream.head
-        self._carry_on(follower)
+        self._redefine(follower)
         return follower.catch_up(stream, head, self._inline_rows)
 
     def _fold(self, follower: Follower, stream: Stream) -> asyncio.Task[None]:
-        """Let a thread bring the tails over a stream up to now."""
+        """Start a task that folds the tails of a stream to the present in a thread, unless one runs."""
         task = self._folding.get(follower.name)
         if task is None:
             task = self._folding[follower.name] = asyncio.create_task(self._fold_in_thread(follower, stream))
@@ -431,12 +432,12 @@ class StateReader(Generic[Defined]):
             while follower.holds:
                 await asyncio.sleep(_PAUSE_S)
             head = stream.head
-            self._carry_on(follower)
+            self._redefine(follower)
             follower.busy, tails, blocks = True, list(follower.generations.values()), follower.pending_blocks()
             if blocks:
-                await self.bench.fold_kept(follower, follower.shapes(head), tails, blocks)
+                await self.builder.fold_kept(follower, follower.shapes(head), tails, blocks)
             else:
-                await self.bench.fold(stream, head, follower.shapes(head), tails)
+                await self.builder.fold(stream, head, follower.shapes(head), tails)
                 follower.drop_pending()
         finally:
             follower.busy = follower.is_awaited = follower.overflows = False
@@ -445,12 +446,12 @@ class StateReader(Generic[Defined]):
 
     def _tick_soon(self, pause_s: float = _PAUSE_S) -> None:
         """Schedule a tick for tails that lag, unless one is scheduled."""
-        if self._ticking is None and self.bench.goes_on():
-            self._ticking = asyncio.get_running_loop().call_later(pause_s, self._tick)
+        if self._tick_timer is None and self.builder.goes_on():
+            self._tick_timer = asyncio.get_running_loop().call_later(pause_s, self._tick)
 
     def _tick(self) -> None:
-        """Fold the tails that lag on by a step, or keep what they lack."""
-        self._ticking = None
+        """Fold a step of each tail that lags, or buffer the events it lacks."""
+        self._tick_timer = None
         behind = False
         self._current_definitions()
         for follower in self._followers.values():
@@ -460,19 +461,19 @@ class StateReader(Generic[Defined]):
             if follower.holds:
                 behind = True
                 continue
-            self._carry_on(follower)
+            self._redefine(follower)
             behind = self._advance(follower, stream) or behind
         if behind:
-            pause_s, self._has_come = _PAUSE_S if self._has_come else _IDLE_PAUSE_S, False
+            pause_s, self._has_new_events = _PAUSE_S if self._has_new_events else _IDLE_PAUSE_S, False
             self._tick_soon(pause_s)
 
     def _advance(self, follower: Follower, stream: Stream) -> bool:
-        """Fold or keep some of the events that tails lack; returns whether there is more to do soon."""
+        """Fold or buffer some of the events that tails lack; returns whether more remain."""
         head = stream.head
         lag = follower.lag(head)
-        if lag > follower.affordable(_MANY_S) and self._keeping.may_gather(follower):
+        if lag > follower.affordable(_MANY_S) and self._lookahead.may_gather(follower):
             is_kept = self._gather(follower, stream, head)
-            if not follower.overflows and not (is_kept and self._keeping.is_worth_folding(follower, head)):
+            if not follower.overflows and not (is_kept and self._lookahead.is_worth_folding(follower, head)):
                 return not is_kept
             self._fold(follower, stream)
         elif lag and not follower.steps(stream, head):

@@ -1,4 +1,4 @@
-"""Following a stream: what is committed is folded into the tails over it, each event decoded once for all.
+"""Folds committed events of a stream into the tails over it; each event is decoded once for all tails.
 
 The event loop follows in small steps, from rows of the log. A thread does what takes longer: many events, or those that
 lie in segments already. Where rows can be folded by key, many events are only kept, until answering without them in the
@@ -83,7 +83,7 @@ class Follower:
         return max(8, int(seconds / self._event_s))
 
     def gather(self, stream: Stream, head: Head, room_bytes: int, ends: float) -> bool:
-        """Keep the events that tails lack in memory, unfolded; False where not all are there by a moment."""
+        """Buffer the events that tails lack, unfolded; False where the deadline is over before all are buffered."""
         start = head.next_seq - self.lag(head)
         pending = self.pending
         if pending is None or pending.start > start:
@@ -104,28 +104,28 @@ class Follower:
         return True
 
     def drop_pending(self) -> None:
-        """Drop the kept events, which all tails have folded."""
+        """Drop the buffered events."""
         self.pending, self.overflows, self.spent_s = None, False, 0.0
 
     def is_worth_folding(self, head: Head, room_bytes: int) -> bool:
-        """Whether events that are kept should be folded: answers without that cost too much time, or they much room."""
+        """Whether buffered events should be folded, since they take much time in reads, or much memory."""
         if self.pending is not None and 2 * self.pending.memory > room_bytes:
             return True
         return self.spent_s > _WORTH * self.lag(head) * self._event_s
 
     def has_pending_from(self, start: int) -> bool:
-        """Whether the events from one on are kept, as far as they are there."""
+        """Whether a position lies within the buffered events, or at their end."""
         return self.pending is not None and self.pending.start <= start <= self.pending.end
 
     def pending_blocks(self) -> list[Block]:
-        """The events that are kept and that a tail lacks, the next one first; none where that one is not kept."""
+        """The buffered events from the first that any tail lacks; none where that one is not buffered."""
         start = min((generation.position for generation in self.generations.values()), default=0)
         return [] if self.pending is None or not self.pending.holds(start, start + 1) else self.pending.since(start)
 
     def fold_kept(
         self, shapes: Shapes, tails: Sequence[Generation], blocks: Iterable[Block], goes_on: Callable[[], bool]
     ) -> None:
-        """Fold events that were kept into tails, for a thread: for a turn, or until it is to stop."""
+        """Fold buffered events into tails, in a thread, until its time slice is over or it is stopped."""
         begun, cpu_s, count = monotonic(), thread_time(), 0
         for run in (block.run() for block in blocks):
             for seq, at, event in shapes.decode_run(run):
@@ -139,7 +139,7 @@ class Follower:
         self._update_event_cost(thread_time() - cpu_s, count)
 
     def step(self, stream: Stream, head: Head) -> bool:
-        """Fold some events, the next ones; False where that is for a thread to do."""
+        """Fold the next events, one step; False where a thread has to do it."""
         lag = self.lag(head)
         start = head.next_seq - lag
         pending, limit = self.pending, min(self._step_rows, self.affordable(_STEP_S))
@@ -153,7 +153,7 @@ class Follower:
         return True
 
     def steps(self, stream: Stream, head: Head) -> bool:
-        """Fold events for as long as the loop does at once; False where that is for a thread to do."""
+        """Fold events for one time slice of the event loop; False where a thread has to do it."""
         ends = monotonic() + _STEP_S
         while self.step(stream, head):
             if not self.lag(head) or monotonic() > ends:
@@ -161,7 +161,7 @@ class Follower:
         return False
 
     def catch_up(self, stream: Stream, head: Head, limit: int) -> bool:
-        """Fold up to the head; False where that is for a thread to do, or too much."""
+        """Fold up to the head; False where these are too many events, or a thread has to do it."""
         while lag := self.lag(head):
             if self.busy or self.holds or lag > limit or not self.step(stream, head):
                 return False
@@ -184,7 +184,7 @@ class Follower:
         self._event_s += _NEWEST * (seconds / max(1, events) - self._event_s)
 
     def shapes(self, head: Head) -> Shapes:
-        """What decodes stored events for folding, for the schema at a head."""
+        """The decoder of stored events for the schema at a head."""
         registry = head.registry
         assert registry is not None
         if self._shapes_cache is None or self._shapes_cache[0] is not registry:
@@ -193,7 +193,7 @@ class Follower:
 
 
 def _contain_event(rows: Sequence[Entries], seq: int) -> bool:
-    """Whether rows of the log that were found for an event hold it."""
+    """Whether rows that were read from the log contain an event."""
     return bool(rows) and rows[0].seq <= seq < rows[-1].seq + rows[-1].count
 
 
@@ -208,7 +208,7 @@ def fold_through(
     goes_on: Callable[[], bool],
     rests: bool,
 ) -> bool:
-    """Fold everything up to a head, from the log or from segments; for a thread. Returns False where it is to stop."""
+    """Fold all events up to a head, from the log or from segments, in a thread; False where it was stopped."""
     tails = list(tails)
     events = Events(connection, segments, LruCache(0), stream, head)
     start = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
@@ -237,7 +237,7 @@ def of_rows(rows: Iterable[Entries], start: int) -> Iterator[EventRun]:
 
 
 class Hold:
-    """No tail of these streams is folded on until it is released; rows are answered ahead of the tails meanwhile."""
+    """Keeps the tails of some streams from being folded until it is released; reads fold rows ahead of them."""
 
     def __init__(self, followers: Iterable[Follower], names: Iterable[str]) -> None:
         self._followers, self._names = list(dict.fromkeys(followers)), frozenset(names)
@@ -256,11 +256,11 @@ class Hold:
 
     @property
     def is_intact(self) -> bool:
-        """Whether the same generations answer as at first, from the same events."""
+        """Whether the generations and their events are the same as when the hold began."""
         return self._generation_marks() == self._marks
 
     def _generation_marks(self) -> list[Any]:
-        """What changes where rows would not be of one moment, or cannot be answered without the tails."""
+        """A value that changes when the rows would no longer be consistent with each other."""
         return [
             (follower.name, name, generation.number, generation.position, follower.overflows)
             for follower in self._followers
@@ -270,12 +270,12 @@ class Hold:
 
 
 def list_tails(followers: Collection[Follower]) -> list[Generation]:
-    """Return the generations that answer now."""
+    """Return the current generations."""
     return [generation for follower in followers for generation in follower.generations.values()]
 
 
 def tail_bytes(followers: Collection[Follower]) -> int:
-    """Return about how many bytes tails take in memory, with the events that they have not folded yet."""
+    """Estimate the memory of tails in bytes, including their buffered events."""
     pending = [follower.pending for follower in followers if follower.pending is not None]
     return sum(tail.fold.memory for tail in list_tails(followers)) + sum(events.memory for events in pending)
 

@@ -28,7 +28,7 @@ class PlannedUnit(NamedTuple):
 
     @property
     def range(self) -> Range:
-        """The entries it is about."""
+        """The range of entries that it processes."""
         return Range(self.unit.first_seq, self.unit.end_seq)
 
 
@@ -41,7 +41,7 @@ class OwnedRange(NamedTuple):
 
 
 class SegmentPart(NamedTuple):
-    """The entries of a range that lie in one segment, and the payload of all of that segment."""
+    """The part of a range in one segment, and the payload of that segment."""
 
     source: Source
     range: Range
@@ -102,7 +102,7 @@ def _source(placed: SegmentObject) -> Source:
 
 
 class UnitCutter:
-    """Knows the segments of a stream, and where work on them has failed; units write below ``directory``."""
+    """Cuts the segments of a stream into units, with regard to earlier failures; units write below ``directory``."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class UnitCutter:
         self._directory = directory
 
     def resting(self, job: JobName, table: str | None = None) -> Iterator[Range]:
-        """Where a job is not tried now, or not any more."""
+        """The ranges that are paused after a failure, or parked."""
         for failure in self._failures:
             if failure.job == concern(job, table) and (failure.parked or failure.retry_us > self._now_us):
                 yield Range(failure.first_seq, failure.end_seq)
@@ -144,7 +144,7 @@ class UnitCutter:
                 yield self.planned(job, where, segments=tuple(part.source for part in parts), **facts)
 
     def planned(self, job: JobName, where: Range, **facts: Any) -> PlannedUnit:
-        """A unit about a range."""
+        """A unit of a range."""
         row, unique = self._row, secrets.token_hex(6)
         name = range_name(where.first, where.end - where.first, unique)
         unit = Unit(

@@ -1,4 +1,4 @@
-"""The overview of work for people, and the workers in it: what is to be done, who does it, what has failed.
+"""The overview of work for operators: due work, workers, leases and failures.
 
 Lists in an overview have only their first members.
 """
@@ -33,7 +33,7 @@ class StreamProgress(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """Everything about work at one moment."""
+    """The overview of work at one moment."""
 
     #: How many are in each of the lists, also where those name only the first of them.
     counts: dict[str, int]
@@ -121,7 +121,7 @@ class WorkerList:
         self._workers: dict[str, _Activity] = {}
 
     def start(self, rows: Iterable[WorkerRow], now_us: int) -> None:
-        """Begin with what is stored, and with the server itself."""
+        """Restore the stored workers, and add the server itself."""
         for row in rows:
             self._workers[row.worker] = _Activity(
                 row.since_us, row.seen_us, done=row.done, failed=row.failed, lost=row.lost, released=row.released
@@ -150,7 +150,7 @@ class WorkerList:
             activity.released += outcome == "released"
 
     def statuses(self, now_us: int) -> list[WorkerStatus]:
-        """All workers: those that are alive first, then those that were heard of last."""
+        """All workers: live ones first, then the others by their last contact."""
         # Copied at once: this is called in a thread.
         statuses = [self._status(worker, activity, now_us) for worker, activity in list(self._workers.items())]
         return sorted(statuses, key=lambda status: (not status.local, not status.alive, -status.seen_us, status.worker))
@@ -172,7 +172,7 @@ class WorkerList:
         )
 
     def _make_room(self, now_us: int) -> None:
-        """Forget workers that were not heard of for long, and then the longest silent ones."""
+        """Remove workers without contact for long, then those with the oldest contact beyond the limit."""
         by_silence = sorted(self._workers, key=lambda worker: self._workers[worker].seen_us)
         for worker in by_silence:
             is_old = self._workers[worker].seen_us < now_us - _REMEMBERED_US

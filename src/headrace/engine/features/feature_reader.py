@@ -66,7 +66,7 @@ class Moment(NamedTuple):
 
 
 class FeatureAnswer(NamedTuple):
-    """The row of a key, whether every feature counts all events since its birth, and an explanation."""
+    """The row of a key, whether each feature has all events since the start of its version, and an explanation."""
 
     row: dict[str, Any]
     complete: bool
@@ -115,12 +115,12 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         packed_key = defined.reducer.key(key)
         now_ms, heads, ends = self.moment([table]) if moment is None else moment
         head = heads[defined.stream]
-        generation, stream = self.at_hand(defined, head, by_key=True)
+        generation, stream = self.current_generation(defined, head, by_key=True)
         folded = [name for name in wanted if generation.is_folded(name, defined.lives[name].id)]
         is_folded = generation.position >= head.next_seq
         state = generation.row(packed_key) if is_folded else self.row(generation, head, packed_key, ends)
         row = generation.fold.reducer.finish(state, now_ms, folded)
-        if len(folded) < len(wanted) and (state is not None or not generation.knows_everyone(defined.start_seq)):
+        if len(folded) < len(wanted) and (state is not None or not generation.has_all_keys(defined.start_seq)):
             current_row = row or generation.fold.reducer.blank(now_ms, folded)
             row = {name: current_row.get(name) for name in wanted}
         explanation = None

@@ -129,7 +129,7 @@ class _ReplayTask(NamedTuple):
             return None
 
     def _run(self, moments: Sequence[KeyMoment], features: Sequence[str]) -> PastRows:
-        files = self.reader.feature_reader.bench.files
+        files = self.reader.feature_reader.builder.files
         with ExitStack() as stack:
             connection = self.reader.connect()
             stack.callback(connection.close)
@@ -149,7 +149,7 @@ class _ReplayTask(NamedTuple):
         try:
             return file.get(key)
         except CorruptData as reason:
-            self.reader.feature_reader.bench.files.drop(file)
+            self.reader.feature_reader.builder.files.drop(file)
             raise EventsMoved("a cached state is damaged") from reason
 
     def _replay(self, replay: Replay, connection: Connection) -> int | None:

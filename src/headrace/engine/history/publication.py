@@ -71,7 +71,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def take_snapshot(connection: Connection, stream: int, now_us: int) -> Snapshot | None:
-    """The stream as it is, or None where it is gone."""
+    """A snapshot of a stream; None where the stream is deleted."""
     streams, companions, states = Streams(connection), Companions(connection), States(connection)
     connection.execute("BEGIN")
     try:
@@ -132,7 +132,7 @@ def _lineage(streams: Streams, row: StreamRow) -> tuple[tuple[str, int], ...]:
 
 
 def make_manifest(snapshot: Snapshot, segments: list[Segment], generation: int, writer: str) -> Manifest:
-    """What is to be published: the stream as it was, with the segments that hold its entries."""
+    """A publication: the snapshot of a stream, with the segments that hold its entries."""
     row = snapshot.row
     return Manifest(
         stream=row.name,
@@ -187,7 +187,7 @@ class Swaps(NamedTuple):
 
 
 class SegmentRewriter(Protocol):
-    """Writes segments anew of which something has to go; for the thread that publishes."""
+    """Rewrites segments without erased entries; for the thread that publishes."""
 
     def pending(self, stream: int) -> Callable[[Snapshot], Swaps] | None:
         """Rewrites the next segments of a stream, given a snapshot of it; None where nothing has to go."""
@@ -243,7 +243,7 @@ def commit_publication(batch: Batch, stream: Stream, publication: Publication) -
 
 
 def _update_derived(batch: Batch, publication: Publication, until: int) -> None:
-    """Remove what no manifest lists any more; from the entries after ``until`` more can be derived now."""
+    """Remove derived files that no manifest lists any more; streams that read new segments become due."""
     snapshot, work = publication.snapshot, Work(batch.connection)
     row = snapshot.row
     Companions(batch.connection).remove(row.id, (retired.name for retired in snapshot.retired))
@@ -279,7 +279,7 @@ def trim_published(batch: Batch, stream: Stream) -> int:
 
 
 def abandon_publication(batch: Batch, stream: int, publication: Publication | None) -> None:
-    """Mark what was written for a deleted stream for removal, and expect nothing more of the stream."""
+    """Mark the objects of a deleted stream for removal, and remove its pending publication."""
     if publication is not None:
         row = publication.snapshot.row
         batch.published.mark_deleted(DeletedStream(row.incarnation, row.name))

@@ -74,7 +74,7 @@ class Publisher:
         self._rewriter = make_rewriter(connection, segments, directory)
 
     def publish(self, stream: int, pace: SealPace) -> Publication | None:
-        """Put into the store what it lacks of a stream; None where the stream is gone."""
+        """Upload the entries of a stream that the store lacks; None where the stream is deleted."""
         pace.begin()
         snapshot = take_snapshot(self._connection, stream, self._clock.now_us())
         if snapshot is None:
@@ -96,7 +96,7 @@ class Publisher:
                 left.unlink()
 
     def publish_journal(self, journal: Journal[Any]) -> int:
-        """Put records of a journal into the store that it lacks; returns the number of the last, 0 for none."""
+        """Upload the records of a journal that the store lacks; returns the number of the last, 0 for none."""
         return journal.publish(self._objects, self._node, self._connection)
 
     def _upload(self, snapshot: Snapshot, built: Built) -> None:
@@ -107,7 +107,7 @@ class Publisher:
     def _announce(
         self, snapshot: Snapshot, built: list[Built], replaced: SegmentObject | None, swaps: Swaps
     ) -> tuple[int, int]:
-        """Create the next manifest; answers its generation and its size.
+        """Create the next manifest; returns its generation and its size.
 
         Raises Fenced where another node may have looked for manifests before this one was there: it does not count.
         """

@@ -1,4 +1,4 @@
-"""Recovery: a database, empty or old, is brought up to what was published.
+"""Recovery: updates an empty or old database to the published state.
 
 The newest manifest of a stream counts. A stream that the database does not have is made anew; one that it has as of an
 older manifest goes on from the newer one; one that was deleted since is deleted here. What was never published stays
@@ -55,7 +55,7 @@ class RecoveredStream(NamedTuple):
 
 
 class Recovered(msgspec.Struct):
-    """What a recovery brought, and the problems of streams that it could not bring."""
+    """The streams that a recovery restored, and the problems of those that it could not restore."""
 
     streams: int = 0
     entries: int = 0
@@ -100,7 +100,7 @@ def _following(objects: Objects, listed: tuple[StreamLocation, list[int]]) -> li
 def newest_valid(
     objects: Objects, location: StreamLocation, generations: list[int], problems: list[CorruptData]
 ) -> Manifest | None:
-    """The newest valid one of some generations, and what is wrong with those that are newer."""
+    """The newest valid one of some generations, and the problems of newer ones."""
     for generation in generations:
         key = object_names.generation_key(location, generation)
         try:
@@ -153,7 +153,7 @@ class Deletions:
             )
 
     def stranded_forks(self, streams: Streams) -> Iterator[StreamRow]:
-        """Forks that live here, and whose source was deleted by a node that did not know of them."""
+        """Forks in this database whose source was deleted by a node that did not have them."""
         for fork in _every(streams):
             source = None if fork.parent is None else streams.by_id(fork.parent)
             if source is not None and self._was_deleted(source) and not self._was_deleted(fork):
@@ -253,7 +253,7 @@ class _Recovery:
             return None
 
     def _take(self, manifest: Manifest) -> RecoveredStream | None:
-        """Let the database follow a manifest; answers what that brought."""
+        """Update the database to a manifest; returns what was restored."""
         batch = self._batch
         row = batch.streams.by_name(manifest.stream)
         if row is not None and row.incarnation != manifest.incarnation:
@@ -287,7 +287,7 @@ class _Recovery:
         return not manifest.closed or holder_of(self._objects, lease) == manifest.writer
 
     def _make_way(self, row: StreamRow, manifest: Manifest) -> None:
-        """A later life has taken the name."""
+        """Remove a stream whose name a later incarnation has taken."""
         _check(row, manifest)
         if row.state != DELETED:
             self._batch.published.mark_deleted(DeletedStream(row.incarnation, row.name))
@@ -298,7 +298,7 @@ class _Recovery:
         self._batch.streams.discard(row.id)
 
     def _drop_deleted(self, deletions: Deletions) -> None:
-        """Delete streams that were published, and of which nothing is left."""
+        """Delete published streams of which the store has nothing any more."""
         for row in _every(self._batch.streams):
             if deletions.is_gone(row):
                 self._delete(row)

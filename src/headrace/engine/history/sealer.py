@@ -1,4 +1,4 @@
-"""Deciding which streams are published when, in the background; appends do not wait for it."""
+"""Decides in the background which streams are published when; appends do not wait for it."""
 
 from __future__ import annotations
 
@@ -127,19 +127,19 @@ class Sealer:
         )
 
     def start(self) -> None:
-        """Publish what is due from now on, until another node has taken over."""
+        """Start to publish due streams, until another node takes over."""
         self.watch.start()
         self._loop.start(after_s=TICK_S)
 
     async def stop(self) -> None:
-        """Let the thread finish what it publishes, and publish nothing more."""
+        """Stop publishing once the current publication has ended."""
         self.pace.stop()
         await self._loop.stop(timeout_s=0)
         await self.watch.stop()
         await self._thread.stop()
 
     async def _publish_due(self) -> float | None:
-        """Publish what is due; returns how long to pause, which is longer after each failure."""
+        """Publish due streams; returns the pause until the next round, with backoff after failures."""
         if self._writer.fenced:
             return None
         try:
@@ -160,7 +160,7 @@ class Sealer:
         return min(TICK_S * 2.0**self._failures, _LONGEST_PAUSE_S)
 
     async def work(self) -> None:
-        """Publish every stream that is due, and clear away what nothing refers to."""
+        """Publish every due stream, and remove objects that nothing refers to."""
         await self.publish_journals()
         for stream in await self._due():
             try:
@@ -182,7 +182,7 @@ class Sealer:
         await self._reserve_epochs()
 
     def _try_later(self, stream: int) -> None:
-        """Put a stream off for twice as long as the last time."""
+        """Postpone a stream with exponential backoff."""
         failures, _ = self._put_off.get(stream, (0, 0))
         pause_s = min(TICK_S * 2**failures, _LONGEST_PUT_OFF_S)
         self._put_off[stream] = failures + 1, self._clock.now_us() + int(pause_s * 1e6)
@@ -198,18 +198,18 @@ class Sealer:
         return self.publisher.publish_journal(journal)
 
     async def _reserve_epochs(self) -> None:
-        """Have a block of epochs to spare."""
+        """Reserve a spare block of epochs, unless there is one."""
         if self._streams.meta("spare_epoch", -1) >= 0:
             return
         block = await self._thread.run(self._node.reserve_epochs)
         await self._apply(partial(_store_spare_epochs, start=block.start))
 
     def request(self, stream: int) -> None:
-        """Publish a stream soon, however little it holds."""
+        """Publish a stream soon, even with few entries."""
         self._requested.add(stream)
 
     async def _due(self) -> list[int]:
-        """The streams that have waited long enough, hold enough or were asked for, but for those that are put off."""
+        """The streams to publish: old enough, large enough or requested, except those that are postponed."""
         now_us, due = self._clock.now_us(), sorted(self._requested)
         self._requested.clear()
         await self.watch.count(
@@ -243,7 +243,7 @@ class Sealer:
             return keys
 
     def _behind(self, stream: int) -> list[int]:
-        """Ancestors of a fork whose manifests do not hold yet what it reads, the oldest first."""
+        """Ancestors of a fork whose manifests lack entries that it reads, the oldest first."""
         ancestors: list[int] = []
         row, limit = self._streams.by_id(stream), 1 << 62
         while row is not None and row.parent is not None and row.fork_seq is not None:

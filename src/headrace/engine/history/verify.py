@@ -170,7 +170,7 @@ class _Verification:
             raise ObjectMissing(f"the object {key} is missing", object=key, check="present")
         if size != listed.bytes:
             raise _corrupt(key, "size", f"it has {size} bytes, not {listed.bytes}")
-        with self._at_hand(key, size) as path:
+        with self._local_copy(key, size) as path:
             if isinstance(listed, PartFile):
                 _verify_checksum(key, listed, path)
                 return
@@ -179,8 +179,8 @@ class _Verification:
             reader.verify()
 
     @contextmanager
-    def _at_hand(self, key: str, size: int) -> Iterator[Path]:
-        """The object as a file, which goes afterwards where it had to be fetched."""
+    def _local_copy(self, key: str, size: int) -> Iterator[Path]:
+        """A local file of an object; a download is removed afterwards."""
         path = self._objects.local_path(key)
         if path is not None:
             if not path.exists():

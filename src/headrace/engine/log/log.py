@@ -1,4 +1,4 @@
-"""The verbs of the log: find, create, append, read, delete, and wait at the tail. All run on the event loop."""
+"""The operations of the log: find, create, append, read, delete, and wait at the tail. All run on the event loop."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Log:
         append.stream.pins += 1
 
     def settled(self, append: Append) -> None:
-        """Count a settled append; who waits for it is woken when its whole commit is answered."""
+        """Count a settled append; watchers are woken when the whole commit is settled."""
         if append.error is not None:
             return
         counters = self.counters
@@ -125,13 +125,13 @@ class Log:
             self.tail.wake(append.stream)
 
     def _announce_moved(self) -> None:
-        """Tell who waits for the streams that a commit has moved, once for each."""
+        """Notify the watchers of each stream that a commit has changed, once per stream."""
         moved, self._moved = self._moved, {}
         for stream, first in moved.items():
             self.announce(stream, first)
 
     def announce(self, stream: Stream, first: int) -> None:
-        """Tell who follows a stream, and who waits for it, that it has grown, beginning with an entry."""
+        """Notify the listeners and the watchers of a stream of new entries from a position on."""
         for hook in self.on_append:
             hook(stream, first)
         if stream.watchers:
@@ -238,7 +238,7 @@ class Log:
         return streams
 
     def note_deleted(self, dropped: list[tuple[str, int]], streams: Iterable[Stream]) -> None:
-        """Take note of streams that were deleted together with what they belonged to."""
+        """Drop streams from memory that were deleted together with what they belonged to."""
         self._forget_names(dropped)
         for stream in streams:
             self._announce_deletion(stream)

@@ -90,7 +90,7 @@ class Tiers:
         reader = None if cache_key in self._answers else self._open().ready(placed.segment)
         if reader is None or not reader.is_loaded(position):
             entries = self._answer_once(
-                cache_key, lambda: self._with_reader(placed, lambda at_hand: at_hand.read(position, until, budget))
+                cache_key, lambda: self._with_reader(placed, lambda opened: opened.read(position, until, budget))
             )
         else:
             entries = reader.read(position, min(until, reader.group_end(position)), budget)
@@ -117,7 +117,7 @@ class Tiers:
         )
 
     def time_at(self, placed: SegmentObject, seq: int) -> int:
-        """When a published entry was appended."""
+        """The append time of a published entry."""
         return self._answer_or_fetch(
             ("at", placed.key, seq), lambda: self._with_reader(placed, lambda reader: reader.time_at(seq))
         )
@@ -144,7 +144,7 @@ class Tiers:
         until = min(until, following[-1].segment.end_seq)
 
         def read_segments() -> Slice:
-            entries = self._with_reader(following[0], lambda reader: reader.read(position, until, budget, key))
+            entries = self._with_reader(following[0], lambda opened: opened.read(position, until, budget, key))
             for placed in following[1:]:
                 room = budget - sum(len(part.body) + 1 for part in entries.parts)
                 if room <= 0 or entries.position < placed.segment.first_seq:
@@ -158,9 +158,9 @@ class Tiers:
         return self._answer_once(("key", following[0].key, position, until, budget, key), read_segments)
 
     def _extend(self, placed: SegmentObject, entries: Slice, until: int, room: int, key: str) -> Slice | None:
-        """What was found, and the entries of one more segment; None where they do not fit, or cannot be read now."""
+        """The entries so far with those of one more segment; None where they do not fit, or cannot be read now."""
         try:
-            more = self._with_reader(placed, lambda reader: reader.read(entries.position, until, room, key))
+            more = self._with_reader(placed, lambda opened: opened.read(entries.position, until, room, key))
         except HeadraceError:
             if not entries.parts:
                 raise
@@ -197,7 +197,7 @@ class Tiers:
         raise NeedsFetch(compute_answer)
 
     def _load_ahead(self, owner: int, placed: SegmentObject | None, position: int) -> None:
-        """Decode what a reader that goes on will ask for next."""
+        """Prefetch the entries that a sequential reader needs next."""
         for _ in range(self._groups_ahead):
             if placed is not None and position >= placed.segment.end_seq:
                 placed = self.published.holding(owner, position)

@@ -188,7 +188,7 @@ class Writer:
             self._queue.put(gathered[start : start + _HANDED_OVER])
 
     def expire(self) -> None:
-        """Tell the callers of operations whose time has run out; the operations go on."""
+        """Report a timeout to the callers of operations past their deadline; the operations continue."""
         now, timeouts, late = monotonic(), self._timeouts, list[Operation]()
         for operation in self._in_flight:
             waited = now - operation.submitted
@@ -226,7 +226,7 @@ class Writer:
         self._loop.call_soon_threadsafe(self._take_back, operations)
 
     def _take(self) -> tuple[list[Operation], bool]:
-        """What is queued, up to the size of a batch, and whether it was the last; waits where nothing else is to do."""
+        """The queued operations, up to the size of a batch, and whether it was the last; may wait for some."""
         operations: list[Operation] = []
         max_operations, max_bytes, size = self._limits.batch_requests, self._limits.batch_bytes, 0
         get = self._queue.get_nowait if self._held else self._queue.get
@@ -330,7 +330,7 @@ class Writer:
         self._is_long = False
 
     def _make_room(self, operations: list[Operation]) -> None:
-        """Do what frees space on a full disk, with what was set aside for that if need be."""
+        """Run operations that free space on a full disk, with the reserved space if necessary."""
         self._checkpoint()
         while operations:
             for operation in operations:
@@ -344,7 +344,7 @@ class Writer:
             )
 
     def _write(self, operations: list[Operation]) -> Exception | None:
-        """Commit operations, or fail all of them; answers why that failed."""
+        """Commit operations, or fail all of them; returns the error."""
         batch = Batch(self._connection, self._streams, self._wal, self._clock.now_us())
         batch.notes = None if self.on_noted is None else []
         try:

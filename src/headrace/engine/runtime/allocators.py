@@ -1,4 +1,4 @@
-"""How the process takes memory from the system, and gives it back: the C library's allocator, and Arrow's.
+"""Configures the allocators of the C library and of Arrow, and returns free memory to the system.
 
 One heap for all threads: with one for each, every heap keeps free pages of its own, and answers of many threads leave
 several times as much of them behind. Free pages inside a heap go back only when they are asked back, by ``trim``.
@@ -28,7 +28,7 @@ _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 class _Heaps(ctypes.Structure):
-    """What glibc's mallinfo2 answers."""
+    """The result of glibc's ``mallinfo2``."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -83,7 +83,7 @@ def trim() -> None:
 
 
 def arrow_bytes() -> int:
-    """What Arrow has allocated."""
+    """The bytes that Arrow has allocated."""
     arrow = loaded_module(_ARROW)
     return 0 if arrow is None else int(arrow.allocated_bytes())
 

@@ -77,7 +77,7 @@ def tune(limit_mb: int, config: Config, explicit: Collection[str] = ()) -> Confi
 
 
 def expected_parts(config: Config) -> dict[str, int]:
-    """What each part of the server may come to hold under this configuration, in bytes."""
+    """The most memory that each part of the server can use under this configuration, in bytes."""
     limits = config.limits
     return {
         "sqlite_page_cache": sqlite_bytes(config),
@@ -110,23 +110,23 @@ def expected_parts(config: Config) -> dict[str, int]:
 
 
 def sqlite_bytes(config: Config) -> int:
-    """What all connections to the database may take together."""
+    """The most memory that all connections to the database can use."""
     # The writer's page cache, a quarter of it for the reader, and an eighth for whoever seals.
     return SQLITE_BYTES + config.storage.cache_bytes * 11 // 8
 
 
 def footer_bytes(config: Config) -> int:
-    """What open footers of segments may take."""
+    """The most memory that open footers of segments can use."""
     return min(FOOTER_BYTES, config.storage.decoded_bytes)
 
 
 def beside_companions(config: Config) -> int:
-    """What each of the smaller caches of searches may take."""
+    """The limit of each of the smaller caches of searches."""
     return min(BESIDE_BYTES, config.limits.companion_bytes // 4)
 
 
 def expected_bytes(config: Config) -> int:
-    """What the whole process may come to hold under this configuration."""
+    """The most memory that the process can use under this configuration."""
     return PROCESS_BYTES + sum(expected_parts(config).values())
 
 

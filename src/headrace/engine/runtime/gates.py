@@ -49,7 +49,7 @@ class Gate:
     """
 
     def __init__(self, limit: int, *, max_queued: int = MAX_QUEUED, shortage: Shortage | None = None) -> None:
-        """With ``shortage`` nobody is let in while memory is short."""
+        """With ``shortage`` none are admitted while memory is short."""
         self.configured_limit = limit
         self.current_limit = limit
         self.active = 0
@@ -64,12 +64,12 @@ class Gate:
         return len(self._waiting)
 
     def set_limit(self, limit: int) -> None:
-        """Admit so many from now on; those inside stay."""
+        """Set the limit; those already admitted continue."""
         self.current_limit = max(1, limit)
         self._admit()
 
     def open(self) -> None:
-        """Let everybody in, for good: the server stops, and nothing that has to end may wait for its turn."""
+        """Admit all from now on: the server stops, and no request may wait any more."""
         self.set_limit(MAX_QUEUED * 2)
 
     async def __aenter__(self) -> Gate:
@@ -130,7 +130,7 @@ class Gates:
         return {**named, "compute": self.compute, "plan": self.plan, "rows": self.rows}
 
     def relieve(self) -> None:
-        """Halve what uses most memory, but never stop it."""
+        """Halve the limits of the gates whose work uses most memory, but not below one."""
         for gate in (self.search, self.index):
             gate.set_limit(gate.configured_limit // 2)
 

@@ -37,7 +37,7 @@ _TRIMMED_FREE = 64 * MiB
 
 
 class ProcessMemory(msgspec.Struct, frozen=True):
-    """What the kernel says this process holds; None where it does not say."""
+    """The memory of this process by the kernel; None where it is unknown."""
 
     rss_bytes: int | None = None
     rss_anon_bytes: int | None = None
@@ -137,14 +137,14 @@ class Caches(Protocol):
         """Shrink them."""
 
     def balance(self) -> None:
-        """Share the memory that there is."""
+        """Divide the available memory among them."""
 
     def drop_mapped_pages(self) -> None:
-        """Let no page of a mapped file be resident."""
+        """Evict the resident pages of mapped files."""
 
 
 class MemoryMonitor:
-    """Watches what the process holds, and makes it less where that is too much.
+    """Watches the memory of the process, and shrinks caches when it exceeds the limits.
 
     Under pressure the gates for searches and background work halve, caches shrink, and free pages go back to the
     system. Near the limit, work that takes much memory is refused. Free pages also go back when the server comes to
@@ -193,7 +193,7 @@ class MemoryMonitor:
         return self.last
 
     def check(self) -> None:
-        """Read what the process holds, and act on it."""
+        """Measure the memory of the process, and react to pressure."""
         self.last = self._read()
         rss = self.last.rss_bytes
         if rss is not None:
@@ -254,7 +254,7 @@ class MemoryMonitor:
                 await self._give_back()
 
     def _is_at_rest(self, now: float) -> bool:
-        """Whether the process has done next to nothing for a while."""
+        """Whether the process has been idle for a while."""
         cpu_s = time.process_time()
         if cpu_s - self._cpu_s > IDLE_CPU * CHECK_S:
             self._worked_at, self._is_trimmed = now, False

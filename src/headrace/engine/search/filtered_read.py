@@ -52,10 +52,10 @@ def filtered(
 
 
 class CandidateRows(NamedTuple):
-    """The events of a window that match, in order; those in ``odd_seqs`` have to be matched by their documents."""
+    """The events of a window that match, in order; ``irregular_seqs`` have to be matched by their documents."""
 
     seqs: list[int]
-    odd_seqs: set[int]
+    irregular_seqs: set[int]
     stop: int
 
 
@@ -86,9 +86,9 @@ class _Read:
         self._deadline.require()
         position = max(position, self._snapshot.start)
         try:
-            for seqs, odd_seqs, stop in self._windows(position):
+            for seqs, irregular_seqs, stop in self._windows(position):
                 for seq in seqs:
-                    is_match = seq not in odd_seqs or self._is_match(seq)
+                    is_match = seq not in irregular_seqs or self._is_match(seq)
                     if is_match and (self._size >= self._limits.budget or not self._take(seq)):
                         return Filtered(self._parts, seq, self._scanned)
                     position = seq + 1
@@ -129,15 +129,15 @@ class _Read:
         groups = evaluator.columns.groups("odd")
         for window in growing_windows(groups, piece.start - first, piece.stop - first, backward=False):
             start = first + window.start
-            undescribed_rows = set(rows_in_window(evaluator.undescribed_rows, window.start, window.stop).tolist())
+            irregular_rows = set(rows_in_window(evaluator.irregular_rows, window.start, window.stop).tolist())
             rows = evaluator.select(self._tree, window).rows().tolist()
             keyed = self._keyed(companion, window)
             seqs = [
                 start + row
-                for row in (sorted({*rows, *undescribed_rows}) if undescribed_rows else rows)
+                for row in (sorted({*rows, *irregular_rows}) if irregular_rows else rows)
                 if keyed is None or keyed[row]
             ]
-            yield CandidateRows(seqs, {start + row for row in undescribed_rows}, first + window.stop)
+            yield CandidateRows(seqs, {start + row for row in irregular_rows}, first + window.stop)
 
     def _keyed(self, companion: CompanionReader, window: Window) -> list[bool] | None:
         if self._key is None:

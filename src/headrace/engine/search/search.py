@@ -131,7 +131,7 @@ class _Search:
         first = piece.companion.first_seq
         evaluator = self._evaluator(piece)
         count_rows(self._statistics, evaluator, piece.start - first, piece.stop - first)
-        for document in self._odd_documents(piece, evaluator, deadline).values():
+        for document in self._irregular_documents(piece, evaluator, deadline).values():
             self._statistics.count(document)
 
     def _visit(self, piece: IndexedRange, deadline: Deadline) -> None:
@@ -139,23 +139,23 @@ class _Search:
         evaluator = self._evaluator(piece)
         first = piece.companion.first_seq
         start, stop = piece.start - first, piece.stop - first
-        undescribed_rows = evaluator.undescribed_rows
+        irregular_rows = evaluator.irregular_rows
         for window in self._windows(evaluator, start, stop):
             if self._request.track_total_hits or self._best.may_take(self._bounds(evaluator, window)):
                 deadline.check()
                 if not evaluator.may_hold(self._request.tree):
                     break
-                self._select(evaluator, window, rows_in_window(undescribed_rows, window.start, window.stop))
-        if len(undescribed_rows) and self._is_needed(piece.start, piece.stop):
-            for seq, document in self._odd_documents(piece, evaluator, deadline).items():
+                self._select(evaluator, window, rows_in_window(irregular_rows, window.start, window.stop))
+        if len(irregular_rows) and self._is_needed(piece.start, piece.stop):
+            for seq, document in self._irregular_documents(piece, evaluator, deadline).items():
                 if self._matches(document):
                     self._total += 1
                     self._best.offer_one(HeldHit(tuple(self._value(key, seq, document) for key in self._order), seq))
 
-    def _select(self, evaluator: Evaluator, window: Window, undescribed_rows: Int32s) -> None:
+    def _select(self, evaluator: Evaluator, window: Window, irregular_rows: Int32s) -> None:
         selection = evaluator.select(self._request.tree, window)
-        if len(undescribed_rows):
-            selection -= Selection(window.count, rows=undescribed_rows)
+        if len(irregular_rows):
+            selection -= Selection(window.count, rows=irregular_rows)
         rows = selection.rows() + np.int32(window.start)
         self._total += len(rows)
         self._tally.candidate_doc_ids += len(rows)
@@ -186,10 +186,10 @@ class _Search:
         _, group = next(evaluator.columns.touching(f"f.{key.name}", window.start, window.stop))
         return Bounds(group.least, group.greatest, group.nulls > 0)
 
-    def _odd_documents(self, piece: IndexedRange, evaluator: Evaluator, deadline: Deadline) -> dict[int, Any]:
+    def _irregular_documents(self, piece: IndexedRange, evaluator: Evaluator, deadline: Deadline) -> dict[int, Any]:
         """The documents of rows that columns cannot describe."""
         first = piece.companion.first_seq
-        rows = rows_in_window(evaluator.undescribed_rows, piece.start - first, piece.stop - first)
+        rows = rows_in_window(evaluator.irregular_rows, piece.start - first, piece.stop - first)
         events: dict[int, Any] = {}
         for row in rows.tolist():
             deadline.check()

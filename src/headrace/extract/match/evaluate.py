@@ -163,9 +163,9 @@ class Evaluator:
         self._present: dict[str, Mask] = {}
 
     @cached_property
-    def undescribed_rows(self) -> Int32s:
+    def irregular_rows(self) -> Int32s:
         """The rows that columns cannot describe."""
-        return self.companion.undescribed_rows()
+        return self.companion.irregular_rows()
 
     def select(self, tree: Node, window: Window) -> Selection:
         """The rows of a window for which a query holds, of those in question."""

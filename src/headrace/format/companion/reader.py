@@ -107,7 +107,7 @@ class CompanionReader(ABC):
                 mask[group.start : group.stop] = self.column(name, number).is_valid().to_numpy(zero_copy_only=False)
         return mask
 
-    def undescribed_rows(self) -> Int32s:
+    def irregular_rows(self) -> Int32s:
         """The rows that the columns cannot describe."""
         if not self.info.odd:
             return NO_ROWS

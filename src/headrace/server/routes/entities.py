@@ -197,7 +197,7 @@ def explained(shown: EntityAnswer, generation: Any) -> dict[str, Any]:
         "members": list(view.group.members),
         "moved_observations": len(view.group.moved),
         "policies": view.config.dump(),
-        "life": view.life or None,
+        "life": view.policy_user or None,
         "through": stream.offset_at(view.head.next_seq),
     }
     if shown.kept and generation is not None:

@@ -204,7 +204,7 @@ class FeatureRoutes:
             while request.exchange.writable:
                 try:
                     for table in tables:
-                        await self._serving.approach(table, _WORTH * len(bodies))
+                        await self._serving.fold_tail(table, _WORTH * len(bodies))
                     rows = await self._rows_in_slices(request, bodies, tables)
                 except NotReady:
                     for table in tables:

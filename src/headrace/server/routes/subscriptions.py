@@ -27,6 +27,7 @@ from headrace.engine.subscriptions.subscription import (
 )
 from headrace.engine.subscriptions.subscriptions import Claim, Proof, Subscriptions
 from headrace.engine.subscriptions.wakes import AlreadyClaimed, Fenced
+from headrace.engine.subscriptions.webhook import WebhookUrlRejected
 from headrace.errors import Conflict, Forbidden, HeadraceError
 from headrace.server.http.auth import ENTITY_STREAM_PREFIX, Principal
 from headrace.server.http.route import NO_KEY, READ, TOKEN, WRITE, Answer, Body, Scope, Verb, in_path, route
@@ -138,6 +139,7 @@ class SubscriptionRoutes:
         Conflict,
         SubscriptionExists,
         TooManySubscriptions,
+        WebhookUrlRejected,
         body=PutBody,
         recorded_as="subscription_created",
     )

@@ -179,7 +179,7 @@ class FragmentCandidates:
         name = name_of(entity_type)
         while True:
             try:
-                return self.state_reader.at_hand(self.state_reader.defined(name), stream.head)[0]
+                return self.state_reader.current_generation(self.state_reader.defined(name), stream.head)[0]
             except NotReady:
                 await self.state_reader.ready(name)
 

@@ -125,8 +125,8 @@ class EntityView(NamedTuple):
     head: Head
     kind: EntityType
     schema: Schema | None
-    #: The policy set of the user, and its policies.
-    life: str
+    #: The user whose policies apply, EVERYONE for the shared ones, and these policies.
+    policy_user: str
     config: ReducerConfig
 
     @property
@@ -224,15 +224,15 @@ class Snapshots:
         head = stream.head
         kind = None if head.registry is None else head.registry.hook
         assert isinstance(kind, EntityType)
-        life = row.user_id if row.user_id in kind.configs else EVERYONE
-        config = kind.configs[life]
+        policy_user = row.user_id if row.user_id in kind.configs else EVERYONE
+        config = kind.configs[policy_user]
         if query.schema_version is None:
             effective = kind.effective(row.user_id)
             schema = None if effective is None else effective.schema
         else:
             schema = self._version(kind.entity_type, row.user_id, query.schema_version, query.scope)
             config = schema.reducer_config
-        return EntityView(query, group, stream, head, kind, schema, life, config)
+        return EntityView(query, group, stream, head, kind, schema, policy_user, config)
 
     def clear_folded(self) -> None:
         """Drop entities that were folded from their observations: some were erased."""
@@ -261,14 +261,14 @@ class Snapshots:
     def _answer(self, view: EntityView) -> EntityAnswer:
         if self._may_use_states(view):
             defined = self.state_reader.defined(view.entity_type)
-            generation, _ = self.state_reader.at_hand(defined, view.head)
+            generation, _ = self.state_reader.current_generation(defined, view.head)
             if self._is_folded(generation, view):
                 reducer = generation.fold.reducer
                 rows = [row for id in view.group.members if (row := generation.row(id.encode())) is not None]
                 row = rows[0] if rows else None
                 for other in rows[1:]:
                     row = reducer.merge(row, other)
-                return EntityAnswer(view, reducer.finish(row, version_name=view.life, schema=view.schema), True)
+                return EntityAnswer(view, reducer.finish(row, version_name=view.policy_user, schema=view.schema), True)
         cached = None if view.query.is_past else self.rows.get(_cache_key(view))
         if cached is None or cached.through != view.head.next_seq:
             raise NotReady
@@ -278,12 +278,12 @@ class Snapshots:
         if view.query.is_past or view.group.moved or view.group.since:
             return False
         return view.query.schema_version is None or policy_hash(view.config) == policy_hash(
-            view.kind.configs[view.life]
+            view.kind.configs[view.policy_user]
         )
 
     def _is_folded(self, generation: Generation, view: EntityView) -> bool:
         """Whether a generation is folded by the policies of a view."""
-        return generation.is_folded(view.life, self._definition(view.kind).lives[view.life].id)
+        return generation.is_folded(view.policy_user, self._definition(view.kind).lives[view.policy_user].id)
 
     def _definition(self, kind: EntityType) -> TypeDefinition:
         cached = self._definitions.get(kind.entity_type)
@@ -334,6 +334,6 @@ def _finish(view: EntityView, row: EntityState | None) -> EntityAnswer:
 
 def _cache_key(view: EntityView) -> tuple[Any, ...]:
     """What a folded entity depends on."""
-    life = policy_hash(view.config, None, view.kind.undone)
+    version_id = policy_hash(view.config, None, view.kind.undone)
     group = view.group
-    return view.stream.incarnation, group.members, group.moved, group.since, group.row.first_seq, life
+    return view.stream.incarnation, group.members, group.moved, group.since, group.row.first_seq, version_id
