@@ -99,7 +99,7 @@ def test_order_and_spelling_change_nothing(sent: list[Descriptor], random: Any) 
     assert found.changed == []
     assert found.losses == []
     assert found.dropped == {}
-    assert {fate for fates in found.fates.values() for fate in fates.values()} <= {"kept"}
+    assert {fate for fates in found.state_effects.values() for fate in fates.values()} <= {"kept"}
     places = {name: at for at, name in enumerate(sort_nodes(again))}
     assert all(places[node.upstream] < places[name] for name, node in again.items() if not isinstance(node, Event))
 
@@ -122,9 +122,9 @@ def test_a_diff_tells_all_there_is() -> None:
         assert set(found.removed) == old.keys() - new.keys()
         assert found.destructive or not (found.removed or found.dropped)
         tables = {name: set(node.features) for name, node in new.items() if isinstance(node, Table)}
-        assert {name: set(fates) for name, fates in found.fates.items()} == tables
+        assert {name: set(fates) for name, fates in found.state_effects.items()} == tables
         told = {change["name"]: change for change in found.changed}
-        for name, fates in found.fates.items():
+        for name, fates in found.state_effects.items():
             for feature, fate in fates.items():
                 _is_told(told.get(name, {}), feature, fate, is_new=name in found.added)
                 seen[fate] += 1
@@ -178,7 +178,7 @@ def test_a_feature_that_is_kept_would_have_come_to_the_same() -> None:
         assume(old is not None and new is not None)
         assert old is not None
         assert new is not None
-        for table, fates in diff(old, new).fates.items():
+        for table, fates in diff(old, new).state_effects.items():
             kept = [name for name, fate in fates.items() if fate == "kept"]
             if not kept:
                 continue

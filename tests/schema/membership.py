@@ -8,8 +8,8 @@ from typing import Any
 from headrace.schema.canonical import exactly, json_number, value_text
 from headrace.schema.document import Validator
 from headrace.schema.shape.model import (
+    INTEGRAL,
     SPELLED,
-    WHOLE,
     Alternative,
     Array,
     Boolean,
@@ -43,7 +43,7 @@ def _number(number: Number, value: Any) -> bool:
         return False
     low, high, exact = number.low, number.high, exactly(value)
     return (
-        (number.integer < WHOLE or isinstance(exact, int))
+        (number.integer < INTEGRAL or isinstance(exact, int))
         and (number.integer < SPELLED or isinstance(value, int))
         and (low is None or exact > low.value or (exact == low.value and not low.exclusive))
         and (high is None or exact < high.value or (exact == high.value and not high.exclusive))

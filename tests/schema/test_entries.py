@@ -14,10 +14,10 @@ from headrace.schema.entries import (
     checked_number,
     entries_of,
     exact_number,
+    integer_or_double,
     read,
     slice_json,
     split_json,
-    whole_or_double,
 )
 
 
@@ -130,8 +130,8 @@ def test_an_entry_that_cannot_be_decoded_does_not_hide_the_others() -> None:
     ],
 )
 def test_whole_numbers_of_64_bits_keep_their_digits(text: str, number: float) -> None:
-    assert whole_or_double(text) == number
-    assert type(whole_or_double(text)) is type(number)
+    assert integer_or_double(text) == number
+    assert type(integer_or_double(text)) is type(number)
     assert checked_number(text) == number
 
 
@@ -140,7 +140,7 @@ def test_whole_numbers_of_64_bits_keep_their_digits(text: str, number: float) ->
     [("9007199254740992.5", 2.0**53), ("1e-400", 0.0), ("1.00000000000000000001", 1.0), ("1e400", float("inf"))],
 )
 def test_numbers_that_only_look_whole_are_refused(text: str, nearest: float) -> None:
-    assert whole_or_double(text) == nearest
+    assert integer_or_double(text) == nearest
     with pytest.raises(ValueError, match=r"digits|range"):
         checked_number(text)
 

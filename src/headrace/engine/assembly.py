@@ -140,7 +140,7 @@ class Engine:
         return engine
 
     async def close(self) -> None:
-        """Persist what is only in memory, answer what was accepted, and close the files."""
+        """Persist state in memory, complete accepted operations, and close the files."""
         await self.sweeper.stop()
         self.gates.index.open()
         try:
@@ -171,7 +171,7 @@ class Engine:
         await self.sweep()
 
     def _recover(self) -> None:
-        """Bring the database up to what the object store has, and load what was stored; in a thread, before start."""
+        """Update the database from the object store, and load stored state; in a thread, before start."""
         takeover = take_over_store(objects=self.objects, node=self.node, streams=self.streams, writer=self.writer)
         self.recovered = takeover.recovered
         if takeover.trouble is not None:
@@ -190,13 +190,13 @@ class Engine:
             self.caches.segments()  # what reads them takes a while to load, and the first reader need not wait for it
 
     def _release(self) -> None:
-        """Close what was opened, where nothing has been started yet."""
+        """Close all files; for a server that was opened and not started."""
         self.tiers.close()
         self.writer.close()
         self._opened.release()
 
     def _open_storage(self) -> None:
-        """The tables of the database, the object store, and what is kept of it here."""
+        """The tables of the database, the object store and its local caches."""
         storage = self.config.storage
         self.streams, self.wal, self.published = Streams(self._reader), Wal(self._reader), Published(self._reader)
         self.objects = Objects.open(
@@ -302,7 +302,7 @@ class Engine:
         )
 
     def _create_features(self) -> None:
-        """What answers for feature tables: now, as of the past, and for training."""
+        """Readers of feature tables: at present, as of the past, and for training."""
         settings = self.config.features
         self.state_builder = StateBuilder(
             objects=self.objects,
@@ -343,7 +343,7 @@ class Engine:
         self._state_job.listeners.append(self.feature_reader.states_changed)
 
     def _create_entities(self) -> None:
-        """What stores entities, answers for them, lets their types grow, and erases them."""
+        """The services that store, read, enhance and erase entities."""
         self.entity_store = EntityStore(
             writer=self.writer, log=self.log, types=self.types, reader=self._reader, clock=self.clock
         )
@@ -401,7 +401,7 @@ class Engine:
         )
 
     def _create_local_worker(self) -> None:
-        """Who folds states where no worker comes."""
+        """The local worker, which folds states where no other worker does."""
         readers = self.snapshots.state_reader, self.enhancement.candidates.state_reader
         settings = self.config.features
         demands = [StateDemand(each, self.published, self.clock, settings) for each in readers]
@@ -461,7 +461,7 @@ class Engine:
         self.tiers.forget()
 
     async def apply(self, perform: Callable[[Batch], Any], *, is_chore: bool = False) -> Any:
-        """Run a function inside a commit, on the writer's thread, and answer what it returned."""
+        """Run a function inside a commit, on the writer's thread, and return its result."""
         return await apply(self.writer, perform, is_chore=is_chore)
 
     async def probe(self) -> None:
@@ -474,5 +474,5 @@ class Engine:
         return (int(pragma("page_count")) - int(pragma("freelist_count"))) * int(pragma("page_size"))
 
     async def sweep(self) -> None:
-        """Do once what time does to streams."""
+        """Run expiry and retention once."""
         await self.sweeper.sweep()

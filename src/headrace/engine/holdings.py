@@ -42,7 +42,7 @@ def published_until(published: Published, stream: Stream) -> int:
 
 
 def holdings(engine: Engine, stream: Stream) -> Holdings:
-    """What a stream holds now."""
+    """The present size of a stream by location."""
     head, published = stream.head, engine.published
     held = published.totals(stream.id)
     return Holdings(
@@ -60,7 +60,7 @@ def holdings(engine: Engine, stream: Stream) -> Holdings:
 
 
 def cache_usage(engine: Engine) -> SegmentUsage | None:
-    """What the cache of segments holds; None while no segment has been touched."""
+    """The size of the cache of segments; None while no segment was read."""
     return None if engine.caches.opened_segments is None else engine.caches.opened_segments.usage()
 
 

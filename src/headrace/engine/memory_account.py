@@ -82,7 +82,7 @@ class Account:
         return held
 
     def relieve(self) -> None:
-        """Shrink caches that only make answers quicker."""
+        """Shrink caches."""
         for rows in (self._state_rows, self._entity_rows):
             rows.shrink(rows.bytes // 2)
         for reader in (self._features, *self._entities):
@@ -100,7 +100,7 @@ class Account:
             tails.balance(reader.followers, self._settings.row_bytes // 2)
 
     def drop_mapped_pages(self) -> None:
-        """Let no page of columns in files be resident; those that are read again come from the cache of the system."""
+        """Evict mapped pages of column files; pages that are read again come from the page cache."""
         if self._caches.opened_archive is not None:
             self._caches.opened_archive.blocks.drop_pages()
 

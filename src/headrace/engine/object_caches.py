@@ -76,7 +76,7 @@ class ObjectCaches:
             self.opened_archive.files.forget(keys)
 
     def prune(self, *, segments: set[str], companion_parts: set[str]) -> int:
-        """Remove every file but those with these checksums; answers how many of the others are still in use."""
+        """Remove every file but those with these checksums; returns how many of the others are still in use."""
         archive = self.archive()
         archive.clear_events()
         return self.segments().prune(segments) + archive.files.prune(companion_parts)

@@ -1,4 +1,4 @@
-"""What products bring into the layers below them, as tables: hooks, journals, rewriters of segments, and jobs.
+"""Tables by which products register with the layers below: hooks, journals, rewriters of segments, and jobs.
 
 The log and its history know these tables, and no product by name. Commands that recover or verify a store need them
 without a running engine.
@@ -65,7 +65,7 @@ class Jobs(NamedTuple):
 
 
 def create_jobs(config: PipelineConfig, *, definitions: SearchDefinitions, features: Callable[[], Current]) -> Jobs:
-    """The jobs, in the order in which they are leased: someone waits for what comes first."""
+    """The jobs, in the order in which they are leased: those that requests wait for come first."""
     kinds = [
         StateKind("features", EVENTS, lambda _: features()),
         StateKind("snapshots", ENTITIES, TypeDefinitions.read),

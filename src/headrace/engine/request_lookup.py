@@ -88,11 +88,11 @@ class Seeker:
         return " ".join(parts)
 
     def events(self) -> list[tuple[str, dict[str, Any]]]:
-        """What was found, with offsets, in the order of the stream."""
+        """The events with their offsets, in the order of the stream."""
         return [(self.stream.offset_at(seq + 1), self.events_by_seq[seq]) for seq in sorted(self.events_by_seq)]
 
     def coverage(self) -> dict[str, Any]:
-        """What the searches covered."""
+        """Whether the searches have run, and whether their results are complete and exact."""
         complete = not (self._timed_out or self._missing)
         exact = complete and not self._is_full
         return {
@@ -113,7 +113,7 @@ class Seeker:
 
 
 def look_up(events: Seeker | None, traces: Seeker | None, by: str, wanted: str) -> list[str]:
-    """Find the events and the spans of a request; answers its traces, the one that was asked for first."""
+    """Find the events and the spans of a request; returns its traces, the requested one first."""
     trace_ids = [wanted] if by == "traceId" else []
     if events is not None and by == "requestId":
         events.seek("requestId", wanted)

@@ -1,4 +1,4 @@
-"""Opens the database of a data directory, and brings it up to what the object store has."""
+"""Opens the database of a data directory, and updates it from the object store."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def open_database(config: Config, clock: Clock, *, vfs: str | None, accept_log_d
 
 
 class TakenOver(NamedTuple):
-    """What the object store knew better, and why it could not be asked."""
+    """The changes that came from the object store, or why it was not available."""
 
     recovered: Recovered | None
     trouble: str | None = None
 
 
 def take_over_store(*, objects: Objects, node: Node, streams: Streams, writer: Writer) -> TakenOver:
-    """Become the writer of the object store, with everything that was published there meanwhile."""
+    """Become the writer of the object store, and recover everything that was published there meanwhile."""
     try:
         recovered = take_over(objects, node, streams, writer.before_start, journals=JOURNALS)
     except StoreUnavailable as reason:
@@ -98,7 +98,7 @@ def reread_journals(
     connect: Callable[[], database.Connection],
     segments: Callable[[], Segments],
 ) -> bool:
-    """Read events again for journals whose recovery was not complete; answers whether there were any."""
+    """Read events again for journals whose recovery was not complete; returns whether there were any."""
     journals = [journal for journal in JOURNALS if streams.meta(journal.reread_key)]
     for journal in journals:
         _reread(journal, writer, catalog, connect, segments)

@@ -48,7 +48,7 @@ _LAST_S = 2.0
 
 
 class _OwnAppend(Append):
-    """What the server appends by itself."""
+    """Entries that the server itself appends."""
 
     is_chore = True
 
@@ -60,7 +60,7 @@ class _Recording(_OwnAppend):
     only = None
 
     def perform(self, batch: Batch) -> None:
-        """Append them, and drop what was appended."""
+        """Append the entries, and drop those that were appended."""
         super().perform(batch)
         Notes(batch.connection).remove(self.through)
 
@@ -89,7 +89,7 @@ class System:
         return system
 
     async def close(self) -> None:
-        """Record what is noted, and stop."""
+        """Record the remaining notes, and stop."""
         self._writer.on_noted = None
         await self._key_follower.stop()
         if self._keys is not None:
@@ -110,7 +110,7 @@ class System:
             await self._append(stream, body, len(notes), through=notes[-1][0])
 
     def follow_keys(self, path: Path) -> None:
-        """Record, from now on, what is done to keys, which is noted in their file."""
+        """Start to record the audit notes on keys, which are stored in the file of keys."""
         self._keys = KeyStore(path)
         self._key_follower.start()
 
@@ -120,7 +120,7 @@ class System:
         return _KEYS_S
 
     async def take_over(self, keys: KeyStore) -> None:
-        """Let notes on keys be notes like all others, each of them once."""
+        """Move the audit notes on keys to the other notes, each exactly once."""
         while notes := keys.pending_notes(_MAX_NOTES):
             documents = [document for _, document in notes]
             await apply(self._writer, partial(_take_over, documents=documents), is_chore=True)
@@ -128,7 +128,7 @@ class System:
             await asyncio.to_thread(keys.remove_notes, notes[-1][0])
 
     async def measured(self, records: list[dict[str, Any]]) -> None:
-        """Append what was measured in one interval."""
+        """Append the measurements of one interval."""
         if records:
             stream = await self._stream(METRICS, _metrics_stream)
             await self._append(stream, msgspec.json.encode(records)[1:-1], len(records))
@@ -140,7 +140,7 @@ class System:
             await self._append(stream, msgspec.json.encode(records)[1:-1], len(records))
 
     async def _record_again(self) -> None:
-        """Record what was noted, together with what is noted in the next moment."""
+        """Record the notes in batches, after a short delay."""
         await self._recorder.rest(_GATHERING_S)
         await self.record()
 

@@ -137,14 +137,14 @@ DEFAULTS = Defaults(schema=SCHEMA, search=SEARCH, routing_key=KeySetting("/serie
 _PERCENTS = {"p50": 50, "p95": 95, "p99": 99}
 _LABEL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
 _EXACT = 2**53
-_KNOWN = frozenset(KEYS)
+_KEY_SET = frozenset(KEYS)
 _NUMBERS = (int, float, Decimal)
 
 
 def interval(record: dict[str, Any]) -> Interval:
     """The canonical interval of a record; raises Misfit."""
     for name in record:
-        if name not in _KNOWN:
+        if name not in _KEY_SET:
             raise Misfit(text((name,)), "is not a member of an interval; what tells series apart belongs to attributes")
     summary = _object(record, "summary")
     start, end = _moment(record, "windowStart"), _moment(record, "windowEnd")
@@ -327,8 +327,8 @@ def _percentile(histogram: dict[str, Any], percent: int) -> Any:
 
 def _plain(number: Any) -> Any:
     """A number without a fraction where it has none."""
-    whole = isinstance(number, float) and number.is_integer() and abs(number) < _EXACT
-    return int(number) if whole else number
+    is_integral = isinstance(number, float) and number.is_integer() and abs(number) < _EXACT
+    return int(number) if is_integral else number
 
 
 class _Series(msgspec.Struct, gc=False, rename="camel"):

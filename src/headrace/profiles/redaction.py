@@ -11,7 +11,7 @@ REDACTED = "[REDACTED]"
 Listed = Callable[[str], bool]
 
 #: Keys that are remembered not to be listed: most events have the same ones.
-_MAX_KNOWN = 10_000
+_MAX_REMEMBERED = 10_000
 
 
 class Redactor:
@@ -50,7 +50,7 @@ class Redactor:
     def _is_listed(self, name: str) -> bool:
         if self._listed(name):
             return True
-        if len(self._harmless) < _MAX_KNOWN:
+        if len(self._harmless) < _MAX_REMEMBERED:
             self._harmless.add(name)
         return False
 

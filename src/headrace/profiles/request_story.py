@@ -100,12 +100,12 @@ def _stream(part: Part, role: str, *, wanted: bool) -> str | None:
 
 
 def _limit(part: Part, name: str) -> int:
-    member, (usual, most) = part[name], _LIMITS[name]
+    member, (usual, maximum) = part[name], _LIMITS[name]
     if not member.is_present:
         return usual
     number = member.integer()
-    if number is not None and not 1 <= number <= most:
-        member.note(f"must lie between 1 and {most}")
+    if number is not None and not 1 <= number <= maximum:
+        member.note(f"must lie between 1 and {maximum}")
     return number or usual
 
 
@@ -355,13 +355,13 @@ def timeline(
         items.append((event["timestamp"], _event_item(event, streams[0], offset, raw)))
     for span in trace.spans.values():
         items += _span_items(span, streams[1], raw)
-    return [item for _, item in sorted(items, key=lambda one: _sortable(one[0]))]
+    return [item for _, item in sorted(items, key=lambda entry: _sortable(entry[0]))]
 
 
 def _sortable(time: str) -> str:
     """Moments of different precision in the order of time."""
-    whole, _, fraction = time.rstrip("Zz").partition(".")
-    return f"{whole}.{fraction:<09}"
+    seconds, _, fraction = time.rstrip("Zz").partition(".")
+    return f"{seconds}.{fraction:<09}"
 
 
 def _event_item(event: Event, stream: str | None, offset: str, raw: bool) -> dict[str, Any]:
@@ -381,8 +381,8 @@ def _event_item(event: Event, stream: str | None, offset: str, raw: bool) -> dic
 
 
 def _span_items(span: Span, stream: str | None, raw: bool) -> list[tuple[str, dict[str, Any]]]:
-    whole = {"raw": span} if raw else {}
-    details = {"kind": span["kind"], "duration": span["duration"], "status": span["status"]["code"], **whole}
+    raw_span = {"raw": span} if raw else {}
+    details = {"kind": span["kind"], "duration": span["duration"], "status": span["status"]["code"], **raw_span}
     items = [
         (span["timestamp"], _item(span, stream, "otel.span.start", span["timestamp"], span["name"], details)),
         (span["endTimestamp"], _item(span, stream, "otel.span.end", span["endTimestamp"], span["name"], details)),

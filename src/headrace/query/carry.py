@@ -16,7 +16,7 @@ from headrace.schema import pointer as pointers
 from headrace.schema.apply import CarriedSearch
 from headrace.schema.change import Change, Classification
 from headrace.schema.containment.scalars import highest, lowest
-from headrace.schema.lens.carry import Carried, CarryEffect, Reader, WholeReader, may_read
+from headrace.schema.lens.carry import Carried, CarryEffect, Reader, ValueReader, may_read
 from headrace.schema.lens.chain import Crossings
 from headrace.schema.lens.conversions import DATE_TIME, list_finite_values
 from headrace.schema.lens.ops import Convert, Lens
@@ -25,7 +25,7 @@ from headrace.schema.plan import ValueImpact
 from headrace.schema.pointer import Pointer
 from headrace.schema.registry import Registry
 from headrace.schema.shape.edit import value_at
-from headrace.schema.shape.model import WHOLE, Alternative, Boolean, Number, Text
+from headrace.schema.shape.model import INTEGRAL, Alternative, Boolean, Number, Text
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
 
@@ -90,7 +90,7 @@ class FieldReader(Reader, frozen=True):
             isinstance(alternative, Text) and self.kind in _CASELESS.get(op.forward.builtin or "", ())
         ):
             return True
-        if not isinstance(alternative, Number) or alternative.integer < WHOLE:
+        if not isinstance(alternative, Number) or alternative.integer < INTEGRAL:
             return False
         low = lowest(alternative)
         match op.forward.builtin, self.kind:
@@ -115,7 +115,7 @@ def _has_digits(number: Number, count: int) -> bool:
     return (low is None or low.value < 10**count) and (high is None or high.value >= 10 ** (count - 1))
 
 
-VALUE_READER = WholeReader()
+VALUE_READER = ValueReader()
 
 
 def carry_search(old: Registry, wanted: Any, new: Registry, crossings: Crossings) -> CarriedSearch:

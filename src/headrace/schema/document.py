@@ -158,7 +158,7 @@ def _prepare(inside: Subschemas) -> Any:
 
     ``date-time`` is asserted by a pattern, which costs a tenth of a Python function.
     """
-    schema = _with_whole_numbers(inside.root)
+    schema = _with_integers(inside.root)
     for path, subschema in inside.at.items():
         if isinstance(subschema, dict) and subschema.get("format") == "date-time":
             mine = resolve_pointer(schema, path)[1]
@@ -169,12 +169,12 @@ def _prepare(inside: Subschemas) -> Any:
     return schema
 
 
-def _with_whole_numbers(value: Any) -> Any:
+def _with_integers(value: Any) -> Any:
     """A copy with 1 for 1.0, which the library compares with long decimals exactly."""
     if isinstance(value, dict):
-        return {name: _with_whole_numbers(member) for name, member in value.items()}
+        return {name: _with_integers(member) for name, member in value.items()}
     if isinstance(value, list):
-        return [_with_whole_numbers(element) for element in value]
+        return [_with_integers(element) for element in value]
     return int(Decimal(repr(value))) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -101,23 +101,23 @@ def exact_number(text: str) -> float | Decimal:
     return int(exact) if exact.adjusted() < MAX_DIGITS and exact == exact.to_integral_value() else exact
 
 
-def whole_or_double(text: str) -> int | float:
+def integer_or_double(text: str) -> int | float:
     """A JSON number with a fraction or an exponent: all digits of a whole one of 64 bits, else the nearest double."""
     number = float(text)
     if not number.is_integer() or not _LEAST_INEXACT <= abs(number) <= _GREATEST:
         return number
     exact = Decimal(text)
-    return int(exact) if _is_whole(exact) and -_GREATEST <= exact < _GREATEST else number
+    return int(exact) if _is_integral(exact) and -_GREATEST <= exact < _GREATEST else number
 
 
 def checked_number(text: str) -> int | float:
     """The same; raises ValueError where the nearest double is infinite, or is whole and the number is not."""
-    number = whole_or_double(text)
+    number = integer_or_double(text)
     if isinstance(number, int):
         return number
     if not math.isfinite(number):
         raise ValueError("Number out of range")
-    if number.is_integer() and not _is_whole(_decimal(text)):
+    if number.is_integer() and not _is_integral(_decimal(text)):
         raise ValueError(f"{text[:50]} has more digits than are kept")
     return number
 
@@ -129,7 +129,7 @@ def _decimal(text: str) -> Decimal:
         raise ValueError(f"{text[:50]} has too great an exponent") from reason
 
 
-def _is_whole(number: Decimal) -> bool:
+def _is_integral(number: Decimal) -> bool:
     return number == number.to_integral_value()
 
 

@@ -86,7 +86,7 @@ _FLOORS = {"minLength": 0, "minItems": 0, "minProperties": 0}
 def compare_types(old: Node, new: Node, location: SchemaLocation) -> Iterator[Change]:
     """How the types that a value may have change."""
     before, after = _types(old), _types(new)
-    keeps, gains = _are_within(before, after), not _are_within(after, before)
+    keeps, gains = _are_included(before, after), not _are_included(after, before)
     if keeps and not gains:
         return
     words = f"from {_join_types(old)} to {_join_types(new)}"
@@ -170,8 +170,8 @@ def _constraint(keyword: str, node: Node) -> Any:
     return None if keyword == "uniqueItems" and value is False else value
 
 
-def _divides(part: Any, whole: Any) -> bool:
-    return Fraction(str(whole)) % Fraction(str(part)) == 0
+def _divides(divisor: Any, dividend: Any) -> bool:
+    return Fraction(str(dividend)) % Fraction(str(divisor)) == 0
 
 
 def _types(node: Node) -> set[str]:
@@ -179,7 +179,7 @@ def _types(node: Node) -> set[str]:
     return {named} if isinstance(named, str) else set(named)
 
 
-def _are_within(inner: set[str], outer: set[str]) -> bool:
+def _are_included(inner: set[str], outer: set[str]) -> bool:
     return all(name in outer or (name == "integer" and "number" in outer) for name in inner)
 
 

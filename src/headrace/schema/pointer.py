@@ -27,6 +27,6 @@ def index(name: str) -> int | None:
     return int(name) if _INDEX.fullmatch(name) else None
 
 
-def is_within(pointer: Pointer, base: Pointer) -> bool:
+def has_prefix(pointer: Pointer, base: Pointer) -> bool:
     """Whether a pointer leads to the value at a base or into it."""
     return pointer[: len(base)] == base

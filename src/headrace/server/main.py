@@ -57,7 +57,7 @@ _SWITCH_INTERVAL_S = 0.0005
 # Requests make no cycles; the collector need not look at every few hundred of their objects.
 _GC_THRESHOLDS = (50_000, 50, 50)
 # Of the files that the system lets a process open, what is kept for others than connections: a quarter, within these.
-_LEAST_KEPT, _MOST_KEPT = 64, 1024
+_MIN_KEPT, _MAX_KEPT = 64, 1024
 
 
 def _open_keys(path: Path, accept_log_damage: bool) -> KeyStore:
@@ -85,7 +85,7 @@ class Server:
         self._server: HttpServer | None = None
 
     async def run(self, ready: Callable[[str], None] | None = None) -> None:
-        """Serve until a signal comes; ``ready`` is told the address."""
+        """Serve until a signal arrives; calls ``ready`` with the address."""
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._keys.close)
             engine = await Engine.open(self._config, accept_log_damage=self._accept_log_damage)
@@ -238,7 +238,7 @@ class Server:
 
 
 def _end_waits(readiness: Readiness, engine: Engine) -> None:
-    """Let parked readers go before the server waits for requests in flight."""
+    """End the waits of parked readers before the server waits for requests in flight."""
     readiness.serving = False
     engine.tail.end()
 
@@ -255,13 +255,13 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _error_text(reason: OSError) -> str:
-    """What the system says, without the address that Python repeats."""
+    """The error text of the operating system, without the address that Python repeats."""
     return (reason.strerror or str(reason)).partition(" (while")[0].lower()
 
 
 def _connection_limit(connections: int) -> int:
     """As many connections as wanted, or as many as there are files for; says so where these are fewer."""
-    files = _allow_files(connections + _MOST_KEPT)
+    files = _allow_files(connections + _MAX_KEPT)
     fitting = fitting_connections(connections, files)
     if fitting < connections:
         message = "the system allows this process %d open files: at most %d connections are served, not %d"
@@ -271,7 +271,7 @@ def _connection_limit(connections: int) -> int:
 
 def fitting_connections(wanted: int, files: int) -> int:
     """How many of these connections a process serves that may open so many files, and needs some for its data."""
-    kept = min(max(files // 4, _LEAST_KEPT), _MOST_KEPT)
+    kept = min(max(files // 4, _MIN_KEPT), _MAX_KEPT)
     return min(wanted, max(files - kept, 1))
 
 
@@ -295,7 +295,7 @@ def serve(
     explicit: Collection[str] = (),
     accept_log_damage: bool = False,
 ) -> None:
-    """Run the server in this process until it is told to stop; auto-tune leaves the ``explicit`` settings alone."""
+    """Run the server in this process until a signal stops it; auto-tune does not change the ``explicit`` settings."""
     configure_logging()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -215,11 +215,11 @@ def _gauge(name: str, sentence: str, value: float) -> Metric:
 
 _PREFIX = "headrace_touch_"
 _CAPITAL = re.compile("(?<!^)(?=[A-Z])")
-_LIVES = ("activated", "retired", "evicted", "denied")
+_TEMPLATE_EVENTS = ("activated", "retired", "evicted", "denied")
 
 
 def touch_metrics(touches: Touches) -> Iterator[Metric]:
-    """How things stand, and what has happened since the server began."""
+    """The gauges of touches, and their counters since the server started."""
     modes = Counter(stream_touches.mode for stream_touches in touches.followed())
     streams = GaugeMetricFamily(f"{_PREFIX}streams", "Streams that are followed, by touchMode", labels=["mode"])
     for mode, count in sorted(modes.items()):
@@ -235,7 +235,7 @@ def touch_metrics(touches: Touches) -> Iterator[Metric]:
         yield CounterMetricFamily(_PREFIX + metric_name, text, value=total / 1000 if seconds else total)
     template_outcomes = CounterMetricFamily(f"{_PREFIX}templates", "What became of templates", labels=["outcome"])
     counts = report.total_counts(touches)
-    for outcome in _LIVES:
+    for outcome in _TEMPLATE_EVENTS:
         template_outcomes.add_metric([outcome], getattr(counts, outcome))
     yield template_outcomes
 

@@ -1,7 +1,7 @@
 """The server's metrics as a stream: what ``/metrics`` shows, once per interval and series.
 
-A counter and a histogram are told by how much they grew, a gauge by what it was. Series in which nothing happened are
-left out. An interval that could not be appended is told with the next one.
+Counters and histograms are reported as their increase, gauges as their value. Unchanged series are left out. An
+interval that could not be appended is included in the next one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MetricsStream:
         self._since_ms = clock.now_us() // 1000
 
     async def run(self, interval_s: float) -> None:
-        """Emit now, so that the stream exists, and once per interval, for ever."""
+        """Emit immediately, so that the stream exists, and then once per interval until cancelled."""
         while True:
             try:
                 await self.emit()

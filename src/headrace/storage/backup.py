@@ -77,7 +77,7 @@ class _Progress:
 
 
 def back_up(data_dir: Path, object_store: str, target: Path, clock: Clock, on_progress: OnProgress) -> Backup:
-    """Copy the state of a data directory to a new directory; ``object_store`` is empty where it lies inside."""
+    """Copy the state of a data directory to a new directory; ``object_store`` is empty where it is inside."""
     if not (data_dir / LOG).exists():
         raise NotFound(f"{data_dir} holds no log to back up", data_dir=str(data_dir))
     if target.is_symlink():
@@ -144,7 +144,7 @@ def _make_empty_directory(path: Path) -> None:
 
 
 def refuse_if_used(directory: Path, *but: str) -> None:
-    """Raises where a directory holds anything apart from its lock and what is named."""
+    """Raises where a directory contains anything except its lock and these names."""
     if not directory.exists():
         return
     for path in sorted(directory.iterdir()):

@@ -123,7 +123,7 @@ class CompanionFiles:
         self._opened.pop_where(lambda mark, _: mark[:2] in removed)
 
     def shrink(self) -> None:
-        """Close all files that nobody is reading, and keep half of what is decoded."""
+        """Close all files that are not being read, and halve the cache of decoded data."""
         self._opened.clear()
         self._decoded.shrink(self._decoded.bytes // 2)
 

@@ -137,7 +137,7 @@ def using(path: Path) -> Iterator[None]:
 
 
 def open_migrated(path: Path, *, vfs: str | None = None, **settings: Any) -> Connection:
-    """Connect to the database of the only process that uses it, and bring it to the newest version.
+    """Connect to the database, which no other process uses, and migrate it to the newest version.
 
     A database whose pages have no checksums yet is rebuilt, which takes as much room on the disk as it has itself.
     """
@@ -160,7 +160,7 @@ def open_migrated(path: Path, *, vfs: str | None = None, **settings: Any) -> Con
 
 
 def migrate(connection: Connection) -> int:
-    """Bring the schema to the newest version, one transaction per step; refuse a newer database, or a read-only one."""
+    """Migrate the schema to the newest version, one transaction per step; refuse a newer or a read-only database."""
     with using(Path(connection.filename)):
         version = _migrate(connection, migrations())
         require_checksums(connection, min(CHECKSUMS_SINCE, version))

@@ -62,7 +62,7 @@ class Derived(TableQueries, Generic[Entry]):
         self._delete(self.table.name, "stream = ?", stream)
 
     def is_orphan(self, incarnation: str, name: str) -> bool:
-        """Whether there is a stream of this incarnation that does not list this one, and nobody works on the stream."""
+        """Whether a stream of this incarnation exists without this row, and no unit of the stream is open."""
         sql = f"""SELECT EXISTS (SELECT 1 FROM {self.table.name} AS t WHERE t.stream = s.id AND t.name = ?)
                       OR EXISTS (SELECT 1 FROM units WHERE stream = s.id AND outcome IS NULL)
                   FROM streams AS s WHERE s.incarnation = ? AND s.state != 2"""
@@ -71,7 +71,7 @@ class Derived(TableQueries, Generic[Entry]):
 
 
 class Companions(Derived[Companion]):
-    """Companions, listed by their first entries; of those that begin together the newest comes last."""
+    """Companions, ordered by first entry and, for the same first entry, by age, the newest last."""
 
     table = DocumentTable("companions", Companion, ("name", "first_seq", "count"), extra=("stream",))
     order = "first_seq, id"

@@ -116,7 +116,7 @@ class SchemaRegistry:
         self._connection.execute("UPDATE schema_registry SET active = 1 WHERE id = ?", (row.id,))
 
     def deactivate(self, entity_type: str, user_id: str) -> None:
-        """Let an owner have no active version."""
+        """Deactivate the version of an owner."""
         sql = f"UPDATE schema_registry SET active = 0 WHERE {_OWNED} AND active = 1"
         self._connection.execute(sql, (entity_type, _scope(user_id), user_id))
 

@@ -142,7 +142,7 @@ class FileCache:
         log.warning("%s, which caches %s, is damaged: it was dropped and is made anew", file.path, name)
 
     def adopt(self, path: Path, sha256: str, size: int) -> None:
-        """Take over a file that lies on the same file system, and that is known to be right."""
+        """Move a verified file on the same file system into the cache."""
         with self._lock:
             file = self._files.setdefault(sha256, CachedFile(sha256, self._path(sha256)))
             path.replace(file.path)

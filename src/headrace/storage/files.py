@@ -29,7 +29,7 @@ _NO_EXECUTE = 0o666
 
 
 def restrict_process() -> None:
-    """Let this process and its children create files and directories for their owner alone, in libraries too."""
+    """Set the umask so that this process and its children create files that only their owner can access."""
     os.umask(_OTHERS)
 
 

@@ -95,7 +95,7 @@ class FeatureRegistry(JournalRows[FeatureRegistryRow]):
         return next(self._rows("ORDER BY version DESC LIMIT 1"), None)
 
     def drop_before(self, version: int) -> list[int]:
-        """Remove the versions before one; answers which."""
+        """Remove the versions before one; returns which."""
         sql = "DELETE FROM feature_registry WHERE version < ? RETURNING version"
         return [int(row[0]) for row in self._connection.execute(sql, (version,))]
 

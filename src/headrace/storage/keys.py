@@ -198,7 +198,7 @@ class KeyStore:
             raise database.refusal(reason, self._path) from reason
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def _key(self, key_id: str) -> Key:

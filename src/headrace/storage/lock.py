@@ -58,7 +58,7 @@ class DirectoryLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Let another server have the directory."""
+        """Release the lock of the directory."""
         self._file.close()
 
 

@@ -74,10 +74,10 @@ def refuse_log_damage(path: Path) -> None:
 
 
 def accept_log_damage(path: Path, mark: Callable[[Connection], None] | None = None) -> None:
-    """Let a database that nobody has open go on with what was committed before the damage of its write-ahead log.
+    """Repair a closed database: keep the commits before the damage of its write-ahead log.
 
-    The damaged file is kept beside it. ``mark`` notes in the database that commits were given up. A process that is
-    killed meanwhile leaves a file that says so, and :func:`is_accepting` tells.
+    The damaged file is kept beside it. ``mark`` notes in the database that commits were dropped. A process that is
+    killed meanwhile leaves a marker file, which :func:`is_accepting` checks.
     """
     wal = _wal_path(path)
     accepted, damage = _acceptance_path(path), _find_damage(wal)

@@ -53,10 +53,10 @@ class Backend(Protocol):
         """Write an object that does not exist yet; False if it does."""
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object, whatever was there."""
+        """Write an object, replacing an existing one."""
 
     def upload(self, key: str, path: Path) -> None:
-        """Write an object from a file that nobody changes any more."""
+        """Write an object from a file that no longer changes."""
 
     def get(self, key: str) -> bytes:
         """All of an object."""
@@ -106,11 +106,11 @@ class Directory:
         return True
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object, whatever was there."""
+        """Write an object, replacing an existing one."""
         self._publish_staged(self._stage(data), self.root / key, os.replace)
 
     def upload(self, key: str, path: Path) -> None:
-        """Write an object from a file that nobody changes any more; on the same file system nothing is copied."""
+        """Write an object from a file that no longer changes; on the same file system nothing is copied."""
         staged = self._staging / uuid.uuid4().hex
         try:
             os.link(path, staged)
@@ -237,11 +237,11 @@ class Remote:
         return True
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object, whatever was there."""
+        """Write an object, replacing an existing one."""
         obstore.put(self._store, key, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
     def upload(self, key: str, path: Path) -> None:
-        """Write an object from a file that nobody changes any more."""
+        """Write an object from a file that no longer changes."""
         obstore.put(self._store, key, path, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
     def get(self, key: str) -> bytes:

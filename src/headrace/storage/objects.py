@@ -139,7 +139,7 @@ class Objects:
         return self._backend.file_mode if isinstance(self._backend, Directory) else None
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object that nobody has written before; False if someone has.
+        """Write an object that does not exist yet; False if it does.
 
         The data must be unlike what anyone else would write there: where it is found word for word, it is ours, and
         only the answer to an earlier try was lost.
@@ -161,12 +161,12 @@ class Objects:
         return False
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object, whatever was there."""
+        """Write an object, replacing an existing one."""
         with self._translate_errors("put", key):
             self._backend.put(_check_key(key), data)
 
     def upload(self, key: str, path: Path) -> None:
-        """Write an object from a file that nobody changes any more."""
+        """Write an object from a file that no longer changes."""
         with self._translate_errors("put", key):
             self._backend.upload(_check_key(key), path)
 

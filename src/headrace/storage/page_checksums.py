@@ -22,7 +22,7 @@ _registering = threading.Lock()
 
 
 def checksum_vfs() -> str:
-    """Register SQLite's checksum VFS in this process, and answer its name; the default VFS stays what it was."""
+    """Register SQLite's checksum VFS in this process, and return its name; the default VFS stays what it was."""
     with _registering:
         names = apsw.vfs_names()
         if _VFS not in names:
@@ -133,7 +133,7 @@ def vacuum_with_checksums(connection: apsw.Connection) -> None:
 
 
 class Damage:
-    """Tells damage of the database from other failures, and remembers the first; for any thread."""
+    """Distinguishes damage of the database from other failures, and records the first; for any thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -141,7 +141,7 @@ class Damage:
         self.first_error: CorruptData | None = None
 
     def note(self, reason: BaseException) -> CorruptData | None:
-        """The error that names the database, where a failure comes from a page that does not match its checksum."""
+        """The error for a failure that was caused by a page with a wrong checksum; it names the database."""
         if not is_bad_checksum(reason):
             return None
         self.first_error = self.first_error or damaged(self._path, reason)

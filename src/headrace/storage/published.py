@@ -56,7 +56,7 @@ class SegmentSpan(NamedTuple):
 
 
 class ContainedSegments(NamedTuple):
-    """Segments whose entries all lie in a range: how many, and when the last of these entries was appended."""
+    """The number of segments within a range, and when the last of their entries was appended."""
 
     segments: int
     last_us: int | None
@@ -207,7 +207,7 @@ class Published(TableQueries):
         return SegmentSpan(0, first, end) if not row[0] else SegmentSpan(*row)
 
     def contained(self, stream: int, first: int, end: int) -> ContainedSegments:
-        """The own segments of a stream whose entries all lie in [first, end)."""
+        """The own segments of a stream within [first, end)."""
         row: Any = self._connection.execute(_CONTAINED, (stream, first, end)).fetchone()
         return ContainedSegments(*row)
 

@@ -114,9 +114,9 @@ class Segments:
         return reader.mask is self._mask(reader.name)
 
     def adopt(self, path: Path, segment: Segment) -> None:
-        """Take over the file of a segment that was just uploaded, so that nobody has to fetch it.
+        """Move the file of a segment that was just uploaded into the cache.
 
-        It must lie on the same file system. A local store was just given these very bytes: they need no second look.
+        It must be on the same file system. A local store has just verified these bytes, so they are not checked again.
         """
         if not self._objects.is_local:
             self._files.adopt(path, segment.sha256, segment.bytes)

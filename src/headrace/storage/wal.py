@@ -122,7 +122,7 @@ class Wal(TableQueries):
         self._connection.execute(_REWRITE, (key, keys, *pack_body(body), stream, seq))
 
     def trim(self, stream: int, start: int, end: int, rows: int) -> int:
-        """Remove up to so many rows whose entries all lie in [start, end); returns how many."""
+        """Remove up to ``rows`` rows within [start, end); returns how many."""
         # A range is removed faster than rows that were picked, so the first one that is too much is looked for.
         beyond = self._connection.execute(_BEYOND, (stream, start, end, rows)).get
         values = (stream, start, end if beyond is None else beyond, end)

@@ -51,7 +51,7 @@ class UnitRow(msgspec.Struct, frozen=True):
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
-    """Totals of one worker: when it got its first lease, when it was last heard of, and how units ended."""
+    """Totals of one worker: its first lease, its last contact, and the outcomes of its units."""
 
     worker: str
     since_us: int

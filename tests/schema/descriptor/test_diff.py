@@ -21,7 +21,7 @@ def test_a_change_is_classed_and_told_as_its_row_says(row: Row) -> None:
     assert found.added == row.added
     assert found.removed == row.removed
     assert found.changed == row.told
-    assert found.fates == row.lives
+    assert found.state_effects == row.lives
     assert found.dropped == row.dropped
 
 
@@ -44,7 +44,7 @@ def test_state_is_kept_where_a_step_moves_from_a_derivation_into_its_table() -> 
     moved = nodes(E, derivation("Big", "Txn"), changed(UB, ops=[step]))
     found = diff(nodes(E, derivation("Big", "Txn", step), UB), moved)
     assert found.destructive is True
-    assert found.fates == {"User": KEPT}
+    assert found.state_effects == {"User": KEPT}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_dependence_is_traced_field_by_field_through_steps(steps: list[Descripto
         return nodes(source, table(ops=steps, n_events=op("count"), y=op("sum", field="y")))
 
     found = diff(known("f64"), known("i64"))
-    assert {name for name, fate in found.fates["User"].items() if fate == "zeroed"} == zeroed
+    assert {name for name, fate in found.state_effects["User"].items() if fate == "zeroed"} == zeroed
 
 
 def test_widening_keeps_what_follows_from_the_field() -> None:
@@ -81,7 +81,7 @@ def test_widening_keeps_what_follows_from_the_field() -> None:
 
     found = diff(known("i64"), known("f64"))
     assert found.destructive is False
-    assert found.fates == {"User": {"d": "kept", "w": "kept"}}
+    assert found.state_effects == {"User": {"d": "kept", "w": "kept"}}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_removed_nodes_of_others_are_cascaded() -> None:
 def test_a_feature_removed_and_added_again_is_new() -> None:
     with_it, without = nodes(E, U), nodes(E, features(total=None))
     assert diff(with_it, without).dropped == {"User": ["total"]}
-    assert diff(without, with_it).fates == {"User": {**KEPT, "total": "additive"}}
+    assert diff(without, with_it).state_effects == {"User": {**KEPT, "total": "additive"}}
 
 
 def test_all_kinds_of_changes_of_one_node_are_told_together_in_one_order() -> None:

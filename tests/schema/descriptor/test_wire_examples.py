@@ -71,4 +71,4 @@ def test_the_dry_run_previews_additive_changes() -> None:
     assert found.destructive is False
     assert found.removed == []
     assert bool(found.changed) is True
-    assert {fate for fates in found.fates.values() for fate in fates.values()} == {"kept", "additive"}
+    assert {fate for fates in found.state_effects.values() for fate in fates.values()} == {"kept", "additive"}

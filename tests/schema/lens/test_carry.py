@@ -10,7 +10,7 @@ import pytest
 from headrace.query.carry import FieldReader
 from headrace.query.search import Kind
 from headrace.schema import pointer as pointers
-from headrace.schema.lens.carry import Carried, CarryEffect, Crossing, KeyReader, Reader, WholeReader
+from headrace.schema.lens.carry import Carried, CarryEffect, Crossing, KeyReader, Reader, ValueReader
 from headrace.schema.lens.ops import Lens
 from schema.lens.vocabulary import (
     LEVELS,
@@ -141,7 +141,7 @@ def test_a_routing_key_is_one_string(
 
 
 def test_a_whole_value_changes_with_anything_inside_it() -> None:
-    reader = WholeReader()
+    reader = ValueReader()
     assert carried(NESTED, "/o", move("/o", "/x"), reader=reader) == ("/x", None)
     assert carried(NESTED, "/o", remove("/o/a"), reader=reader) == ("/o", CHANGED)
     assert carried(NESTED, "/o", within("/o", wrap("/a")), reader=reader) == ("/o", CHANGED)
@@ -191,7 +191,7 @@ def test_dates_stay_the_same_as_text_unless_their_digits_are_another_date(
     [
         # The nearest double of the number is 2**53, and the field reads nothing of the number itself.
         (INTEGER, Decimal("9007199254740992.5"), {"9007199254740992": 2**53, "9007199254740992.5": 7}, CHANGED),
-        (WholeReader(), Decimal("0.1"), {"0.1": 0.1}, None),
+        (ValueReader(), Decimal("0.1"), {"0.1": 0.1}, None),
     ],
 )
 def test_listed_numbers_are_looked_up_with_all_their_digits(

@@ -140,7 +140,7 @@ def discard_objects(batch: Batch, unit: Unit) -> bool:
 
 
 def end_expired(batch: Batch, stall: StallLimit, jobs: JobTable) -> list[tuple[str, int]]:
-    """End the leases that have expired; answers which workers have lost how many units."""
+    """End the leases that have expired; returns which workers have lost how many units."""
     work, lost = Work(batch.connection), list[tuple[str, int]]()
     for lease in work.expired_leases(batch.now_us):
         reason = STALLED if stall.has_stalled(lease) else SILENT
@@ -251,6 +251,6 @@ class StallLimit:
         return max(lease.expires_us, min(now_us + self._ttl_us, deadline_us))
 
     def has_stalled(self, lease: LeaseRow) -> bool:
-        """Whether a lease that has expired was not extended for want of progress."""
+        """Whether an expired lease was not extended because it made no progress."""
         newest = self._newest.get(lease.id)
         return newest is not None and lease.expires_us == newest.at_us + self._limit_us

@@ -50,7 +50,7 @@ class EntityJournal(Journal[EntityChangeRow]):
     needs_all = True
 
     def restore(self, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
-        """Do every change again, and let each type have its stream."""
+        """Replay every change, and create the streams of types that are missing."""
         changes, registry = self.rows(batch.connection), SchemaRegistry(batch.connection)
         for first, last in self.gaps(row.number for row in changes.all()):
             report(f"changes {first} to {last} of entity types are missing in the object store")
@@ -85,7 +85,7 @@ class EntityJournal(Journal[EntityChangeRow]):
 
 
 def _follow(batch: Batch, entity_type: str, new_epoch: Callable[[], int], report: ReportProblem) -> None:
-    """Let a type have its stream, where that was never published."""
+    """Create the stream of a type, where it was never published."""
     row = batch.streams.by_name(ENTITIES + entity_type)
     if row is None or row.state == DELETED:
         create_managed(batch, registry_of(entity_type), EntityRules(entity_type).dump(), new_epoch())

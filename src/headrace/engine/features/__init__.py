@@ -1,1 +1,1 @@
-"""Feature pipelines: event sources, derivations and tables, registered, pushed to and asked."""
+"""Feature pipelines: event sources, derivations and tables, with their registration, appends and reads."""

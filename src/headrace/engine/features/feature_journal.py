@@ -39,7 +39,7 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
     rows = FeatureRegistry
 
     def restore(self, batch: Batch, new_epoch: Callable[[], int], report: ReportProblem) -> None:
-        """Let the streams of event sources follow the newest version."""
+        """Update the streams of event sources to the newest version."""
         registry = self.rows(batch.connection)
         history = list(registry.all())
         self._delete_removed(batch, history, report)
@@ -108,7 +108,7 @@ def _definitions(history: list[FeatureRegistryRow], name: str) -> list[Event]:
 
 
 def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[], int], report: ReportProblem) -> None:
-    """Bring the stream of an event source up to the newest definition, through those that it has missed."""
+    """Update the stream of an event source to the newest definition, version by version."""
     row = batch.streams.by_name(EVENTS + name)
     if row is None or row.state == DELETED:
         made = created(EVENTS + name, events[-1])

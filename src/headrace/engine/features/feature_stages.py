@@ -50,7 +50,7 @@ class SaveFeatures(Stage, frozen=True):
     document: FeatureDocument
 
     def describe(self) -> StageNote:
-        """The nodes that come, go and change."""
+        """The audit note: the added, removed and changed nodes."""
         plan = self.document.plan
         facts = {"added": plan.added, "removed": plan.removed, "changed": [node["name"] for node in plan.changed]}
         return StageNote(
@@ -75,7 +75,7 @@ class EvolveStream(Stage, frozen=True):
     max_keys: int
 
     def describe(self) -> StageNote:
-        """The version of the schema that holds from now on."""
+        """The audit note: the new version of the schema."""
         facts = {"stream": self.stream.name, "version": self.made.registry.current_version}
         return StageNote("schema_changed", facts)
 
@@ -228,7 +228,7 @@ class PlannedFeatureChange(PlannedChange):
                 yield EvolveStream(stream, base, made, self._max_keys)
 
     def publish(self, stages: Sequence[Stage]) -> None:
-        """Let the version hold, and the retention of its event sources."""
+        """Activate the version, and apply the retention of its event sources."""
         for stage in stages:
             if isinstance(stage, SaveFeatures):
                 self._publish(Current(stage.version, stage.document))
@@ -259,7 +259,7 @@ def make_feature_versions(
         versions[table] = {}
         for feature in node.features:
             version = base.feature_versions.get(table, {}).get(feature)
-            change = proposal.diff.fates.get(table, {}).get(feature, "kept")
+            change = proposal.diff.state_effects.get(table, {}).get(feature, "kept")
             if version is not None and change == "kept":
                 versions[table][feature] = version
                 continue

@@ -50,7 +50,7 @@ class Features:
         return self._registry.page(after, limit)
 
     async def register(self, change: FeatureChange, who: str) -> RegistrationResponse:
-        """Make a change, or say what it would do or why it is refused."""
+        """Make a change, or only plan it with ``dry_run``; the response says what changed or why it is refused."""
         try:
             return _answer(await self._changes.run(partial(self.prepare, change), who, dry_run=change.dry_run))
         except InvalidDescriptors as reason:

@@ -153,7 +153,7 @@ class _ReplayTask(NamedTuple):
             raise EventsMoved("a cached state is damaged") from reason
 
     def _replay(self, replay: Replay, connection: Connection) -> int | None:
-        """Fold the events; answers when the first retained event was appended."""
+        """Fold the events; returns when the first retained event was appended."""
         head, registry = self.head, self.head.registry
         assert registry is not None
         shapes = shapes_of(registry)

@@ -85,7 +85,7 @@ class FeatureProposal(NamedTuple):
         return not isinstance(self.nodes[name], Table)
 
     def losses(self) -> Iterator[RequestProblem]:
-        """The problems that name what is lost without force."""
+        """The problems that list the removals for which force is needed."""
         for loss in self.diff.losses:
             yield RequestProblem("registration_conflict", self.change.path_of(loss.node) + loss.rest, loss.message)
 
@@ -138,7 +138,7 @@ def _refusals(base: Current, change: FeatureChange) -> list[RequestProblem]:
 def _remove_downstream(
     base: Current, change: FeatureChange, nodes: dict[str, Node], apps: dict[str, str]
 ) -> dict[str, str]:
-    """Remove nodes whose upstream is removed; answers those of other apps, each with its upstream."""
+    """Remove nodes whose upstream is removed; returns those of other apps, each with its upstream."""
     others: dict[str, str] = {}
     while True:
         check_deadline()

@@ -129,7 +129,7 @@ class Current:
         return node
 
     def derived(self, stream: str) -> DerivedEvents | None:
-        """The derived event that a stream name stands for, if it does."""
+        """The derived event that has this stream, if there is one."""
         name = stream.removeprefix(EVENTS)
         if name == stream or not isinstance(self.nodes.get(name), Derivation):
             return None

@@ -12,7 +12,7 @@ from headrace import decoding
 from headrace.errors import BadRequest, MissingField, SchemaMismatch, UnknownEvent, UnknownField
 from headrace.profiles.hook import AppendHook
 from headrace.schema.descriptor.nodes import Event
-from headrace.schema.entries import Failure, entries_of, whole_or_double
+from headrace.schema.entries import Failure, entries_of, integer_or_double
 from headrace.schema.entries import read as read_entries
 from headrace.types import Steps
 
@@ -153,7 +153,7 @@ def _decoder(fields: list[str]) -> msgspec.json.Decoder[list[Any]]:
     probe = msgspec.defstruct(
         "Probe", [(name, Any, UNSET) for name in names], rename=dict(zip(names, fields, strict=True)), gc=False
     )
-    return decoding.make_decoder(list[probe], float_hook=whole_or_double)  # type: ignore[valid-type]
+    return decoding.make_decoder(list[probe], float_hook=integer_or_double)  # type: ignore[valid-type]
 
 
 def _canonical(value: Any) -> str | None:

@@ -86,7 +86,7 @@ def stepped(steps: Steps, value: int | None, next_seq: int) -> Steps:
 
 
 def _kept(steps: Steps, old: int | None, new: int | None, next_seq: int) -> Steps:
-    """How long events are kept: longer holds for those to come, shorter for all."""
+    """The retention of events: a longer one applies to later events, a shorter one to all."""
     if new is not None and (old is None or new < old):
         return tuple((since, new if kept is None else min(kept, new)) for since, kept in steps)
     return stepped(steps, new, next_seq)

@@ -175,7 +175,7 @@ def start_point(start: ReplayStart) -> StartPoint:
 
 
 def store_answer(batch: Batch, id: str, answer: HistoryAnswer) -> str | None:
-    """Store an answer; answers why it is refused, or None."""
+    """Store an answer; returns why it is refused, or None."""
     text = msgspec.json.encode(answer).decode()
     return None if Histories(batch.connection).end(id, DONE, batch.now_us, answer=text) else "the question is over"
 

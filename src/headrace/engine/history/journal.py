@@ -196,7 +196,7 @@ class Journal(ABC, Generic[Row]):
         return max(map(self.rows.number, stored), default=0)
 
     def verify(self, objects: Objects) -> JournalContents:
-        """Read every object of the store; answers which are damaged or missing."""
+        """Read every object of the store; returns which are damaged or missing."""
         numbers, size, damage = set[int](), 0, list[CorruptData]()
         for info in objects.list(self.format.prefix):
             if self.format.number_of(info.key) is None:

@@ -60,7 +60,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     states_stamp: Stamp
 
     def is_current(self, streams: Streams) -> bool:
-        """Whether nothing has changed since, apart from entries that came after it."""
+        """Whether nothing has changed since, except for later entries."""
         row = streams.by_id(self.row.id)
         same = row is not None and all(getattr(row, name) == getattr(self.row, name) for name in _MARKED)
         return same and streams.forks(self.row.id) == self.forks
@@ -178,7 +178,7 @@ class Built(NamedTuple):
 
 
 class Swaps(NamedTuple):
-    """Segments that were written anew, with those whose place they take, and how many more there are to rewrite."""
+    """Rewritten segments, each with the one that it replaces, and how many are left to rewrite."""
 
     made: list[tuple[SegmentObject, Segment]]
     #: Those of them that are not in the store yet.

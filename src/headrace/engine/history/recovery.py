@@ -195,7 +195,7 @@ def recover(
     reserve: Callable[[Batch], None] | None = None,
     on_progress: ReportProgress | None = None,
 ) -> Recovered:
-    """Bring a database up to what was published, in one commit; ``reserve`` provides more epochs where they run out.
+    """Update a database to the published state, in one commit; ``reserve`` provides more epochs where they run out.
 
     Raises Fenced where that would drop entries that are nowhere else.
     """
@@ -279,7 +279,7 @@ class _Recovery:
         return self._insert(manifest) if row is None else self._adopt(row, manifest)
 
     def _is_ours(self, row: StreamRow, manifest: Manifest) -> bool:
-        """Whether a newer manifest is one of this database, whose commit was cut off: nobody has gone on from it."""
+        """Whether a newer manifest was written by this node before a crash, and no other has continued from it."""
         if _first_difference(row, manifest) is not None:
             return False
         # Whoever goes on with a stream opens an epoch, unless it is closed.
@@ -307,7 +307,7 @@ class _Recovery:
                 self._batch.published.mark(row.id, self._batch.now_us)
 
     def _release_ancestors(self) -> None:
-        """Bury what was only kept for forks that are nowhere; one that could not be brought back may need it."""
+        """Delete soft-deleted streams that no fork needs; none where some streams could not be recovered."""
         if self._recovered.problems:
             return
         for row in _every(self._batch.streams):
@@ -335,7 +335,7 @@ class _Recovery:
         return self._fill(row, manifest)
 
     def _adopt(self, row: StreamRow, manifest: Manifest) -> RecoveredStream:
-        """Bring a stream up to a newer manifest, and keep the entries that come after it, if there are any."""
+        """Update a stream to a newer manifest, and keep its later entries."""
         _check(row, manifest)
         batch = self._batch
         if row.next_seq <= manifest.published_seq and not _has_ended(row, manifest):

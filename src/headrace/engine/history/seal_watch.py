@@ -142,7 +142,7 @@ class SealWatch:
         return CHECK_S
 
     def fence(self, reason: Fenced) -> None:
-        """Another node has taken over: let nothing more be written here."""
+        """Stop all writes, since another node has taken over."""
         log.error("%s", reason.message)
         self._writer.fenced = True
 
@@ -176,7 +176,7 @@ class SealPace:
         self._began_s, self._began_with = monotonic(), self._appends()
 
     def rest(self) -> None:
-        """Let appends have the machine for a while, if there are any."""
+        """Pause while appends are served, for a limited time."""
         now_s, seen = monotonic(), self._began_with
         until_s = now_s + self.rest_s(now_s - self._began_s)
         while now_s < until_s and seen != (seen := self._appends()):

@@ -235,7 +235,7 @@ class Sealer:
             return await self._publish(stream)
 
     async def purge(self, stream: int) -> list[str]:
-        """Remove every object of a stream that is on none of its lists; answers which there were."""
+        """Remove every object of a stream that is on none of its lists; returns their keys."""
         async with self._publishing:
             keys = await self._thread.run(lambda: self.publisher.unlisted_keys(stream))
             await self._thread.run(lambda: self.remover.remove(keys))

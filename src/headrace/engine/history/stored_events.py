@@ -1,4 +1,4 @@
-"""Stored events by sequence number, for threads: wherever they lie now, in segments or in rows of the log.
+"""Stored events by sequence number, from segments or from rows of the log, for threads.
 
 What was committed stays the same while it moves from the log into a segment, so that each question may look anew.
 Only retention takes events away: then ``EventsMoved`` is raised, and the caller begins again.
@@ -49,7 +49,7 @@ class Event(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Consecutive events that lie in one segment, or in rows of the log where ``placed`` is None."""
+    """Consecutive events in one segment, or in rows of the log where ``placed`` is None."""
 
     owner: int
     start: int
@@ -142,7 +142,7 @@ class Events:
             return self._row(part.owner, seq).append_us
 
     def published_until(self) -> int:
-        """The sequence number before which events lie in segments."""
+        """The sequence number before which all events are in segments."""
         with self._transaction():
             return max(
                 (min(part.end, max(part.start, self._published.published_until(part.owner))) for part in self._owned),

@@ -193,7 +193,7 @@ class _Verification:
             yield Path(file.name)
 
     def _verify_sums(self, manifest: Manifest) -> Iterator[Damage]:
-        """The payload that the manifest counts goes on from segment to segment and up to its own total."""
+        """Yields damage where the payload totals of segments or of the manifest do not add up."""
         key = object_names.manifest_key(manifest.stream, manifest.incarnation, manifest.generation)
         for before, after in pairwise(manifest.segments):
             if before.total_bytes != after.before_bytes:
@@ -269,7 +269,7 @@ def _verify_checksum(key: str, part: PartFile, path: Path) -> None:
 
 
 def _verify_identity(manifest: Manifest, key: str, segment: Segment, reader: SegmentReader) -> None:
-    """The segment says of itself what the manifest says of it."""
+    """Raises where the footer of a segment differs from the manifest."""
     info = reader.info
     is_json = media_type(manifest.content_type) == JSON
     identity = (info.stream, info.incarnation, info.json)

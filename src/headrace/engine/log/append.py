@@ -151,7 +151,7 @@ class Append(Operation):
             head.registry.admit(self)
 
     def _check(self, batch: Batch, head: Head, dedupe_keys: list[str | None]) -> None:
-        """Let the hook of the stream refuse what the commit would make of entries that are stored once."""
+        """Call the hook of the stream, which may refuse the outcome for entries that are stored once."""
         if head.registry is not None and head.registry.hook is not None:
             hook = head.registry.hook
             if hook.extends_commit:
@@ -177,7 +177,7 @@ class Append(Operation):
         return self.position if self.count or not self.seqs else max(self.seqs) + 1
 
     def write(self, batch: Batch, head: Head, at_us: int) -> None:
-        """Put the entries after the last ones, at a time that never goes back."""
+        """Append the entries at a time that is not before that of earlier ones."""
         at_us = at_us if at_us > head.last_us else head.last_us
         if self.dedupe_keys is not None:
             self._leave_out_repeated(batch, head, at_us, self.dedupe_keys)

@@ -152,7 +152,7 @@ class Batch:
         return head
 
     def write(self, name: str, row: Row) -> None:
-        """Put entries into the log; no row comes there another way."""
+        """Append entries to the log; the only way to add rows."""
         self.rows.append(row)
         self._written.add(name)
 

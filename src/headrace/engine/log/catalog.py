@@ -126,7 +126,7 @@ class Catalog:
         return stream
 
     def fetch(self, names: Collection[str]) -> None:
-        """Bring streams into memory that are asked for next, as many as there are."""
+        """Load streams into memory that are needed next, those of them that exist."""
         logged: list[str] = []
         unlogged: list[str] = []
         for name in names:

@@ -331,7 +331,7 @@ class Delete(StreamChange):
 
 
 def delete(batch: Batch, stream: Stream, *, expired: bool = False) -> list[tuple[str, int]]:
-    """Mark a stream deleted, for its forks' sake softly; answers the names and ids that are gone for good.
+    """Delete a stream, softly if forks need it; returns the names and ids that are deleted for good.
 
     One that has ``expired`` is not remembered as deleted: it is as if it had never been.
     """
@@ -355,7 +355,7 @@ def delete(batch: Batch, stream: Stream, *, expired: bool = False) -> list[tuple
 
 
 def release(batch: Batch, stream: int | None) -> list[tuple[str, int]]:
-    """Bury a soft-deleted stream that no fork needs, and then its ancestors; answers the names and ids of them."""
+    """Delete a soft-deleted stream that no fork needs, and then its ancestors; returns their names and ids."""
     dropped: list[tuple[str, int]] = []
     while stream is not None:
         row = batch.streams.by_id(stream)

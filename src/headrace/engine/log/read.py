@@ -130,7 +130,7 @@ def _read_segments(
 
 
 def _turn_parts(parts: list[SlicePart], view: StreamSchema) -> tuple[list[Piece], int, NotRepresentable | None]:
-    """Parts of a segment in the version that was asked for; where one fails, how many bytes come before, and why."""
+    """Parts of a segment in the requested version; where one fails, the bytes before it, and the reason."""
     turned: list[Piece] = []
     before: list[Piece | msgspec.Raw] = []
     for part in parts:

@@ -31,7 +31,7 @@ _SEGMENTS_PER_KEY = 256
 
 
 class NeedsFetch(Exception):
-    """The answer lies in a segment that is not in memory: let a thread do the work, then ask again.
+    """The entries are in a segment that is not in memory: fetch them in a thread, then retry.
 
     Work with a deadline ends by itself, with what it has, and can be cancelled when nobody waits for it any more.
     """
@@ -78,7 +78,7 @@ class Tiers:
         self._ahead.shutdown(cancel_futures=True)
 
     def read(self, owner: int, position: int, until: int, budget: int, key: str | None) -> Slice | None:
-        """Entries of [position, until) that lie in segments, as many as fit; None where the log has them."""
+        """Entries of [position, until) from segments, as many as fit; None where the log has them."""
         if key is not None:
             return self._read_key(owner, position, until, budget, key)
         placed = self.published.holding(owner, position)
@@ -211,7 +211,7 @@ class Tiers:
             position = reader.group_end(position)
 
     def _load(self, placed: SegmentObject, position: int) -> None:
-        """Let a thread decode the row group that holds an entry, unless one does already."""
+        """Decode the row group of an entry in a thread, unless that is under way."""
         group = placed.key, position
         if group in self._loading:
             return

@@ -135,7 +135,7 @@ class Writer:
         return requests >= limits.queue_requests or self.queued_bytes >= limits.queue_bytes
 
     def submit(self, operation: Operation) -> None:
-        """Queue an operation, or refuse it while the queue is full; the server's own work goes on."""
+        """Queue an operation, or refuse it while the queue is full, except operations of the server itself."""
         if self.full and not operation.is_chore:
             raise Overloaded("the append queue is full", retry_after=1)
         if self._stopping:
@@ -160,7 +160,7 @@ class Writer:
             self._hand_over()
 
     def _go_on(self) -> None:
-        """Commit what was gathered, or let the thread do it."""
+        """Commit the gathered operations, here or in the thread."""
         if not self._gathered:
             return
         self._was_little = self._is_little()
@@ -302,7 +302,7 @@ class Writer:
     # -- one commit; on the thread, or on the event loop while the thread has nothing
 
     def _commit(self, operations: list[Operation]) -> None:
-        """Commit operations and do whatever that takes: a checkpoint, or room on a full disk."""
+        """Commit operations, with a checkpoint or the release of disk space where necessary."""
         write = self._write_without_reserve if self.reserve.is_out else self._write
         if isinstance(write(operations), DiskFull):
             self._make_room([operation for operation in operations if operation.frees])

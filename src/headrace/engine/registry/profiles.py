@@ -31,7 +31,7 @@ _MAX_NAMED = 5
 
 
 class SaveProfile(Stage, frozen=True):
-    """Another profile, with the registry that it brings, from the next entry on."""
+    """A change of the profile of a stream, with its registry, from the next entry on."""
 
     stream: Stream
     profile: Profile
@@ -58,7 +58,7 @@ class SaveProfile(Stage, frozen=True):
 
 
 class PlannedProfileChange(PlannedSchemaChange):
-    """A plan for the profile of a stream, and for the registry that it brings."""
+    """A plan for the profile of a stream, and for the registry of the profile."""
 
     def __init__(self, stream: Stream, base: StreamRegistry | None, plan: Plan[Registry], profile: Profile) -> None:
         super().__init__(stream, base, plan)
@@ -69,7 +69,7 @@ class PlannedProfileChange(PlannedSchemaChange):
         return (SaveProfile(self.stream, self.profile, self.plan.registry, self.base),) if self.has_effect else ()
 
     def publish(self, stages: Sequence[Stage]) -> None:
-        """Let the stream have its profile."""
+        """Set the profile of the stream."""
         self.stream.profile = self.profile.text
 
 

@@ -124,7 +124,7 @@ class PlannedChange:
         """Make it visible, on the writer's thread, once it is on disk and before any entry that follows it."""
 
     def announce(self, commit: CommitChange) -> None:
-        """Let others know, on the event loop."""
+        """Notify listeners, on the event loop."""
 
 
 class CommitChange(StreamChange):

@@ -143,7 +143,7 @@ class Schemas:
         return Refusal("registry_full", "", message, {"revisions": revisions, "bytes": size})
 
     async def apply(self, stream: Stream, update: SchemaUpdate, who: str = SERVER) -> tuple[Plan[Registry], Registry]:
-        """Make an update, whole, or raise the reasons why not; answers the registry that the stream has then."""
+        """Make an update, whole, or raise the reasons why not; returns the registry that the stream has then."""
         with stream.held():
             change = await self._changes.run(partial(self.prepare, stream, update), who, stream=stream.name)
         plan = change.planned.plan

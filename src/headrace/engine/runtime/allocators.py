@@ -54,7 +54,7 @@ def loaded_module(name: str) -> Any | None:
 
 
 def use_jemalloc_in_arrow() -> None:
-    """Let Arrow allocate with jemalloc, unless another allocator was chosen. Call it before pyarrow is imported.
+    """Make Arrow use jemalloc, unless another allocator was configured. Call it before pyarrow is imported.
 
     What Arrow computes or writes uses its own default, whatever pool Python code has set. That is mimalloc, which keeps
     free pages for each thread and gives hardly any of them back.
@@ -100,7 +100,7 @@ def heap_bytes() -> tuple[int, int] | None:
 
 
 def drop_mapped_pages(address: int, size: int) -> None:
-    """Let no page of a mapped file be resident; pages that are read again come from the cache of the system."""
+    """Evict the resident pages of a mapped file; pages that are read again come from the page cache."""
     with contextlib.suppress(AttributeError, OSError):
         _libc().madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_DONTNEED)
 

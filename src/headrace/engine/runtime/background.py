@@ -51,7 +51,7 @@ class BackgroundThread:
         return await call
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Begin work that nobody waits for, from any thread; nothing begins once the thread or the process ends.
+        """Submit work without waiting for it, from any thread; ignored once the thread or the process ends.
 
         The work handles its own errors.
         """
@@ -59,7 +59,7 @@ class BackgroundThread:
             self._executor.submit(work)
 
     async def stop(self) -> None:
-        """Let work that was asked for end, then close the connection and end the thread."""
+        """Wait until submitted work has ended, then close the connection and end the thread."""
         self.stopping.set()
         await asyncio.to_thread(self._executor.shutdown)
         if self._connection is not None:
@@ -108,7 +108,7 @@ class BackgroundLoop:
         self._awake.set()
 
     async def stop(self, *, timeout_s: float | None = None) -> None:
-        """Let the present round end, or cancel it after a time."""
+        """Wait until the present round has ended, or cancel it after a timeout."""
         self.stopping.set()
         self._awake.set()
         if self._task is None:
@@ -120,7 +120,7 @@ class BackgroundLoop:
             await self._task
 
     async def rest(self, seconds: float) -> bool:
-        """Wait so long, or until the loop is to end; whether it goes on."""
+        """Sleep, or until the loop is stopped; returns whether the loop continues."""
         if seconds > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -188,7 +188,7 @@ Pooled = TypeVar("Pooled", bound=Closable)
 
 
 class ConnectionPool(Generic[Pooled]):
-    """Opens connections as they are borrowed, and keeps at most ``max_idle`` that nobody uses; for any thread."""
+    """A pool that opens connections on demand, and keeps at most ``max_idle`` idle ones; for any thread."""
 
     def __init__(self, connect: Callable[[], Pooled], *, max_idle: int) -> None:
         self._connect, self._max_idle = connect, max_idle
@@ -197,7 +197,7 @@ class ConnectionPool(Generic[Pooled]):
 
     @contextmanager
     def borrow(self) -> Iterator[Pooled]:
-        """A connection that nobody else uses meanwhile."""
+        """Borrow a connection exclusively."""
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         if connection is None:
@@ -213,13 +213,13 @@ class ConnectionPool(Generic[Pooled]):
                 connection.close()
 
     def close_idle(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def close(self) -> None:
-        """Close the connections that nobody uses, and the others once they are given back."""
+        """Close idle connections, and the others once they are returned."""
         self._max_idle = 0
         self.close_idle()

@@ -133,7 +133,7 @@ class Slices:
         return len(self._waiting)
 
     def run_all(self, pieces: Collection[Callable[[], None]]) -> None:
-        """Do some pieces of work: few at once, many in slices."""
+        """Run pieces of work: a few immediately, many in slices."""
         if len(pieces) <= FEW:
             for piece in pieces:
                 piece()
@@ -143,7 +143,7 @@ class Slices:
         self._waiting.extend(pieces)
 
     def run_or_queue(self, piece: Callable[[], None]) -> None:
-        """Do a piece of work: at once, or soon where many have come one by one in this turn of the loop."""
+        """Run a piece of work immediately, or soon where many were submitted in this iteration of the loop."""
         if not self._came:
             asyncio.get_running_loop().call_soon(self._turn)
         self._came += 1

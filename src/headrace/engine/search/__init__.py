@@ -1,1 +1,1 @@
-"""Finding events: one evaluator over companions, whether they lie in files or in memory."""
+"""Search of events: one evaluator over companions in files and in memory."""

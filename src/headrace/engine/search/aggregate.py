@@ -139,7 +139,7 @@ class _Aggregate:
                 self._buckets.add_document(document)
 
     def _add_history(self, tables: Iterator[pa.Table]) -> None:
-        """Add the panes of a companion that may lie inside the requested range."""
+        """Add the panes of a companion that may be inside the requested range."""
         for table in tables:
             self._deadline.check()
             if table.num_rows and table.column("pane")[0].as_py() >= self._narrowed.end:

@@ -159,7 +159,7 @@ class SearchSnapshot:
 
 
 class Archive:
-    """What all answers of a node share."""
+    """The caches and connections that all requests of a node share."""
 
     def __init__(
         self, config: Config, objects: Objects, segments: Callable[[], Segments], vfs: str | None = None
@@ -194,7 +194,7 @@ class Archive:
         self._connections.close()
 
     def shrink(self) -> None:
-        """Keep half of what is decoded, no connection that nobody uses, and no mapped page."""
+        """Halve the caches of decoded data, close idle connections, and evict mapped pages."""
         self.files.shrink()
         self.recent.shrink(self.recent.bytes // 2)
         self.blocks.drop_pages()
@@ -243,7 +243,7 @@ class Archive:
     def answer(
         self, stream: Stream, head: Head, defined: SearchDefinition, compute: Callable[[SearchSnapshot], Answer]
     ) -> Answer:
-        """What is computed from a snapshot; computed again from a new one where events have moved meanwhile."""
+        """The result of a computation on a snapshot, retried on a new one where events have moved meanwhile."""
 
         def attempt() -> Answer:
             with self.snapshot(stream, head, defined) as snapshot:

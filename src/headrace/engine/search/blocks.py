@@ -57,7 +57,7 @@ def spill(tables: Tables, directory: Path) -> tuple[Tables, Any]:
 
 
 def _write_tables(name: str, tables: list[Any]) -> list[int]:
-    """Write tables to a file; answers where each one ends."""
+    """Write tables to a file; returns where each one ends."""
     ends = []
     with pa.OSFile(name, "wb") as file:
         for table in tables:
@@ -130,7 +130,7 @@ class Block:
         return self.end_seq - self.first_seq
 
     def is_current(self, defined: SearchDefinition) -> bool:
-        """Whether it holds what is defined now, and nothing else."""
+        """Whether its columns are those of the current definition."""
         info, wanted = self.companion.info, defined.hashes(self.companion.through_version)
         return {name: shape.hash for name, shape in info.fields.items()} == wanted.fields and (
             info.rollups == wanted.rollups
@@ -201,7 +201,7 @@ class BlockCache:
         newest_first: bool,
         deadline: Deadline | None = None,
     ) -> Iterator[Piece]:
-        """Companions of a range of events, one after the other; missing blocks are extracted when their turn comes.
+        """Companions of a range of events, in order; missing blocks are extracted lazily.
 
         Extraction ends, with Cancelled, once the deadline is cancelled.
         """
@@ -372,7 +372,7 @@ class BlockCache:
                     return
 
     def _next_to_evict(self, incarnation: str, added: Block) -> tuple[str, Block, SearchDefinition] | None:
-        """The oldest block in memory, of the stream that was queried longest ago; that of a new block comes last."""
+        """The block to evict: the oldest of the least recently queried stream, that of a new block last."""
         with self._lock:
             others = [(owner, stream_blocks) for owner, stream_blocks in self._streams.items() if owner != incarnation]
             own = [
@@ -411,7 +411,7 @@ class BlockCache:
             return self.disk_bytes + size <= self._limits.disk_bytes
 
     def _replace(self, incarnation: str, old: Block, new: Block) -> None:
-        """Replace a block by another that holds the same; nothing happens where it is gone."""
+        """Replace a block by one with the same content, unless it was dropped."""
         with self._lock:
             stream_blocks = self._streams.get(incarnation)
             if stream_blocks is not None and old in stream_blocks.blocks:

@@ -1,4 +1,4 @@
-"""What is defined to be derived from a stream, and which companions answer for it.
+"""The definition of a stream's companions, and the selection of companions that cover its events.
 
 What companions leave out is read from segments and the log.
 """
@@ -27,14 +27,14 @@ _MAX_DEFINITIONS, _MAX_COMPANIONS = 512, 20_000
 
 
 class Hashes(NamedTuple):
-    """What a companion must hold to be up to date: field → hash, rollup → hash."""
+    """The content of a companion that is up to date: field → hash, rollup → hash."""
 
     fields: dict[str, str]
     rollups: dict[str, str]
 
 
 class SearchDefinition:
-    """What a revision of a stream's registry says is to be derived."""
+    """The search fields and rollups that a revision of a stream's registry defines."""
 
     def __init__(self, registry: Registry, definition: Definition) -> None:
         self.registry = registry

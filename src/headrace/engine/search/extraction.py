@@ -85,7 +85,7 @@ class TailExtractor:
         self._queue.put(stream)
 
     def _take_turn(self, thread: BackgroundThread) -> None:
-        """Extract events of the first stream in the queue, drop blocks that nobody needs, and submit the next turn."""
+        """Extract events of the first stream in the queue, drop unused blocks, and submit the next turn."""
         try:
             stream = self._queue.get(timeout=_RELEASE_S)
         except Empty:

@@ -351,7 +351,7 @@ def _group(companions: list[Companion]) -> _CompanionGroup:
 
 
 def _group_alike(listed: Sequence[Companion]) -> list[list[Companion]]:
-    """Companions by what they hold: there are many of them, and few differ."""
+    """Companions grouped by content: there are many, with few different contents."""
     groups: dict[Hashable, list[Companion]] = {}
     for companion in listed:
         held = (

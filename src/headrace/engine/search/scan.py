@@ -59,7 +59,7 @@ class Scan:
         return bool(self._skipped)
 
     def visit(self, ranges: list[CoveredRange], deadline: Deadline, visit: Visit) -> list[CoveredRange]:
-        """Visit the companions of ranges, which come in this direction; answers which events were visited."""
+        """Visit the companions of ranges, which come in this direction; returns which events were visited."""
         visited: list[CoveredRange] = []
         for at, covered in enumerate(ranges):
             left, out_of_time = covered, False
@@ -79,7 +79,7 @@ class Scan:
         return visited
 
     def count(self, visited: list[CoveredRange]) -> None:
-        """Add to the tally what was visited."""
+        """Add the visited events to the tally."""
         for start, stop, companion in visited:
             if companion is not None:
                 self._tally.indexed_segments += companion.segments
@@ -126,7 +126,7 @@ class Scan:
                 self._tally.seen_until(piece.times)
 
     def _without(self, covered: CoveredRange, piece: IndexedRange) -> CoveredRange:
-        """What is left of a range after a piece of it."""
+        """The rest of a range after a piece of it."""
         return covered._replace(stop=piece.start) if self._backward else covered._replace(start=piece.stop)
 
     def _timer(self, covered: CoveredRange, piece: IndexedRange) -> str:

@@ -69,7 +69,7 @@ class SearchHits(NamedTuple):
 def search(
     archive: Archive, stream: Stream, head: Head, defined: SearchDefinition, request: SearchRequest, deadline: Deadline
 ) -> SearchHits:
-    """Find what a request asks for, as of a head."""
+    """Execute a search request as of a head."""
     after = None if request.after is None else _sort_position(stream, request.order, request.after)
     return archive.answer(stream, head, defined, lambda snapshot: _Search(snapshot, request, after, deadline).run())
 
@@ -177,7 +177,7 @@ class _Search:
         return by_group(evaluator.columns.groups(f"f.{key.name}"), start, stop, backward=self._backward)
 
     def _bounds(self, evaluator: Evaluator, window: Window) -> Bounds | None:
-        """What the first key can be in a window."""
+        """The bounds of the first sort key in a window."""
         key, first = self._order[0], evaluator.companion.first_seq
         if key.is_offset:
             return Bounds(first + window.start, first + window.stop - 1, False)

@@ -41,7 +41,7 @@ class Announcer:
         self.catalog = log.catalog
 
     async def announce(self, subscription: Subscription) -> Mapping[str, str] | None:
-        """Announce the wake; answers the new cursors if the receiver is done, else None. May raise DeliveryFailed."""
+        """Announce the wake; returns the new cursors if the receiver is done, else None. May raise DeliveryFailed."""
         try:
             if subscription.is_webhook:
                 return await self._post(subscription)
@@ -106,7 +106,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Schedule(Generic[Key]):
-    """Keys in the order in which they are due. One that is put off costs nothing until the earlier moment comes."""
+    """A queue of keys by due time. Postponing a key costs nothing until the earlier time is reached."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Key]] = []
@@ -160,7 +160,7 @@ def new_wake_id() -> str:
 
 
 class Delivery:
-    """Carries out what is due for each subscription, one step at a time.
+    """Performs the due work of each subscription, one step at a time.
 
     A subscription is due when entries wait and no wake is in flight, when a wake is to be announced, when a lease has
     ended, and when links wait to be written.
@@ -178,7 +178,7 @@ class Delivery:
         )
 
     def start(self) -> None:
-        """Start what is due, from now on."""
+        """Start to perform due work."""
         self._loop.start()
 
     async def stop(self) -> None:
@@ -262,7 +262,7 @@ class Delivery:
         await self._conclude(subscription, wake_id, moves, failure)
 
     async def _prepare(self, subscription: Subscription) -> bool:
-        """Write the state as of now; answers whether a wake is to be announced."""
+        """Write the state as of now; returns whether a wake is to be announced."""
         async with subscription.lock:
             if not subscription.ready or subscription.suspended:
                 return False

@@ -1,4 +1,4 @@
-"""Subscriptions on disk: a state is written before any answer or wake tells of it."""
+"""Subscriptions on disk: a state is written before a response or a wake depends on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StoredSubscription(NamedTuple):
 
 
 class AuditEntry(NamedTuple):
-    """An entry of the audit log: what was done to a subscription, and by whom."""
+    """An entry of the audit log: an operation on a subscription, and its user."""
 
     action: str
     who: str

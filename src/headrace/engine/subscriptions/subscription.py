@@ -230,7 +230,7 @@ class Subscription:
         return moves
 
     def forward(self, moves: Mapping[str, str], find: Callable[[Link], Stream | None]) -> dict[str, str]:
-        """The new cursors that lie ahead of the present ones, within their streams."""
+        """The new cursors that are ahead of the present ones, within their streams."""
         offsets_by_path: dict[str, str] = {}
         for path, text in moves.items():
             link, position = self.links.get(path), offsets.decode(text).position
@@ -247,7 +247,7 @@ class Subscription:
 
 
 def _checked(link: Link, text: str, floor: int, stream: Stream | None) -> str:
-    """The canonical text of an acked offset; raises InvalidOffset unless it lies between the cursor and the tail."""
+    """The canonical text of an acked offset; raises InvalidOffset unless it is between the cursor and the tail."""
     try:
         decoded = offsets.decode(text)
     except ValueError as reason:

@@ -54,7 +54,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What a worker proves with that it holds a wake."""
+    """The token with which a worker proves that it holds a wake."""
 
     token: str
     wake_id: str
@@ -198,7 +198,7 @@ class Subscriptions:
         owner: Owner = NO_KEY,
         may_see: Callable[[Subscription], bool] = lambda _: True,
     ) -> tuple[Subscription, bool]:
-        """Create a subscription, or confirm one that asks for the same; answers whether it is new.
+        """Create a subscription, or confirm one that asks for the same; returns whether it is new.
 
         A confirmed one belongs to this key from now on, if the key opens the same streams or the other is revoked.
         """
@@ -263,7 +263,7 @@ class Subscriptions:
 
     @run_to_end
     async def ack(self, id: str, kind: str, proof: Proof, acks: Iterable[Ack], *, done: bool) -> bool:
-        """Move cursors and extend the lease, or end it if ``done``; answers whether another wake follows."""
+        """Move cursors and extend the lease, or end it if ``done``; returns whether another wake follows."""
         async with self._proven(id, proof) as subscription:
             self._check_type(subscription, kind)
             moves = subscription.moves(acks, partial(stream_of, self._catalog))

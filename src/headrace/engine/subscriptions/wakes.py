@@ -97,7 +97,7 @@ class Wakes(msgspec.Struct, frozen=True):
         )
 
     def finish(self) -> Wakes:
-        """End the wake; nobody holds it."""
+        """End the wake, which no worker holds."""
         return Wakes(generation=self.generation)
 
     def expire(self, now_us: int) -> Wakes:

@@ -56,7 +56,7 @@ class WebhookUrlRejected(InvalidRequest):
 
 
 class DeliveryFailed(Exception):
-    """The receiver did not take the wake; the sentence says why."""
+    """The receiver did not accept the wake; the message says why."""
 
 
 class _Done(msgspec.Struct):
@@ -104,7 +104,7 @@ class Webhooks:
         check_url(url, self._local)
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float) -> bool:
-        """Deliver a body; answers whether the receiver says it is done. Raises DeliveryFailed."""
+        """Deliver a body; returns whether the receiver acknowledged it as done. Raises DeliveryFailed."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._post(_parse(url), body, headers)
@@ -114,7 +114,7 @@ class Webhooks:
             raise DeliveryFailed(str(reason) or type(reason).__name__) from reason
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._client is not None:
             await self._client.aclose()
             self._client = None

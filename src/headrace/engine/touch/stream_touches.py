@@ -57,7 +57,7 @@ class WaitRequest(NamedTuple):
 
 
 def _parse_cursor(cursor: str, journal: TouchJournal, end: int) -> int | None:
-    """The position that a cursor stands for, at most the end; None where it belongs to another journal."""
+    """The position of a cursor, at most the end; None where it belongs to another journal."""
     if cursor == NOW:
         return end
     match = _CURSOR.fullmatch(cursor)
@@ -166,7 +166,7 @@ class StreamTouches:
     # -- following the log
 
     def step(self) -> bool:
-        """Process some changes; answers whether there are more. Raises NeedsFetch where they have to be fetched."""
+        """Process some changes; returns whether there are more. Raises NeedsFetch where they have to be fetched."""
         stream, journal = self.stream, self.journal
         head, start = stream.head, journal.through
         if start >= head.next_seq or self.halted:
@@ -237,12 +237,12 @@ class StreamTouches:
         return True if own else UNKNOWN_KEYS
 
     def _check_all(self, waiters: Iterable[Waiter]) -> int:
-        """Check waiters one by one; answers how many of them were woken."""
+        """Check waiters one by one; returns how many of them were woken."""
         outcomes = [(waiter, self.check(waiter)) for waiter in tuple(waiters)]
         return self._answer_all((waiter, outcome) for waiter, outcome in outcomes if outcome is not None)
 
     def _answer_all(self, outcomes: Iterable[tuple[Waiter, bool | str]]) -> int:
-        """Remove waiters and answer them, in slices between which the loop serves others; answers how many."""
+        """Remove waiters and answer them, in slices between which the loop serves others; returns how many."""
         answers: list[Callable[[], None]] = []
         for waiter, outcome in outcomes:
             if self.waiters.remove(waiter):
@@ -280,7 +280,7 @@ class StreamTouches:
         self._check_all([waiter for waiter in waiters if any(template.id in retired for template in waiter.templates)])
 
     def check(self, waiter: Waiter) -> bool | str | None:
-        """The outcome of a wait: whether a key was touched, or why that is not known; None while it goes on."""
+        """The outcome of a wait: whether a key was touched, or why that is unknown; None while it continues."""
         journal, since = self.journal, waiter.since
         if self.halted or since < journal.floor:
             return self.halted or TOO_OLD

@@ -1,4 +1,4 @@
-"""The timer of one stream: it processes what was appended, bucket by bucket, and wakes waiters."""
+"""The timer of one stream: it processes appended entries, bucket by bucket, and wakes waiters."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TouchTimer:
                 self._on_settled.remove(done.set)
 
     def close(self) -> None:
-        """Cancel what is scheduled."""
+        """Cancel the scheduled call."""
         for handle in (self._timer, self._fetching):
             if handle is not None:
                 handle.cancel()
@@ -78,7 +78,7 @@ class TouchTimer:
             self._notify_settled()
 
     def _flush(self) -> float | None:
-        """Flush what is due; answers in how many seconds the rest is due, if there is any."""
+        """Flush what is due; returns in how many seconds the rest is due, if there is any."""
         stream_touches, settings = self.stream_touches, self.stream_touches.settings
         if not stream_touches.processor.bucket:
             return None

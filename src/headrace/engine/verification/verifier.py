@@ -121,18 +121,18 @@ class Verifier:
         self._failures: dict[str, int] = {}
 
     def start(self) -> None:
-        """Go on with what is running."""
+        """Resume the running verifications."""
         self._loop.start()
 
     async def stop(self) -> None:
-        """Stop the thread; what is running goes on after the next start."""
+        """Stop the thread; running verifications are resumed at the next start."""
         # Not cancelled: what it has handed to the writer is answered to it.
         self._thread.stopping.set()
         await self._loop.stop()
         await self._thread.stop()
 
     async def begin(self, stream: Stream, proposal: Registry) -> VerificationRow:
-        """Hold a registry, whose newest version is proposed, against all events of a stream."""
+        """Start to check all events of a stream by a registry whose newest version is proposed."""
         begun = await run_change(self._writer, BeginVerification, stream, proposal, self._job.config.min_rows)
         self._loop.wake()
         return self.find(stream, begun.id)
@@ -145,7 +145,7 @@ class Verifier:
         return row
 
     async def _go_round(self) -> float | None:
-        """One step of each; answers after how long to go round again, None where nothing is running."""
+        """Run one step of each verification; returns the pause until the next round, None where none is running."""
         rows = self._rows.running()
         self._forget_all_but({row.id for row in rows})
         pause = _PAUSE_S if rows else None
@@ -232,7 +232,7 @@ class VerifyThread(BackgroundThread):
         self._trials: dict[str, Trial] = {}
 
     def forget_all_but(self, running: set[str]) -> None:
-        """What was compiled for others."""
+        """Drop the compiled proposals of all other verifications."""
         for id in self._trials.keys() - running:
             self._trials.pop(id, None)
 

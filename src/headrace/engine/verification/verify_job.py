@@ -46,14 +46,14 @@ class Progress:
         return max((range.end for range in begun), default=self.row.start)
 
     def left(self, stream: StreamRow, taken: list[Range] | None = None) -> list[Range]:
-        """Return what is retained, not checked, and not taken by anyone."""
+        """Return the ranges that are retained, not checked and not claimed."""
         start = max(self.row.start, stream.first_seq)
         pending = [Range(start, self.row.target)] if start < self.row.target else []
         return without(pending, [*self.looked, *(taken or ())])
 
 
 class VerifyJob(Job[Findings]):
-    """Holds what is published of a stream against a proposal, but for the ranges that the server claims for itself."""
+    """Checks the published events of a stream by a proposal, except the ranges that the server claims itself."""
 
     names = ("verify",)
     output = "findings"
@@ -107,7 +107,7 @@ class VerifyPlanner(JobPlanner):
             yield from islice(self._units(row, now_us), each)
 
     def _units(self, row: VerificationRow, now_us: int) -> Iterator[PlannedUnit]:
-        """Units for workers, in what is published of a stream."""
+        """Units for workers in the published range of a stream."""
         stream = self._streams.by_id(row.stream)
         if row.tail or stream is None or stream.state != LIVE:
             return

@@ -1,7 +1,7 @@
 """A fast path for events like those seen before: their shape as a type that admits such events and no others.
 
-Whoever decodes into it knows every name in what comes out. Structures are spelled in the order of their fields, which
-is the order in which the names were seen.
+Every name in a decoded event is known in advance. Structures are encoded in the order of their fields, which is the
+order in which the names were seen.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ TEXTS = (
 )  # fmt: skip
 LEVEL_OF: dict[Any, Any] = {level: level for level in LEVELS}
 NOTHING = Redaction([])
-_WHOLE = re.compile(r"[+-]?\d{1,15}", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d{1,30}(\.\d{1,30})?([eE][+-]?\d{1,2})?", re.ASCII)
 #: The first and the last moment that have a text, in milliseconds.
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -174,13 +174,13 @@ class EventNormaliser:
         if timestamp is None:
             timestamp = _read_timestamp(mistyped, now)
         context = self._context(take("context", None), event, mistyped)
-        known_level = LEVEL_OF.get(level)
-        if known_level is None:
-            if level is not None and (known_level := LEVEL_OF.get(level.lower())) is None:
+        standard_level = LEVEL_OF.get(level)
+        if standard_level is None:
+            if level is not None and (standard_level := LEVEL_OF.get(level.lower())) is None:
                 _add(context, {"level": level}, self._listed)
-            known_level = known_level or infer_level(why or fix or link, status)
+            standard_level = standard_level or infer_level(why or fix or link, status)
         made = Envelope(
-            timestamp, known_level, service, environment, version, region, request_id, trace_id, span_id,
+            timestamp, standard_level, service, environment, version, region, request_id, trace_id, span_id,
             method, path, status, duration, message, why, fix, link, sampling,
             Redaction(paths) if paths else NOTHING, context,
         )  # fmt: skip
@@ -260,7 +260,7 @@ def _read_paths(redaction: Any, mistyped: dict[str, Any]) -> list[str]:
 def _read_status(status: Any, mistyped: dict[str, Any]) -> int | None:
     if type(status) is str:
         text = status.strip()
-        if _WHOLE.fullmatch(text):
+        if _INTEGER.fullmatch(text):
             return int(text)
         if not text:
             return None

@@ -12,9 +12,9 @@ from headrace.profiles.otel_traces.span import (
     CODES,
     DROPPED,
     GROUPS,
+    INTEGER_MEMBERS,
     KINDS,
     RESOURCE,
-    WHOLE,
 )
 from headrace.profiles.redaction import REDACTED, Listed
 from headrace.types import rfc3339
@@ -89,7 +89,7 @@ def take_container(members: dict[str, Any], name: str, mistyped: dict[str, Any],
 
 
 def take_count(members: dict[str, Any], name: str) -> int:
-    """How many of something were left out by whoever sent it."""
+    """The number of items that the sender dropped, as it reports it; 0 where it reports none."""
     value = members.pop(name, None)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
@@ -107,7 +107,7 @@ def add(attributes: dict[str, Any], more: dict[str, Any], listed: Listed) -> Non
             attributes[free] = value
 
 
-def first_value(attributes: dict[str, Any], names: Iterable[str], *, whole: bool = False) -> Any:
+def first_value(attributes: dict[str, Any], names: Iterable[str], *, integral: bool = False) -> Any:
     """The value of the first of these attributes that has one, as a text or as a whole number."""
     for name in names:
         value = attributes.get(name)
@@ -115,7 +115,7 @@ def first_value(attributes: dict[str, Any], names: Iterable[str], *, whole: bool
             value = value[0]
         if value is None or value == REDACTED:
             continue
-        if whole:
+        if integral:
             if isinstance(value, str) and _DIGITS.fullmatch(value):
                 value = int(value)
             if isinstance(value, int) and not isinstance(value, bool):
@@ -131,7 +131,7 @@ _EXCEPTION = "exception"
 _MAX_DURATION_MS = 10**13
 #: The members of groups, and their types.
 _MEMBERS: dict[str, dict[str, type]] = {
-    **{group: {name: int if name in WHOLE else str for name in members} for group, members in GROUPS.items()},
+    **{group: {name: int if name in INTEGER_MEMBERS else str for name in members} for group, members in GROUPS.items()},
     "error": {"isError": bool, "type": str, "message": str, "stacktrace": str},
 }
 
@@ -167,8 +167,8 @@ class SpanNormaliser:
         if raw_span.pop("identity", None) not in (None, {"spanKey": f"{made['traceId']}:{made['spanId']}"}):
             raise Misfit("/identity", "follows from the ids, and says something else")
         add(attributes, {**raw_span, **mistyped}, listed)
-        whole = {"attributes": attributes, "resource": resource, "instrumentationScope": scope}
-        self._cleaner.clean({**whole, "events": events, "links": links}, paths, dropped)
+        attribute_sets = {"attributes": attributes, "resource": resource, "instrumentationScope": scope}
+        self._cleaner.clean({**attribute_sets, "events": events, "links": links}, paths, dropped)
         made |= self._own_members(own, resource["attributes"], attributes)
         made |= {name: self._group(name, groups[name], attributes, paths) for name in GROUPS}
         store = self._rules.store
@@ -207,7 +207,7 @@ class SpanNormaliser:
                 if group_values[name] != value and f"{group}.{name}" not in paths:
                     paths.append(f"{group}.{name}")
             else:
-                value = first_value(attributes, keys, whole=name in WHOLE)
+                value = first_value(attributes, keys, integral=name in INTEGER_MEMBERS)
                 group_values[name] = self._cleaner.derived(group, name, value)
         return group_values
 
@@ -224,8 +224,8 @@ def _read_members(group: str, raw_members: dict[str, Any], mistyped: dict[str, A
     return members
 
 
-def _fits(value: Any, whole: bool) -> bool:
-    return isinstance(value, int if whole else str) and not isinstance(value, bool)
+def _fits(value: Any, integral: bool) -> bool:
+    return isinstance(value, int if integral else str) and not isinstance(value, bool)
 
 
 def _read_ids(raw_span: dict[str, Any]) -> dict[str, Any]:
@@ -252,10 +252,10 @@ def _read_description(raw_span: dict[str, Any], mistyped: dict[str, Any]) -> dic
     if not isinstance(name, str):
         raise Misfit("/name", "name must be a text")
     kind = raw_span.pop("kind", None)
-    known_kind = choose_word(kind, KINDS)
-    if known_kind is None and kind is not None:
+    span_kind = choose_word(kind, KINDS)
+    if span_kind is None and kind is not None:
         mistyped["kind"] = kind
-    return {"traceState": state, "traceFlags": flags, "name": name.strip(), "kind": known_kind or KINDS[0]}
+    return {"traceState": state, "traceFlags": flags, "name": name.strip(), "kind": span_kind or KINDS[0]}
 
 
 def _read_times(raw_span: dict[str, Any]) -> dict[str, Any]:

@@ -47,14 +47,14 @@ class Export:
     def resource(self) -> None:
         """One more resource."""
         self._resources += 1
-        if self._resources > (most := self._limits.max_resource_spans_per_request):
-            raise BadRequest(f"an export has at most {most} resourceSpans", field="resourceSpans")
+        if self._resources > (limit := self._limits.max_resource_spans_per_request):
+            raise BadRequest(f"an export has at most {limit} resourceSpans", field="resourceSpans")
 
     def scope(self) -> None:
         """One more scope."""
         self._scopes += 1
-        if self._scopes > (most := self._limits.max_scope_spans_per_request):
-            raise BadRequest(f"an export has at most {most} scopeSpans", field="scopeSpans")
+        if self._scopes > (limit := self._limits.max_scope_spans_per_request):
+            raise BadRequest(f"an export has at most {limit} scopeSpans", field="scopeSpans")
 
     @property
     def is_full(self) -> bool:
@@ -212,7 +212,7 @@ def _any_value(any_value: Any, bounds: ValueLimits, depth: int) -> Any:
         return None
     kind, value = next(iter(any_value.items()))
     if kind == "intValue":
-        return _whole(value)
+        return _to_integer(value)
     if kind == "doubleValue":
         return _double(value)
     if kind in ("arrayValue", "kvlistValue"):
@@ -229,7 +229,7 @@ def _any_value(any_value: Any, bounds: ValueLimits, depth: int) -> Any:
     return value if isinstance(value, str | bool) else None
 
 
-def _whole(value: Any) -> Any:
+def _to_integer(value: Any) -> Any:
     try:
         return int(value)
     except (TypeError, ValueError) as reason:

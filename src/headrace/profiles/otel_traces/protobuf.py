@@ -147,8 +147,8 @@ def any_value(data: bytes, limits: ValueLimits, depth: int) -> Any:
         elif field == 2:
             decoded = bool(number(field_value))
         elif field == 3:
-            whole = number(field_value)
-            decoded = whole - _WRAP if whole & _SIGN else whole
+            unsigned = number(field_value)
+            decoded = unsigned - _WRAP if unsigned & _SIGN else unsigned
         elif field == 4:
             if len(field_value) != 8:
                 raise Malformed("a double has eight bytes")

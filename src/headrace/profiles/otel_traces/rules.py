@@ -79,15 +79,15 @@ _GROUPS: dict[str, type[msgspec.Struct]] = {
     "store": Store,
 }
 _CHOICES = {"dbStatementMode": ("drop", "raw"), "urlMode": ("drop_query", "raw")}
-_KNOWN = Rules.__struct_encode_fields__
+_RULE_NAMES = Rules.__struct_encode_fields__
 
 
 def read_settings(part: Part) -> Settings:
     """The settings that a document gives."""
-    if not part.knows(_KNOWN):
+    if not part.knows(_RULE_NAMES):
         return {}
     settings: Settings = {}
-    for name in (name for name in _KNOWN if part[name].is_present):
+    for name in (name for name in _RULE_NAMES if part[name].is_present):
         member = part[name]
         if name == "redactKeys":
             settings[name] = read_words(member, lowercase=True, refused=_MEMBERS)
@@ -177,12 +177,12 @@ class Cleaner:
         for name in list(attributes)[limits.max_attributes_per_span :]:
             del attributes[name]
             dropped["attributes"] += 1
-        for kept, name, most in (
+        for kept, name, limit in (
             (events, "events", limits.max_events_per_span),
             (links, "links", limits.max_links_per_span),
         ):
-            dropped[name] += max(0, len(kept) - most)
-            del kept[most:]
+            dropped[name] += max(0, len(kept) - limit)
+            del kept[limit:]
 
     def _redact_statements(self, attributes: dict[str, Any]) -> Iterator[str]:
         """Take out statements and queries, where they are not to be kept."""
@@ -204,12 +204,12 @@ class Cleaner:
 
     def _cut_texts(self, value: Any) -> int:
         """Cut texts that are too long, at any depth; answers how many there were."""
-        most, cuts, waiting = self._limits.max_attribute_value_bytes, 0, [value]
+        max_bytes, cuts, waiting = self._limits.max_attribute_value_bytes, 0, [value]
         while waiting:
             holder = waiting.pop()
             for name, member in holder.items() if isinstance(holder, dict) else enumerate(holder):
                 if isinstance(member, str):
-                    if len(member) * 4 > most and (short := _shorten(member, most)) != member:
+                    if len(member) * 4 > max_bytes and (short := _shorten(member, max_bytes)) != member:
                         holder[name] = short
                         cuts += 1
                 elif isinstance(member, dict | list):
@@ -228,7 +228,7 @@ def _sets(span: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _plain(address: str) -> str:
-    """An address without a query, a fragment, and whoever was named before its host."""
+    """An address without its query, its fragment and the user information before its host."""
     return _USER.sub(r"\1", _END.split(address, maxsplit=1)[0])
 
 

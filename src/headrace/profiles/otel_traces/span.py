@@ -51,14 +51,14 @@ STATEMENTS = GROUPS["db"]["statement"]
 ADDRESSES = ("url.full", "http.url", "http.target", "url.path")
 QUERIES = ("url.query",)
 #: Members that are whole numbers.
-WHOLE = frozenset({"statusCode"})
+INTEGER_MEMBERS = frozenset({"statusCode"})
 
 _DROPPED = ("attributes", "events", "links", "resourceAttributes", "scopeAttributes", "values")
 DROPPED: dict[str, int] = dict.fromkeys(_DROPPED, 0)
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _MAYBE: dict[str, Any] = {"type": ["string", "null"]}
-_WHOLE: dict[str, Any] = {"type": ["integer", "null"]}
+_INTEGER_OR_NULL: dict[str, Any] = {"type": ["integer", "null"]}
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
 _TRACE: dict[str, Any] = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 _SPAN: dict[str, Any] = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
@@ -66,7 +66,7 @@ _OPEN: dict[str, Any] = {"type": "object"}
 
 
 def _group(members: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    return closed_object({name: _WHOLE if name in WHOLE else _MAYBE for name in members})
+    return closed_object({name: _INTEGER_OR_NULL if name in INTEGER_MEMBERS else _MAYBE for name in members})
 
 
 _EVENT = closed_object({"timeUnixNano": _MAYBE, "timestamp": _MAYBE, "name": _TEXT, "attributes": _OPEN})
@@ -80,7 +80,7 @@ SCHEMA = closed_object(
         "spanId": _SPAN,
         "parentSpanId": {"anyOf": [_SPAN, {"type": "null"}]},
         "traceState": _MAYBE,
-        "traceFlags": _WHOLE,
+        "traceFlags": _INTEGER_OR_NULL,
         "name": _TEXT,
         "kind": {"enum": list(KINDS)},
         "timestamp": _TEXT,

@@ -15,7 +15,7 @@ from headrace import decoding
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.nodes import Event, FeatureVersion, Node, RowOp, Table
 from headrace.schema.descriptor.validate import resolve_table
-from headrace.schema.entries import whole_or_double
+from headrace.schema.entries import integer_or_double
 from headrace.types import Steps
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class FieldKeying:
         names = [f"f{number}" for number in range(len(fields))]
         made = [(name, Any, event.schema[field].default) for name, field in zip(names, fields, strict=True)]
         probe = msgspec.defstruct("Probe", made, rename=dict(zip(names, fields, strict=True)), gc=False)
-        self._decode = decoding.make_decoder(list[probe], float_hook=whole_or_double).decode  # type: ignore[valid-type]
+        self._decode = decoding.make_decoder(list[probe], float_hook=integer_or_double).decode  # type: ignore[valid-type]
         self._values = attrgetter(*names) if names else None
 
     def of_events(self, shapes: EventShapes, run: EventRun) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from headrace.reduce.features.rows import Rows
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.schema.descriptor.nodes import Event, EventField, Node
 from headrace.schema.descriptor.validate import resolve_chain
-from headrace.schema.entries import whole_or_double
+from headrace.schema.entries import integer_or_double
 from headrace.schema.lens import document as lens_document
 from headrace.schema.lens.chain import LensChain
 from headrace.schema.lens.ops import Lens
@@ -20,7 +20,7 @@ from headrace.schema.registry import Registry
 from headrace.types import Piece
 
 _PLAIN = msgspec.json.Decoder(list[dict[str, Any]])
-_EXACT = msgspec.json.Decoder(list[dict[str, Any]], float_hook=whole_or_double)
+_EXACT = msgspec.json.Decoder(list[dict[str, Any]], float_hook=integer_or_double)
 
 
 class EventDecoder:

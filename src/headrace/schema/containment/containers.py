@@ -305,7 +305,7 @@ def contains_rule(
     if not isinstance(alternative, Array):
         return
     keywords = source.keywords()
-    needed, most = keywords.get("minContains", 1), keywords.get("maxContains")
+    needed, max_count = keywords.get("minContains", 1), keywords.get("maxContains")
     inner = source.at(value)
 
     def counts(shape: Shape, name: str) -> bool:
@@ -319,8 +319,8 @@ def contains_rule(
         sure += alternative.low - len(alternative.prefix)
     if sure < needed:
         yield location.gap(f"nothing shows that it holds {needed} such elements")
-    if most is not None and ((longest := max_elements(alternative)) is None or longest > most):
-        yield location.gap(f"it may hold more than {most} such elements")
+    if max_count is not None and ((longest := max_elements(alternative)) is None or longest > max_count):
+        yield location.gap(f"it may hold more than {max_count} such elements")
 
 
 CONTAINER_RULES: dict[str, Rule] = {

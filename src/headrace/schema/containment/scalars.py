@@ -19,8 +19,8 @@ from headrace.schema.containment.check import (
 )
 from headrace.schema.shape.algebra import element, vacant
 from headrace.schema.shape.model import (
+    INTEGRAL,
     SPELLED,
-    WHOLE,
     Alternative,
     Array,
     Boolean,
@@ -31,7 +31,7 @@ from headrace.schema.shape.model import (
     Shape,
     Text,
     alternatives_of_values,
-    is_whole,
+    is_integral,
 )
 from headrace.schema.shape.source import Dialect, Source
 
@@ -52,7 +52,7 @@ def kind_rule(
         return
     description = (
         "1.0"
-        if isinstance(alternative, Number) and alternative.integer == WHOLE and "integer" in names
+        if isinstance(alternative, Number) and alternative.integer == INTEGRAL and "integer" in names
         else describe_alternative(alternative)
     )
     yield location.gap(f"the new schema wants {join_first([str(name) for name in names])}", description)
@@ -61,7 +61,7 @@ def kind_rule(
 def _is_integer(number: Number, source: Source) -> bool:
     if source.root.dialect is Dialect.DRAFT4:
         return number.integer == SPELLED
-    return number.integer >= WHOLE or (number.values is not None and all(map(is_whole, number.values)))
+    return number.integer >= INTEGRAL or (number.values is not None and all(map(is_integral, number.values)))
 
 
 def listed_rule(
@@ -93,7 +93,7 @@ def _is_among(alternative: Alternative, allowed: Iterable[Alternative]) -> bool:
 
 def texts(alternative: Number | Text) -> frozenset[str] | None:
     """The values of an alternative where they can be listed; integers in a short range can."""
-    if alternative.values is not None or isinstance(alternative, Text) or alternative.integer < WHOLE:
+    if alternative.values is not None or isinstance(alternative, Text) or alternative.integer < INTEGRAL:
         return alternative.values
     low, high = lowest(alternative), highest(alternative)
     if low is None or high is None or int(high.value) - int(low.value) >= _FEW:
@@ -128,7 +128,7 @@ def lowest(number: Number) -> Bound | None:
     if number.values is not None:
         return Bound(min(_compared_values(number)))
     low = number.low
-    if low is None or number.integer < WHOLE:
+    if low is None or number.integer < INTEGRAL:
         return low
     return Bound(math.floor(low.value) + 1 if low.exclusive else math.ceil(low.value))
 
@@ -138,7 +138,7 @@ def highest(number: Number) -> Bound | None:
     if number.values is not None:
         return Bound(max(_compared_values(number)))
     high = number.high
-    if high is None or number.integer < WHOLE:
+    if high is None or number.integer < INTEGRAL:
         return high
     return Bound(math.ceil(high.value) - 1 if high.exclusive else math.floor(high.value))
 
@@ -199,7 +199,7 @@ def multiple_rule(
             return
         if alternative.values is not None and all(_divides(value, number_of(text)) for text in alternative.values):
             return
-        if value == 1 and alternative.integer >= WHOLE:
+        if value == 1 and alternative.integer >= INTEGRAL:
             return
     yield location.gap(f"it may be no multiple of {value}")
 

@@ -1,4 +1,4 @@
-"""Build nodes from parsed descriptors: names, types, keys, settings, steps; each problem is noted with its path."""
+"""Build nodes from parsed descriptors, and check their names, types, keys, settings and steps; problems have paths."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def canonical_text(text: str, source: str) -> str:
 
 
 def build_feature(raw: dict[str, Any], source: str, location: DottedLocation) -> Feature:
-    """The feature; not to be used if problems were noted."""
+    """Build a feature; the return value is only valid if no problem was recorded."""
     name = ALIASES.get(raw["op"], raw["op"])
     operator = DECLARATIONS.get(name)
     if operator is None:
@@ -133,7 +133,7 @@ INVALID_NODE = "validation_failed"
 
 
 def build_node(descriptor: ParsedDescriptor, location: DottedLocation) -> Node:
-    """The node of a descriptor; not to be used if problems were noted."""
+    """Build the node of a descriptor; the return value is only valid if no problem was recorded."""
     check_name(descriptor.name, location.at("name"))
     if descriptor.name.startswith(_RESERVED):
         location.at("name").refuse(
@@ -153,7 +153,7 @@ def build_node(descriptor: ParsedDescriptor, location: DottedLocation) -> Node:
 
 
 def check_name(name: str, location: DottedLocation) -> None:
-    """Note a problem if a text is no valid name."""
+    """Record a problem if a text is not a valid name."""
     if _NAME.fullmatch(name) is None:
         reason = f"{name[:140]!r} is no name: a letter or _, then letters, digits and _, at most 128 in all"
         location.refuse(INVALID_NODE, reason)
@@ -214,8 +214,8 @@ def _read_setting_duration(raw: str | None, location: DottedLocation, *, may_las
 
 def _read_cold_after(raw: str | None, location: DottedLocation) -> int | None:
     duration_ms = _read_setting_duration(raw, location)
-    least, most = COLD_AFTER_MS
-    if duration_ms is not None and not least <= duration_ms <= most:
+    min_ms, max_ms = COLD_AFTER_MS
+    if duration_ms is not None and not min_ms <= duration_ms <= max_ms:
         location.refuse(INVALID_NODE, "cold_after lies between 1s and 365d")
     return duration_ms
 

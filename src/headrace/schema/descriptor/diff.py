@@ -62,7 +62,7 @@ def canonical(value: Any) -> bytes:
 
 
 def same_definition(left: Any, right: Any) -> bool:
-    """Whether two nodes, or parts, are equal as canonical JSON; true is not 1."""
+    """Whether two nodes, or parts of nodes, have equal canonical JSON; true does not equal 1."""
     check_deadline()
     return canonical(left) == canonical(right)
 
@@ -75,7 +75,7 @@ class Trace(NamedTuple):
 
 
 def traces(nodes: Mapping[str, Node], table: Table) -> dict[str, Trace]:
-    """The trace of every feature of a table; the nodes are valid."""
+    """The trace of every feature of a table; the nodes must be valid."""
     root, ops, _ = resolve_chain(nodes, table.name)
     columns = {name: Trace(_digest("field", root.name, name), frozenset([name])) for name in root.schema}
     filters: list[Trace] = []
@@ -101,7 +101,7 @@ def _feature_trace(feature: Feature, columns: Mapping[str, Trace], frame: str, s
 
 
 def _columns_after(op: RowOp, columns: dict[str, Trace], filters: list[Trace]) -> dict[str, Trace]:
-    """The columns after a step; a filter is noted."""
+    """The columns after a step; filters are added to the trace."""
     match op.op:
         case "filter":
             filters.append(_expression_trace(parse(op.expr or ""), columns))
@@ -150,7 +150,7 @@ def _digest(*parts: Any) -> str:
 
 
 class Loss(NamedTuple):
-    """A destructive change: of which node, where in it, and what is lost.
+    """A destructive change: the node, the path inside it, and a description of what is lost.
 
     Where it is a field whose values before and after are not of one kind, ``field`` names it.
     """
@@ -169,7 +169,7 @@ class Differences(NamedTuple):
 
 
 def differences(old: Node, new: Node) -> Differences:
-    """How a node changed."""
+    """Return the differences between two versions of a node."""
     comparison = _Comparison(new.name)
     if isinstance(old, Event) and isinstance(new, Event):
         comparison.event(old, new)
@@ -185,7 +185,7 @@ def differences(old: Node, new: Node) -> Differences:
 
 
 def kind_of(node: Node) -> str:
-    """The kind of a node, as the wire has it."""
+    """The kind of a node, as it is named in requests and answers."""
     return type(node).__name__.lower()
 
 
@@ -200,11 +200,11 @@ class _Comparison:
         self._name = name
 
     def lose(self, rest: str, message: str, field: str | None = None) -> None:
-        """Note a loss."""
+        """Record a loss."""
         self.losses.append(Loss(self._name, rest, message, field))
 
     def event(self, old: Event, new: Event) -> None:
-        """How a source changed."""
+        """Compare two versions of an event source."""
         others = find_renamed_fields(old.schema, new.schema)
         fresh = [name for name in sorted(new.schema) if name not in old.schema and name not in others.values()]
         gone = [name for name in sorted(old.schema) if name not in new.schema and name not in others]
@@ -271,7 +271,7 @@ class _Comparison:
                 self.lose(".keep_events_for", f"events are kept for {change['to']}, and not for {change['from']}")
 
     def derived(self, old: Derivation | Table, new: Derivation | Table) -> None:
-        """How the rows of a node changed."""
+        """Compare the upstream and the steps of a node."""
         if old.upstream != new.upstream:
             self.changes["upstream"] = _from_to(old.upstream, new.upstream)
             self.lose(".upstreams", f"rows come from {new.upstream!r}, and came from {old.upstream!r}")
@@ -280,7 +280,7 @@ class _Comparison:
             self.lose(".ops", "the steps are not what they were")
 
     def table(self, old: Table, new: Table) -> None:
-        """How a table changed."""
+        """Compare the key and the features of a table."""
         if old.key != new.key:
             self.changes["key"] = _from_to(list(old.key), list(new.key))
             self.lose(".key", f"the key becomes {', '.join(new.key) or 'none'}, and was {', '.join(old.key) or 'none'}")
@@ -309,20 +309,20 @@ def _dump_field(field: EventField) -> dict[str, Any]:
     return document if field.default is None else {**document, "default": field.default}
 
 
-Fate: TypeAlias = Literal["kept", "additive", "zeroed"]
+StateEffect: TypeAlias = Literal["kept", "additive", "zeroed"]
 
 
 class Diff(NamedTuple):
-    """The changes as sent to clients, and the fate of each feature.
+    """The changes as sent to clients, and the effect on the state of each feature.
 
     ``losses`` are the destructive changes; without any the change needs no force. ``cascaded`` are the removed
-    nodes that do not belong to whoever registers.
+    nodes of other apps.
     """
 
     added: list[str]
     removed: list[str]
     changed: list[dict[str, Any]]
-    fates: dict[str, dict[str, Fate]]
+    state_effects: dict[str, dict[str, StateEffect]]
     dropped: dict[str, list[str]]
     cascaded: list[str]
     losses: list[Loss]
@@ -334,33 +334,35 @@ class Diff(NamedTuple):
 
 
 def diff(old: Mapping[str, Node], new: Mapping[str, Node], owned: Collection[str] | None = None) -> Diff:
-    """How valid nodes differ; ``owned`` are the old nodes of the registering app, None means all."""
+    """Compare two sets of valid nodes; ``owned`` are the old nodes of the registering app, None means all of them."""
     removed = sorted(name for name in old if name not in new)
     losses = [Loss(name, "", f"{old[name].name!r} is removed") for name in removed]
-    fates = _feature_fates(old, new)
+    state_effects = _feature_state_effects(old, new)
     changed = []
     for name in sorted(name for name in new if name in old):
         check_deadline()
         node_differences = differences(old[name], new[name])
         losses += node_differences.losses
-        item = {**node_differences.changes, **_zeroed_features(node_differences, fates.get(name, {}))}
+        item = {**node_differences.changes, **_zeroed_features(node_differences, state_effects.get(name, {}))}
         if item:
             changed.append({"name": name, **item})
     return Diff(
         added=sorted(name for name in new if name not in old),
         removed=removed,
         changed=changed,
-        fates=fates,
+        state_effects=state_effects,
         dropped=_dropped_features(old, new),
         cascaded=[] if owned is None else [name for name in removed if name not in owned],
         losses=losses,
     )
 
 
-def _zeroed_features(node_differences: Differences, fates: Mapping[str, Fate]) -> dict[str, list[str]]:
-    """Features with an unchanged definition that lose their state, as something they depend on changed."""
+def _zeroed_features(node_differences: Differences, state_effects: Mapping[str, StateEffect]) -> dict[str, list[str]]:
+    """Features that lose their state because something they depend on changed, not their own definition."""
     changed_features = {change["name"] for change in node_differences.changes.get("changed_features", ())}
-    names = sorted(name for name, fate in fates.items() if fate == "zeroed" and name not in changed_features)
+    names = sorted(
+        name for name, effect in state_effects.items() if effect == "zeroed" and name not in changed_features
+    )
     return {"zeroed_features": names} if names else {}
 
 
@@ -374,52 +376,52 @@ def _dropped_features(old: Mapping[str, Node], new: Mapping[str, Node]) -> dict[
     return dropped
 
 
-def _feature_fates(old: Mapping[str, Node], new: Mapping[str, Node]) -> dict[str, dict[str, Fate]]:
-    """The fate of every feature of every table."""
+def _feature_state_effects(old: Mapping[str, Node], new: Mapping[str, Node]) -> dict[str, dict[str, StateEffect]]:
+    """The effect of the change on the state of every feature, by table."""
     touched = {name for name, node in new.items() if name not in old or not same_definition(old[name], node)}
     touched.update(downstream(new, touched))
-    fates: dict[str, dict[str, Fate]] = {}
+    state_effects: dict[str, dict[str, StateEffect]] = {}
     for name, node in new.items():
         check_deadline()
         if isinstance(node, Table) and name not in touched:
-            fates[name] = dict.fromkeys(node.features, "kept")
+            state_effects[name] = dict.fromkeys(node.features, "kept")
         elif isinstance(node, Table):
             before = old.get(name)
-            fates[name] = _table_fates(old, new, before if isinstance(before, Table) else None, node)
-    return fates
+            state_effects[name] = _table_state_effects(old, new, before if isinstance(before, Table) else None, node)
+    return state_effects
 
 
-def _table_fates(
+def _table_state_effects(
     old: Mapping[str, Node], new: Mapping[str, Node], before: Table | None, table: Table
-) -> dict[str, Fate]:
+) -> dict[str, StateEffect]:
     if before is None:
         return dict.fromkeys(table.features, "additive")
     was, now = traces(old, before), traces(new, table)
     source, newer = resolve_chain(old, before.name), resolve_chain(new, table.name)
     broken, rewired = _incompatible_fields(source.root, newer.root), not same_definition(source.ops, newer.ops)
-    fates: dict[str, Fate] = {}
+    state_effects: dict[str, StateEffect] = {}
     for name in table.features:
         check_deadline()
         if name not in was:
-            fates[name] = "additive"
+            state_effects[name] = "additive"
         elif (
             rewired
             or not _same_feature(before, table, name)
             or was[name].mark != now[name].mark
             or was[name].fields & broken
         ):
-            fates[name] = "zeroed"
+            state_effects[name] = "zeroed"
         else:
-            fates[name] = "kept"
-    return fates
+            state_effects[name] = "kept"
+    return state_effects
 
 
 def _same_feature(before: Table, table: Table, name: str) -> bool:
-    """Whether a feature is defined as before; one defined otherwise loses its state even if it means the same."""
+    """Whether the definition of a feature is unchanged; a rewritten one loses its state even if it is equivalent."""
     return same_definition(before.features[name], table.features[name]) and before.key == table.key
 
 
 def _incompatible_fields(old: Event, new: Event) -> frozenset[str]:
-    """The fields of a source whose values before and after a change are not of one kind."""
+    """The fields of a source whose old values do not fit their new type."""
     fields = (loss.field for loss in differences(old, new).losses)
     return frozenset(name for name in fields if name is not None)

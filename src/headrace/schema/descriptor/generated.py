@@ -1,4 +1,4 @@
-"""Documents made of nodes: descriptors as they are sent, and what follows from an event source.
+"""Generate documents from nodes: descriptors for clients, and the schema, search configuration and lens of a source.
 
 A source determines a JSON Schema, a search configuration, and the lens from one form of it to the next. Fields with a
 default are filled in before an event is stored, so a required one is there in every event. An optional field may be
@@ -70,7 +70,7 @@ def _write_event(node: Event) -> dict[str, Any]:
 
 
 def write_field(field: EventField) -> str | dict[str, Any]:
-    """The name of its type, or an object where it has more than a type."""
+    """The descriptor of a field: the name of its type, or an object where it has more members than the type."""
     if field.required and field.default is None:
         return field.type
     default = {} if field.default is None else {"default": field.default}
@@ -78,14 +78,14 @@ def write_field(field: EventField) -> str | dict[str, Any]:
 
 
 def write_op(op: RowOp) -> dict[str, Any]:
-    """A step."""
+    """The descriptor of a step."""
     member = _MEMBERS[op.op]
     value = getattr(op, member)
     return {"op": op.op, member: list(value) if member == "fields" else value}
 
 
 def write_feature(feature: Feature) -> dict[str, Any]:
-    """An operator, and the parameters that are not its defaults."""
+    """The descriptor of a feature: its operator, and the parameters that differ from the defaults."""
     parameters = DECLARATIONS[feature.op].params
     params = {
         name: format_duration_ms(value) if parameters[name].kind == "duration" else value
@@ -137,7 +137,7 @@ def _property_schema(field: EventField) -> dict[str, Any]:
 
 
 def make_search_config(event: Event, version: int) -> dict[str, Any]:
-    """The search configuration of a source from a schema version on: every field with all that its type allows."""
+    """The search configuration of a source from a schema version on; fields get every index that their type allows."""
     types = {
         name: field.type
         for name, field in event.schema.items()
@@ -158,7 +158,7 @@ def make_search_config(event: Event, version: int) -> dict[str, Any]:
 def make_lens(old: Event, new: Event) -> dict[str, Any] | None:
     """The document of the lens from the first version of a source to the second; None where no lens is sound.
 
-    Whoever has a version of the schema already sets ``from`` and ``to``.
+    It leads from version 1 to version 2; a caller whose versions have other numbers sets ``from`` and ``to``.
     """
     names = find_renamed_fields(old.schema, new.schema)
     gone = [name for name in old.schema if name not in new.schema and name not in names]
@@ -185,7 +185,7 @@ def _remove_op(name: str, field: EventField) -> Remove:
 
 
 def find_renamed_fields(old: Mapping[str, EventField], new: Mapping[str, EventField]) -> dict[str, str]:
-    """Fields that were renamed: of each type, where exactly one is gone and exactly one is new."""
+    """The renamed fields, old to new: a type with exactly one removed and exactly one added field."""
     renamed = {}
     for kind in sorted({(field.type, field.required) for field in old.values()}):
         gone, fresh = (
@@ -198,7 +198,7 @@ def find_renamed_fields(old: Mapping[str, EventField], new: Mapping[str, EventFi
 
 
 def widens(old: Type, new: Type) -> bool:
-    """Whether every value of one type is one of the other."""
+    """Whether every value of the first type is a value of the second."""
     return old == new or (old, new) == ("i64", "f64")
 
 

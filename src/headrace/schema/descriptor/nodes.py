@@ -27,7 +27,7 @@ class EventField(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Event(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_defaults=True):
-    """A source: its events are those of the stream ``events/<name>``."""
+    """An event source; its events are stored in the stream ``events/<name>``."""
 
     name: str
     schema: dict[str, EventField]
@@ -40,7 +40,7 @@ class Event(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_def
 
 
 class RowOp(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step on rows; which members it has depends on ``op``."""
+    """A step on rows; ``op`` determines which members it has."""
 
     op: Literal["filter", "select", "drop", "rename", "with_columns", "cast", "fillna"]
     expr: str | None = None
@@ -52,7 +52,7 @@ class RowOp(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Derivation(msgspec.Struct, frozen=True, tag="derivation", tag_field="kind", omit_defaults=True):
-    """A view of one upstream: rows of it, filtered and mapped."""
+    """A view of one upstream node: its rows, filtered and mapped."""
 
     name: str
     upstream: str
@@ -60,14 +60,14 @@ class Derivation(msgspec.Struct, frozen=True, tag="derivation", tag_field="kind"
 
 
 class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An operator and its parameters; windows and half-lives in ms, ``where`` as canonical text."""
+    """An operator and its parameters; windows and half-life periods in ms, ``where`` as canonical text."""
 
     op: str
     params: dict[str, Any] = {}
 
 
 class Table(msgspec.Struct, frozen=True, tag="table", tag_field="kind", omit_defaults=True):
-    """Features per key, over the rows of one upstream that its own steps leave."""
+    """Features by key, computed from the rows of one upstream node after the table's own steps."""
 
     name: str
     upstream: str
@@ -80,7 +80,7 @@ Node: TypeAlias = Event | Derivation | Table
 
 
 class FeatureVersion(msgspec.Struct, frozen=True):
-    """A version of a feature: an id of its own, and the number of the first event that its state is folded from."""
+    """A version of a feature: its id, and the sequence number of the first event that its state includes."""
 
     id: str
     birth: int
@@ -90,7 +90,7 @@ FOREVER = "forever"
 
 
 def format_duration_ms(duration_ms: int | None) -> str:
-    """A duration in its largest whole unit; None is for ever."""
+    """A duration in its largest unit without a fraction; None is formatted as ``forever``."""
     return FOREVER if duration_ms is None else format_duration(duration_ms * 1000)
 
 

@@ -31,7 +31,7 @@ _LEGACY = {"event_time_field": _EVENT_TIME, "tolerate_delay_ms": _DELAY, "tolera
 
 
 def check_removed_features(descriptors: list[Any], location: DottedLocation) -> None:
-    """Note the use of features that were removed or never existed, whatever else a payload holds."""
+    """Record a problem for every member of a payload that this server removed or never supported."""
     for number, descriptor in enumerate(descriptors):
         if isinstance(descriptor, dict):
             _check_descriptor(descriptor, location.at(number))
@@ -57,7 +57,7 @@ def _check_descriptor(raw: dict[str, Any], location: DottedLocation) -> None:
 
 
 def find_features(raw: dict[str, Any], location: DottedLocation) -> Iterator[tuple[dict[str, Any], DottedLocation]]:
-    """The features of a descriptor, in either of its forms."""
+    """Return the features of a descriptor in either of its two forms."""
     agg_locations = [(raw.get("agg"), location.at("agg"))]
     ops = raw.get("ops")
     for number, op in enumerate(ops if isinstance(ops, list) else []):
@@ -107,7 +107,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_registration(payload: Any) -> Registration | list[RequestProblem]:
-    """A registration, or all problems of the first stage that finds any."""
+    """Parse a registration; raises with all problems of the first stage that finds any."""
     if not isinstance(payload, dict):
         return [RequestProblem(INVALID, "", "a registration is an object with descriptors")]
     problems: list[RequestProblem] = []
@@ -185,11 +185,11 @@ class RegistrationResponse(msgspec.Struct, frozen=True):
 
     @property
     def http_status(self) -> int:
-        """200, or why not."""
+        """200, or the status of the refusal."""
         return 200 if not self.refused else 409 if self.status == "conflict" else 400
 
     def body(self) -> dict[str, Any]:
-        """The JSON answer."""
+        """The JSON body of the response."""
         answer: dict[str, Any] = {
             "status": self.status,
             "registry_version": self.registry_version,

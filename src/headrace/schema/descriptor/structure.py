@@ -35,7 +35,7 @@ class ParsedDescriptor(NamedTuple):
 
 
 def parse_descriptor(raw: Any, location: DottedLocation) -> ParsedDescriptor | None:
-    """A descriptor in the common form, or None where problems were noted."""
+    """Return a descriptor in the common form, or None if problems were recorded."""
     before = len(location.problems)
     if not isinstance(raw, dict):
         location.refuse(INVALID, "a descriptor is an object")
@@ -51,7 +51,7 @@ def parse_descriptor(raw: Any, location: DottedLocation) -> ParsedDescriptor | N
 
 
 def check_keys(raw: dict[str, Any], keys: tuple[str, ...], location: DottedLocation) -> None:
-    """Note unknown keys."""
+    """Record a problem for every unknown key."""
     for key in raw:
         if key not in keys:
             location.at(key).refuse(INVALID, f"there is no {key!r} here, only {', '.join(keys)}")

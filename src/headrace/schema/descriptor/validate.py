@@ -26,14 +26,14 @@ class NodeProblem(NamedTuple):
 
 
 class InvalidNode(Derivation, frozen=True, tag="unfit", tag_field="kind"):
-    """Stands in for a node whose descriptor has problems; one of an event names itself as its upstream."""
+    """A placeholder for a node whose descriptor has problems; the placeholder of a source is its own upstream."""
 
     of: Literal["event", "derivation", "table"] = "event"
     problems: tuple[RequestProblem, ...] = ()
 
 
 def make_invalid_node(shape: ParsedDescriptor, problems: tuple[RequestProblem, ...]) -> InvalidNode:
-    """The stand-in for the node of a descriptor with problems."""
+    """Return the placeholder for the node of a descriptor with problems."""
     kind: Literal["event", "derivation", "table"] = shape.kind  # type: ignore[assignment]
     return InvalidNode(shape.name, shape.members.get("upstream", shape.name), of=kind, problems=problems)
 
@@ -55,7 +55,7 @@ def sort_nodes(nodes: Mapping[str, Node]) -> list[str]:
 
 
 def find_order_problems(nodes: Mapping[str, Node]) -> list[NodeProblem]:
-    """Missing upstreams and cycles, each at the first node of the payload that leads to it."""
+    """Missing upstreams and cycles, each reported at the first node of the payload from which it is reached."""
     problems = [
         NodeProblem(name, "missing_upstream", "upstreams", f"there is no node {before!r}")
         for name, node in nodes.items()
@@ -86,7 +86,7 @@ def _path_to_source(nodes: Mapping[str, Node], name: str, seen: Collection[str])
 
 
 def downstream(nodes: Mapping[str, Node], names: Collection[str]) -> list[str]:
-    """The nodes that follow from any of these, directly or not, in the order of ``nodes``."""
+    """All direct and indirect descendants of some nodes, in the order of ``nodes``."""
     reached = set(names)
     while True:
         check_deadline()
@@ -160,7 +160,7 @@ def _apply_ops(ops: Iterable[RowOp], types: Types, location: DottedLocation) -> 
 def _expression_type(
     text: str, types: Mapping[str, Type], location: DottedLocation, *, wanted: str = ""
 ) -> Type | None:
-    """The type of an expression; problems are noted."""
+    """The type of an expression; records its problems."""
     check_deadline()
     try:
         expr = parse(text)
@@ -305,7 +305,7 @@ class ResolvedTable(NamedTuple):
 
 
 def resolve_chain(nodes: Mapping[str, Node], name: str) -> NodeChain:
-    """Where the rows of a node come from; the nodes are valid."""
+    """Resolve a node to its source and steps; the nodes must be valid."""
     node = nodes[name]
     steps: list[tuple[RowOp, ...]] = []
     while not isinstance(node, Event):
@@ -316,7 +316,7 @@ def resolve_chain(nodes: Mapping[str, Node], name: str) -> NodeChain:
 
 
 def resolve_table(nodes: Mapping[str, Node], table: str) -> ResolvedTable:
-    """A table with all that it is made from; the nodes are valid."""
+    """Resolve a table to its source and steps; the nodes must be valid."""
     node = nodes[table]
     if not isinstance(node, Table):
         raise TypeError(f"{table} is no table")
@@ -352,7 +352,7 @@ def _locate_problems(findings: Iterable[NodeProblem], payload_nodes: Mapping[str
 
 
 def _find_table_upstreams(nodes: Mapping[str, Node]) -> Iterable[NodeProblem]:
-    """Nodes that follow from a table."""
+    """Report the nodes whose upstream is a table."""
     for name, node in nodes.items():
         before = nodes.get(upstream(node) or "")
         if isinstance(before, Table) or (isinstance(before, InvalidNode) and before.of == "table"):

@@ -32,7 +32,7 @@ from headrace.schema.entity.readers import (
     MAX_FIELDS,
     Reader,
     choice_reader,
-    known_word_reader,
+    coded_choice_reader,
     list_reader,
     read_boolean,
     read_distinct_texts,
@@ -176,8 +176,8 @@ def read_config(raw: Any, names: Collection[str] | None, location: Location) -> 
     return ReducerConfig(**parsed) if len(location.problems) == before else None
 
 
-read_strategy = known_word_reader(UNKNOWN_STRATEGY, "strategy", STRATEGIES)
-read_tie_breaker = known_word_reader(UNKNOWN_TIE_BREAKER, "tie breaker", TIE_BREAKERS)
+read_strategy = coded_choice_reader(UNKNOWN_STRATEGY, "strategy", STRATEGIES)
+read_tie_breaker = coded_choice_reader(UNKNOWN_TIE_BREAKER, "tie breaker", TIE_BREAKERS)
 
 
 def _read_policies(raw: Any, location: Location) -> dict[str, Policy]:

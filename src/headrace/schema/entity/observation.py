@@ -93,13 +93,13 @@ def observation_id(
     """A hash of an observation, laid out as a UUID; an equal observation has the same.
 
     It covers the members as they were sent and not how a schema split them, so that a replay after a change of the
-    schema is still a replay. ``observed_at_us`` is None unless the caller gave it. Pass ``members``, if at hand, to
-    save rejoining the fields and fragments.
+    schema is still a replay. ``observed_at_us`` is None unless the caller gave it. Pass ``members``, if
+    available, to avoid rejoining the fields and fragments.
     """
-    whole = rejoin_fragments(fields, fragments) if members is None else members
+    all_fields = rejoin_fragments(fields, fragments) if members is None else members
     parts = [
         *(kind, entity_id, source_id, observed_at_us, source_priority, observation_source, specificity_score),
-        *(idempotency_key, run_id, whole, details or None),
+        *(idempotency_key, run_id, all_fields, details or None),
     ]
     return _uuid(sha256(msgspec.json.encode(parts, order="sorted")).hexdigest())
 

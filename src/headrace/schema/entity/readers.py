@@ -84,7 +84,7 @@ def choice_reader(*words: str) -> Reader:
     return read
 
 
-def known_word_reader(code: str, kind: str, words: Collection[str]) -> Reader:
+def coded_choice_reader(code: str, kind: str, words: Collection[str]) -> Reader:
     """A reader of one of some words, with a code of its own for any other."""
 
     def read(raw: Any, location: Location) -> str:
@@ -235,7 +235,7 @@ def _read_pattern(raw: Any, location: Location) -> Any:
 _CONVERTER = {
     "from": read_type,
     "to": read_type,
-    "function": known_word_reader(UNKNOWN_CONVERTER, "converter", FUNCTIONS),
+    "function": coded_choice_reader(UNKNOWN_CONVERTER, "converter", FUNCTIONS),
     "deterministic": lambda raw, _: raw,
 }
 _CONSTRAINTS = {
@@ -248,7 +248,7 @@ _CONSTRAINTS = {
 _FIELD = {
     "type": read_type,
     "required": read_boolean,
-    "validator": known_word_reader(UNKNOWN_VALIDATOR, "validator", VALIDATORS),
+    "validator": coded_choice_reader(UNKNOWN_VALIDATOR, "validator", VALIDATORS),
     "preserveCase": read_boolean,
     "description": read_text,
     "converters": list_reader(read_converter),

@@ -228,13 +228,13 @@ def convert_value(field: Field, value: Any) -> Any:
     return UNFIT
 
 
-def _moment(per_second: int, whole: bool = False) -> Callable[[Any], str | None]:
+def _moment(per_second: int, integral: bool = False) -> Callable[[Any], str | None]:
     """A converter of moments since 1970 in a unit, cut to milliseconds; some are of whole numbers only."""
 
     def convert(value: Any) -> str | None:
         exact = exactly(value)
         millis = exact * 1_000 // per_second
-        if exact < 0 or millis > LAST_MS or (whole and not isinstance(exact, int)):
+        if exact < 0 or millis > LAST_MS or (integral and not isinstance(exact, int)):
             return None
         return (_EPOCH + timedelta(milliseconds=int(millis))).isoformat(timespec="milliseconds") + "Z"
 
@@ -274,7 +274,7 @@ def _boolean(text: str) -> bool | None:
 
 
 FUNCTIONS: dict[str, ConverterFunction] = {
-    "timestamp_nanos_to_iso": ConverterFunction("number", "date", _moment(1_000_000_000, whole=True)),
+    "timestamp_nanos_to_iso": ConverterFunction("number", "date", _moment(1_000_000_000, integral=True)),
     "timestamp_ms_to_iso": ConverterFunction("number", "date", _moment(1_000)),
     "timestamp_s_to_iso": ConverterFunction("number", "date", _moment(1)),
     "number_to_string": ConverterFunction("number", "string", decimal),

@@ -113,9 +113,9 @@ def _or(left: Closure, right: Closure) -> Closure:
 
 
 def _arithmetic(sign: str, left: Typed, right: Typed) -> Typed:
-    whole = left[1] == right[1] == "i64"
-    if whole and sign != "/":
-        return _null_propagating_pair(_WHOLE[sign], left[0], right[0]), "i64"
+    are_integers = left[1] == right[1] == "i64"
+    if are_integers and sign != "/":
+        return _null_propagating_pair(_INTEGER_ARITHMETIC[sign], left[0], right[0]), "i64"
     return _null_propagating_pair(_DOUBLE[sign], left[0], right[0]), "f64" if sign == "/" or "f64" in (
         left[1],
         right[1],
@@ -137,7 +137,7 @@ def _remainder(first: int, second: int) -> int | None:
     return -rest if first < 0 else rest
 
 
-_WHOLE: dict[str, Callable[[int, int], int | None]] = {
+_INTEGER_ARITHMETIC: dict[str, Callable[[int, int], int | None]] = {
     "+": lambda first, second: _clamp_integer(first + second),
     "-": lambda first, second: _clamp_integer(first - second),
     "*": lambda first, second: _clamp_integer(first * second),
@@ -217,8 +217,8 @@ def _parse_decimal(text: str) -> float | None:
 
 
 def _truncate(value: float) -> int | None:
-    whole = int(value)
-    return whole if LEAST <= whole <= GREATEST else None
+    truncated = int(value)
+    return truncated if LEAST <= truncated <= GREATEST else None
 
 
 _CONVERSIONS: dict[tuple[Type | None, str], Callable[[Any], Any]] = {

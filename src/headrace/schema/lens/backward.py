@@ -74,14 +74,14 @@ class _Before(NamedTuple):
                 return (admits(self.schema, test) and self._possible(present)) or self._possible(absent)
         return not isinstance(source, Absent)
 
-    def _is_present(self, source: ValueSource | None, known_pointers: list[Pointer]) -> bool:
+    def _is_present(self, source: ValueSource | None, present_pointers: list[Pointer]) -> bool:
         match source:
             case Stored(pointer):
-                return required(self.schema, pointer, known_pointers)
+                return required(self.schema, pointer, present_pointers)
             case Either(test, present, absent):
-                there = self._is_present(present, known_pointers)
+                there = self._is_present(present, present_pointers)
                 return there and (
-                    required(self.schema, test, known_pointers) or self._is_present(absent, known_pointers)
+                    required(self.schema, test, present_pointers) or self._is_present(absent, present_pointers)
                 )
         return isinstance(source, ConstantSource)
 
@@ -115,7 +115,7 @@ def _impossible(reason: str, names: Pointer) -> Step:
 
 def _move_back(source: Pointer, target: Pointer, optional: bool, before: _Before) -> Step:
     """Undo a move: bring the value back to its source."""
-    if pointers.is_within(source, target):
+    if pointers.has_prefix(source, target):
         return _unfold(target, source[len(target) :], optional)
     if before.certain(target):
         return _nothing if optional else _impossible("what was here was overwritten", target)
@@ -179,7 +179,7 @@ def _gap(holder: Any, key: Any, names: Pointer) -> Slot:
 
 def _copy_back(source: Pointer, target: Pointer, optional: bool, before: _Before) -> Step:
     """Undo a copy: remove it, or move it back to its source where only the copy is left."""
-    if pointers.is_within(source, target):
+    if pointers.has_prefix(source, target):
         return _unfold(target, source[len(target) :], optional)
     if before.certain(target):
         return _nothing

@@ -34,11 +34,12 @@ from headrace.schema.shape.source import Root
 class Reader(msgspec.Struct, frozen=True):
     """Reads values of one kind.
 
-    With ``flattens`` each element of an array is a value of its own; with ``whole`` a value includes everything in it.
+    With ``flattens`` each element of an array is a separate value. With ``includes_descendants`` a change anywhere
+    inside a value changes what is read.
     """
 
     flattens: ClassVar[bool] = True
-    whole: ClassVar[bool] = False
+    includes_descendants: ClassVar[bool] = False
 
     def values(self, value: Any) -> list[Any]:
         """The values read from a JSON value."""
@@ -80,11 +81,11 @@ class KeyReader(Reader, frozen=True):
         return isinstance(alternative, Text) and alternative.high != 0 and alternative.values != frozenset(("",))
 
 
-class WholeReader(Reader, frozen=True):
+class ValueReader(Reader, frozen=True):
     """Reads a JSON value as it is."""
 
     flattens = False
-    whole = True
+    includes_descendants = True
 
     def values(self, value: Any) -> list[Any]:
         """The value itself, and nothing where it is null."""
@@ -279,12 +280,12 @@ class _Step(NamedTuple):
 
     def contains(self, path: Pointer) -> bool:
         """Whether the location is an ancestor of a path."""
-        return len(path) > len(self.pointer) and pointers.is_within(path, self.pointer)
+        return len(path) > len(self.pointer) and pointers.has_prefix(path, self.pointer)
 
     def counts(self, path: Pointer) -> bool:
         """Whether a change at a path inside the location may change what the reader reads at the location."""
         if not self.reader.flattens:
-            return self.reader.whole
+            return self.reader.includes_descendants
         shape = value_at(self.shape, self.pointer)
         for name in path[len(self.pointer) :]:
             shape = union(*(child(array, name).shape for array in _arrays_of(shape)))
@@ -340,21 +341,21 @@ def _transfer(
     op: Op, step: _Step, source: Pointer, target: Pointer, *, moves: bool, shifts: bool = True
 ) -> list[_ValueLocation]:
     """The locations after a value was put to the target, and removed from the source where it moves."""
-    stays = not moves or not pointers.is_within(step.pointer, source)
+    stays = not moves or not pointers.has_prefix(step.pointer, source)
     locations = _overwrite(step, source, target, moves=moves) if stays else []
-    if pointers.is_within(step.pointer, source):
+    if pointers.has_prefix(step.pointer, source):
         new = target + step.pointer[len(source) :]
         # Where an optional source is absent, whatever was at the target stays there.
         mixed = op.optional and may_read(value_at(split(step.shape, source)[1], new), step.reader)
         locations.append(step.location.moved(new, step.here, exact=not mixed))
-    if not (moves and shifts) or pointers.is_within(source, target):
+    if not (moves and shifts) or pointers.has_prefix(source, target):
         return locations
     return [shifted for location in locations for shifted in _shift(step._replace(location=location), source)]
 
 
 def _overwrite(step: _Step, source: Pointer, target: Pointer, *, moves: bool) -> list[_ValueLocation]:
     """A location outside the source, after the target got another value."""
-    if pointers.is_within(step.pointer, target):
+    if pointers.has_prefix(step.pointer, target):
         return step.altered()
     gets = step.contains(target) and step.counts(target) and (step.holds(source) or step.holds(target))
     gives = moves and step.contains(source) and step.counts(source) and step.holds(source)
@@ -376,7 +377,7 @@ def _shift(step: _Step, source: Pointer) -> list[_ValueLocation]:
 
 
 def _add(op: ops.Add, step: _Step, path: Pointer) -> list[_ValueLocation]:
-    if pointers.is_within(step.pointer, path):
+    if pointers.has_prefix(step.pointer, path):
         return step.altered()
     if not step.contains(path) or not step.counts(path):
         return step.stays()
@@ -384,7 +385,7 @@ def _add(op: ops.Add, step: _Step, path: Pointer) -> list[_ValueLocation]:
 
 
 def _remove(step: _Step, path: Pointer) -> list[_ValueLocation]:
-    if pointers.is_within(step.pointer, path):
+    if pointers.has_prefix(step.pointer, path):
         return step.removed()
     if step.contains(path):
         return step.altered_if(step.counts(path) and step.holds(path))
@@ -392,9 +393,9 @@ def _remove(step: _Step, path: Pointer) -> list[_ValueLocation]:
 
 
 def _wrap(step: _Step, path: Pointer) -> list[_ValueLocation]:
-    if pointers.is_within(step.pointer, path) and (step.pointer != path or not step.reader.flattens):
+    if pointers.has_prefix(step.pointer, path) and (step.pointer != path or not step.reader.flattens):
         return [step.location.moved((*path, "0", *step.pointer[len(path) :]), step.here)]
-    return step.altered_if(step.contains(path) and step.reader.whole)
+    return step.altered_if(step.contains(path) and step.reader.includes_descendants)
 
 
 def _head(step: _Step, path: Pointer) -> list[_ValueLocation]:
@@ -402,7 +403,7 @@ def _head(step: _Step, path: Pointer) -> list[_ValueLocation]:
     if step.pointer == path or step.contains(path):
         counts = step.pointer == path or step.counts(path)
         return step.altered_if(counts and (not step.reader.flattens or _others(step, path)))
-    if not pointers.is_within(step.pointer, path):
+    if not pointers.has_prefix(step.pointer, path):
         return step.stays()
     if inside[0] == "0":
         return [step.location.moved(path + inside[1:], step.here)]
@@ -423,7 +424,7 @@ def _others(step: _Step, path: Pointer) -> bool:
 def _convert(op: ops.Convert, step: _Step, path: Pointer) -> list[_ValueLocation]:
     if step.pointer == path or (step.contains(path) and step.counts(path)):
         return step.altered_if(not _keeps(op, value_at(step.shape, path), step.reader))
-    return step.removed() if pointers.is_within(step.pointer, path) else step.stays()
+    return step.removed() if pointers.has_prefix(step.pointer, path) else step.stays()
 
 
 def _keeps(op: ops.Convert, shape: Shape, reader: Reader) -> bool:
@@ -438,7 +439,7 @@ def _inside(op: ops.In, step: _Step, path: Pointer) -> list[_ValueLocation]:
     objects = Shape(
         tuple(alternative for alternative in value_at(step.shape, path).alternatives if isinstance(alternative, Object))
     )
-    if pointers.is_within(step.pointer, path):
+    if pointers.has_prefix(step.pointer, path):
         return _follow_nested_ops(op.ops, step, path, objects)
     if not step.contains(path) or not step.counts(path):
         return step.stays()
@@ -446,7 +447,7 @@ def _inside(op: ops.In, step: _Step, path: Pointer) -> list[_ValueLocation]:
 
 
 def _map(op: ops.Map, step: _Step, path: Pointer) -> list[_ValueLocation]:
-    if pointers.is_within(step.pointer, path) and len(step.pointer) > len(path):
+    if pointers.has_prefix(step.pointer, path) and len(step.pointer) > len(path):
         if pointers.index(step.pointer[len(path)]) is None:
             return step.stays()
         element = step.pointer[: len(path) + 1]

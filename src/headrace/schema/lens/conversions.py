@@ -19,8 +19,8 @@ from headrace.schema.lens.ops import Convert, Scalar, Transform
 from headrace.schema.lens.values import LensFailure, Raw, Value, encode_value, kind
 from headrace.schema.shape.algebra import union
 from headrace.schema.shape.model import (
+    INTEGRAL,
     SPELLED,
-    WHOLE,
     Alternative,
     Boolean,
     Bound,
@@ -28,7 +28,7 @@ from headrace.schema.shape.model import (
     Number,
     Shape,
     Text,
-    is_whole,
+    is_integral,
     shape_of_values,
 )
 from headrace.schema.shape.read import shape_of
@@ -68,7 +68,7 @@ def is_type(value: Any, name: str) -> bool:
     if isinstance(value, bool):
         return name == "boolean"
     if isinstance(value, float | Decimal):
-        return name == "number" or (name == "integer" and _Digits.of(value).are_whole)
+        return name == "number" or (name == "integer" and _Digits.of(value).are_integral)
     return name in _TYPES_OF[type(value)]
 
 
@@ -97,11 +97,11 @@ class _Digits(NamedTuple):
         return cls("-" if sign and text else "", text.rstrip("0"), len(text) + exponent if text else 0)
 
     @property
-    def are_whole(self) -> bool:
+    def are_integral(self) -> bool:
         return self.point >= len(self.text)
 
     def spelled_out(self) -> str:
-        if self.are_whole:
+        if self.are_integral:
             return self.sign + (self.text + "0" * (self.point - len(self.text)) or "0")
         before, after = self.text[: max(self.point, 0)], self.text[max(self.point, 0) :]
         return f"{self.sign}{before or '0'}.{'0' * -self.point}{after}"
@@ -272,8 +272,8 @@ def _failure(op: Convert, rule: str, reason: str, outputs: list[Any] | None = No
 
 def _is_of(alternative: Alternative, name: str) -> bool:
     if isinstance(alternative, Number) and name == "integer":
-        return alternative.integer >= WHOLE or (
-            alternative.values is not None and all(map(is_whole, alternative.values))
+        return alternative.integer >= INTEGRAL or (
+            alternative.values is not None and all(map(is_integral, alternative.values))
         )
     return alternative.kind == name
 

@@ -162,7 +162,7 @@ _OPTIONAL = _Field("optional", "optional", _BOOLEAN, False)
 _MOVE = (_Field("from", "source", _POINTER), _Field("to", "target", _POINTER), _OPTIONAL)
 _PATH = _Field("path", "path", _POINTER)
 _DEFAULT = (_Field("schema", "schema", _SCHEMA), _Field("default", "default", _ANY, msgspec.UNSET), _OPTIONAL)
-_WITHIN = (_PATH, _Field("ops", "ops", _NESTED), _OPTIONAL)
+_NESTED_FIELDS = (_PATH, _Field("ops", "ops", _NESTED), _OPTIONAL)
 
 _OPS: dict[str, tuple[type[Op], tuple[_Field, ...]]] = {
     "rename": (ops.Rename, _MOVE),
@@ -211,8 +211,8 @@ _OPS: dict[str, tuple[type[Op], tuple[_Field, ...]]] = {
             _OPTIONAL,
         ),
     ),
-    "in": (ops.In, _WITHIN),
-    "map": (ops.Map, _WITHIN),
+    "in": (ops.In, _NESTED_FIELDS),
+    "map": (ops.Map, _NESTED_FIELDS),
 }
 
 _LENS = (
@@ -249,7 +249,7 @@ def _refusals(op: Op, top: bool) -> Iterator[tuple[str, str]]:
         case ops.Add(path=()) | ops.Remove(path=()):
             yield "path", f"{op.name} must not name a whole value"
         case ops.Plunge(source=source, host=host, member=member):
-            if pointers.is_within(host, source):
+            if pointers.has_prefix(host, source):
                 yield "host", "must not lie inside the source"
             elif source == (*host, member):
                 yield "name", "the value is there already"
@@ -261,7 +261,7 @@ def _refusals(op: Op, top: bool) -> Iterator[tuple[str, str]]:
 def _displaced(source: Pointer, target: Pointer, moves: bool, top: bool) -> Iterator[tuple[str, str]]:
     if source == target:
         yield "to", "the value is there already"
-    elif moves and pointers.is_within(target, source):
+    elif moves and pointers.has_prefix(target, source):
         yield "to", "must not lie inside what is moved there"
     elif top and not target:
         yield "to", "must not be the whole event"
@@ -329,9 +329,9 @@ def _is_closed(schema: dict[str, Any], name: str) -> bool:
     return closed and not _is_index(name, schema) and name not in schema.get("properties", {})
 
 
-def required(root: Any, names: Pointer, known_pointers: list[Pointer]) -> bool:
+def required(root: Any, names: Pointer, present_pointers: list[Pointer]) -> bool:
     """Whether a schema requires the value at a pointer in every document that has values at known pointers."""
-    shared = max((_shared(names, pointer) for pointer in known_pointers), default=0)
+    shared = max((_shared(names, pointer) for pointer in present_pointers), default=0)
     return all(_requires(declared(root, names[:end]), names[end]) for end in range(shared, len(names)))
 
 

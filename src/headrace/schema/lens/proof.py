@@ -22,7 +22,7 @@ from headrace.schema.lens.ops import Lens, Op
 from headrace.schema.lens.values import LensFailure, Raw
 from headrace.schema.lens.walk import OpLocation, Unproven, Walk
 from headrace.schema.shape.algebra import element, member, unnamed, vacant
-from headrace.schema.shape.model import WHOLE, Alternative, Array, Number, Object, Shape, Text
+from headrace.schema.shape.model import INTEGRAL, Alternative, Array, Number, Object, Shape, Text
 from headrace.schema.shape.read import shape_of
 from headrace.schema.shape.source import Root
 
@@ -92,7 +92,7 @@ def _numbers(number: Number) -> Iterator[int | float]:
     low, high = lowest(number), highest(number)
     ends = [json_number(value_text(bound.value)) for bound in (low, high) if bound is not None]
     near = [end + step for end in ends for step in (0, 1, -1)]
-    for guess in dict.fromkeys([0, 1, *near, -1, 7, 10**18, *([] if number.integer >= WHOLE else [0.5, -1.5])]):
+    for guess in dict.fromkeys([0, 1, *near, -1, 7, 10**18, *([] if number.integer >= INTEGRAL else [0.5, -1.5])]):
         if (low is None or guess >= low.value) and (high is None or guess <= high.value):
             yield guess
 
@@ -115,24 +115,24 @@ def _objects(alternative: Object, names: list[str], depth: int) -> Iterator[dict
     choices = {
         name: _samples(object_member.shape, names, depth - 1) for name, object_member in alternative.members.items()
     }
-    least = {
+    smallest = {
         name: choices[name][0]
         for name, object_member in alternative.members.items()
         if object_member.required and choices[name]
     }
-    most = {name: values[0] for name, values in choices.items() if values}
-    yield least
-    yield most
+    largest = {name: values[0] for name, values in choices.items() if values}
+    yield smallest
+    yield largest
     for name, values in choices.items():
-        if name in most and not alternative.members[name].required:
-            yield {other: value for other, value in most.items() if other != name}
+        if name in largest and not alternative.members[name].required:
+            yield {other: value for other, value in largest.items() if other != name}
         for value in values:
-            yield {**least, name: value}
-            yield {**most, name: value}
+            yield {**smallest, name: value}
+            yield {**largest, name: value}
     extra = [] if vacant(unnamed(alternative)) else _samples(member(alternative, "").shape, names, min(depth - 1, 2))
     for name in names:
         if name not in alternative.members:
-            yield from ({**least, name: value} for value in extra)
+            yield from ({**smallest, name: value} for value in extra)
 
 
 def _arrays(alternative: Array, names: list[str], depth: int) -> Iterator[list[Any]]:

@@ -220,13 +220,13 @@ def _simplify_either(test: Pointer, present: ValueSource, absent: ValueSource) -
 def _assume(source: ValueSource, test: Pointer, there: bool) -> ValueSource:
     """A source simplified by whether there is a value at a pointer."""
     match source:
-        case Either(other, present, absent) if there and pointers.is_within(test, other):
+        case Either(other, present, absent) if there and pointers.has_prefix(test, other):
             return _assume(present, test, there)
-        case Either(other, present, absent) if not there and pointers.is_within(other, test):
+        case Either(other, present, absent) if not there and pointers.has_prefix(other, test):
             return _assume(absent, test, there)
         case Either(other, present, absent):
             return _simplify_either(other, _assume(present, test, there), _assume(absent, test, there))
-        case Stored(pointer) if not there and pointers.is_within(pointer, test):
+        case Stored(pointer) if not there and pointers.has_prefix(pointer, test):
             return Absent()
         case _Changed(ValueSource() as origin):
             return _Changed(_assume(origin, test, there))
@@ -262,11 +262,11 @@ def _trace_transfer(
 ) -> ValueSource:
     if moves and shifts and _may_shift(source, pointer):
         return _Changed()
-    if pointers.is_within(pointer, target):
+    if pointers.has_prefix(pointer, target):
         came: ValueSource = Stored(source + pointer[len(target) :])
         return _choose(Stored(source), came, Stored(pointer)) if op.optional else came
-    if pointers.is_within(target, pointer):
-        if pointers.is_within(source, pointer) or not (isinstance(op, ops.Plunge) and op.create_host):
+    if pointers.has_prefix(target, pointer):
+        if pointers.has_prefix(source, pointer) or not (isinstance(op, ops.Plunge) and op.create_host):
             return _Changed(Stored(pointer))
         made = ConstantSource({})
         return _Changed(_choose(Stored(source), made, Stored(pointer)) if op.optional else made)
@@ -274,9 +274,9 @@ def _trace_transfer(
 
 
 def _trace_taken(source: Pointer, pointer: Pointer) -> ValueSource:
-    if pointers.is_within(pointer, source):
+    if pointers.has_prefix(pointer, source):
         return Absent()
-    return _Changed(Stored(pointer)) if pointers.is_within(source, pointer) else Stored(pointer)
+    return _Changed(Stored(pointer)) if pointers.has_prefix(source, pointer) else Stored(pointer)
 
 
 def _trace_remove(path: Pointer, pointer: Pointer) -> ValueSource:
@@ -284,16 +284,16 @@ def _trace_remove(path: Pointer, pointer: Pointer) -> ValueSource:
 
 
 def _trace_add(op: ops.Add, path: Pointer, pointer: Pointer) -> ValueSource:
-    if not pointers.is_within(pointer, path):
-        return _Changed(Stored(pointer)) if pointers.is_within(path, pointer) else Stored(pointer)
+    if not pointers.has_prefix(pointer, path):
+        return _Changed(Stored(pointer)) if pointers.has_prefix(path, pointer) else Stored(pointer)
     value = _value_at(encode_value(op.default), pointer[len(path) :])
     added = Absent() if value is None else ConstantSource(msgspec.json.decode(encode_value(value)))
     return _guard(path[:-1], added) if op.optional else added
 
 
 def _trace_reshape(op: ops.Wrap | ops.Head | ops.Convert, path: Pointer, pointer: Pointer) -> ValueSource:
-    if not pointers.is_within(pointer, path):
-        return _Changed(Stored(pointer)) if pointers.is_within(path, pointer) else Stored(pointer)
+    if not pointers.has_prefix(pointer, path):
+        return _Changed(Stored(pointer)) if pointers.has_prefix(path, pointer) else Stored(pointer)
     inside = pointer[len(path) :]
     if not inside:
         return Stored(path, (msgspec.structs.replace(op, path=(), optional=False),))
@@ -308,10 +308,10 @@ def _trace_in(lens_ops: tuple[Op, ...], path: Pointer, pointer: Pointer, optiona
 
 
 def _trace_map(lens_ops: tuple[Op, ...], path: Pointer, pointer: Pointer) -> ValueSource:
-    if len(pointer) > len(path) and pointers.is_within(pointer, path):
+    if len(pointer) > len(path) and pointers.has_prefix(pointer, path):
         element = pointer[: len(path) + 1]
         return _guard(element, _before_all(Stored(pointer), lens_ops, element))
-    return _Changed(Stored(pointer)) if lens_ops and pointers.is_within(path, pointer) else Stored(pointer)
+    return _Changed(Stored(pointer)) if lens_ops and pointers.has_prefix(path, pointer) else Stored(pointer)
 
 
 def _guard(test: Pointer, source: ValueSource) -> ValueSource:
@@ -330,7 +330,7 @@ def _may_shift(source: Pointer, pointer: Pointer) -> bool:
     if (
         pointers.index(source[parent]) is None
         or len(pointer) <= parent
-        or not pointers.is_within(pointer, source[:parent])
+        or not pointers.has_prefix(pointer, source[:parent])
     ):
         return False
     return pointers.index(pointer[parent]) is not None

@@ -140,7 +140,7 @@ class Walk:
         """Copy the value at the source to the target, or move it there."""
         moved = self.put(shape, target, value_at(shape, source), location)
         # A value that takes the place of something around it leaves nothing behind.
-        return moved if not moves or pointer.is_within(source, target) else drop(moved, source)
+        return moved if not moves or pointer.has_prefix(source, target) else drop(moved, source)
 
     def inspect(self, steps: Iterable[Op], location: OpLocation) -> None:
         """Check what does not depend on the shape: defaults fit, and no value moves into itself."""
@@ -166,7 +166,7 @@ class Walk:
             self.note(location, op.path + gap.pointer, "default_invalid", f"the default does not fit: {gap.reason}")
 
     def _inspect_move(self, source: Pointer, target: Pointer, location: OpLocation, moves: bool) -> None:
-        if source == target or (moves and pointer.is_within(target, source)):
+        if source == target or (moves and pointer.has_prefix(target, source)):
             self.note(location, target, "target_inside_source", "the value is there already, or would move into itself")
 
     def added(self, op: ops.Add) -> Shape:
@@ -294,12 +294,12 @@ def _convert(walk: Walk, op: ops.Convert, shape: Shape, location: OpLocation) ->
 
 
 def _in(walk: Walk, op: ops.In, shape: Shape, location: OpLocation) -> Shape:
-    def within(value: Shape) -> Shape:
+    def walk_inner(value: Shape) -> Shape:
         return walk.through(
             op.ops, walk.only(Object, value, op.path, location, "type_mismatch"), location.inside(_inner_path(op))
         )
 
-    return walk.where_present(op, shape, op.path, location, lambda present: edit(present, op.path, within))
+    return walk.where_present(op, shape, op.path, location, lambda present: edit(present, op.path, walk_inner))
 
 
 def _map(walk: Walk, op: ops.Map, shape: Shape, location: OpLocation) -> Shape:

@@ -15,8 +15,8 @@ from headrace.deadline import check_deadline
 from headrace.schema.canonical import number_of
 from headrace.schema.pointer import index
 from headrace.schema.shape.model import (
+    INTEGRAL,
     NOTHING,
-    WHOLE,
     Alternative,
     Array,
     Boolean,
@@ -296,7 +296,7 @@ def _meet_numbers(left: Number, right: Number) -> Number | None:
     integer = max(left.integer, right.integer)
     values = _common(left.values, right.values)
     if values is not None:
-        values = frozenset(text for text in values if _within(number_of(text), low, high, integer))
+        values = frozenset(text for text in values if _is_in_range(number_of(text), low, high, integer))
     crossed = (
         low and high and (low.value > high.value or (low.value == high.value and (low.exclusive or high.exclusive)))
     )
@@ -319,12 +319,12 @@ def _inner(bounds: Iterable[Bound | None], *, highest: bool) -> Bound | None:
     return min(limits, key=lambda bound: (bound.value, not bound.exclusive), default=None)
 
 
-def _within(number: int | Decimal, low: Bound | None, high: Bound | None, integer: int) -> bool:
+def _is_in_range(number: int | Decimal, low: Bound | None, high: Bound | None, integer: int) -> bool:
     if low and (number < low.value or (low.exclusive and number == low.value)):
         return False
     if high and (number > high.value or (high.exclusive and number == high.value)):
         return False
-    return integer < WHOLE or isinstance(number, int)
+    return integer < INTEGRAL or isinstance(number, int)
 
 
 def _meet_texts(left: Text, right: Text) -> Text | None:

@@ -45,7 +45,7 @@ class Bound(NamedTuple):
     exclusive: bool = False
 
 
-ANY_NUMBER, WHOLE, SPELLED = range(3)
+ANY_NUMBER, INTEGRAL, SPELLED = range(3)
 """How much of an integer a number is: 1.0 is whole, and only 1 is spelled as one, which draft 4 asks for."""
 
 
@@ -179,8 +179,8 @@ def alternatives_of_values(values: Iterable[Any]) -> tuple[Alternative, ...]:
     numbers = {value_text(value) for value in value_list if _is_number(value)}
     return (
         *_scalars(value_list),
-        *_numbers({text for text in numbers if not is_whole(text)}, ANY_NUMBER),
-        *_numbers({text for text in numbers if is_whole(text)}, WHOLE),
+        *_numbers({text for text in numbers if not is_integral(text)}, ANY_NUMBER),
+        *_numbers({text for text in numbers if is_integral(text)}, INTEGRAL),
         *(
             _container(value, lambda item: Shape(alternatives_of_values([item])))
             for value in value_list
@@ -202,7 +202,7 @@ def shape_of_values(values: Iterable[Any]) -> Shape:
     return Shape((*_numbers(set(map(value_text, integers)), SPELLED), *alternatives_of_values(others), *containers))
 
 
-def is_whole(text: str) -> bool:
+def is_integral(text: str) -> bool:
     """Whether a text is the spelling of an integral number."""
     return isinstance(number_of(text), int)
 

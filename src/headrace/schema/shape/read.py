@@ -11,9 +11,9 @@ from headrace.schema.shape.algebra import Alternatives, meet_all, member
 from headrace.schema.shape.model import (
     ANY_NUMBER,
     ANYTHING,
+    INTEGRAL,
     NOTHING,
     SPELLED,
-    WHOLE,
     Alternative,
     Array,
     Boolean,
@@ -87,7 +87,7 @@ def alternative_of(kind: str, source: Source, shape_of: Reader) -> Alternative:
         case "number":
             return _number(source, ANY_NUMBER)
         case "integer":
-            return _number(source, SPELLED if source.root.dialect is Dialect.DRAFT4 else WHOLE)
+            return _number(source, SPELLED if source.root.dialect is Dialect.DRAFT4 else INTEGRAL)
         case "string":
             return _text(source.keywords())
         case "object":

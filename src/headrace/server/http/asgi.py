@@ -31,7 +31,7 @@ from headrace.server.http.starlette_json import failure_response
 from headrace.storage.page_checksums import Damage
 
 #: Of a request whose failure was logged.
-_TOLD = "headrace.failed"
+_FAILURE_LOGGED = "headrace.failed"
 
 
 class AsgiApplication:
@@ -105,7 +105,7 @@ class AsgiApplication:
         except Exception as reason:
             if not status:
                 await failure_response(self._unexpected(scope, reason))(scope, receive, send_secured)
-            elif not scope.get(_TOLD):
+            elif not scope.get(_FAILURE_LOGGED):
                 self._unexpected(scope, reason)  # it is too late for another answer, but not for the log
         finally:
             if quota is not None:
@@ -118,7 +118,7 @@ class AsgiApplication:
         return failure_response(self._unexpected(request.scope, reason))
 
     def _unexpected(self, scope: Scope, reason: Exception) -> HeadraceError:
-        scope[_TOLD] = True  # Starlette raises once more what it has answered
+        scope[_FAILURE_LOGGED] = True  # Starlette raises once more what it has answered
         return unexpected_failure(self._damage, reason, request_id(dict(scope["headers"])))
 
     async def _refused(self, request: Request, error: Exception) -> Response:

@@ -25,7 +25,7 @@ from headrace.storage.keys import MAX_TEXT, SCOPES, Key, KeyStore
 _ENTRANCES = frozenset({"/", "/console"})
 #: What a browser says of requests of our own pages, and of addresses that the user has typed.
 _OWN_SITES = frozenset({None, b"same-origin", b"none"})
-_LOOK_EVERY_S = 0.5
+_REFRESH_INTERVAL_S = 0.5
 #: Of no generation of the keys, so that they are looked at again.
 _UNREAD = -1
 #: The longest name of a user that anybody may name: that of the user of a key.
@@ -133,7 +133,7 @@ class Principal(msgspec.Struct, frozen=True):
         return AdminRefused(message, self, **facts) if needed == "admin" else Forbidden(message, **facts)
 
     def acting_for(self, user_id: str | None) -> str:
-        """The user whose rows are meant: the caller, or whom an admin names."""
+        """The user whose rows are requested: the caller, or the user that an admin names."""
         if user_id is None or user_id == self.user_id:
             return self.user_id
         if not 1 <= len(user_id) <= MAX_USER:
@@ -201,7 +201,7 @@ class Authenticator:
         self._quotas: dict[str, Quota] = {}
         #: Changes when keys have; who was admitted before must be looked at again.
         self.generation = keys.generation
-        self._look_at = 0.0
+        self._refresh_at = 0.0
         #: Called with the ids of the keys that hold, when keys have changed.
         self.on_change: list[Callable[[Collection[str]], None]] = []
 
@@ -223,8 +223,8 @@ class Authenticator:
 
     def refresh(self) -> None:
         """Notice, within a second, that keys were made or revoked; watchers of a revoked key are woken."""
-        if monotonic() >= self._look_at:
-            self._look_at = monotonic() + _LOOK_EVERY_S
+        if monotonic() >= self._refresh_at:
+            self._refresh_at = monotonic() + _REFRESH_INTERVAL_S
             self._keys.refresh()
         if self._keys.generation != self.generation:
             self.generation = self._keys.generation

@@ -33,11 +33,11 @@ class BackgroundRequests:
         """Go on with a request; what the work raises is the answer."""
         return self.spawn(_run_and_answer(exchange, work, self._damage))
 
-    def answer_within(
+    def answer_with_timeout(
         self,
         request: Request,
         work: Coroutine[Any, Any, None],
-        within_s: float,
+        timeout_s: float,
         late: Callable[[], HeadraceError] = lambda: TimedOut("request timed out"),
         deadline: Deadline | None = None,
     ) -> None:
@@ -47,20 +47,20 @@ class BackgroundRequests:
         """
         exchange, awaited = request.exchange, OneShotExchange(request.exchange)
         request.exchange = awaited
-        timer = asyncio.get_running_loop().call_later(within_s, lambda: awaited.give_up(late()))
+        timer = asyncio.get_running_loop().call_later(timeout_s, lambda: awaited.give_up(late()))
         task = self.begin(awaited, work)
         task.add_done_callback(lambda _: timer.cancel())
         if deadline is not None:
             awaited.cancel = cancel_when_gone(exchange, deadline, task)
 
     def answer_partially(
-        self, request: Request, work: Coroutine[Any, Any, None], within_s: float, deadline: Deadline | None = None
+        self, request: Request, work: Coroutine[Any, Any, None], timeout_s: float, deadline: Deadline | None = None
     ) -> None:
-        """The same for work that ends by itself in this share of the time, with what it has found by then."""
-        self.answer_within(request, work, partial_answer_s(within_s), deadline=deadline)
+        """Like ``answer_with_timeout``, for work that stops by itself before the timeout with partial results."""
+        self.answer_with_timeout(request, work, partial_answer_s(timeout_s), deadline=deadline)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Let work go on, whoever waits for it."""
+        """Start a task that continues when the client disconnects."""
         task = asyncio.get_running_loop().create_task(work)
         self._working.add(task)
         task.add_done_callback(self._working.discard)
@@ -126,7 +126,7 @@ class OneShotExchange:
 
 
 async def in_thread(work: Callable[[], Outcome]) -> Outcome:
-    """What work makes in a thread; whoever is cancelled meanwhile still waits for its end, and holds its gate."""
+    """Run work in a thread and return its outcome; a cancelled caller still waits for its end, holding its gate."""
     thread = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(thread)
@@ -135,9 +135,9 @@ async def in_thread(work: Callable[[], Outcome]) -> Outcome:
         raise
 
 
-def partial_answer_s(within_s: float) -> float:
-    """When an answer that may be partial is cut off, where its work ends by itself before."""
-    return max(within_s * _GRACE, _LEAST_S)
+def partial_answer_s(timeout_s: float) -> float:
+    """The timeout of work that may answer partially; it leaves time for the work to stop by itself."""
+    return max(timeout_s * _GRACE, _LEAST_S)
 
 
 def cancel_when_gone(exchange: Exchange, deadline: Deadline, task: asyncio.Task[None]) -> Callable[[], None]:

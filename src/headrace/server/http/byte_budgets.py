@@ -28,7 +28,7 @@ class BodyBudget:
         self.held += size
 
     def give(self, size: int) -> None:
-        """Let go of so many bytes."""
+        """Release bytes."""
         self.held -= size
 
 
@@ -67,7 +67,7 @@ class BodyReceiver:
 
 
 class UnsentBudget:
-    """Bytes of answers that clients have not taken yet; over the limit, no more is read for them."""
+    """A budget for answers that clients have not received yet; over the limit, no more is read for them."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -70,11 +70,11 @@ class Connection(HttpProtocol):
         self._unparsed_bytes = 0
         # The request that is arriving:
         self._is_hot_request = False
-        self._is_given_to_asgi = False
+        self._is_asgi_request = False
         self._in_headers = False
         self._oversized = False
         self._trailer_size = 0
-        self._whole_request = b""
+        self._complete_request = b""
         self._arriving_method = "GET"
         self._arriving_fields: dict[bytes, bytes] = {}
         self._body = b""
@@ -159,7 +159,7 @@ class Connection(HttpProtocol):
             self.stop_keep_alive_timer()
         if self._refusal_answer:
             return
-        self._whole_request = b""
+        self._complete_request = b""
         running = self.running
         if not self.arriving_since_s and (running is None or running.response_complete):
             head = self._head  # most requests repeat the last one
@@ -171,7 +171,7 @@ class Connection(HttpProtocol):
             if repeated is not None:
                 self._answer(*repeated)
                 return
-            self._whole_request = data
+            self._complete_request = data
         self._oversized = self._in_headers or len(data) > self.header_bytes
         self._unparsed_bytes += len(data)
         self._parse(data)
@@ -267,7 +267,7 @@ class Connection(HttpProtocol):
 
     def _give_to_asgi(self) -> None:
         self.start_asgi()
-        self._is_given_to_asgi = True
+        self._is_asgi_request = True
         if self._stopping:
             self.cycle.keep_alive = False
 
@@ -284,7 +284,7 @@ class Connection(HttpProtocol):
             return
         self.arriving_since_s = 0.0
         self._unparsed_bytes = 0
-        self._is_given_to_asgi = False
+        self._is_asgi_request = False
         if not self._is_hot_request:
             super().on_message_complete()
             return
@@ -298,8 +298,8 @@ class Connection(HttpProtocol):
             chunked=self.parser.get_http_version() != "1.0",
             body_bytes=len(body),
         )
-        if self._whole_request:
-            self.head_cache.learn(self._whole_request, head)
+        if self._complete_request:
+            self.head_cache.learn(self._complete_request, head)
         self._answer(head, body)
 
     def _release_body(self) -> bytes:
@@ -437,12 +437,12 @@ class Connection(HttpProtocol):
 
     def _is_answered_before_complete(self) -> bool:
         """Whether the request that is arriving has its answer already."""
-        return self._is_given_to_asgi and self.is_newest_answered()
+        return self._is_asgi_request and self.is_newest_answered()
 
     def _abandon_arriving_request(self) -> None:
         """Stop waiting for the rest of a request."""
         self._release_body()
-        if self._is_given_to_asgi:
+        if self._is_asgi_request:
             self.abandon_newest()
 
     def _refusal(self, error: HeadraceError) -> bytes:

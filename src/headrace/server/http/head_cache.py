@@ -21,10 +21,10 @@ _PLAIN = re.compile(rb"([A-Z]+ )(/v1/stream/[0-9A-Za-z][\w.~/-]*)(?= )")
 
 
 class RequestHeadCache:
-    """A bounded memo from the bytes of a head to what they say."""
+    """A bounded cache of parsed request heads, by their bytes."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, RequestHead] = {}
+        self._heads: dict[bytes, RequestHead] = {}
         #: One head for each spelling of everything but a plain address, and the longest such that the parser took.
         self._elsewhere: dict[bytes, RequestHead] = {}
         self._longest = 0
@@ -33,7 +33,7 @@ class RequestHeadCache:
         """The head and the body, where the bytes received are exactly one request whose head is known."""
         end = received.find(END) + 4
         spelled = received[:end]
-        head = self._known.get(spelled) or self._find_elsewhere(spelled)
+        head = self._heads.get(spelled) or self._find_elsewhere(spelled)
         if head is None or len(received) - end != head.body_bytes:
             return None
         return head, received[end:]
@@ -59,8 +59,8 @@ class RequestHeadCache:
         return None if similar_head is None else self._keep(spelled, similar_head.at(plain[2]))
 
     def _keep(self, spelled: bytes, head: RequestHead) -> RequestHead:
-        if len(self._known) >= _HEADS:
-            self._known.clear()
+        if len(self._heads) >= _HEADS:
+            self._heads.clear()
         head.spelled = spelled
-        self._known[spelled] = head
+        self._heads[spelled] = head
         return head

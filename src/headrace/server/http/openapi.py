@@ -137,11 +137,11 @@ def make_document(routes: Iterable[Route]) -> Node:
 
 def codes(route: Route) -> dict[int, list[str]]:
     """The codes that a route may fail with, by status."""
-    found: dict[int, set[str]] = {}
+    codes_by_status: dict[int, set[str]] = {}
     for error in (route.bad_request, *_ALWAYS, *(() if route.scope.least == "none" else _WITH_KEY), *route.fails):
         for kind in _derived(error):
-            found.setdefault(kind.status, set()).add(kind.code)
-    return {status: sorted(found[status]) for status in sorted(found)}
+            codes_by_status.setdefault(kind.status, set()).add(kind.code)
+    return {status: sorted(codes_by_status[status]) for status in sorted(codes_by_status)}
 
 
 def _derived(error: type[HeadraceError]) -> Iterable[type[HeadraceError]]:
@@ -211,6 +211,6 @@ def _answer(types: _Types, route: Route, answer: Answer) -> Node:
 
 
 def _failure(status: int, names: list[str]) -> Node:
-    known = {"properties": {"error": {"properties": {"code": {"enum": names}}}}}
-    schema = {"allOf": [{"$ref": _REFERENCES.format(name=Error.__name__)}, known]}
+    error_codes = {"properties": {"error": {"properties": {"code": {"enum": names}}}}}
+    schema = {"allOf": [{"$ref": _REFERENCES.format(name=Error.__name__)}, error_codes]}
     return {"description": _FAILURES[status], "headers": {}, "content": {JSON: {"schema": schema}}}

@@ -68,7 +68,7 @@ def retention(headers: dict[bytes, bytes]) -> tuple[int | None, int | None]:
     age, size = text(headers, b"stream-retention-age"), text(headers, b"stream-retention-bytes")
     return (
         None if age is None else retention_age_us(age, "Stream-Retention-Age"),
-        None if size is None else whole_number(size, "Stream-Retention-Bytes"),
+        None if size is None else non_negative_integer(size, "Stream-Retention-Bytes"),
     )
 
 
@@ -80,7 +80,7 @@ def retention_age_us(value: str, field: str) -> int:
     return micros
 
 
-def whole_number(value: str, field: str) -> int:
+def non_negative_integer(value: str, field: str) -> int:
     """A non-negative decimal number."""
     if not _SECONDS.fullmatch(value):
         raise BadRequest(f"{field}: {value!r} is not a whole number", field=field)
@@ -151,14 +151,14 @@ def query(raw: bytes, lists: Collection[str] = ()) -> dict[str, str]:
     return parameters
 
 
-def wait_s(parameters: dict[str, str], default: float, most: float) -> float:
+def wait_s(parameters: dict[str, str], default: float, max_s: float) -> float:
     """How long a long-poll waits: ``timeout`` (milliseconds or a duration) or ``timeout_ms``."""
     value = parameters.get("timeout", parameters.get("timeout_ms"))
     if value is None:
         return default
     if _SECONDS.fullmatch(value):
-        return min(int(value) / 1000, most)
-    return min(parse_duration_us(value, "timeout") / 1_000_000, most)
+        return min(int(value) / 1000, max_s)
+    return min(parse_duration_us(value, "timeout") / 1_000_000, max_s)
 
 
 def _counter(value: str, field: str) -> int:

@@ -84,7 +84,7 @@ class RequestHead:
 
 
 class Request(msgspec.Struct):
-    """What was asked, already admitted."""
+    """A request that was already authorized."""
 
     head: RequestHead
     route: ResolvedRoute
@@ -93,7 +93,7 @@ class Request(msgspec.Struct):
 
     @property
     def target(self) -> Target:
-        """The stream and the resource of it that is meant."""
+        """The stream and its resource that the address names."""
         return self.route.target
 
     @property

@@ -117,7 +117,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a method at an address does, and everything that is said of it."""
+    """A method at an address: its handler, access, parameters, body, answers and errors."""
 
     method: str
     #: A template; ``{name:path}`` takes slashes too.
@@ -156,7 +156,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return _LINK.sub(r"\1", self.doc)
 
     @cached_property
-    def _known(self) -> tuple[frozenset[str], tuple[str, ...]]:
+    def _declared_names(self) -> tuple[frozenset[str], tuple[str, ...]]:
         queries = [parameter for parameter in self.parameters if parameter.where == "query"]
         prefixes = tuple(parameter.prefix for parameter in queries if parameter.prefix)
         return frozenset(parameter.name for parameter in queries if not parameter.prefix), prefixes
@@ -170,9 +170,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Refuse query parameters that the route does not have."""
         if self.takes_any_query:
             return
-        known, prefixes = self._known
+        declared, prefixes = self._declared_names
         for name in names:
-            if name not in known and not (prefixes and name.startswith(prefixes)):
+            if name not in declared and not (prefixes and name.startswith(prefixes)):
                 raise self.bad_request(f"there is no parameter {name} here", field=name)
 
 
@@ -204,7 +204,7 @@ def routes_of(owner: type) -> Iterator[Route]:
 
 
 class Access:
-    """Which addresses are open, and which are for admins, whatever is asked there."""
+    """Which addresses need no key, and which need an operator's key, whatever the method."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         every = tuple(routes)

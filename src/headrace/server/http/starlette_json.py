@@ -22,7 +22,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def endpoint(route: Route, verb: Endpoint) -> Endpoint:
-    """The verb of a route, which is asked what the route takes, by whom it serves."""
+    """Wrap the handler of a route: check the scope and the parameters of a request before calling it."""
 
     async def answer(request: Request) -> Response:
         if route.scope.least == "admin":
@@ -41,13 +41,13 @@ def declared_route(request: Request) -> Route:
 
 
 def require_json(request: Request) -> None:
-    """Refuse a body that does not say that it is JSON."""
+    """Refuse a body whose content type is not JSON."""
     if media_type(request.headers.get("content-type", "")) != JSON:
         raise UnsupportedMedia("the body of this request is application/json", field="Content-Type")
 
 
 async def read_json(request: Request, kind: type[Body]) -> Body:
-    """The body as this kind of document, within the bounds of the route; what it does not know is refused."""
+    """Decode the body as a document of this type, up to the size limit of the route; refuses unknown members."""
     refusal = declared_route(request).bad_request
     body = await read_body(request)
     decoder = decoding.make_decoder(kind, float_hook=checked_number)

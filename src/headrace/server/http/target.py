@@ -73,7 +73,7 @@ def parse(raw_path: bytes) -> Target:
 
 
 def resource_of(address: str) -> str:
-    """The resource that the address of a hot route stands for; refuses one that could not be told from a stream."""
+    """The resource of a hot route's address; refuses one that is indistinguishable from the name of a stream."""
     stream, prefix = PREFIX.decode() + "{name}", PREFIX.decode()
     if address.startswith(prefix):
         resource = address.removeprefix(stream).removeprefix("/").partition("/{")[0].removesuffix("pk")

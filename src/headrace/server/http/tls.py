@@ -14,7 +14,7 @@ from headrace.config import ConfigError, ServerConfig
 
 log = getLogger("headrace.server.tls")
 
-_LOOK_EVERY_S = 2.0
+_CHECK_INTERVAL_S = 2.0
 #: By which a changed file is recognized: its device, inode, size and time; None for a file that is not there.
 _Stamp = tuple[int, int, int, int] | None
 
@@ -39,7 +39,7 @@ class ServerCertificate:
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(hangup.wait(), _LOOK_EVERY_S)
+                    await asyncio.wait_for(hangup.wait(), _CHECK_INTERVAL_S)
                 forced = hangup.is_set()
                 hangup.clear()
                 await asyncio.to_thread(self.refresh, forced=forced)
@@ -48,7 +48,7 @@ class ServerCertificate:
                 loop.remove_signal_handler(signal.SIGHUP)
 
     def refresh(self, *, forced: bool = False) -> None:
-        """Use what the files hold now if they have changed; where that is unusable, say why and keep the old one."""
+        """Load the certificate again if its files have changed; logs an error and keeps the old one if that fails."""
         stamps = self._file_stamps()
         if stamps == self._stamps and not forced:
             return

@@ -86,7 +86,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
 
     def start_asgi(self) -> None:
-        """Let ASGI answer the request whose headers have just arrived."""
+        """Start the ASGI application for the request whose headers have just arrived."""
         url, headers, expects = self.url, self.headers, self.expect_100_continue
         HttpToolsProtocol.on_message_begin(self)  # makes the scope
         self.url, self.expect_100_continue = url, expects

@@ -17,7 +17,7 @@ DURATION_PATTERN = r"((0|[1-9][0-9]{0,11})(ms|s|m|h|d))+"
 _EXAMPLE_OFFSET = "00000000000000000004000000"
 
 When = Annotated[str, Meta(extra_json_schema={"format": "date-time"}, examples=["2026-01-01T12:00:00.000000Z"])]
-Whole = Annotated[int, Meta(ge=0)]
+NonNegative = Annotated[int, Meta(ge=0)]
 Counter = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Digits = Annotated[str, Meta(extra_json_schema={"pattern": r"^(0|[1-9][0-9]{0,17})$"}, examples=["42"])]
 Offset = Annotated[str, Meta(extra_json_schema={"pattern": f"^{OFFSET_PATTERN}$"}, examples=[_EXAMPLE_OFFSET])]

@@ -13,7 +13,7 @@ from headrace.format.object_names import name_hash
 from headrace.profiles import table
 from headrace.server.http.request import Request
 from headrace.server.http.route import READ, route
-from headrace.server.http.wire import Digits, Object, Pointer, When, Whole, fill
+from headrace.server.http.wire import Digits, NonNegative, Object, Pointer, When, fill
 from headrace.server.routes.index_status import IndexStatusAnswer, describe_index_status
 from headrace.server.routes.profiles import ProfileDocument
 from headrace.server.routes.schemas import SchemaRegistry
@@ -37,15 +37,15 @@ class StreamSummary(Struct, kw_only=True):
     created_at: When
     updated_at: When
     expires_at: When | None
-    ttl_seconds: Whole | None
+    ttl_seconds: NonNegative | None
     stream_seq: str | None
     closed: bool
-    epoch: Whole
+    epoch: NonNegative
     next_offset: Digits
     sealed_through: Through
     uploaded_through: Through
-    segment_count: Whole
-    uploaded_segment_count: Whole
+    segment_count: NonNegative
+    uploaded_segment_count: NonNegative
     pending_rows: Digits
     pending_bytes: Digits
     total_size_bytes: Digits
@@ -64,11 +64,11 @@ class ObjectStorageSummary(Struct, kw_only=True):
     manifest_and_meta_bytes: Digits
     manifest_bytes: Digits
     schema_registry_bytes: Digits
-    segment_object_count: Whole
-    routing_index_object_count: Whole
-    routing_lexicon_object_count: Whole
-    exact_index_object_count: Whole
-    bundled_companion_object_count: Whole
+    segment_object_count: NonNegative
+    routing_index_object_count: NonNegative
+    routing_lexicon_object_count: NonNegative
+    exact_index_object_count: NonNegative
+    bundled_companion_object_count: NonNegative
 
 
 class LocalStorageSummary(Struct, kw_only=True):
@@ -132,7 +132,7 @@ class StoreRequests(Struct, kw_only=True):
 class FieldBinding(Struct, rename="camel"):
     """Where a search field is, from a version on."""
 
-    version: Whole
+    version: NonNegative
     json_pointer: Pointer
 
 
@@ -140,7 +140,7 @@ class EmptiedFieldSummary(Struct):
     """A search field that finds nothing in events of a version and those after it."""
 
     field: str
-    from_version: Whole
+    from_version: NonNegative
     binding: FieldBinding
 
 

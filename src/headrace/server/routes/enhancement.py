@@ -1,4 +1,4 @@
-"""``/v1/entity-types/{type}/…``: what fragments speak for, promotion, settings, migration and reconciliation."""
+"""``/v1/entity-types/{type}/…``: candidates, promotion, settings, migration and reconciliation."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ _FOR_OWNER = (
 
 
 def _get(
-    at: str, name: str, doc: str, found: str, answer: type[Struct], *parameters: Parameter
+    at: str, name: str, doc: str, description: str, answer: type[Struct], *parameters: Parameter
 ) -> Callable[[Verb], Verb]:
-    """A GET that an operator may ask for others."""
-    given = (NAMED, *parameters, *_FOR_OWNER)
-    answers = {200: Answer(found, answer)}
+    """Declare a GET that an operator may send for other users."""
+    declared = (NAMED, *parameters, *_FOR_OWNER)
+    answers = {200: Answer(description, answer)}
     at = f"{TYPES}/{{entity_type}}/{at}"
-    return route("GET", at, name, doc, _READ_SCHEMA, answers, fails=(NotFound, Conflict), parameters=given)
+    return route("GET", at, name, doc, _READ_SCHEMA, answers, fails=(NotFound, Conflict), parameters=declared)
 
 
 def _post(
     at: str, name: str, doc: str, done: str, answer: Any, body: type[Struct], scope: RouteScope = WRITE_SCHEMA
 ) -> Callable[[Verb], Verb]:
-    """A POST that an operator may send for others."""
+    """Declare a POST that an operator may send for other users."""
     return route(
         "POST",
         f"{TYPES}/{{entity_type}}/{at}",
@@ -104,7 +104,7 @@ class EnhancementRoutes:
         in_query("promotable", TrueFalse, "only those that nothing speaks against"),
     )
     async def candidates(self, request: Request) -> Response:
-        """GET ``…/candidates``: what fragments would make of the schema, with the evidence and the reasons against."""
+        """GET ``…/candidates``: the fields that fragments suggest, with the evidence and the reasons against."""
         entity_type, owner = self._readable_owner(request)
         wanted = request.query_params.get("promotable", "false")
         if wanted not in ("true", "false"):
@@ -125,7 +125,7 @@ class EnhancementRoutes:
         SettingsAnswer,
     )
     async def get_settings(self, request: Request) -> Response:
-        """GET ``…/enhancement``: how the type grows by itself, and what it did last."""
+        """GET ``…/enhancement``: the settings of automatic promotion, and its last run."""
         entity_type, owner = self._readable_owner(request)
         return json_response(self._settings(entity_type, owner, self._enhancing.settings(entity_type, owner)))
 
@@ -137,7 +137,7 @@ class EnhancementRoutes:
         RecommendationsAnswer,
     )
     async def recommendations(self, request: Request) -> Response:
-        """GET ``…/recommendations``: what was recommended, and what was decided about it."""
+        """GET ``…/recommendations``: the recommendations, and the decisions about them."""
         entity_type, owner = self._readable_owner(request)
         recommendations = self._enhancing.recommendations(entity_type, owner)
         answers = [recommendation_answer(recommendation) for recommendation in recommendations]
@@ -159,7 +159,7 @@ class EnhancementRoutes:
         _RUN_ID,
     )
     async def migration(self, request: Request) -> Response:
-        """GET ``…/migrations/{run_id}``: how far it is."""
+        """GET ``…/migrations/{run_id}``: the progress of a migration."""
         entity_type, owners = self._owners(request, *self._scope_and_user(request), "read")
         run = self._migrating.find(entity_type, request.path_params["run_id"], owners)
         return json_response(documents.migration(run))
@@ -173,7 +173,7 @@ class EnhancementRoutes:
         EnhanceBody,
     )
     async def enhance(self, request: Request) -> Response:
-        """POST ``…/enhance``: promote what nothing speaks against, or say what that would be."""
+        """POST ``…/enhance``: promote the candidates that no reason excludes, or report them in a dry run."""
         body = await read_json(request, EnhanceBody)
         entity_type, owner, who = self._owner(request, body)
         fields = body.fields if body.fields is None else _names(body.fields)
@@ -201,7 +201,7 @@ class EnhancementRoutes:
         SettingsBody,
     )
     async def set_settings(self, request: Request) -> Response:
-        """POST ``…/enhancement``: say how the type grows by itself."""
+        """POST ``…/enhancement``: change the settings of automatic promotion."""
         body = await read_json(request, SettingsBody)
         entity_type, owner, who = self._owner(request, body)
         held = await self._enhancing.set(entity_type, owner, body.settings(), who)
@@ -217,7 +217,7 @@ class EnhancementRoutes:
         CandidateDecisionBody,
     )
     async def decide(self, request: Request) -> Response:
-        """POST ``…/recommendations``: approve or reject what fragments of a key speak for."""
+        """POST ``…/recommendations``: approve or reject a recommendation."""
         body = await read_json(request, CandidateDecisionBody)
         entity_type, owner, who = self._owner(request, body)
         decided = await self._enhancing.decide(entity_type, owner, body.field, body.status, who)
@@ -233,7 +233,7 @@ class EnhancementRoutes:
         MigrateBody,
     )
     async def migrate(self, request: Request) -> Response:
-        """POST ``…/migrate``: move values that were stored before there was a field for them."""
+        """POST ``…/migrate``: move values of fragments to fields that were added later."""
         body = await read_json(request, MigrateBody)
         entity_type, owner, who = self._owner(request, body)
         return json_response(await self._moved(entity_type, owner, _names(body.fields), who, body.dry_run))
@@ -247,7 +247,7 @@ class EnhancementRoutes:
         UndoBody,
     )
     async def undo(self, request: Request) -> Response:
-        """POST ``…/migrations/{run_id}/undo``: let a migration count no more."""
+        """POST ``…/migrations/{run_id}/undo``: undo a migration."""
         body = await read_json(request, UndoBody)
         entity_type, owners = self._owners(request, body.scope, body.user_id, "write")
         who = request.state.principal.user_id
@@ -264,7 +264,7 @@ class EnhancementRoutes:
         ADMIN,
     )
     async def reconcile(self, request: Request) -> Response:
-        """POST ``…/reconcile``: let everybody have the fields that users agree on."""
+        """POST ``…/reconcile``: add the fields that users agree on to everybody's schema."""
         body = await read_json(request, ReconcileBody)
         entity_type, _, who = self._owner(request, EnhancementBody(scope="global"))
         reconciled = await self._reconciling.reconcile(entity_type, who, dry_run=body.dry_run)
@@ -305,7 +305,7 @@ class EnhancementRoutes:
         return scope, query.get("user_id")
 
     def _owners(self, request: Request, scope: str | None, user: str | None, may: str) -> tuple[str, list[str]]:
-        """The type, and whose migrations are meant: without a scope, all that the caller may see and change."""
+        """The type and the owners of its migrations: without a scope, all that the caller may see and change."""
         entity_type, owner = self._admitted(request, scope or "user", user, may)
         principal: Principal = request.state.principal
         return entity_type, [owner, EVERYBODY] if scope is None and principal.is_operator else [owner]

@@ -1,4 +1,4 @@
-"""What requests about the enhancement of entity types say, and what is answered."""
+"""Request and response bodies of the enhancement of entity types."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class EnhancementBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class UndoBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose migration is meant; without a scope it is found by its id."""
+    """The owner of the migration; without a scope it is found by its id."""
 
     scope: Scope | None = None
     user_id: User | None = None
 
 
 class EnhanceBody(EnhancementBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to be promoted; nothing is, unless ``dry_run`` is false."""
+    """The fields to promote; nothing changes unless ``dry_run`` is false."""
 
     fields: _FieldNames | None = None
     force: bool = False
@@ -61,7 +61,7 @@ class SettingsBody(EnhancementSettings, frozen=True, kw_only=True, forbid_unknow
 
 
 class CandidateDecisionBody(EnhancementBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody decides about fragments of a key."""
+    """A decision about the fragments of a key."""
 
     field: str
     status: Literal["pending", "approved", "rejected"]
@@ -81,7 +81,7 @@ class ReconcileBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class CandidateAnswer(Struct, kw_only=True):
-    """A field to add, or converters for one that there is, with the evidence and what speaks against it."""
+    """A field to add, or converters for an existing one, with the evidence and the reasons against it."""
 
     fragment_key: str
     change: Literal["add_field", "add_converters"]
@@ -112,7 +112,7 @@ class FragmentCoverage(Struct, kw_only=True):
 
 
 class CandidatesAnswer(Struct, kw_only=True):
-    """What fragments would make of a schema, the most frequent first."""
+    """The fields that fragments suggest, the most frequent first."""
 
     entity_type: str
     schema_version: Version
@@ -123,7 +123,7 @@ class CandidatesAnswer(Struct, kw_only=True):
 
 
 class RecommendationAnswer(Struct, kw_only=True):
-    """What was recommended about a key of fragments, and what was decided."""
+    """A recommendation about a key of fragments, and the decision."""
 
     key: str
     field: str
@@ -151,7 +151,7 @@ class MigrationsAnswer(Struct):
 
 
 class EnhancementRun(Struct, kw_only=True):
-    """One look at the fragments of a type, and what became of it."""
+    """One run over the fragments of a type, and its outcome."""
 
     run_id: str
     state: State
@@ -163,7 +163,7 @@ class EnhancementRun(Struct, kw_only=True):
 
 
 class SettingsAnswer(Struct, kw_only=True):
-    """The settings that hold for an owner, and what was done by them last."""
+    """The effective settings of an owner, and the last automatic run."""
 
     entity_type: str
     scope: Scope
@@ -187,7 +187,7 @@ class FieldAgreement(Struct, kw_only=True):
 
 
 class EnhanceAnswer(FieldsChange, kw_only=True):
-    """The version that was made of fragments, or would be."""
+    """The version that a promotion created, or would create in a dry run."""
 
     promoted: list[CandidateAnswer]
     migration: Annotated[
@@ -206,7 +206,7 @@ class EnhanceAnswer(FieldsChange, kw_only=True):
 
 
 class ReconcileAnswer(FieldsChange, kw_only=True):
-    """The version that was made of what users agree on, or would be."""
+    """The version that a reconciliation created, or would create in a dry run."""
 
     agreements: list[FieldAgreement]
     rekey: None

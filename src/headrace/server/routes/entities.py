@@ -28,7 +28,7 @@ _FLAGS = {"true": True, "false": False}
 
 Id = Annotated[str, Meta(extra_json_schema={"pattern": "^ent_[0-9a-f]{24}$"}, examples=["ent_" + 24 * "0"])]
 #: What a caller names, which may be no id at all.
-GivenId = Annotated[str, Meta(min_length=1, max_length=256)]
+RequestedId = Annotated[str, Meta(min_length=1, max_length=256)]
 Scope = Literal["global", "user"]
 
 BY_ID = in_path("id", str, "the id of an entity")
@@ -38,7 +38,7 @@ COVERAGE = Header("Headrace-Coverage", Literal["complete"], "whether nothing is 
 VIEWED = (
     in_query("as_of", MomentText, "by what was observed until then"),
     in_query("at_ingested", MomentText, "by what was stored until then"),
-    in_query("schema_version", GivenId, "as this version shows it"),
+    in_query("schema_version", RequestedId, "as this version shows it"),
     in_query("scope", Scope, "whose version that is; the user's own where they have it"),
     in_query("explain", TrueFalse, "also how the answer came about"),
     FOR_USER,
@@ -104,11 +104,11 @@ class EntityRoute:
     )
     def get(self, request: Request) -> None:
         """GET: the snapshot of an entity, and the observations that its values are from."""
-        entity_query = asked_of(request.query, request.target.name, request.principal)
+        entity_query = read_entity_query(request.query, request.target.name, request.principal)
         try:
             shown = self._snapshots.get(entity_query)
         except NotReady:
-            self._background.answer_within(request, self._get_later(request, entity_query), self._time_s)
+            self._background.answer_with_timeout(request, self._get_later(request, entity_query), self._time_s)
             return
         self._reply(request, shown)
 
@@ -123,7 +123,7 @@ class EntityRoute:
         request.exchange.reply_json(_ENCODE(document), COMPLETE)
 
 
-def asked_of(query: dict[str, str], entity_id: str, principal: Principal) -> EntityQuery:
+def read_entity_query(query: dict[str, str], entity_id: str, principal: Principal) -> EntityQuery:
     """The entity query of a request; an admin may name another user."""
     if not query:
         return EntityQuery(entity_id, principal.user_id)

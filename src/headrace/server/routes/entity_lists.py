@@ -33,10 +33,10 @@ from headrace.server.routes.entities import (
     FOR_USER,
     VIEWED,
     EntitySnapshot,
-    GivenId,
     Id,
+    RequestedId,
     admit,
-    asked_of,
+    read_entity_query,
     snapshot,
     user_of,
 )
@@ -45,7 +45,7 @@ from headrace.types import rfc3339
 LISTED, MAX_LISTED = 50, 500
 _PAIRS, _MAX_PAIRS = 50, 1000
 _FIELD = "field."
-_TYPE = in_query("entity_type", GivenId, "the type of the entities, or another name of it")
+_TYPE = in_query("entity_type", RequestedId, "the type of the entities, or another name of it")
 
 
 def limit_parameter(default: int, highest: int) -> Parameter:
@@ -172,7 +172,7 @@ class EntityListRoutes:
         fails=(NotFound,),
         parameters=(
             _TYPE,
-            in_query("after", GivenId, "the last entity of the page before"),
+            in_query("after", RequestedId, "the last entity of the page before"),
             limit_parameter(LISTED, MAX_LISTED),
             in_query("canonical_name", str, "the name of the entity"),
             in_query("search", str, "a part of the name"),
@@ -252,12 +252,12 @@ class EntityListRoutes:
     async def provenance(self, request: Request) -> Response:
         """GET: the observations that the value of a field is from, and their sources."""
         query, field = _single_parameters(request), request.path_params["field"]
-        shown = await self._snapshots.find(asked_of(query, request.path_params["id"], request.state.principal))
+        shown = await self._snapshots.find(read_entity_query(query, request.path_params["id"], request.state.principal))
         admit(request.state.principal, shown.view.entity_type)
         document = snapshot(shown)
         if shown.snapshot is None or field not in shown.snapshot.origins:
             raise EntityNotFound("the entity has no value in this field", entity_id=document.entity_id, field=field)
-        ids = [said.id for said in shown.snapshot.origins[field]]
+        ids = [origin.id for origin in shown.snapshot.origins[field]]
         observations = {
             observed.observation.id: observed for observed in await self._listing.observations_by_id(shown.view, ids)
         }
@@ -280,7 +280,7 @@ class EntityListRoutes:
         {200: Answer("the pairs", DuplicatesAnswer)},
         fails=(NotFound,),
         parameters=(
-            in_query("entity_type", GivenId, _TYPE.doc, required=True),
+            in_query("entity_type", RequestedId, _TYPE.doc, required=True),
             in_query("threshold", Annotated[float, Meta(ge=LEAST, le=1)], "how similar at least"),
             limit_parameter(_PAIRS, _MAX_PAIRS),
             FOR_USER,
@@ -305,7 +305,7 @@ class EntityListRoutes:
         return await self._engine.computing.plan(timeout_s, work)
 
     def _view(self, request: Request, query: dict[str, str]) -> EntityView:
-        view = self._snapshots.view(asked_of(query, request.path_params["id"], request.state.principal))
+        view = self._snapshots.view(read_entity_query(query, request.path_params["id"], request.state.principal))
         admit(request.state.principal, view.entity_type)
         return view
 
@@ -347,11 +347,11 @@ def observation(view: EntityView, observed: StoredObservation) -> ObservationAns
     )
 
 
-def number(query: dict[str, str], name: str, default: int, most: int) -> int:
+def number(query: dict[str, str], name: str, default: int, maximum: int) -> int:
     """A parameter that is a number from 1 on."""
     text = query.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-        raise BadRequest(f"{name} is a number from 1 to {most}", field=name)
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= maximum):
+        raise BadRequest(f"{name} is a number from 1 to {maximum}", field=name)
     return int(text)
 
 

@@ -17,7 +17,7 @@ from headrace.server.http.auth import Principal
 from headrace.server.http.route import WRITE, Answer, Body, Verb, route
 from headrace.server.http.starlette_json import json_response, read_json
 from headrace.server.http.wire import Moment, User, When
-from headrace.server.routes.entities import GivenId, Id, admit
+from headrace.server.routes.entities import Id, RequestedId, admit
 from headrace.server.routes.stream_headers import BAD_BODY
 from headrace.storage.entities import EntityRow
 from headrace.types import parse_timestamp_us, rfc3339
@@ -35,21 +35,21 @@ class EntityChangeBody(Struct, forbid_unknown_fields=True, kw_only=True):
 class MergeBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which entity is a part of which."""
 
-    from_entity_id: GivenId
-    to_entity_id: GivenId
+    from_entity_id: RequestedId
+    to_entity_id: RequestedId
 
 
 class UnmergeBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which merged entity becomes separate again."""
 
-    from_entity_id: GivenId
+    from_entity_id: RequestedId
 
 
 class PredicateBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Which observations move: those that match every condition."""
 
-    observation_ids: Annotated[list[GivenId], Meta(min_length=1, max_length=MAX_MOVED)] | None = None
-    source_id: GivenId | None = None
+    observation_ids: Annotated[list[RequestedId], Meta(min_length=1, max_length=MAX_MOVED)] | None = None
+    source_id: RequestedId | None = None
     fields: dict[str, Any] = {}
     observed_from: Moment | None = None
     observed_until: Moment | None = None
@@ -70,17 +70,17 @@ class PredicateBody(Struct, forbid_unknown_fields=True, kw_only=True):
 class SplitBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which observations of an entity are about another: one that there is, or one of a name."""
 
-    entity_id: GivenId
+    entity_id: RequestedId
     predicate: PredicateBody
-    to_entity_id: GivenId | None = None
-    to_canonical_name: GivenId | None = None
+    to_entity_id: RequestedId | None = None
+    to_canonical_name: RequestedId | None = None
 
 
 class UnsplitBody(EntityChangeBody, forbid_unknown_fields=True, kw_only=True):
     """Which split of an entity does not hold any more."""
 
-    entity_id: GivenId
-    split_id: GivenId
+    entity_id: RequestedId
+    split_id: RequestedId
 
 
 class MergedAnswer(Struct):

@@ -276,7 +276,7 @@ class EntityTypeRoutes:
         """GET ``/v1/entity-types/{type}/history``: who changed what, and when."""
         user = self._reader(request)
         entity_type, query = self._named(request, user), request.query_params
-        after, limit = parameters.whole_number(query.get("after", "0"), "after"), _limit(query)
+        after, limit = parameters.non_negative_integer(query.get("after", "0"), "after"), _limit(query)
         if after >= 2**53:
             raise BadRequest("after is the number of a change", field="after")
         self._types.versions(entity_type, user)
@@ -424,7 +424,7 @@ def _owner(request: Request, scope: str, user: str, entity_type: str) -> str:
 
 
 def _limit(query: Any) -> int:
-    limit = parameters.whole_number(query.get("limit", str(_PAGE)), "limit")
+    limit = parameters.non_negative_integer(query.get("limit", str(_PAGE)), "limit")
     if not 1 <= limit <= _MAX_PAGE:
         raise BadRequest(f"limit lies between 1 and {_MAX_PAGE}", field="limit")
     return limit

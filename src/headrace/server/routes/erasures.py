@@ -19,7 +19,7 @@ from headrace.server.http.auth import Principal
 from headrace.server.http.route import READ, WRITE, Answer, Body, in_path, in_query, route
 from headrace.server.http.starlette_json import json_response, read_json
 from headrace.server.http.wire import AlwaysTrue, User, When
-from headrace.server.routes.entities import BY_ID, GivenId, Id, admit, user_of
+from headrace.server.routes.entities import BY_ID, Id, RequestedId, admit, user_of
 from headrace.server.routes.entity_lists import LISTED, MAX_LISTED, limit_parameter
 from headrace.server.routes.entity_relations import EntityChangeBody
 from headrace.server.routes.stream_headers import BAD_BODY
@@ -44,7 +44,7 @@ class PlannedErasure(Struct):
 
 
 class ErasureReport(Struct):
-    """What was removed; whatever was not looked at yet is left out."""
+    """The removed data; counts that are not known yet are left out."""
 
     log_rows: int | UnsetType = UNSET
     rewritten: dict[str, str] | UnsetType = UNSET
@@ -52,7 +52,7 @@ class ErasureReport(Struct):
 
 
 class Erasure(Struct, kw_only=True):
-    """How far the removal of an entity is; ``complete`` once nothing holds its data."""
+    """The progress of an erasure; ``complete`` once no file holds data of the entity."""
 
     erasure_id: str
     entity_id: Id
@@ -98,7 +98,7 @@ class ErasureRoutes:
         recorded_as="entity_erased",
     )
     async def erase(self, request: Request) -> Response:
-        """POST: remove an entity for good, or tell what that would remove."""
+        """POST: erase an entity, or report what that would remove."""
         body = await read_json(request, EraseBody)
         entity_id, user_id = request.path_params["id"], self._admitted(request, body)
         if body.dry_run:
@@ -118,7 +118,7 @@ class ErasureRoutes:
         parameters=(in_path("id", str, "the id of an erasure"), _FOR_USER),
     )
     async def get(self, request: Request) -> Response:
-        """GET: how far an erasure is, and what came of it."""
+        """GET: the progress of an erasure, and its report."""
         erasure = self._erasing.find(request.path_params["id"], self._reader(request))
         admit(request.state.principal, load(erasure.targets).entity_type)
         return json_response(_erasure(erasure))
@@ -132,7 +132,7 @@ class ErasureRoutes:
         {200: Answer("a page", ErasurePage)},
         fails=(NotFound,),
         parameters=(
-            in_query("after", GivenId, "the last erasure of the page before"),
+            in_query("after", RequestedId, "the last erasure of the page before"),
             limit_parameter(LISTED, MAX_LISTED),
             _FOR_USER,
         ),

@@ -35,7 +35,7 @@ _FEW, _BRIEFLY_S = 64, 0.003
 #: Events that are folded before rows are looked up, for each of the rows: that takes less than folding row by row.
 _WORTH = 5
 #: Where more rows are not found in time, it is said what any row of their tables lacks, and not what each of them does.
-_TOLD_OF = 100
+_MAX_ROWS_CHECKED = 100
 _COMPLETE = {"headrace-coverage": "complete"}
 _BACKFILLING = {"headrace-coverage": "backfilling"}
 _PARTIAL = {"headrace-coverage": "partial"}
@@ -118,7 +118,7 @@ class FeatureRoutes:
             _reply_row(request, body, self._get_row(body))
         except NotReady:
             later = self._get_later(request, body)
-            self._background.answer_within(request, later, self._time_s, lambda: self._late([body]))
+            self._background.answer_with_timeout(request, later, self._time_s, lambda: self._late([body]))
 
     async def _get_later(self, request: Request, body: GetBody) -> None:
         while request.exchange.writable:
@@ -180,7 +180,7 @@ class FeatureRoutes:
         admitted = set[str]()
         for number, body in enumerate(bodies):
             if body.table not in admitted:
-                _with_index(number, lambda one=body: self._admit(principal, one.table))  # type: ignore[misc]
+                _with_index(number, lambda body=body: self._admit(principal, body.table))  # type: ignore[misc]
                 admitted.add(body.table)
         return bodies
 
@@ -194,7 +194,7 @@ class FeatureRoutes:
             return None
 
     def _get_later_all(self, request: Request, bodies: list[GetBody]) -> None:
-        self._background.answer_within(
+        self._background.answer_with_timeout(
             request, self._batch_later(request, bodies), self._time_s, lambda: self._late(bodies)
         )
 
@@ -229,7 +229,7 @@ class FeatureRoutes:
     def _late(self, bodies: list[GetBody]) -> HeadraceError:
         """What rows lack that are not found in time."""
         try:
-            if len(bodies) > _TOLD_OF:
+            if len(bodies) > _MAX_ROWS_CHECKED:
                 lacking = [self._serving.lag(table) for table in dict.fromkeys(body.table for body in bodies)]
             else:
                 lacking = [self._lacking(body) for body in bodies]
@@ -247,7 +247,7 @@ class FeatureRoutes:
         assert moment.ends is not None
         for number in range(len(rows.rows), len(bodies)):
             body = bodies[number]
-            answer: FeatureAnswer = _with_index(number, lambda one=body: self._get_row(one, moment))  # type: ignore[misc]
+            answer: FeatureAnswer = _with_index(number, lambda body=body: self._get_row(body, moment))  # type: ignore[misc]
             rows.rows.append(_ENCODE(_row(body, answer)))
             rows.complete = rows.complete and answer.complete
             if monotonic() > moment.ends:

@@ -12,7 +12,7 @@ from headrace.engine.search.index_status import CoveredSegments, Index, IndexSta
 from headrace.profiles import table
 from headrace.server.http.request import Request
 from headrace.server.http.route import READ, route
-from headrace.server.http.wire import Digits, When, Whole
+from headrace.server.http.wire import Digits, NonNegative, When
 from headrace.server.routes.watched import WatchableDocument, watching
 from headrace.types import NEVER_US, rfc3339
 
@@ -20,15 +20,15 @@ from headrace.types import NEVER_US, rfc3339
 class IndexedSegments(Struct):
     """How many segments there are."""
 
-    total_count: Whole
-    uploaded_count: Whole
+    total_count: NonNegative
+    uploaded_count: NonNegative
 
 
 class ManifestStatus(Struct, kw_only=True):
     """The manifest that lists what is published."""
 
-    generation: Whole
-    uploaded_generation: Whole
+    generation: NonNegative
+    uploaded_generation: NonNegative
     last_uploaded_at: When | None
     last_uploaded_etag: str | None
     last_uploaded_size_bytes: Digits | None
@@ -38,13 +38,13 @@ class KeyIndexStatus(Struct, kw_only=True):
     """Where keys are: filters and bounds in the segments themselves, which have no bytes and runs of their own."""
 
     configured: bool
-    indexed_segment_count: Whole
-    lag_segments: Whole
+    indexed_segment_count: NonNegative
+    lag_segments: NonNegative
     lag_ms: Digits | None
     bytes_at_rest: Digits
-    object_count: Whole
-    active_run_count: Whole
-    retired_run_count: Whole
+    object_count: NonNegative
+    active_run_count: NonNegative
+    retired_run_count: NonNegative
     fully_indexed_uploaded_segments: bool
     updated_at: When | None
 
@@ -53,13 +53,13 @@ class LexiconStatus(Struct, kw_only=True):
     """Which keys there are: the lexicons of companions."""
 
     configured: bool
-    indexed_segment_count: Whole
-    active_run_count: Whole
-    retired_run_count: Whole
-    lag_segments: Whole
+    indexed_segment_count: NonNegative
+    active_run_count: NonNegative
+    retired_run_count: NonNegative
+    lag_segments: NonNegative
     lag_ms: Digits | None
     bytes_at_rest: Digits
-    object_count: Whole
+    object_count: NonNegative
     fully_indexed_uploaded_segments: bool
     updated_at: When | None
 
@@ -69,13 +69,13 @@ class ExactIndexStatus(Struct, kw_only=True):
 
     name: str
     kind: str
-    indexed_segment_count: Whole
-    active_run_count: Whole
-    retired_run_count: Whole
-    lag_segments: Whole
+    indexed_segment_count: NonNegative
+    active_run_count: NonNegative
+    retired_run_count: NonNegative
+    lag_segments: NonNegative
     lag_ms: Digits | None
     bytes_at_rest: Digits
-    object_count: Whole
+    object_count: NonNegative
     fully_indexed_uploaded_segments: bool
     updated_at: When | None
     stale_configuration: bool
@@ -84,7 +84,7 @@ class ExactIndexStatus(Struct, kw_only=True):
 class CompanionStatus(Struct):
     """The companions of a stream, all together."""
 
-    object_count: Whole
+    object_count: NonNegative
     bytes_at_rest: Digits
     fully_indexed_uploaded_segments: bool
 
@@ -94,14 +94,14 @@ class SearchFamilyStatus(Struct, kw_only=True):
 
     family: Literal["exact", "col", "fts", "agg"]
     fields: list[str]
-    plan_generation: Whole
-    covered_segment_count: Whole
-    contiguous_covered_segment_count: Whole
-    stale_segment_count: Whole
-    lag_segments: Whole
+    plan_generation: NonNegative
+    covered_segment_count: NonNegative
+    contiguous_covered_segment_count: NonNegative
+    stale_segment_count: NonNegative
+    lag_segments: NonNegative
     lag_ms: Digits | None
     bytes_at_rest: Digits
-    object_count: Whole
+    object_count: NonNegative
     fully_indexed_uploaded_segments: bool
     updated_at: When | None
 
@@ -111,7 +111,7 @@ class IndexStatusAnswer(Struct, kw_only=True):
 
     stream: str
     profile: str
-    desired_index_plan_generation: Whole
+    desired_index_plan_generation: NonNegative
     segments: IndexedSegments
     manifest: ManifestStatus
     routing_key_index: KeyIndexStatus

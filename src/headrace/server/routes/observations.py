@@ -288,8 +288,8 @@ class SourceRoute:
         principal: Principal = request.state.principal
         user_id = principal.acting_for(request.query_params.get("user_id"))
         source_id = request.path_params["id"]
-        places = self._source_reader.find_parts(user_id, source_id)
-        for stored_place in places:
-            if stored_place.stream is not None:
-                principal.require_type("read", stored_place.stream.name.removeprefix(ENTITIES))
-        return json_response(await asyncio.to_thread(self._source_reader.read, user_id, source_id, places))
+        parts = self._source_reader.find_parts(user_id, source_id)
+        for stored_part in parts:
+            if stored_part.stream is not None:
+                principal.require_type("read", stored_part.stream.name.removeprefix(ENTITIES))
+        return json_response(await asyncio.to_thread(self._source_reader.read, user_id, source_id, parts))

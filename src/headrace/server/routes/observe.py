@@ -96,7 +96,7 @@ class RequestIds(Struct, rename="camel"):
 
 
 class ObservedEvents(Struct):
-    """The events of a request, and the one that speaks for all."""
+    """The events of a request, and the one that represents it."""
 
     stream: str | None
     primary: Any
@@ -188,7 +188,7 @@ class Observer:
             await self._gate.__aexit__()
 
     def _stream(self, name: str | None, principal: Principal, signal: str) -> Stream | None:
-        """A stream whose events tell this of requests."""
+        """The stream that holds this kind of events of requests."""
         if name is None:
             return None
         principal.require("read", name)
@@ -209,8 +209,8 @@ class Observer:
         seekers = [
             None
             if stream is None
-            else Seeker(self._engine.caches.archive, stream, most, (window[0], window[1]), deadline)
-            for stream, most in ((events, question.max_events), (traces, question.max_spans))
+            else Seeker(self._engine.caches.archive, stream, limit, (window[0], window[1]), deadline)
+            for stream, limit in ((events, question.max_events), (traces, question.max_spans))
         ]
         seqs = look_up(seekers[0], seekers[1], question.by, question.id)
         return _document(question, seekers[0], seekers[1], seqs)

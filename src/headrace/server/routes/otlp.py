@@ -22,7 +22,7 @@ from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
 from headrace.server.http.route import WRITE, Answer, Body, Header, route
-from headrace.server.http.wire import Binary, Offset, Whole
+from headrace.server.http.wire import Binary, NonNegative, Offset
 from headrace.server.routes.profiles import profile_with_route
 from headrace.server.routes.stream_headers import BAD_BODY, NAME, NOT_THERE
 from headrace.server.routes.streams import APPEND_TIMEOUT, refuse_owned
@@ -36,12 +36,12 @@ _NO_EXPORTS = "this stream takes no OTLP exports; they need the profile otel-tra
 class PartialSuccess(Struct, rename="camel"):
     """How many spans were not stored, and why."""
 
-    rejected_spans: Whole
+    rejected_spans: NonNegative
     error_message: str
 
 
 class ExportAnswer(Struct, rename="camel"):
-    """What became of an export; empty where all of it is stored."""
+    """The outcome of an export; empty where all of it is stored."""
 
     partial_success: PartialSuccess | UnsetType = UNSET
 
@@ -60,7 +60,7 @@ _FAILS = (*NOT_THERE, Conflict, *BAD_BODY)
 
 
 class _Taken(NamedTuple):
-    """What became of an export: entries, how many, and how many spans were left out for which reason."""
+    """The spans of an export: their entries, their number, and the number and the reason of rejected ones."""
 
     joined: bytes
     spans: int
@@ -160,7 +160,7 @@ class OtlpRoutes:
             raise AppendTimedOut(APPEND_TIMEOUT)
 
     async def _create(self, name: str, who: str) -> None:
-        """Make the stream that is configured, unless someone else is quicker."""
+        """Create the configured stream, unless another request did so meanwhile."""
         target.check_name(name, self._engine.config.limits.name_bytes)
         settled: asyncio.Future[Create] = asyncio.get_running_loop().create_future()
         row = StreamRow(name=name, content_type=JSON, created_us=self._engine.clock.now_us(), epochs="[]")
@@ -172,16 +172,16 @@ class OtlpRoutes:
 
 
 def _check(request: Request, hook: TracesHook) -> None:
-    """Refuse what is not an export, or too large for one."""
+    """Refuse a body that is not an export, or too large."""
     limits, headers = hook.rules.otlp_limits, request.headers
     if request.head.media_type not in (JSON, PROTOBUF):
         raise UnsupportedMedia(f"an export is {PROTOBUF} or {JSON}", field="Content-Type")
     sent = headers.get(b"content-length", b"")
     if b"content-encoding" in headers and sent.isdigit() and int(sent) > limits.max_compressed_bytes:
-        most = limits.max_compressed_bytes
-        raise TooLarge(f"compressed OTLP body too large: at most {most} bytes are taken", limit=most)
-    if len(request.body) > (most := limits.max_decoded_bytes):
-        raise TooLarge(f"decoded OTLP body too large: at most {most} bytes are taken", limit=most)
+        limit = limits.max_compressed_bytes
+        raise TooLarge(f"compressed OTLP body too large: at most {limit} bytes are taken", limit=limit)
+    if len(request.body) > (limit := limits.max_decoded_bytes):
+        raise TooLarge(f"decoded OTLP body too large: at most {limit} bytes are taken", limit=limit)
 
 
 def _read(hook: TracesHook, body: bytes, kind: str | None) -> _Taken:

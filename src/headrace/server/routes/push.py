@@ -47,7 +47,7 @@ class PushedEvent(Struct, kw_only=True):
 
 
 class PushAnswer(Struct):
-    """What became of each event of an array: it is on disk, or an error says why not."""
+    """The outcome of each event of an array: its offset on disk, or an error."""
 
     results: list[
         Annotated[
@@ -63,7 +63,7 @@ class PushAnswer(Struct):
 
 
 class _CheckedEvents(msgspec.Struct):
-    """Events of one push: those that fit, joined, and what is wrong with each of the others."""
+    """Events of one push: the valid ones, joined, and the problems of each of the others."""
 
     registry: StreamRegistry
     joined: bytes
@@ -73,7 +73,7 @@ class _CheckedEvents(msgspec.Struct):
 
 
 class _Pushed(msgspec.Struct):
-    """A push on its way, to be tried again if need be."""
+    """A push in progress, which may be retried."""
 
     request: Request
     sorted: _CheckedEvents
@@ -174,7 +174,7 @@ class PushRoute:
                 request.exchange.reply(made)
 
     def _make_append(self, request: Request, stream: Stream, registry: StreamRegistry, tries: int) -> Append | Reply:
-        """What a long body becomes: an append that is admitted already, or the answer where nothing of it fits."""
+        """Turn a long body into an admitted append, or into the answer where no event of it is valid."""
         events = _check_events(registry, request.body)
         if not events.count:
             return self._all_refused(events)
@@ -207,14 +207,14 @@ class PushRoute:
             exchange.reply_json(self._accepted_document(append, pushed.sorted))
 
     async def _reply_in_background(self, append: Append, pushed: _Pushed) -> None:
-        """Put many outcomes together in a thread, while others are served."""
+        """Encode many outcomes in a thread, while other requests are served."""
         with append.stream.held():
             pushed.request.exchange.reply_json(
                 await self._computing.run(0, self._accepted_document, append, pushed.sorted)
             )
 
     def _refused(self, pushed: _Pushed, stream: Stream, refusal: HeadraceError) -> None:
-        """Check once more where events that fitted no longer do: the source has changed since."""
+        """Check the events again after the source changed and valid events became invalid."""
         if isinstance(refusal, BadRequest) and pushed.tries < _TRIES:
             try:
                 self._check_and_append(pushed.request, stream, pushed.tries + 1)
@@ -266,7 +266,7 @@ def _check_events(registry: StreamRegistry, body: bytes) -> _CheckedEvents:
     kept: list[bytes] = []
     outcomes: list[HeadraceError | None] = []
     for number, entry in enumerate(entries_of(joined)):
-        event = _normalised(registry, bytes(entry))
+        event = _to_stored_event(registry, bytes(entry))
         outcome = _refusal(registry, event, number)
         outcomes.append(outcome)
         if outcome is None:
@@ -274,8 +274,8 @@ def _check_events(registry: StreamRegistry, body: bytes) -> _CheckedEvents:
     return _CheckedEvents(registry, b",".join(kept), len(kept), outcomes, is_one)
 
 
-def _normalised(registry: StreamRegistry, entry: bytes) -> bytes:
-    """An event as it would be stored: out of its ``fields``, where it came in those, and with its defaults."""
+def _to_stored_event(registry: StreamRegistry, entry: bytes) -> bytes:
+    """Return an event as it would be stored: unwrapped from ``fields``, and with its defaults."""
     source = source_of(registry)
     if b'"fields"' in entry and "fields" not in source.rules.event.schema:
         try:

@@ -213,7 +213,7 @@ def _version(head: Head, query: dict[str, str]) -> int | None:
     newest = 0 if head.registry is None else head.registry.version
     if not newest:
         raise BadRequest("this stream has no schema, and so no versions of it", field="schema_version")
-    version = parameters.whole_number(wanted, "schema_version")
+    version = parameters.non_negative_integer(wanted, "schema_version")
     if not 1 <= version <= newest:
         raise BadRequest(f"schema_version {version} is none of 1 to {newest}", field="schema_version")
     return version

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any, Literal, cast
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -115,10 +115,10 @@ class NodeDescriptor(Struct):
 
 
 class FeatureStart(Struct):
-    """Since when a feature is computed as it is."""
+    """The version of a feature, and the sequence number of the first event that it includes."""
 
-    life: str
-    birth: Counter
+    version_id: str = field(name="life")
+    start_seq: Counter = field(name="birth")
 
 
 class FeatureRegistryAnswer(Struct, kw_only=True):
@@ -335,7 +335,7 @@ class RegistrationRoutes:
             descriptors=[cast(NodeDescriptor, generated.write_node(node)) for node in nodes.values()],
             apps={name: current.apps[name] for name in nodes},
             features={
-                table: {name: FeatureStart(life.id, life.birth) for name, life in versions.items()}
+                table: {name: FeatureStart(version.id, version.birth) for name, version in versions.items()}
                 for table, versions in current.feature_versions.items()
                 if table in nodes
             },
@@ -357,8 +357,8 @@ class RegistrationRoutes:
     async def history(self, request: Request) -> Response:
         """GET ``/v1/registry/history``: who changed what, and when."""
         request.state.principal.require("read", EVENTS)
-        after = parameters.whole_number(request.query_params.get("after", "0"), "after")
-        limit = parameters.whole_number(request.query_params.get("limit", str(_PAGE)), "limit")
+        after = parameters.non_negative_integer(request.query_params.get("after", "0"), "after")
+        limit = parameters.non_negative_integer(request.query_params.get("limit", str(_PAGE)), "limit")
         if after >= 2**53:
             raise BadRequest("after is a version", field="after")
         if not 1 <= limit <= _MAX_VERSIONS:

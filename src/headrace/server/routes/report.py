@@ -308,7 +308,7 @@ class Report:
             largest = _largest(streams, _held_bytes, _MEASURED)
             measured = measured | self._measured(stream for stream in largest if stream not in measured)
         stored = [self._stored(stream, held) for stream, held in measured.items()]
-        return heapq.nlargest(TOP, (stream for stream in stored if stream["bytes"]), key=lambda one: int(one["bytes"]))
+        return heapq.nlargest(TOP, (stream for stream in stored if stream["bytes"]), key=lambda row: int(row["bytes"]))
 
     def _stored(self, stream: Stream, held: Holdings) -> Document:
         companions = companion_cache_bytes(self._engine, stream)
@@ -330,7 +330,7 @@ class Report:
                 "dirty": not stream_touches.settled,
                 "touch_mode": stream_touches.mode,
             }
-            for stream_touches in heapq.nlargest(TOP, followed, key=lambda one: one.journal.filter_bytes)
+            for stream_touches in heapq.nlargest(TOP, followed, key=lambda row: row.journal.filter_bytes)
         ]
 
 
@@ -368,9 +368,9 @@ def _totals(subsystems: Document) -> dict[str, int]:
     return {f"{name}_bytes": sum(subsystems[group].values()) for name, group in zip(names, _BYTE_GROUPS, strict=True)}
 
 
-def _largest(streams: list[Stream], measure: Callable[[Stream], int], most: int = TOP) -> list[Stream]:
+def _largest(streams: list[Stream], measure: Callable[[Stream], int], limit: int = TOP) -> list[Stream]:
     measured = ((stream, measure(stream)) for stream in streams)
-    largest = heapq.nlargest(most, (pair for pair in measured if pair[1]), key=lambda pair: pair[1])
+    largest = heapq.nlargest(limit, (pair for pair in measured if pair[1]), key=lambda pair: pair[1])
     return [stream for stream, _ in largest]
 
 
@@ -400,8 +400,8 @@ def _waiters(stream: Stream) -> Document:
     return {"stream": stream.name, "waiters": total - details, "details_waiters": details, "total_waiters": total}
 
 
-def _rest(whole: int | None, accounted: int) -> int | None:
-    return None if whole is None else max(0, whole - accounted)
+def _rest(total: int | None, accounted: int) -> int | None:
+    return None if total is None else max(0, total - accounted)
 
 
 def _size(path: Path) -> int:

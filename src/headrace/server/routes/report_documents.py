@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from headrace.server.http.wire import When, Whole
+from headrace.server.http.wire import NonNegative, When
 
 Document = dict[str, Any]
 TOP = 5
 Fact = int | bool | str | None
 Facts = dict[str, Fact]
 #: Numbers by name, and groups of them.
-Totals = dict[str, Whole]
+Totals = dict[str, NonNegative]
 Groups = dict[str, Totals]
 
 
@@ -30,13 +30,13 @@ class MemoryAccount(Struct, kw_only=True):
     """Who holds how much, and what of the process that leaves."""
 
     held: Totals
-    held_bytes: Whole
-    resident_bytes: Whole | None
-    unaccounted_bytes: Whole | None
+    held_bytes: NonNegative
+    resident_bytes: NonNegative | None
+    unaccounted_bytes: NonNegative | None
     allocators: Facts
     limits: Facts
-    reliefs: Whole
-    refused_requests: Whole
+    reliefs: NonNegative
+    refused_requests: NonNegative
 
 
 class MemoryReport(Struct, kw_only=True):
@@ -72,9 +72,9 @@ class RuntimeMemory(Struct, kw_only=True):
     """The memory of the process, and what holds it."""
 
     pressure_active: bool
-    pressure_limit_bytes: Whole | None
-    last_rss_bytes: Whole | None
-    max_rss_bytes: Whole | None
+    pressure_limit_bytes: NonNegative | None
+    last_rss_bytes: NonNegative | None
+    max_rss_bytes: NonNegative | None
     process: Facts
     process_breakdown: Facts
     sqlite: Facts
@@ -87,24 +87,24 @@ class RuntimeMemory(Struct, kw_only=True):
 class IngestQueue(Struct):
     """What waits to be committed."""
 
-    requests: Whole
-    bytes: Whole
+    requests: NonNegative
+    bytes: NonNegative
     full: bool
 
 
 class UploadQueue(Struct):
     """What waits to be published."""
 
-    pending_segments: Whole
+    pending_segments: NonNegative
 
 
 class GateStatus(Struct):
     """How many are let through at once, and how many wait."""
 
-    configured_limit: Whole
-    current_limit: Whole
-    active: Whole
-    queued: Whole
+    configured_limit: NonNegative
+    current_limit: NonNegative
+    active: NonNegative
+    queued: NonNegative
 
 
 class GateStatuses(Struct, kw_only=True):

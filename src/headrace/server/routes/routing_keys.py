@@ -19,7 +19,7 @@ from headrace.server.http.background import PARTIAL_ANSWER_SHARE, BackgroundRequ
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
 from headrace.server.http.route import READ, Answer, in_query, route
-from headrace.server.http.wire import Whole
+from headrace.server.http.wire import NonNegative
 from headrace.server.routes.stream_headers import NAME, NOT_THERE
 
 LIMIT, MAX_LIMIT = 100, 500
@@ -37,25 +37,25 @@ class KeyCoverage(Struct, kw_only=True):
     """What was looked at for a page of keys, and what may be missing."""
 
     complete: bool
-    indexed_segments: Whole
-    scanned_uploaded_segments: Whole
-    scanned_local_segments: Whole
-    scanned_wal_rows: Whole
-    possible_missing_uploaded_segments: Whole
-    possible_missing_local_segments: Whole
+    indexed_segments: NonNegative
+    scanned_uploaded_segments: NonNegative
+    scanned_local_segments: NonNegative
+    scanned_wal_rows: NonNegative
+    possible_missing_uploaded_segments: NonNegative
+    possible_missing_local_segments: NonNegative
 
 
 class KeyTiming(Struct, kw_only=True):
     """What a page of keys took."""
 
-    lexicon_run_get_ms: Whole
-    lexicon_decode_ms: Whole
-    lexicon_enumerate_ms: Whole
-    lexicon_merge_ms: Whole
-    fallback_scan_ms: Whole
-    fallback_segment_get_ms: Whole
-    fallback_wal_scan_ms: Whole
-    lexicon_runs_loaded: Whole
+    lexicon_run_get_ms: NonNegative
+    lexicon_decode_ms: NonNegative
+    lexicon_enumerate_ms: NonNegative
+    lexicon_merge_ms: NonNegative
+    fallback_scan_ms: NonNegative
+    fallback_segment_get_ms: NonNegative
+    fallback_wal_scan_ms: NonNegative
+    lexicon_runs_loaded: NonNegative
 
 
 class RoutingKeysAnswer(Struct, kw_only=True):
@@ -63,7 +63,7 @@ class RoutingKeysAnswer(Struct, kw_only=True):
 
     stream: str
     source: KeySource
-    took_ms: Whole
+    took_ms: NonNegative
     coverage: KeyCoverage
     timing: KeyTiming
     keys: Annotated[list[str], Meta(max_length=MAX_LIMIT, extra_json_schema={"uniqueItems": True})]

@@ -23,7 +23,7 @@ from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
 from headrace.server.http.route import READ, WRITE, Answer, Body, in_path, in_query, one_of, route
-from headrace.server.http.wire import Flag, NonEmpty, Object, Offset, Pointer, RunState, When, Whole, fill
+from headrace.server.http.wire import Flag, NonEmpty, NonNegative, Object, Offset, Pointer, RunState, When, fill
 from headrace.server.routes.stream_headers import BAD_BODY, NAME, NOT_THERE
 from headrace.server.routes.streams import refuse_owned
 from headrace.storage.background_requests import VerificationRow
@@ -41,7 +41,7 @@ class PlannedImpact(Struct):
 
     subject: str
     effect: Literal["changed", "lost"]
-    from_version: Whole
+    from_version: NonNegative
     op: Pointer | None
     reason: str
 
@@ -58,8 +58,8 @@ class SchemaPlan(Struct, kw_only=True):
     """What a change of a registry would do."""
 
     subject: str
-    from_version: Whole
-    to_version: Whole
+    from_version: NonNegative
+    to_version: NonNegative
     classification: Literal["identical", "additive", "widening", "destructive", "forbidden"]
     requires_force: bool
     changes: list[Change]
@@ -82,7 +82,7 @@ class SchemaRegistry(Struct, kw_only=True, rename="camel"):
 
     api_version: ApiVersion
     schema: str
-    current_version: Whole
+    current_version: NonNegative
     routing_key: RoutingKeySetting | UnsetType = UNSET
     search: Object | UnsetType = UNSET
     boundaries: list[Boundary]
@@ -95,7 +95,7 @@ class SchemaRegistry(Struct, kw_only=True, rename="camel"):
 class SchemaRevision(Struct):
     """A registry as it was from some time on."""
 
-    revision: Whole
+    revision: NonNegative
     at: When
     registry: Annotated[Any, Meta(extra_json_schema={"$ref": "#/components/schemas/SchemaRegistry"})]
 
@@ -111,7 +111,7 @@ class MisfitEvent(Struct):
     """An event that a change would make unreadable, and why."""
 
     offset: Offset
-    seq: Whole
+    seq: NonNegative
     cause: Cause
     pointer: str
     reason: str
@@ -120,8 +120,8 @@ class MisfitEvent(Struct):
 class FailingEvents(Struct):
     """How many events fail at a lens, and how many at the schema."""
 
-    lens: Whole
-    schema: Whole
+    lens: NonNegative
+    schema: NonNegative
 
 
 class Verification(Struct, kw_only=True):
@@ -130,13 +130,13 @@ class Verification(Struct, kw_only=True):
     id: str
     stream: str
     state: RunState
-    from_version: Whole
-    to_version: Whole
+    from_version: NonNegative
+    to_version: NonNegative
     begun_at: When
     ended_at: When | None
     reason: str | None
-    events: Whole
-    total: Whole
+    events: NonNegative
+    total: NonNegative
     through_offset: Offset
     failing: FailingEvents
     failures: Annotated[list[MisfitEvent], Meta(max_length=MAX_NAMED)]

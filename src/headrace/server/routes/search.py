@@ -25,7 +25,7 @@ from headrace.server.http.exchange import Headers, Reply
 from headrace.server.http.openapi import Error
 from headrace.server.http.request import Request
 from headrace.server.http.route import READ, Answer, Body, Header, in_query, one_of, route
-from headrace.server.http.wire import AnyOffset, Flag, Object, Offset, When, Whole, fill
+from headrace.server.http.wire import AnyOffset, Flag, NonNegative, Object, Offset, When, fill
 from headrace.server.routes.stream_headers import BAD_BODY, NAME, NOT_THERE
 from headrace.types import json_fault, rfc3339
 
@@ -53,26 +53,26 @@ class SearchCoverage(Struct, kw_only=True):
     visible_through_offset: AnyOffset
     visible_through_primary_timestamp_max: When | None
     oldest_omitted_append_at: When | None
-    possible_missing_events_upper_bound: Whole
-    possible_missing_uploaded_segments: Whole
-    possible_missing_sealed_rows: Whole
-    possible_missing_wal_rows: Whole
-    indexed_segments: Whole
-    indexed_segment_time_ms: Whole
-    fts_section_get_ms: Whole
-    fts_decode_ms: Whole
-    scanned_segment_time_ms: Whole
-    scanned_tail_time_ms: Whole
-    exact_candidate_time_ms: Whole
-    json_parse_time_ms: Whole
-    sort_time_ms: Whole
-    fts_clause_estimate_ms: Whole
-    scanned_segments: Whole
-    scanned_tail_docs: Whole
-    candidate_doc_ids: Whole
-    decoded_records: Whole
-    segment_payload_bytes_fetched: Whole
-    peak_hits_held: Whole
+    possible_missing_events_upper_bound: NonNegative
+    possible_missing_uploaded_segments: NonNegative
+    possible_missing_sealed_rows: NonNegative
+    possible_missing_wal_rows: NonNegative
+    indexed_segments: NonNegative
+    indexed_segment_time_ms: NonNegative
+    fts_section_get_ms: NonNegative
+    fts_decode_ms: NonNegative
+    scanned_segment_time_ms: NonNegative
+    scanned_tail_time_ms: NonNegative
+    exact_candidate_time_ms: NonNegative
+    json_parse_time_ms: NonNegative
+    sort_time_ms: NonNegative
+    fts_clause_estimate_ms: NonNegative
+    scanned_segments: NonNegative
+    scanned_tail_docs: NonNegative
+    candidate_doc_ids: NonNegative
+    decoded_records: NonNegative
+    segment_payload_bytes_fetched: NonNegative
+    peak_hits_held: NonNegative
     index_families_used: list[str]
 
 
@@ -86,21 +86,21 @@ class AggregateCoverage(Struct, kw_only=True):
     visible_through_offset: AnyOffset
     visible_through_primary_timestamp_max: When | None
     oldest_omitted_append_at: When | None
-    possible_missing_events_upper_bound: Whole
-    possible_missing_uploaded_segments: Whole
-    possible_missing_sealed_rows: Whole
-    possible_missing_wal_rows: Whole
+    possible_missing_events_upper_bound: NonNegative
+    possible_missing_uploaded_segments: NonNegative
+    possible_missing_sealed_rows: NonNegative
+    possible_missing_wal_rows: NonNegative
     used_rollups: bool
-    indexed_segments: Whole
-    scanned_segments: Whole
-    scanned_tail_docs: Whole
+    indexed_segments: NonNegative
+    scanned_segments: NonNegative
+    scanned_tail_docs: NonNegative
     index_families_used: list[str]
 
 
 class SearchTotal(Struct):
     """How many events match: so many, or at least so many."""
 
-    value: Whole
+    value: NonNegative
     relation: Literal["eq", "gte"]
 
 
@@ -120,9 +120,9 @@ class SearchAnswer(Struct, kw_only=True):
 
     stream: str
     snapshot_end_offset: AnyOffset
-    took_ms: Whole
+    took_ms: NonNegative
     timed_out: bool
-    timeout_ms: Whole
+    timeout_ms: NonNegative
     coverage: SearchCoverage
     total: SearchTotal
     hits: list[SearchHit]
@@ -299,7 +299,7 @@ class SearchRoutes:
     def _begin(self, request: Request, reading: Reading) -> None:
         stream = find_readable_stream(self._engine, request)
         deadline = Deadline(self._time_s)
-        self._background.answer_within(
+        self._background.answer_with_timeout(
             request, self._answer(request, stream, reading, deadline), self._time_s, deadline=deadline
         )
 
@@ -326,8 +326,8 @@ class SearchRoutes:
         archive = self._engine.caches.archive()
         defined = archive.defined(stream, head)
         search_request = reading(defined.definition.search)
-        within = deadline.with_timeout(search_request.timeout_ms / 1000 - waited_s)
-        outcome = search(archive, stream, head, defined, search_request, within)
+        search_deadline = deadline.with_timeout(search_request.timeout_ms / 1000 - waited_s)
+        outcome = search(archive, stream, head, defined, search_request, search_deadline)
         took_ms = round((monotonic() - arrived_s) * 1000)
         return _rendered(stream, defined.definition.search, search_request, outcome, took_ms)
 

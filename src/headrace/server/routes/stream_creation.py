@@ -112,7 +112,7 @@ def _origin(log: Log, request: Request) -> ForkSource | None:
             if text is not None:
                 raise BadRequest(f"{name} needs Stream-Forked-From", field=name)
         return None
-    sub = 0 if sub_text is None else parameters.whole_number(sub_text, "Stream-Fork-Sub-Offset")
+    sub = 0 if sub_text is None else parameters.non_negative_integer(sub_text, "Stream-Fork-Sub-Offset")
     if sub and at is None:
         raise BadRequest("Stream-Fork-Sub-Offset needs Stream-Fork-Offset", field="Stream-Fork-Sub-Offset")
     source = _source(log, request, path)

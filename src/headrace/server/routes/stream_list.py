@@ -17,7 +17,7 @@ from headrace.profiles import table
 from headrace.server.http import parameters
 from headrace.server.http.route import READ, Answer, Header, in_query, route
 from headrace.server.http.starlette_json import json_response
-from headrace.server.http.wire import Digits, When, Whole
+from headrace.server.http.wire import Digits, NonNegative, When
 from headrace.types import rfc3339
 
 _DEFAULT, _MAX = 100, 1000
@@ -33,7 +33,7 @@ class StreamDescriptor(Struct, kw_only=True):
     content_type: str
     created_at: When
     expires_at: When | None
-    epoch: Whole
+    epoch: NonNegative
     next_offset: Digits
     sealed_through: Through
     uploaded_through: Through
@@ -70,7 +70,7 @@ class StreamListRoutes:
     async def page(self, request: Request) -> Response:
         """A page of streams, and where the next one is."""
         query = parameters.query(request.scope["query_string"])
-        limit = parameters.whole_number(query.get("limit", str(_DEFAULT)), "limit")
+        limit = parameters.non_negative_integer(query.get("limit", str(_DEFAULT)), "limit")
         if not 1 <= limit <= _MAX:
             raise BadRequest(f"limit lies between 1 and {_MAX}", field="limit")
         principal = request.state.principal

@@ -33,7 +33,7 @@ class FilteredReads:
         self._engine = engine
         self._limits = Limits(engine.config.limits.read_bytes, engine.config.limits.filter_scan_bytes)
         self._time_s = engine.config.server.resolver_timeout_s * PARTIAL_ANSWER_SHARE
-        self._found: dict[Hashable, Filtered] = {}
+        self._filtered: dict[Hashable, Filtered] = {}
 
     def read(self, stream: Stream, text: str, asker: object) -> Filter:
         """The parsed filter; refuses fields that the stream cannot be filtered by."""
@@ -52,7 +52,7 @@ class FilteredReads:
         """The events from a position on that match; raises NeedsFetch until a thread has found them."""
         # What was found for another may be older than what this one has seen acknowledged.
         mark = (filter.asker, stream.id, position, filter.text, key, version)
-        answer = self._found.pop(mark, None)
+        answer = self._filtered.pop(mark, None)
         if answer is not None:
             return answer
         deadline = Deadline(self._time_s)
@@ -90,9 +90,9 @@ class FilteredReads:
         assert head.registry is not None, "what is defined stands in the registry"
         view = head.registry.view(version)
         answer = filtered(archive, stream, head, defined, position, filter, key, view, self._limits, deadline)
-        self._found[mark] = answer
-        for abandoned in list(self._found)[:-_ANSWERS]:
-            self._found.pop(abandoned, None)
+        self._filtered[mark] = answer
+        for abandoned in list(self._filtered)[:-_ANSWERS]:
+            self._filtered.pop(abandoned, None)
 
 
 #: Payload of a source that one answer is derived from.

@@ -327,8 +327,8 @@ class StreamRoutes:
 
     def _put_again(self, request: Request) -> None:
         """Another request created the stream first: compare with it, unless it was deleted meanwhile."""
-        within_s = self._engine.config.server.resolver_timeout_s
-        self._background.answer_within(request, self._put_thawed(request), within_s)
+        timeout_s = self._engine.config.server.resolver_timeout_s
+        self._background.answer_with_timeout(request, self._put_thawed(request), timeout_s)
 
     async def _put_thawed(self, request: Request) -> None:
         while True:

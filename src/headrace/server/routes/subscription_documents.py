@@ -17,7 +17,7 @@ from headrace.engine.subscriptions.subscription import (
 )
 from headrace.errors import BadRequest
 from headrace.server.http.target import check_name
-from headrace.server.http.wire import AlwaysTrue, Object, Offset, When, Whole
+from headrace.server.http.wire import AlwaysTrue, NonNegative, Object, Offset, When
 
 _MAX_NAME = 512
 
@@ -112,13 +112,13 @@ class SubscriptionAnswer(Struct, kw_only=True):
     stream_limit_reached: bool | UnsetType = UNSET
     webhook: WebhookAnswer | UnsetType = UNSET
     wake_stream: str | UnsetType = UNSET
-    lease_ttl_ms: Whole
+    lease_ttl_ms: NonNegative
     description: str | UnsetType = UNSET
     created_at: When
     status: Literal["active", "failed", "suspended"]
     last_error: str | UnsetType = UNSET
     next_attempt_at: When | UnsetType = UNSET
-    generation: Whole
+    generation: NonNegative
     current_holder: str | UnsetType = UNSET
 
 

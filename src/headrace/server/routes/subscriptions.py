@@ -305,23 +305,23 @@ class SubscriptionRoutes:
             id=subscription.id,
             subscription_id=subscription.id,
             type=definition.type,
-            pattern=_known(definition.pattern),
+            pattern=_or_unset(definition.pattern),
             streams=[FollowedStream(link.path, link.kind, link.acked) for link in links],
             stream_limit_reached=subscription.full or UNSET,
             webhook=WebhookAnswer(definition.webhook_url, signing) if definition.webhook_url else UNSET,
-            wake_stream=_known(definition.wake_stream),
+            wake_stream=_or_unset(definition.wake_stream),
             lease_ttl_ms=definition.lease_ttl_ms,
-            description=_known(definition.description),
+            description=_or_unset(definition.description),
             created_at=rfc3339(subscription.created_us),
             status=_status(subscription),
-            last_error=_known(_error(subscription)),
+            last_error=_or_unset(_error(subscription)),
             next_attempt_at=rfc3339(wakes.deliver_at_us) if wakes.attempts and wakes.deliver_at_us else UNSET,
             generation=wakes.generation,
-            current_holder=_known(wakes.holder),
+            current_holder=_or_unset(wakes.holder),
         )
 
 
-def _known(text: str | None) -> str | UnsetType:
+def _or_unset(text: str | None) -> str | UnsetType:
     return UNSET if text is None else text
 
 

@@ -1,4 +1,4 @@
-"""``/v1/stream/{name}/touch/…``: who is to be woken when rows change says which, and waits.
+"""``/v1/stream/{name}/touch/…``: a client names the keys of rows, and waits until one of them changes.
 
 A wait that is parked holds no task and no timer of its own: it is an entry in the index of its keys, and one in the
 list of those that give up at the same time.
@@ -29,24 +29,24 @@ from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
 from headrace.server.http.route import READ, Answer, Body, in_query, one_of, route
-from headrace.server.http.wire import AlwaysTrue, Whole, fill
+from headrace.server.http.wire import AlwaysTrue, NonNegative, fill
 from headrace.server.routes.stream_headers import BAD_BODY, NAME, NOT_THERE
 from headrace.types import json_fault
 
 MAX_WAIT_MS = 120_000
 _WAIT_MS = 30_000
-_MOST_KEYS = 1024
+_MAX_KEYS = 1024
 _PATH = "/v1/stream/{name}/touch"
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 _Ttl = Annotated[float, Meta(ge=0)]
 _Word = Annotated[str, Meta(pattern=r"\S")]
-_Words = Annotated[list[_Word], Meta(max_length=_MOST_KEYS)]
-_Ids = Annotated[list[Annotated[int, Meta(ge=0, le=2**32 - 1)]], Meta(max_length=_MOST_KEYS)]
+_Words = Annotated[list[_Word], Meta(max_length=_MAX_KEYS)]
+_Ids = Annotated[list[Annotated[int, Meta(ge=0, le=2**32 - 1)]], Meta(max_length=_MAX_KEYS)]
 _Milliseconds = Annotated[float, Meta(ge=0)]
 _HEX = {"pattern": "^[0-9a-f]{16}$"}
 _Hex = Annotated[str, Meta(extra_json_schema=_HEX)]
-_TemplateIds = Annotated[list[_Hex], Meta(max_length=_MOST_KEYS)]
+_TemplateIds = Annotated[list[_Hex], Meta(max_length=_MAX_KEYS)]
 _CURSOR = {"pattern": "^[0-9a-f]{16}:[0-9]{1,19}$"}
 _Cursor = Annotated[str, Meta(extra_json_schema=_CURSOR)]
 _Since = Annotated[_Word, Meta(extra_json_schema={"anyOf": [{"type": "string", **_CURSOR}, {"const": "now"}]})]
@@ -105,7 +105,7 @@ class ActivationBody(Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class ActivatedTemplate(Struct, rename="camel"):
-    """A template that tells rows apart from a touch on."""
+    """A template that is active from a touch offset on."""
 
     template_id: _Hex
     state: Literal["active"]
@@ -113,7 +113,7 @@ class ActivatedTemplate(Struct, rename="camel"):
 
 
 class DeniedTemplate(Struct, rename="camel"):
-    """A template that does not tell rows apart, and why."""
+    """A template that was not activated, and the reason."""
 
     template_id: _Hex
     reason: Annotated[str, Meta(extra_json_schema={"enum": ["rate_limited", "invalid"]})]
@@ -122,12 +122,12 @@ class DeniedTemplate(Struct, rename="camel"):
 class TemplateLimits(Struct, rename="camel"):
     """How many templates are active at most."""
 
-    max_active_templates_per_stream: Whole
-    max_active_templates_per_entity: Whole
+    max_active_templates_per_stream: NonNegative
+    max_active_templates_per_entity: NonNegative
 
 
 class ActivationAnswer(Struct):
-    """What is active now, and what is not."""
+    """The templates that were activated, and those that were denied."""
 
     activated: list[ActivatedTemplate]
     denied: list[DeniedTemplate]
@@ -135,61 +135,61 @@ class ActivationAnswer(Struct):
 
 
 class TouchMeta(Struct, kw_only=True, rename="camel"):
-    """The cursor of the touches of a stream, and how they stand."""
+    """The cursor of the touches of a stream, and their counters."""
 
     mode: Literal["memory"]
     cursor: _Cursor
     epoch: _Hex
-    generation: Whole
-    bucket_ms: Whole
+    generation: NonNegative
+    bucket_ms: NonNegative
     coalesce_ms: _Milliseconds
-    filter_size: Whole
-    k: Whole
-    pending_keys: Whole
-    journal_keys: Whole
-    overflow_buckets: Whole
-    active_waiters: Whole
+    filter_size: NonNegative
+    k: NonNegative
+    pending_keys: NonNegative
+    journal_keys: NonNegative
+    overflow_buckets: NonNegative
+    active_waiters: NonNegative
     bucket_max_source_offset_seq: _Seq
-    last_flush_at_ms: Whole
+    last_flush_at_ms: NonNegative
     flush_interval_ms_max_last10s: _Milliseconds = msgspec.field(name="flushIntervalMsMaxLast10s")
     flush_interval_ms_p95_last10s: _Milliseconds = msgspec.field(name="flushIntervalMsP95Last10s")
     settled: bool
     coarse_interval_ms: _Milliseconds
     touch_coalesce_window_ms: _Milliseconds
-    active_templates: Whole
-    lag_source_offsets: Whole
+    active_templates: NonNegative
+    lag_source_offsets: NonNegative
     touch_mode: Literal["idle", "fine", "restricted", "coarseOnly"]
     wal_scanned_through: str | None
-    hot_fine_keys: Whole
-    hot_templates: Whole
-    hot_fine_keys_active: Whole
-    hot_fine_keys_grace: Whole
-    hot_templates_active: Whole
-    hot_templates_grace: Whole
-    fine_waiters_active: Whole
-    coarse_waiters_active: Whole
-    broad_fine_waiters_active: Whole
+    hot_fine_keys: NonNegative
+    hot_templates: NonNegative
+    hot_fine_keys_active: NonNegative
+    hot_fine_keys_grace: NonNegative
+    hot_templates_active: NonNegative
+    hot_templates_grace: NonNegative
+    fine_waiters_active: NonNegative
+    coarse_waiters_active: NonNegative
+    broad_fine_waiters_active: NonNegative
     hot_key_filtering_enabled: bool
     hot_template_filtering_enabled: bool
-    scan_rows_total: Whole
-    scan_batches_total: Whole
-    scanned_but_emitted0_batches_total: Whole
-    processed_through_delta_total: Whole
-    touches_emitted_total: Whole
-    touches_table_total: Whole
-    touches_template_total: Whole
-    fine_touches_dropped_due_to_budget_total: Whole
-    fine_touches_skipped_cold_template_total: Whole
-    fine_touches_skipped_cold_key_total: Whole
-    fine_touches_skipped_template_bucket_total: Whole
-    wait_touched_total: Whole
-    wait_timeout_total: Whole
-    wait_stale_total: Whole
-    journal_flushes_total: Whole
-    journal_notify_wakeups_total: Whole
+    scan_rows_total: NonNegative
+    scan_batches_total: NonNegative
+    scanned_but_emitted0_batches_total: NonNegative
+    processed_through_delta_total: NonNegative
+    touches_emitted_total: NonNegative
+    touches_table_total: NonNegative
+    touches_template_total: NonNegative
+    fine_touches_dropped_due_to_budget_total: NonNegative
+    fine_touches_skipped_cold_template_total: NonNegative
+    fine_touches_skipped_cold_key_total: NonNegative
+    fine_touches_skipped_template_bucket_total: NonNegative
+    wait_touched_total: NonNegative
+    wait_timeout_total: NonNegative
+    wait_stale_total: NonNegative
+    journal_flushes_total: NonNegative
+    journal_notify_wakeups_total: NonNegative
     journal_notify_wake_ms_total: _Milliseconds
     journal_notify_wake_ms_max: _Milliseconds
-    journal_timeouts_fired_total: Whole
+    journal_timeouts_fired_total: NonNegative
     journal_timeout_sweep_ms_total: _Milliseconds
 
 
@@ -203,8 +203,8 @@ class TouchedAnswer(Struct, kw_only=True, rename="camel"):
     cursor: _Cursor
     effective_wait_kind: _WaitKind
     bucket_max_source_offset_seq: _Seq
-    flush_at_ms: Whole
-    bucket_start_ms: Whole
+    flush_at_ms: NonNegative
+    bucket_start_ms: NonNegative
 
 
 class StaleError(Struct):
@@ -215,16 +215,16 @@ class StaleError(Struct):
 
 
 class StaleAnswer(Struct, kw_only=True, rename="camel"):
-    """That it cannot be told any more whether keys were touched since a cursor, and where to begin anew."""
+    """A cursor that is too old to know which keys were touched since, and the cursor to restart from."""
 
     stale: AlwaysTrue
     cursor: _Cursor
     epoch: _Hex
-    generation: Whole
+    generation: NonNegative
     effective_wait_kind: _WaitKind
     bucket_max_source_offset_seq: _Seq
-    flush_at_ms: Whole
-    bucket_start_ms: Whole
+    flush_at_ms: NonNegative
+    bucket_start_ms: NonNegative
     error: StaleError
 
 
@@ -287,7 +287,7 @@ class TouchRoutes:
         is_hot=True,
     )
     def activate(self, request: Request) -> None:
-        """POST ``touch/templates/activate``: tell the rows of these templates apart from now on."""
+        """POST ``touch/templates/activate``: activate templates, so that later touches have keys of their rows."""
         stream = self._find(request)
         body = _decoded(_ACTIVATION, request.body)
         declared = keys.parse_templates(body.templates, "templates")
@@ -349,7 +349,7 @@ class TouchRoutes:
         request.exchange.reply_json(_wait_document(stream_touches, waiter, outcome))
 
     def park(self, parked: ParkedWait, wait_s: float) -> None:
-        """Hold a wait until it is over."""
+        """Park a wait."""
         self._tail.park(parked)
         try:
             self._touches.park(parked.stream_touches, parked.waiter, wait_s)
@@ -358,7 +358,7 @@ class TouchRoutes:
             raise
 
     def leave(self, parked: ParkedWait) -> None:
-        """Hold it no more."""
+        """Remove a parked wait."""
         self._tail.unpark(parked)
         self._touches.leave(parked.waiter)
 
@@ -383,7 +383,7 @@ class TouchRoutes:
 
 
 class ParkedWait:
-    """One wait whose caller holds the line."""
+    """A wait whose request is open."""
 
     __slots__ = ("_request", "_touches", "stream_touches", "waiter")
 
@@ -402,11 +402,11 @@ class ParkedWait:
         self._request.exchange.on_gone = self._leave
 
     def wake(self) -> None:
-        """The key does not hold any more."""
+        """End the wait: the API key was revoked."""
         self.end()
 
     def end(self) -> None:
-        """Answer as if the time were up."""
+        """Answer as after the timeout."""
         self._touches.end(self)
 
     def _answer(self, outcome: bool | str) -> None:
@@ -428,7 +428,7 @@ class ParkedWait:
 
 
 def _wait_document(stream_touches: StreamTouches, waiter: Waiter, outcome: bool | str) -> bytes:
-    """What a wait is answered with."""
+    """The JSON answer of a wait."""
     journal, flushes = stream_touches.journal, stream_touches.flushes
     common: dict[str, Any] = {
         "effective_wait_kind": waiter.kind,

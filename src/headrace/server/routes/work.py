@@ -1,4 +1,4 @@
-"""``/v1/work``: what has to be derived is leased to workers, who report over HTTP; for operators."""
+"""``/v1/work``: work on derived data is leased to workers, which report over HTTP; for operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.engine.derive.work_overview import Overview
 from headrace.reduce.work_units import JOBS, JobName, Result, Settled, Text, Unit
 from headrace.server.http.route import ADMIN, Answer, Body, Parameter, Verb, in_path, route
 from headrace.server.http.starlette_json import json_response, read_json
-from headrace.server.http.wire import Counter, NonEmpty, When, Whole
+from headrace.server.http.wire import Counter, NonEmpty, NonNegative, When
 from headrace.server.routes.stream_headers import BAD_BODY, NOT_THERE
 from headrace.storage.objects import Objects
 from headrace.storage.work import FailureRow
@@ -36,7 +36,7 @@ class LeaseBody(Struct, forbid_unknown_fields=True):
 
 
 class HeartbeatBody(Struct, forbid_unknown_fields=True):
-    """That a worker is still at it, and how far it is."""
+    """The heartbeat of a worker, with its progress."""
 
     token: Counter
     done: Counter = 0
@@ -44,14 +44,14 @@ class HeartbeatBody(Struct, forbid_unknown_fields=True):
 
 
 class CommitBody(Struct, forbid_unknown_fields=True):
-    """What became of some units."""
+    """The results of some units."""
 
     token: Counter
     results: Annotated[list[Result], Meta(max_length=MAX_UNITS)]
 
 
 class LeaseReleaseBody(Struct, forbid_unknown_fields=True):
-    """That a worker does no more."""
+    """The end of a lease, with the token of it."""
 
     token: Counter
 
@@ -68,16 +68,16 @@ class LeaseTimes(Struct):
 
     id: str
     expires_at: When
-    ttl_ms: Whole
+    ttl_ms: NonNegative
 
 
 class GrantedLease(Struct):
-    """A lease that a worker has got; every report about it carries its token."""
+    """A lease that was granted to a worker; every report about it carries its token."""
 
     id: str
-    token: Whole
+    token: NonNegative
     expires_at: When
-    ttl_ms: Whole
+    ttl_ms: NonNegative
 
 
 class LeaseAnswer(Struct):
@@ -90,7 +90,7 @@ class LeaseAnswer(Struct):
 
 
 class HeartbeatAnswer(Struct):
-    """That a lease goes on, and the units that are not needed any more."""
+    """An extended lease, and its units that are not needed any more."""
 
     lease: LeaseTimes
     dropped: list[str]
@@ -104,7 +104,7 @@ class CommitAnswer(Struct):
 
 
 class PausedAnswer(Struct):
-    """Whether no work is given out."""
+    """Whether leasing is paused."""
 
     paused: bool
 
@@ -117,22 +117,22 @@ class RunAnswer(Struct):
 
 
 class WorkCounts(Struct):
-    """How much there is of everything."""
+    """The number of units, leases and workers."""
 
-    due: Whole
-    leases: Whole
-    units: Whole
-    resting: Whole
-    parked: Whole
-    workers: Whole
+    due: NonNegative
+    leases: NonNegative
+    units: NonNegative
+    resting: NonNegative
+    parked: NonNegative
+    workers: NonNegative
 
 
 class DerivationProgress(Struct):
     """How much of a stream is derived."""
 
     stream: str
-    done: Whole
-    total: Whole
+    done: NonNegative
+    total: NonNegative
 
 
 class LeasedUnit(Struct, kw_only=True):
@@ -141,8 +141,8 @@ class LeasedUnit(Struct, kw_only=True):
     unit: str
     job: Annotated[str, Meta(extra_json_schema={"enum": list(JOBS)})]
     stream: str | None
-    first_seq: Whole
-    count: Whole
+    first_seq: NonNegative
+    count: NonNegative
     outcome: str | None
 
 
@@ -153,8 +153,8 @@ class LeaseStatus(Struct, kw_only=True):
     worker: str
     granted_at: When
     expires_at: When
-    done: Whole
-    total: Whole
+    done: NonNegative
+    total: NonNegative
     units: list[LeasedUnit]
 
 
@@ -163,9 +163,9 @@ class ParkedUnit(Struct, kw_only=True):
 
     stream: str | None
     job: str
-    first_seq: Whole
-    count: Whole
-    attempts: Whole
+    first_seq: NonNegative
+    count: NonNegative
+    attempts: NonNegative
     last_attempt_at: When
     reason: str
 
@@ -186,14 +186,14 @@ class WorkerSummary(Struct, kw_only=True):
     master: str | None
     first_seen_at: When
     last_seen_at: When
-    done: Whole
-    failed: Whole
-    lost: Whole
-    released: Whole
+    done: NonNegative
+    failed: NonNegative
+    lost: NonNegative
+    released: NonNegative
 
 
 class WorkOverview(Struct, kw_only=True):
-    """What is to be derived, and who does it."""
+    """All pending work, leases and workers."""
 
     paused: bool
     counts: WorkCounts
@@ -238,7 +238,7 @@ class WorkRoutes:
         {200: Answer("as it is now", WorkOverview)},
     )
     async def overview(self, _: Request) -> Response:
-        """How things stand."""
+        """GET: the state of all work, leases and workers."""
         return json_response(_overview_document(self._work.paused, await self._work.overview()))
 
     @_post(
@@ -249,7 +249,7 @@ class WorkRoutes:
         LeaseBody,
     )
     async def lease(self, request: Request) -> Response:
-        """Give work away."""
+        """POST: lease units of work to a worker."""
         body = await read_json(request, LeaseBody)
         granted = await self._work.lease(body.worker, body.limit, body.jobs or JOBS, host=body.host, master=body.master)
         lease = None
@@ -268,7 +268,7 @@ class WorkRoutes:
         LeaseLost,
     )
     async def heartbeat(self, request: Request) -> Response:
-        """Hear of a worker."""
+        """POST: extend the lease of a worker, and note its progress."""
         body = await read_json(request, HeartbeatBody)
         id = request.path_params["id"]
         expires_us, dropped = await self._work.heartbeat(id, body.token, body.done, body.total)
@@ -283,7 +283,7 @@ class WorkRoutes:
         LeaseLost,
     )
     async def commit(self, request: Request) -> Response:
-        """Take results."""
+        """POST: commit the results of units."""
         body = await read_json(request, CommitBody)
         id = request.path_params["id"]
         committed = await self._work.commit(id, body.token, body.results)
@@ -291,7 +291,7 @@ class WorkRoutes:
 
     @_post(f"{_ONE}/release", "release_work", "Give work back", Answer("it is free"), LeaseReleaseBody, LeaseLost)
     async def release(self, request: Request) -> Response:
-        """Take work back."""
+        """POST: release a lease."""
         body = await read_json(request, LeaseReleaseBody)
         await self._work.release(request.path_params["id"], body.token)
         return Response(status_code=204)
@@ -300,7 +300,7 @@ class WorkRoutes:
         f"{ROOT}/pause", "pause_work", "Give out no work", Answer("so it is", PausedAnswer), recorded_as="work_paused"
     )
     async def pause(self, request: Request) -> Response:
-        """Give out nothing more."""
+        """POST: pause leasing."""
         await self._work.pause(True, request.state.principal.user_id)
         return json_response(PausedAnswer(True))
 
@@ -312,7 +312,7 @@ class WorkRoutes:
         recorded_as="work_resumed",
     )
     async def resume(self, request: Request) -> Response:
-        """Give out work again."""
+        """POST: resume leasing."""
         await self._work.pause(False, request.state.principal.user_id)
         return json_response(PausedAnswer(False))
 
@@ -326,7 +326,7 @@ class WorkRoutes:
         recorded_as="work_asked_for",
     )
     async def run(self, request: Request) -> Response:
-        """Let a stream be due now; one without a search configuration has nothing to do."""
+        """POST: make a stream due now; one without a search configuration has no work."""
         body = await read_json(request, RunBody)
         stream = self._engine.log.find(body.stream)
         is_due = self._engine.coverage.defined(stream) is not None

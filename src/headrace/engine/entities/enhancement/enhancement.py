@@ -143,7 +143,7 @@ class Enhancement:
     async def _migrate_update(
         self, entity_type: str, owner: str, who: str, request: ChangeRequest
     ) -> Mapping[str, Any]:
-        """Migrate the values of an update; answers its outcome, or how far it is after some seconds."""
+        """Migrate the values of an update; returns its outcome, or its progress after a timeout."""
         outcome = await self.migrations.of_update(entity_type, owner, who, request)
         if isinstance(outcome, Run):
             return {"dry_run": False, **run_document(await self.queue.wait(outcome, WAIT_S))}

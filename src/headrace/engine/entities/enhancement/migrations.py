@@ -127,7 +127,7 @@ class Migrations:
         return self.find(entity_type, run_id, owners)
 
     async def perform(self, run: Run, save: Save) -> Run:
-        """Perform the rest of a run; answers how it ended."""
+        """Perform the rest of a run; returns how it ended."""
         stream = self._stream(run.entity_type)
         until = stream.head.next_seq if run.until is None else run.until
         run = msgspec.structs.replace(run, until=until)

@@ -222,7 +222,7 @@ class EnhancementQueue:
         return msgspec.structs.replace(run, state=state, ended_us=ended, outcome=outcome, reason=None)
 
     def _failed(self, run: Run, reason: str) -> Run:
-        """A run that failed: retried later, or given up."""
+        """A failed run, which is retried later, or ended after too many attempts."""
         now_us, message = self._clock.now_us(), reason[:_REASON_LENGTH]
         if run.attempts >= MAX_ATTEMPTS:
             return msgspec.structs.replace(run, state="failed", ended_us=now_us, reason=message)

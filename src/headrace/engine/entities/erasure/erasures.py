@@ -222,7 +222,7 @@ class EntityErasure:
         return stream, await asyncio.to_thread(read)
 
     async def _run_round(self) -> float | None:
-        """Perform the running erasures; answers how long to wait for a retry, None where none is needed."""
+        """Perform the running erasures; returns how long to wait for a retry, None where none is needed."""
         pause = None
         for row in self._rows.running():
             try:
@@ -268,7 +268,7 @@ class EntityErasure:
         await self._apply(lambda batch: Erasures(batch.connection).update(row.id, step=step, report=document))
 
     async def _rewrite_log(self, row: ErasureRow, stream: Stream) -> ErasureReport:
-        """Replace the observations in the log by tombstones; answers the progress."""
+        """Replace the observations in the log by tombstones; returns the progress."""
         async with self._rewrite_lock:
             stored_row = self._rows.get(row.id)
             report, rows = decoding.decode((stored_row or row).report, ErasureReport), 0

@@ -165,7 +165,7 @@ class Snapshots:
         fold_rows: int,
         row_bytes: int,
     ) -> None:
-        """``newest_change`` answers the number of the last change of any entity type."""
+        """``newest_change`` returns the number of the last change of any entity type."""
         self._log, self._reader, self._newest_change = log, reader, newest_change
         self.observation_reader = ObservationReader(connect, segments)
         self._cached_types: _CachedTypes = {}
@@ -333,7 +333,7 @@ def _finish(view: EntityView, row: EntityState | None) -> EntityAnswer:
 
 
 def _cache_key(view: EntityView) -> tuple[Any, ...]:
-    """What a folded entity depends on."""
+    """The key of a cached row: all values that it depends on."""
     version_id = policy_hash(view.config, None, view.kind.undone)
     group = view.group
     return view.stream.incarnation, group.members, group.moved, group.since, group.row.first_seq, version_id

@@ -68,7 +68,7 @@ def _search() -> dict[str, Any]:
 
 
 class File(NamedTuple):
-    """Where a version lies, and what it says."""
+    """The file of a version: its path and its content."""
 
     path: str
     content: bytes

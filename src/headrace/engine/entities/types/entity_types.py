@@ -152,7 +152,7 @@ class EntityTypes:
     # -- change
 
     async def register(self, registration: TypeRegistration, owner: str, who: str) -> Outcome:
-        """Store a version, and make it the active one where that is asked for."""
+        """Store a version, and activate it where that is requested."""
         propose = partial(propose_registration, registration=registration)
         return await self.change(registration.schema.entity_type, owner, propose, who, registration.dry_run)
 
@@ -175,20 +175,20 @@ class EntityTypes:
     async def deactivate(
         self, entity_type: str, version: str, owner: str, who: str, *, dry_run: bool = False
     ) -> Outcome:
-        """Let a version of the owner's be active no longer."""
+        """Deactivate a version of the owner."""
         row = self.version(entity_type, owner, version)
         return await self.change(entity_type, owner, partial(propose_deactivation, row=row), who, dry_run)
 
     def infer(self, entity_type: str, entities: Sequence[Mapping[str, Any]]) -> Effective:
-        """What would hold for a type that nobody has registered, from what is given for it; nothing is stored."""
+        """The schema that would be inferred from entities of an unregistered type; nothing is stored."""
         return compiled(infer_first_schema(entity_type, entities))
 
     async def check_inferred(self, entity_type: str, entities: Sequence[Mapping[str, Any]], user_id: str) -> None:
-        """Raise what speaks against a schema that is made of what is given, where none holds for the user."""
+        """Raise the reason why no schema can be inferred from entities; nothing where the user has a schema."""
         await self._infer(entity_type, entities, user_id, dry_run=True)
 
     async def ensure(self, entity_type: str, entities: Sequence[Mapping[str, Any]], user_id: str) -> Stream:
-        """The stream of a type for which a schema holds for the user: where none does, one is made of what is given."""
+        """The stream of a type, with a schema for the user, which is inferred from entities where there is none."""
         await self._infer(entity_type, entities, user_id, dry_run=False)
         stream = self.stream(entity_type)
         assert stream is not None

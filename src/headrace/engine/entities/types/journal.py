@@ -105,7 +105,7 @@ def _replay_enhancement(connection: Connection, entity_type: str, owner: str, do
 
 
 def _replay_erasure(connection: Connection, entity_type: str, row: ErasureRow) -> None:
-    """Let an erasure go on that was not over when the last server was; entries that were lost are not its own."""
+    """Restore an erasure, and resume it unless it has ended; it does not apply to later entries."""
     erasures, stream = Erasures(connection), Streams(connection).by_name(ENTITIES + entity_type)
     stored_row = erasures.get(row.id)
     if row.ended_us is not None and stored_row is not None and stored_row.ended_us is None:

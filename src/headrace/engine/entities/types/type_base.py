@@ -99,7 +99,7 @@ def parsed(version: str) -> Version:
 
 
 def name_refusals(registry: SchemaRegistry, schema: Schema, owner: str) -> list[Refusal]:
-    """Why a schema cannot become active: names that would stand for two types of its owner."""
+    """Why a schema cannot become active: names that would belong to two types of its owner."""
     entity_type = schema.entity_type
     refusals = []
     if not registry.knows(entity_type) and (other := registry.aliased(entity_type, owner)) is not None:

@@ -61,14 +61,14 @@ class SaveTypeChanges(Stage, frozen=True):
         )
 
     def check(self, batch: Batch) -> None:
-        """Refuse names that have come to stand for another type meanwhile."""
+        """Refuse names that another type has taken meanwhile."""
         if self.activated is not None:
             registry = SchemaRegistry(batch.connection)
             for refusal in name_refusals(registry, schema_of(self.activated), self.owner_changes[0].owner):
                 raise AliasTaken(refusal.message, field=refusal.pointer, **refusal.facts)
 
     def perform(self, batch: Batch, commit: CommitChange) -> None:
-        """Save each change, and do what it says."""
+        """Save and apply each change."""
         changes, registry = EntityChanges(batch.connection), SchemaRegistry(batch.connection)
         for number, (owner, document) in enumerate(self.owner_changes, start=self.first_number):
             row = EntityChangeRow(number, self.entity_type, owner, batch.now_us, commit.who, document.dump())

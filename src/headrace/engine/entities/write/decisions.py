@@ -90,7 +90,7 @@ class StoreDecision:
 
 
 class DecisionAnswer(msgspec.Struct, kw_only=True):
-    """What was decided about an entity, and the warnings."""
+    """The decision about an entity, with its warnings."""
 
     entity_id: str
     entity_type: str

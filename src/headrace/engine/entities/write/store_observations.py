@@ -84,7 +84,7 @@ class TypeBatch:
         self.issues.append(Issue(code, message, draft.item, draft.typed.entity_type, reason=reason))
 
     def write(self, batch: Batch, joined: bytes) -> Append | None:
-        """Append the new observations, given all of them joined by commas; answers the append, or None for none."""
+        """Append the new observations, given all of them joined by commas; returns the append, or None for none."""
         stream, drafts = self._stream, self._new_drafts
         if stream is None or not drafts:
             return None
