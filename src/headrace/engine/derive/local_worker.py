@@ -119,7 +119,7 @@ class LocalWorker:
         self._rows = Work(reader)
         self._loop = BackgroundLoop(
             "headrace.states",
-            self._go_round,
+            self._run_round,
             failed="no state was made",
             retry_s=_PAUSE_S,
             warning=RepeatedWarning("headrace.states", "no state was made"),
@@ -139,7 +139,7 @@ class LocalWorker:
         await self._loop.stop()
         await self._thread.stop()
 
-    async def _go_round(self) -> float:
+    async def _run_round(self) -> float:
         """Perform one unit, if there is any; returns how long to pause."""
         try:
             return 0.0 if await self._perform_next() else _PAUSE_S

@@ -67,7 +67,7 @@ class RowLookahead:
             raise NotReady
         return state
 
-    def lacking(self, follower: Follower, generation: Generation, head: Head, key: bytes) -> tuple[int, int]:
+    def row_lag(self, follower: Follower, generation: Generation, head: Head, key: bytes) -> tuple[int, int]:
         """The greatest lag of the row of a key in events, and the position up to which it is complete."""
         through, pending = self._ahead.through(generation, key), follower.pending
         keying = None if self._keying_of is None else self._keying_of(generation.defined)

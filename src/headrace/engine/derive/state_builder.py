@@ -75,7 +75,7 @@ class StateBuilder:
         """Stop folding, and close the thread and its connection."""
         await self._thread.stop()
 
-    def goes_on(self) -> bool:
+    def should_continue(self) -> bool:
         """Whether the thread was not stopped."""
         return not self._thread.stopping.is_set()
 
@@ -88,33 +88,41 @@ class StateBuilder:
         return await self.run_in_thread(lambda: self._hold_files(stream, base))
 
     async def build(
-        self, stream: Stream, head: Head, shapes: Shapes, defined: Definition, base: Base, *, hot_rows: int, rests: bool
+        self,
+        stream: Stream,
+        head: Head,
+        shapes: Shapes,
+        defined: Definition,
+        base: Base,
+        *,
+        hot_rows: int,
+        pauses: bool,
     ) -> Generation:
-        """A generation folded up to a head; with ``rests`` the thread pauses in between, as no request waits."""
+        """A generation folded up to a head; with ``pauses`` the thread pauses in between, as no request waits."""
 
         def build_and_fold() -> Generation:
             made = Generation(defined, base, self._hold_files(stream, base), self.rows, hot_rows=hot_rows)
             try:
-                self._fold(stream, head, shapes, [made], rests=rests)
+                self._fold(stream, head, shapes, [made], pauses=pauses)
             except BaseException:
                 self.release(made.files.values())
                 raise
             return made
 
-        if not rests:
+        if not pauses:
             return await self.run_in_thread(build_and_fold)
         async with self._gate:
             return await self.run_in_thread(build_and_fold)
 
     async def fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation]) -> None:
         """Fold tails up to a head in the thread."""
-        await self.run_in_thread(lambda: self._fold(stream, head, shapes, tails, rests=False))
+        await self.run_in_thread(lambda: self._fold(stream, head, shapes, tails, pauses=False))
 
-    async def fold_kept(
+    async def fold_buffered(
         self, follower: Follower, shapes: Shapes, tails: Sequence[Generation], blocks: Sequence[Block]
     ) -> None:
         """Fold buffered events into tails in the thread, for one time slice."""
-        await self.run_in_thread(lambda: follower.fold_kept(shapes, tails, blocks, self.goes_on))
+        await self.run_in_thread(lambda: follower.fold_buffered(shapes, tails, blocks, self.should_continue))
 
     def release(self, files: Iterable[StateFile]) -> None:
         """Release files that no generation uses any more."""
@@ -135,12 +143,21 @@ class StateBuilder:
             raise
         return files
 
-    def _fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation], *, rests: bool) -> None:
+    def _fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation], *, pauses: bool) -> None:
 
-        connection, goes_on = self.connection(), self.goes_on
+        connection, should_continue = self.connection(), self.should_continue
         for _ in range(_TRIES):
             try:
-                fold_through(connection, self.segments, stream, head, shapes, tails, goes_on=goes_on, rests=rests)
+                fold_through(
+                    connection,
+                    self.segments,
+                    stream,
+                    head,
+                    shapes,
+                    tails,
+                    should_continue=should_continue,
+                    pauses=pauses,
+                )
                 return
             except EventsMoved:
                 head = stream.head  # retention has moved on, or events from the log into segments

@@ -301,14 +301,14 @@ class StateReader(Generic[Defined]):
         position = self.current_base(defined, stream).start if generation is None else generation.position
         return stream.head.next_seq - position, stream.offset_at(position)
 
-    def lacking(self, name: str, key: bytes) -> tuple[int, str]:
+    def row_lag(self, name: str, key: bytes) -> tuple[int, str]:
         """The greatest lag of the row of a key in events, and the offset up to which it is complete."""
         defined = self.defined(name)
         stream, generation = self._log.find(defined.stream), self.tail_of(name)
         head = stream.head
         if generation is None:
             return self.lag(name)
-        events, through = self._lookahead.lacking(self._followers[defined.stream], generation, head, key)
+        events, through = self._lookahead.row_lag(self._followers[defined.stream], generation, head, key)
         return events, stream.offset_at(through)
 
     def _gather(self, follower: Follower, stream: Stream, head: Head) -> bool:
@@ -352,7 +352,7 @@ class StateReader(Generic[Defined]):
 
     async def _rebuild_until_current(self, name: str) -> None:
         failures = 0
-        while self.builder.goes_on():
+        while self.builder.should_continue():
             try:
                 defined = self.defined(name)
                 if await self._replace_generation(defined, self._log.find(defined.stream)):
@@ -393,7 +393,7 @@ class StateReader(Generic[Defined]):
                 generation = Generation(defined, new_base, files, self.builder.rows, hot_rows=hot_rows)
             else:
                 generation = await self.builder.build(
-                    stream, head, shapes, defined, new_base, hot_rows=hot_rows, rests=old is not None
+                    stream, head, shapes, defined, new_base, hot_rows=hot_rows, pauses=old is not None
                 )
             while follower.busy:
                 await asyncio.sleep(_PAUSE_S)
@@ -435,7 +435,7 @@ class StateReader(Generic[Defined]):
             self._redefine(follower)
             follower.busy, tails, blocks = True, list(follower.generations.values()), follower.pending_blocks()
             if blocks:
-                await self.builder.fold_kept(follower, follower.shapes(head), tails, blocks)
+                await self.builder.fold_buffered(follower, follower.shapes(head), tails, blocks)
             else:
                 await self.builder.fold(stream, head, follower.shapes(head), tails)
                 follower.drop_pending()
@@ -446,7 +446,7 @@ class StateReader(Generic[Defined]):
 
     def _tick_soon(self, pause_s: float = _PAUSE_S) -> None:
         """Schedule a tick for tails that lag, unless one is scheduled."""
-        if self._tick_timer is None and self.builder.goes_on():
+        if self._tick_timer is None and self.builder.should_continue():
             self._tick_timer = asyncio.get_running_loop().call_later(pause_s, self._tick)
 
     def _tick(self) -> None:

@@ -122,8 +122,8 @@ class Follower:
         start = min((generation.position for generation in self.generations.values()), default=0)
         return [] if self.pending is None or not self.pending.holds(start, start + 1) else self.pending.since(start)
 
-    def fold_kept(
-        self, shapes: Shapes, tails: Sequence[Generation], blocks: Iterable[Block], goes_on: Callable[[], bool]
+    def fold_buffered(
+        self, shapes: Shapes, tails: Sequence[Generation], blocks: Iterable[Block], should_continue: Callable[[], bool]
     ) -> None:
         """Fold buffered events into tails, in a thread, until its time slice is over or it is stopped."""
         begun, cpu_s, count = monotonic(), thread_time(), 0
@@ -133,7 +133,7 @@ class Follower:
                     tail.add(seq, at, event)
                 count += 1
                 is_over = monotonic() - begun > (_AWAITED_TURN_S if self.is_awaited else _TURN_S)
-                if not count % _AT_ONCE and (is_over or not goes_on()):
+                if not count % _AT_ONCE and (is_over or not should_continue()):
                     self._update_event_cost(thread_time() - cpu_s, count)
                     return
         self._update_event_cost(thread_time() - cpu_s, count)
@@ -205,8 +205,8 @@ def fold_through(
     shapes: Shapes,
     tails: Iterable[Generation],
     *,
-    goes_on: Callable[[], bool],
-    rests: bool,
+    should_continue: Callable[[], bool],
+    pauses: bool,
 ) -> bool:
     """Fold all events up to a head, from the log or from segments, in a thread; False where it was stopped."""
     tails = list(tails)
@@ -217,9 +217,9 @@ def fold_through(
         for seq, at, event in shapes.decode_run(run):
             for tail in tails:
                 tail.add(seq, at, event)
-        if not goes_on():
+        if not should_continue():
             return False
-        if rests:
+        if pauses:
             sleep(monotonic() - begun)
     for tail in tails:
         tail.position = max(tail.position, head.next_seq)  # what is not retained any more is not waited for

@@ -260,7 +260,7 @@ class _Recovery:
             if incarnation_number(row.incarnation) > incarnation_number(manifest.incarnation):
                 batch.published.mark_deleted(DeletedStream(manifest.incarnation, manifest.stream))
                 return None
-            self._make_way(row, manifest)
+            self._drop_replaced(row, manifest)
             row = None
         if manifest.state == "deleted":
             batch.published.mark_deleted(DeletedStream(manifest.incarnation, manifest.stream))
@@ -286,7 +286,7 @@ class _Recovery:
         lease = self._batch.streams.meta(LEASE, -1)
         return not manifest.closed or holder_of(self._objects, lease) == manifest.writer
 
-    def _make_way(self, row: StreamRow, manifest: Manifest) -> None:
+    def _drop_replaced(self, row: StreamRow, manifest: Manifest) -> None:
         """Remove a stream whose name a later incarnation has taken."""
         _check(row, manifest)
         if row.state != DELETED:

@@ -94,7 +94,7 @@ class Sealer:
         )
         self._failures = 0
         #: Streams that could not be published: how often, and when they are tried again.
-        self._put_off: dict[int, tuple[int, int]] = {}
+        self._backoffs: dict[int, tuple[int, int]] = {}
         #: Streams that are published at the next look, however little they hold.
         self._requested: set[int] = set()
         self._publishing = asyncio.Lock()
@@ -165,7 +165,7 @@ class Sealer:
         for stream in await self._due():
             try:
                 await self.publish(stream)
-                self._put_off.pop(stream, None)
+                self._backoffs.pop(stream, None)
             except Exception as reason:
                 if is_disk_full(reason):
                     self.failed_seals += 1
@@ -176,16 +176,16 @@ class Sealer:
                 self.failed_seals += 1
                 self._writer.damage.note(reason)
                 logger.exception("stream %d could not be published; it is tried again, and the others go on", stream)
-                self._try_later(stream)
+                self._back_off(stream)
             await self._thread.run(self.pace.rest)
         await self.clear()
         await self._reserve_epochs()
 
-    def _try_later(self, stream: int) -> None:
+    def _back_off(self, stream: int) -> None:
         """Postpone a stream with exponential backoff."""
-        failures, _ = self._put_off.get(stream, (0, 0))
+        failures, _ = self._backoffs.get(stream, (0, 0))
         pause_s = min(TICK_S * 2**failures, _LONGEST_PUT_OFF_S)
-        self._put_off[stream] = failures + 1, self._clock.now_us() + int(pause_s * 1e6)
+        self._backoffs[stream] = failures + 1, self._clock.now_us() + int(pause_s * 1e6)
 
     async def publish_journals(self) -> None:
         """Publish new records of every journal."""
@@ -217,8 +217,8 @@ class Sealer:
         )
         changed = self._published.marked(now_us - int(self._config.seal_age_s * 1e6), now_us, _PAGE)
         longest_us = int(_LONGEST_PUT_OFF_S * 1e6)
-        put_off = {stream for stream, (_, until_us) in self._put_off.items() if 0 < until_us - now_us <= longest_us}
-        return [stream for stream in dict.fromkeys([*due, *changed]) if stream not in put_off]
+        postponed = {stream for stream, (_, until_us) in self._backoffs.items() if 0 < until_us - now_us <= longest_us}
+        return [stream for stream in dict.fromkeys([*due, *changed]) if stream not in postponed]
 
     def _is_due(self, backlog: Backlog, now_us: int) -> bool:
         config, age_s = self._config, (now_us - backlog.since_us) / 1e6

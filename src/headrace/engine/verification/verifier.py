@@ -114,7 +114,7 @@ class Verifier:
         self._gate = gate
         self._warning = RepeatedWarning("headrace.verifications", "a verification waits")
         self._loop = BackgroundLoop(
-            "headrace.verifications", self._go_round, failed="verifications were not looked for", retry_s=_LONG_PAUSE_S
+            "headrace.verifications", self._run_round, failed="verifications were not looked for", retry_s=_LONG_PAUSE_S
         )
         #: By verification, when a worker was last seen to look, and how often looking has failed.
         self._quiet_since: dict[str, float] = {}
@@ -144,7 +144,7 @@ class Verifier:
             raise NotFound("there is no such verification", stream=stream.name, verification=id)
         return row
 
-    async def _go_round(self) -> float | None:
+    async def _run_round(self) -> float | None:
         """Run one step of each verification; returns the pause until the next round, None where none is running."""
         rows = self._rows.running()
         self._forget_all_but({row.id for row in rows})

@@ -240,7 +240,7 @@ class FeatureRoutes:
         return TimedOut(message, events=events, offset=offset)
 
     def _lacking(self, body: GetBody) -> tuple[int, str]:
-        return self._serving.lacking(body.table, self._serving.defined(body.table).reducer.key(body.key))
+        return self._serving.row_lag(body.table, self._serving.defined(body.table).reducer.key(body.key))
 
     def _rows(self, bodies: list[GetBody], moment: Moment, rows: _Rows) -> bool:
         """Add rows to those that were found, until a moment ends; whether all are there."""
