@@ -127,7 +127,7 @@ class Mirror:
         user = event["user"]
         before = self._count(user)
         self._peer.push("Txn", event)
-        placed = self._reducer.place(event)
+        placed = self._reducer.key_and_row(event)
         assert self._count(user) - before == (placed is not None), event
         if placed is None:
             return False

@@ -67,6 +67,6 @@ def test_a_companion_of_no_events_answers_with_nothing() -> None:
     assert companion.first_seq == 5
     assert companion.end_seq == 5
     assert companion.rows("service", "x").tolist() == companion.present("service").tolist() == []
-    assert companion.rows_containing("message", "- x").tolist() == companion.odd_rows().tolist() == []
+    assert companion.rows_containing("message", "- x").tolist() == companion.irregular_rows().tolist() == []
     assert companion.keys(None, 10) == companion.groups("f.service") == []
     assert [part.tolist() for part in companion.occurrences("message", "w", prefix=True)] == [[], []]

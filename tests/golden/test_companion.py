@@ -80,7 +80,7 @@ def test_every_column_is_read_back_with_bounds(name: str) -> None:
 
 def test_odd_and_present_rows_are_known() -> None:
     companion = golden()
-    assert companion.odd_rows().tolist() == [8]
+    assert companion.irregular_rows().tolist() == [8]
     assert companion.present("message").tolist() == [value is not None for value in COLUMNS["n.message"][1]]
     assert companion.present("took").tolist() == [value is not None for value in COLUMNS["f.took"][1]]
 

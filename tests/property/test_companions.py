@@ -81,7 +81,7 @@ def differences(companion: CompanionReader, events: list[Event]) -> list[str]:
             ask(f"column {column}", list(values_of(companion, column)), oracle.column(column))
         if is_text:
             ask(f"words {name}", companion.words(name), oracle.words(name))
-    ask("odd", companion.odd_rows().tolist(), oracle.odd_rows())
+    ask("odd", companion.irregular_rows().tolist(), oracle.irregular_rows())
     for after, limit in [(None, 100), ("a", 2), (None, 1), ("", 3), ("zzz", 1)]:
         ask(f"keys {after!r} {limit}", companion.keys(after, limit), oracle.keys(after, limit))
     return wrong

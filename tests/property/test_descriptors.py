@@ -147,7 +147,7 @@ def _folded(nodes: dict[str, Node], table: str, events: list[dict[str, Any]]) ->
     reducer = TableReducer(resolved, {name: FeatureVersion(name, 0) for name in resolved.table.features})
     states: dict[bytes, Any] = {}
     for seq, one in enumerate(events):
-        placed = reducer.place(one)
+        placed = reducer.key_and_row(one)
         if placed is not None:
             key, row = placed
             states[key] = reducer.fold(states.get(key), 1_000 + seq, seq, row)

@@ -72,7 +72,7 @@ def _assert_folded(defined: TableDefinition, told: EventRun, numbers: list[int])
     events = shapes.events(told.body, told.version)
     rows: dict[bytes, Any] = {}
     for seq, event in enumerate(events):
-        placed = reducer.place(event)
+        placed = reducer.key_and_row(event)
         assert placed is not None
         rows[placed[0]] = reducer.fold(rows.get(placed[0]), 1, seq, placed[1])
     seqs = list(range(len(events)))

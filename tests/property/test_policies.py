@@ -36,7 +36,7 @@ def test_snapshots_are_what_the_rules_say(history: list[Told], config: ReducerCo
     for key, row in rows.items():
         told = [told for _, _, told in history if told.entity_id.encode() == key]
         for by in (None, seen):
-            found = reducer.finish(reducer.unpack(reducer.pack(row)), life=EVERYONE, schema=by)
+            found = reducer.finish(reducer.unpack(reducer.pack(row)), version_name=EVERYONE, schema=by)
             expected = shown(told, config.dump(), by)
             assert repr(found and (found.snapshot, found.provenance)) == repr(expected)
             if found is not None:
@@ -53,9 +53,12 @@ def test_a_life_of_a_user_is_what_their_policies_make_of_their_observations(
     reducer = reducer_of(config)
     for key, row in fold_observations(reducer, history).items():
         theirs = of_user(history, key.decode())
-        assert ("ada" in row.lives) == bool(theirs)
+        assert ("ada" in row.fields_by_version) == bool(theirs)
         if theirs and not row.is_deleted:
-            found, expected = reducer.finish(row, life="ada", schema=None), shown(undying(theirs), config.dump(), None)
+            found, expected = (
+                reducer.finish(row, version_name="ada", schema=None),
+                shown(undying(theirs), config.dump(), None),
+            )
             assert found is not None
             assert repr((found.snapshot, found.provenance)) == repr(expected)
 
@@ -112,14 +115,14 @@ def test_bounded_arrays_do_not_depend_on_order_or_splits(given_: list[tuple[int,
         for seq, (at, value, priority) in enumerate(given_)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrays, "MOST", 3)
+        patch.setattr(arrays, "MAX_VALUES", 3)
         ((_, whole),) = reduce_observations(reducer, history)
         assert list(build.pack_entities(reducer, history)) == [(b"ent_1", whole)]
         draw.shuffle(history)
         cut = draw.randrange(len(history) + 1)
         parts = [row for part in (history[:cut], history[cut:]) for row in fold_observations(reducer, part).values()]
         assert reducer.pack(grouped(reducer, parts, draw)) == whole
-        found = reducer.finish(reducer.unpack(whole), life=EVERYONE, schema=None)
+        found = reducer.finish(reducer.unpack(whole), version_name=EVERYONE, schema=None)
     expected = shown([told for _, _, told in history], config.dump(), None)
     assert found is not None and expected is not None
     assert found.snapshot["tags"] == expected[0]["tags"][:3]
@@ -159,8 +162,8 @@ def test_additions_never_change_the_values_that_are_shown(
     before, after = (TypeReducer({EVERYONE: each.reducer_config}) for each in (base, made.schema))
     assert before.ids == after.ids
     for key, packed in reduce_observations(before, history):
-        was = before.finish(before.unpack(packed), life=EVERYONE, schema=base)
-        now = after.finish(after.unpack(packed), life=EVERYONE, schema=made.schema)
+        was = before.finish(before.unpack(packed), version_name=EVERYONE, schema=base)
+        now = after.finish(after.unpack(packed), version_name=EVERYONE, schema=made.schema)
         assert (was is None) == (now is None), key
         if was is not None and now is not None:
             assert repr(was.snapshot) == repr({name: now.snapshot[name] for name in NAMES if name in now.snapshot})

@@ -226,7 +226,7 @@ def test_lists_of_histograms_are_merged_by_exponent(lists: list[list[dict[int, i
 @given(spans, st.sampled_from([1, MINUTE, HOUR]))
 def test_whole_panes_and_edges_cover_what_is_asked_once(span: tuple[int, int], interval: int) -> None:
     asked = Aggregate(rollup=ROLLUP, interval=interval, start=span[0], end=span[1])
-    first, last = asked.whole
+    first, last = asked.covered_span
     inner = [(first, last)] if first < last else []
     covered = sorted([*asked.edges, *inner])
     assert (covered[0][0], covered[-1][1]) == span

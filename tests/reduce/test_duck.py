@@ -86,4 +86,4 @@ def test_groups_are_counted_before_lists_of_their_values_take_memory(little_memo
     with pytest.raises(Unavailable, match=r"limits\.duckdb_bytes"):
         panes(columns, search.rollups["requests"], search)
     with pytest.raises(TooManyGroups):
-        panes(columns, search.rollups["requests"], search, most_groups=count - 1)
+        panes(columns, search.rollups["requests"], search, max_groups=count - 1)

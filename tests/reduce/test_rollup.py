@@ -14,7 +14,7 @@ import pytest
 from headrace.query import search_document
 from headrace.query.syntax import parse
 from headrace.reduce import rollup
-from headrace.reduce.state import KEYS, MOST, PANES
+from headrace.reduce.state import KEYS, MAX_COUNT, PANES
 from reduce.declarations import DOCUMENT, HOUR, MINUTE, ROLLUP, SEARCH
 from support import reference_columns as columns
 
@@ -113,8 +113,8 @@ def test_counts_stop_at_the_greatest_that_fits() -> None:
     for _ in range(11):
         more = rollup.merge_panes([more, more])
     row = more.filter(pc.field("measure") == "given").to_pylist()[0]
-    assert row["count"] == MOST
-    assert row["histogram"] == [(0, MOST)]
+    assert row["count"] == MAX_COUNT
+    assert row["histogram"] == [(0, MAX_COUNT)]
 
 
 def test_no_panes_merge_to_none() -> None:

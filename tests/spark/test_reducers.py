@@ -14,7 +14,7 @@ from headrace.operators import sketches
 from headrace.query.search import Kind
 from headrace.reduce import rollup, spark
 from headrace.reduce.answer import Aggregate
-from headrace.reduce.state import MOST, PANES
+from headrace.reduce.state import MAX_COUNT, PANES
 from reduce import oracle
 from reduce.answers import buckets
 from reduce.declarations import HOUR, MINUTE, SEARCH
@@ -87,16 +87,16 @@ def test_counts_stop_at_the_greatest_in_spark_too(session: SparkSession) -> None
     table = pa.table(
         {
             **{name: pa.nulls(2, PANES.field(name).type) for name in PANES.names},
-            "count": pa.array([MOST, 5], pa.int64()),
-            "histogram": pa.array([[(1, MOST), (2, 1)], [(0, 7), (1, 1)]], PANES.field("histogram").type),
+            "count": pa.array([MAX_COUNT, 5], pa.int64()),
+            "histogram": pa.array([[(1, MAX_COUNT), (2, 1)], [(0, 7), (1, 1)]], PANES.field("histogram").type),
         },
         schema=PANES,
     )
     [found] = merged(session, [(0, table)])
     [row], [same] = found.to_pylist(), rollup.merge_panes([table]).to_pylist()
     assert row == same
-    assert row["count"] == MOST
-    assert row["histogram"] == [(0, 7), (1, MOST), (2, 1)]
+    assert row["count"] == MAX_COUNT
+    assert row["histogram"] == [(0, 7), (1, MAX_COUNT), (2, 1)]
 
 
 VALUES: dict[Kind, list[Any]] = {

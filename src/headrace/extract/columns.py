@@ -51,26 +51,26 @@ class WantedColumn(NamedTuple):
     read: Reader
     keep: Callable[[Any], Any]
 
-    def extract(self, pieces: Pieces, rows: Numbers, odd_rows: Flags) -> RowValues:
+    def extract(self, pieces: Pieces, rows: Numbers, irregular_rows: Flags) -> RowValues:
         """The values in JSON texts that lie at the field in these rows; rows that columns cannot hold are made odd."""
         has_value, native, doubtful = self.read(pieces)
         places, made = np.flatnonzero(has_value), native
         if doubtful.any():
-            others, more = self._doubtful(pieces.texts.column, np.flatnonzero(doubtful), rows, odd_rows)
+            others, more = self._doubtful(pieces.texts.column, np.flatnonzero(doubtful), rows, irregular_rows)
             both = np.concatenate([places, others])
             order = np.argsort(both, kind="stable")
             places, made = both[order], pa.concat_arrays([native, more]).take(pa.array(order))
         values = RowValues(rows[places], made)
         if self.read is scalars.spaced:
-            odd_rows |= _crowded_rows(values, len(odd_rows))
+            irregular_rows |= _crowded_rows(values, len(irregular_rows))
         return values
 
-    def _doubtful(self, texts: Column, places: Numbers, rows: Numbers, odd_rows: Flags) -> tuple[Numbers, Column]:
+    def _doubtful(self, texts: Column, places: Numbers, rows: Numbers, irregular_rows: Flags) -> tuple[Numbers, Column]:
         """The values in the JSON texts at some places, and the place of each."""
         distinct = texts.take(pa.array(places)).dictionary_encode()
         kept_values = [self._reference(text) for text in distinct.dictionary.to_pylist()]
         codes = distinct.indices.to_numpy()
-        odd_rows[rows[places[np.array([kept is None for kept in kept_values])[codes]]]] = True
+        irregular_rows[rows[places[np.array([kept is None for kept in kept_values])[codes]]]] = True
         lengths = np.array([len(kept or ()) for kept in kept_values])
         repeated = lengths[codes]
         begins = np.repeat((np.cumsum(lengths) - lengths)[codes], repeated)
@@ -88,7 +88,7 @@ class WantedColumn(NamedTuple):
 
 
 def wanted_columns(field: Field, *, contains: bool) -> list[WantedColumn]:
-    """The columns of a field; ``contains`` says that parts of its values are looked for."""
+    """The columns of a field; ``contains`` is set if substrings of its values are searched."""
     name, root = field.name, msgspec.structs.replace(field, bindings=(Binding(1, ()),))
     match field.kind:
         case Kind.TEXT:
@@ -155,19 +155,19 @@ def inside_arrays(texts: Column, rows: Numbers, few: int, *, exact: bool) -> tup
 _Doubles = NDArray[np.float64]
 
 
-def summaries(texts: Mapping[str, Column], odd_rows: Flags) -> dict[str, Column]:
+def summaries(texts: Mapping[str, Column], irregular_rows: Flags) -> dict[str, Column]:
     """The column of each part, from the JSON texts of the parts; odd rows have no values."""
     count, total, least, greatest = (_numbers(texts[part]) for part in ("count", "sum", "min", "max"))
     is_count = (count >= 0) & (count <= GREATEST_COUNT) & (np.floor(count) == count)
-    some = is_count & (count > 0) & ~(np.isnan(total) | np.isnan(least) | np.isnan(greatest)) & ~odd_rows
-    is_summary = some | (is_count & (count == 0) & ~odd_rows)
+    some = is_count & (count > 0) & ~(np.isnan(total) | np.isnan(least) | np.isnan(greatest)) & ~irregular_rows
+    is_summary = some | (is_count & (count == 0) & ~irregular_rows)
     made = {
         "count": pa.array(np.where(is_summary, count, 0).astype(np.int64), mask=~is_summary),
         "sum": pa.array(total, mask=~some),
         "min": pa.array(least, mask=~some),
         "max": pa.array(greatest, mask=~some),
     }
-    return made | {"histogram": _histograms(texts.get("histogram", pa.nulls(len(odd_rows), pa.string())), some)}
+    return made | {"histogram": _histograms(texts.get("histogram", pa.nulls(len(irregular_rows), pa.string())), some)}
 
 
 def _numbers(texts: Column) -> _Doubles:
@@ -200,7 +200,7 @@ _ROWS, _BYTES = 65_536, 32 * 1024 * 1024
 class _Slice(NamedTuple):
     """What was found in some events: which are odd, the values of fields, and the columns of summaries."""
 
-    odd_rows: Flags
+    irregular_rows: Flags
     values: list[RowValues]
     summaries: dict[str, Column]
 
@@ -226,35 +226,35 @@ class Extractor:
         table = pa.table(batch)
         starts = _starts(table)
         slices = [self._read(table.slice(start, starts.step), deadline) for start in starts]
-        odd_rows = np.concatenate([part.odd_rows for part in slices])
-        made = {"seq": table.column("seq"), "odd": pa.array(odd_rows), "key": table.column("key")}
+        irregular_rows = np.concatenate([part.irregular_rows for part in slices])
+        made = {"seq": table.column("seq"), "odd": pa.array(irregular_rows), "key": table.column("key")}
         for number, want in enumerate(want for group in self._wanted for want in group):
             rows = [part.values[number].rows + start for start, part in zip(starts, slices, strict=True)]
             values = pa.concat_arrays([part.values[number].values for part in slices])
-            made[want.name] = _column(RowValues(np.concatenate(rows), values), odd_rows)
+            made[want.name] = _column(RowValues(np.concatenate(rows), values), irregular_rows)
         for name in slices[0].summaries:
             made[name] = pa.concat_arrays([part.summaries[name] for part in slices])
         return pa.table(made)
 
     def _read(self, events: pa.Table, deadline: Deadline | None) -> _Slice:
-        texts, odd_rows = self._taken(events)
+        texts, irregular_rows = self._taken(events)
         row_values: list[RowValues] = []
         for column, group, exact in zip(texts, self._wanted, self._exact, strict=False):
             if deadline is not None:
                 deadline.require()
             singles, rows = inside_arrays(column.drop_null(), np.flatnonzero(valid(column)), self._few, exact=exact)
             json_pieces = pieces(singles)
-            row_values += [want.extract(json_pieces, rows, odd_rows) for want in group]
-        return _Slice(odd_rows, row_values, self._summaries(texts[len(self._wanted) :], odd_rows))
+            row_values += [want.extract(json_pieces, rows, irregular_rows) for want in group]
+        return _Slice(irregular_rows, row_values, self._summaries(texts[len(self._wanted) :], irregular_rows))
 
-    def _summaries(self, texts: list[Column], odd_rows: Flags) -> dict[str, Column]:
+    def _summaries(self, texts: list[Column], irregular_rows: Flags) -> dict[str, Column]:
         by_measure: dict[tuple[str, str], dict[str, Column]] = {}
         for (rollup, measure, part), column in zip(self._definition.parts, texts, strict=True):
             by_measure.setdefault((rollup, measure), {})[part] = column
         return {
             parts.column(*names, part): column
             for names, part_texts in by_measure.items()
-            for part, column in summaries(part_texts, odd_rows).items()
+            for part, column in summaries(part_texts, irregular_rows).items()
         }
 
     def _taken(self, events: pa.Table) -> SourceTexts:
@@ -267,7 +267,7 @@ class Extractor:
         if len(runs) == 1:
             return runs[0]
         texts = [pa.concat_arrays(columns) for columns in zip(*(run.texts for run in runs), strict=True)]
-        return SourceTexts(texts, np.concatenate([run.odd_rows for run in runs]))
+        return SourceTexts(texts, np.concatenate([run.irregular_rows for run in runs]))
 
     def _of_version(self, payloads: Column, version: int) -> SourceTexts:
         if not self._definition.oldest_version <= version <= self._definition.current_version:
@@ -288,17 +288,17 @@ def _unwrap_all(sources: Sources) -> Sources:
     return {version: unwrap(source) for version, source in sources.items()}
 
 
-def _column(row_values: RowValues, odd_rows: Flags) -> Column:
+def _column(row_values: RowValues, irregular_rows: Flags) -> Column:
     """Values as a column: of lists if any row that is not odd has several, else of single ones."""
     rows, values = row_values
-    if odd_rows.any():
-        rows, values = rows[~odd_rows[rows]], values.filter(pa.array(~odd_rows[rows]))
+    if irregular_rows.any():
+        rows, values = rows[~irregular_rows[rows]], values.filter(pa.array(~irregular_rows[rows]))
     if (rows[1:] == rows[:-1]).any():
-        counts = np.bincount(rows, minlength=len(odd_rows))
+        counts = np.bincount(rows, minlength=len(irregular_rows))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(counts == 0))
-    if len(rows) == len(odd_rows):
+    if len(rows) == len(irregular_rows):
         return values
-    places = np.full(len(odd_rows), -1)
+    places = np.full(len(irregular_rows), -1)
     places[rows] = np.arange(len(rows))
     return values.take(pa.array(places, mask=places < 0))

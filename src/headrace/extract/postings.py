@@ -79,7 +79,7 @@ def stored_columns(columns: pa.Table) -> pa.Table:
 def describe_companion(
     columns: pa.Table, definition: Definition, *, first_seq: int, through_version: int, **more: Any
 ) -> CompanionInfo:
-    """What a companion of these columns says about itself; ``more`` are its stream, level and segments."""
+    """The metadata of a companion with these columns; ``more`` are its stream, level and segments."""
     names = definition.search.fields
     texts = [name for name, field in names.items() if field.kind is Kind.TEXT]
     times = pc.min_max(_flat(one_array(columns.column(f"f.{definition.search.primary_timestamp}"))).values)
@@ -236,7 +236,7 @@ _LEAST_GROUPS = 1_000
 
 
 def in_memory(columns: pa.Table, definition: Definition, first_seq: int, through_version: int) -> MemoryCompanion:
-    """The companion of a columns table; postings and panes are made when they are first asked for.
+    """The companion of a columns table; postings and panes are made on first use.
 
     Panes of groups that have few events are not held.
     """
@@ -247,7 +247,7 @@ def in_memory(columns: pa.Table, definition: Definition, first_seq: int, through
         max_groups = max(_LEAST_GROUPS, columns.num_rows // _EVENTS_OF_GROUP)
         search = definition.search
         try:
-            return reducing.panes(columns, search.rollups[rollup], search, intervals=[interval], most_groups=max_groups)
+            return reducing.panes(columns, search.rollups[rollup], search, intervals=[interval], max_groups=max_groups)
         except TooManyGroups:
             return None
 

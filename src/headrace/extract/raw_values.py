@@ -30,16 +30,16 @@ FEW = 256
 
 
 def read_pointers(
-    payloads: Column, wanted: Collection[Pointer], odd_rows: Flags, few: int = FEW
+    payloads: Column, wanted: Collection[Pointer], irregular_rows: Flags, few: int = FEW
 ) -> Mapping[Pointer, Column]:
     """What lies at pointers, by pointer; null where nothing is. Events that are null or unreadable are made odd."""
     places = sorted(set(wanted))
     if not places:
         return {}
     if len(payloads) > few:
-        return _read_all(payloads, places, odd_rows)
+        return _read_all(payloads, places, irregular_rows)
     rows = [None if payload is None else _read_one(payload, places) for payload in payloads.to_pylist()]
-    odd_rows |= np.array([row is None for row in rows], np.bool_)
+    irregular_rows |= np.array([row is None for row in rows], np.bool_)
     return {pointer: pa.array([row and row[at] for row in rows], pa.string()) for at, pointer in enumerate(places)}
 
 
@@ -69,7 +69,7 @@ def each(function: Callable[[bytes], bytes | None], documents: Column) -> Column
     return pa.array([attempt(document) for document in documents.to_pylist()], pa.string())
 
 
-def _read_all(payloads: Column, places: list[Pointer], odd_rows: Flags) -> Mapping[Pointer, Column]:
+def _read_all(payloads: Column, places: list[Pointer], irregular_rows: Flags) -> Mapping[Pointer, Column]:
     paths = ", ".join("'" + pointers.text(pointer).replace("'", "''") + "'" for pointer in places)
     columns = ["found IS NULL", *(f"found[{number}]" for number in range(1, 1 + len(places)))]
     try:
@@ -77,7 +77,7 @@ def _read_all(payloads: Column, places: list[Pointer], odd_rows: Flags) -> Mappi
     except duckdb.InvalidInputException:
         readable = f"CASE WHEN json_valid(payload) THEN json_extract(payload, [{paths}]) END"
         unreadable, *texts = _select(payloads, readable, columns)
-    odd_rows |= unreadable.to_numpy(zero_copy_only=False)
+    irregular_rows |= unreadable.to_numpy(zero_copy_only=False)
     return dict(zip(places, texts, strict=True))
 
 
@@ -103,7 +103,7 @@ class SourceTexts(NamedTuple):
     """The JSON texts at each source, and the events that cannot be read."""
 
     texts: list[Column]
-    odd_rows: Flags
+    irregular_rows: Flags
 
 
 def read_sources(
@@ -113,16 +113,18 @@ def read_sources(
 
     ``exact`` says of which sources all digits of a number are wanted, and not only those of the nearest double.
     """
-    odd_rows = np.zeros(len(payloads), np.bool_)
-    stored = read_pointers(payloads, [pointer for source in sources for pointer in _pointers(source)], odd_rows, few)
+    irregular_rows = np.zeros(len(payloads), np.bool_)
+    stored = read_pointers(
+        payloads, [pointer for source in sources for pointer in _pointers(source)], irregular_rows, few
+    )
     rebuilt = [source.pointer for source in sources if isinstance(source, Rebuild)]
-    newest = read_pointers(each(promote, payloads), rebuilt, odd_rows, few) if rebuilt else {}
-    events = _Events(payloads, stored, newest, odd_rows)
+    newest = read_pointers(each(promote, payloads), rebuilt, irregular_rows, few) if rebuilt else {}
+    events = _Events(payloads, stored, newest, irregular_rows)
     texts = [events.text(source, np.ones(len(payloads), np.bool_)) for source in sources]
     for number, (source, is_exact) in enumerate(zip(sources, exact, strict=True)):
         if is_exact:
             texts[number] = events.with_all_digits(source, texts[number])
-    return SourceTexts(texts, odd_rows)
+    return SourceTexts(texts, irregular_rows)
 
 
 def unwrap(source: ValueSource) -> ValueSource:
@@ -151,7 +153,7 @@ class _Events(NamedTuple):
     payloads: Column
     stored: Mapping[Pointer, Column]
     newest: Mapping[Pointer, Column]
-    odd_rows: Flags
+    irregular_rows: Flags
 
     def text(self, source: ValueSource, rows: Flags) -> Column:
         """What lies at a source; only some rows matter."""
@@ -176,7 +178,7 @@ class _Events(NamedTuple):
         if not may_differ.any():
             return texts
         exact = each(source.evaluate, self.payloads.filter(pa.array(may_differ)))
-        self.odd_rows[np.flatnonzero(may_differ)[~valid(exact)]] = True
+        self.irregular_rows[np.flatnonzero(may_differ)[~valid(exact)]] = True
         return pc.replace_with_mask(texts, pa.array(may_differ), exact)
 
     def _convert(self, source: Stored, rows: Flags) -> Column:
@@ -190,5 +192,5 @@ class _Events(NamedTuple):
         made = pc.replace_with_mask(pa.nulls(len(stored), pa.string()), pa.array(by_value), values)
         events = each(source.evaluate, self.payloads.filter(pa.array(by_event)))
         made = pc.replace_with_mask(made, pa.array(by_event), events)
-        self.odd_rows[here & ~valid(made)] = True
+        self.irregular_rows[here & ~valid(made)] = True
         return made

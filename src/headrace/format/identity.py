@@ -1,4 +1,4 @@
-"""What our objects say about themselves: which format they have, of which version.
+"""The identity that objects in the store carry: their format and its version.
 
 A Parquet file carries a JSON document in its metadata, with the version of its format. A JSON object is an envelope
 ``{"headrace": <kind>, "version": <format>, "sha256": …, "content": …}``; the checksum is that of the content's bytes as
@@ -40,7 +40,7 @@ def decode_identity(document: bytes | None, type: type[Info], *, name: str, kind
 
 
 class Envelope(msgspec.Struct, forbid_unknown_fields=True):
-    """A document that says what it is and carries a checksum."""
+    """A document with its type, its version and a checksum."""
 
     headrace: str
     version: int

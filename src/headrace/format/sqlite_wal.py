@@ -141,9 +141,9 @@ def _is_valid(header: Words, data: bytes | memoryview) -> bool:
         return False
     words = np.frombuffer(data, dtype=">u4" if magic & 1 else "<u4", count=6).astype(np.uint32)
     first = second = 0
-    for even, odd in zip(words[::2].tolist(), words[1::2].tolist(), strict=True):
-        first = (first + even + second) & _WORD
-        second = (second + odd + first) & _WORD
+    for first_word, second_word in zip(words[::2].tolist(), words[1::2].tolist(), strict=True):
+        first = (first + first_word + second) & _WORD
+        second = (second + second_word + first) & _WORD
     return (first, second) == (int(header[6]), int(header[7]))
 
 

@@ -1,14 +1,14 @@
-"""States: what features have folded of a run of a stream's events, for every key, as plain Parquet.
+"""States of features: what they have folded from a range of a stream's events, by key, in a Parquet file.
 
-Format version 1. A state is one file. It holds what the events [first seq, first seq + count) have left in some *lives*
-of the features of one table: one row for every key that an event of the run has, sorted by key.
+Format version 1. A state is one file. It holds the states of some *versions* of the features of one table over the
+events [first seq, first seq + count): one row for each key of these events, sorted by key.
 
 =============  ======  ====================================================================================
 column         type    holds
 =============  ======  ====================================================================================
 ``key``        binary  the values of the key columns, as a MessagePack array
 ``frame``      binary  MessagePack: where the key was first and last seen in the run, and whether it restarted
-``s.<life>``   binary  MessagePack: the state of this life of a feature, null where it has none
+``s.<id>``     binary  MessagePack: the state of the feature version of this id, null where it has none
 =============  ======  ====================================================================================
 
 Pages are zstd with checksums; a row group holds at most 16,384 rows. The metadata of a file holds a JSON document
@@ -25,12 +25,12 @@ from headrace.format.identity import decode_identity
 VERSION = 1
 METADATA = b"headrace"
 KEY, FRAME = "key", "frame"
-#: How the names of the columns of lives begin.
-LIFE = "s."
+#: The prefix of the names of the columns that hold feature versions.
+VERSION_PREFIX = "s."
 
 
 class StateInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a state says about itself."""
+    """The metadata that the file of a state carries."""
 
     version: int = VERSION
     stream: str
@@ -39,19 +39,19 @@ class StateInfo(msgspec.Struct, frozen=True, kw_only=True):
     first_seq: int
     count: int
     level: int
-    #: Feature → life.
+    #: The id of the version that is held of each feature.
     lives: dict[str, str]
 
 
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A state as metadata lists it; ``name`` is what its object is called up to the dot."""
+    """A state as a manifest lists it; ``name`` is the name of its object without the suffix."""
 
     table: str
     name: str
     first_seq: int
     count: int
     level: int
-    #: Feature → life.
+    #: The id of the version that is held of each feature.
     lives: dict[str, str]
     rows: int
     bytes: int
@@ -79,5 +79,5 @@ def state_entry(info: StateInfo, name: str, rows: int, size: int, sha256: str) -
 
 
 def decode_info(document: bytes | None, name: str) -> StateInfo:
-    """Read what a state says about itself; refuses what is damaged and what a newer Headrace wrote."""
+    """Decode the metadata of a state; refuses damaged metadata and that of a newer Headrace."""
     return decode_identity(document, StateInfo, name=name, kind="state", newest=VERSION)

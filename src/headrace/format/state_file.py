@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.format.parquet_file import ParquetSource, intact
-from headrace.format.state import FRAME, KEY, LIFE, METADATA, State, StateInfo, decode_info, state_entry
+from headrace.format.state import FRAME, KEY, METADATA, VERSION_PREFIX, State, StateInfo, decode_info, state_entry
 
 
 class StateReader:
@@ -28,26 +28,26 @@ class StateReader:
             self._source = ParquetSource(path, name, sha256=sha256)
             self.info = decode_info((self._source.metadata.metadata or {}).get(METADATA), name)
 
-    def rows(self, life_ids: Collection[str] | None = None) -> Iterator[tuple[bytes, dict[str, bytes]]]:
-        """Every key in order, with its frame under the empty name and the states of some lives, or of all."""
-        for keys, columns in self.columns(life_ids):
+    def rows(self, version_ids: Collection[str] | None = None) -> Iterator[tuple[bytes, dict[str, bytes]]]:
+        """Every key in order, with its frame under "" and the states of some feature versions, or of all."""
+        for keys, columns in self.columns(version_ids):
             names = tuple(columns)
             rows = (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
             if any(None in column for column in columns.values()):
-                rows = ({life: state for life, state in row.items() if state is not None} for row in rows)
+                rows = ({version_id: state for version_id, state in row.items() if state is not None} for row in rows)
             yield from zip(keys, rows, strict=True)
 
-    def columns(self, life_ids: Collection[str] | None = None) -> Iterator[tuple[list[bytes], dict[str, list[Any]]]]:
-        """The same, many keys at once: those in order, and what they have by life, None where one has nothing."""
+    def columns(self, version_ids: Collection[str] | None = None) -> Iterator[tuple[list[bytes], dict[str, list[Any]]]]:
+        """The same in batches of keys: the keys in order, and a column by version id, None where a key has no state."""
         held = sorted(set(self.info.lives.values()))
-        chosen = [life for life in held if life_ids is None or life in life_ids]
+        chosen = [version_id for version_id in held if version_ids is None or version_id in version_ids]
         for group in range(self._source.metadata.num_row_groups):
             keys, *columns = self._columns(group, chosen)
             yield keys, dict(zip(("", *chosen), columns, strict=True))
 
-    def _columns(self, group: int, life_ids: list[str]) -> list[list[bytes]]:
+    def _columns(self, group: int, version_ids: list[str]) -> list[list[bytes]]:
         with intact(self._name):
-            names = [KEY, FRAME, *(LIFE + life for life in life_ids)]
+            names = [KEY, FRAME, *(VERSION_PREFIX + version_id for version_id in version_ids)]
             table = self._source.table(group, names)
             return [table.column(name).to_pylist() for name in names]
 
@@ -55,7 +55,7 @@ class StateReader:
 ROWS = 16_384
 _COMPRESSION_LEVEL = 1
 
-#: A key and what it has: the frame under the empty name, states under their lives.
+#: A key and what it has: the frame under the empty name, states under the ids of their feature versions.
 Packed = tuple[bytes, Mapping[str, bytes]]
 
 
@@ -77,9 +77,9 @@ class _Sink:
     """One file; rows are gathered until they make a row group."""
 
     def __init__(self, path: Path, info: StateInfo) -> None:
-        self._lives = sorted(set(info.lives.values()))
+        self._version_ids = sorted(set(info.lives.values()))
         fields = [pa.field(name, pa.binary(), nullable=False) for name in (KEY, FRAME)]
-        fields += [pa.field(LIFE + life, pa.binary()) for life in self._lives]
+        fields += [pa.field(VERSION_PREFIX + version_id, pa.binary()) for version_id in self._version_ids]
         self._schema = pa.schema(fields)
         self._info = info
         self._file = pq.ParquetWriter(
@@ -110,7 +110,7 @@ class _Sink:
     def _flush(self) -> None:
         if self._held:
             keys, rows = zip(*self._held, strict=True)
-            columns = [keys, *([row.get(life) for row in rows] for life in ("", *self._lives))]
+            columns = [keys, *([row.get(version_id) for row in rows] for version_id in ("", *self._version_ids))]
             arrays = [pa.array(column, pa.binary()) for column in columns]
             self._file.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=ROWS)
             self._held = []

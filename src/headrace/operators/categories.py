@@ -70,7 +70,7 @@ class ValueCounts(FieldOperator):
         """Whether a value, in its canonical form, is counted by itself."""
         return True
 
-    def most(self, state: list[Any] | None) -> list[tuple[Any, int]]:
+    def top_values(self, state: list[Any] | None) -> list[tuple[Any, int]]:
         """The values wanted with their counts, most frequent first, the lesser of equally frequent ones first."""
         counts = {} if state is None else state[0]
         return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[: self._wanted]
@@ -99,7 +99,7 @@ class TopK(ValueCounts):
             "integer",
             10,
             least=1,
-            most=1024,
+            greatest=1024,
             code="invalid_top_k_k",
             example="3",
             position="optional",
@@ -114,7 +114,7 @@ class TopK(ValueCounts):
 
     def finish(self, state: list[Any] | None, now: int = 0) -> list[dict[str, Any]]:
         """The values."""
-        return [{"value": self.render(value), "count": count} for value, count in self.most(state)]
+        return [{"value": self.render(value), "count": count} for value, count in self.top_values(state)]
 
 
 class Mode(ValueCounts):
@@ -136,7 +136,7 @@ class Mode(ValueCounts):
 
     def finish(self, state: list[Any] | None, now: int = 0) -> Any:
         """The value."""
-        return next((self.render(value) for value, _ in self.most(state)), None)
+        return next((self.render(value) for value, _ in self.top_values(state)), None)
 
 
 class Entropy(ValueCounts):
@@ -161,7 +161,7 @@ class Entropy(ValueCounts):
 
     def finish(self, state: list[Any] | None, now: int = 0) -> float | None:
         """The entropy."""
-        counts = [count for _, count in self.most(state)]
+        counts = [count for _, count in self.top_values(state)]
         total = sum(counts)
         if total == 0:
             return None
@@ -191,8 +191,8 @@ class Mix(ValueCounts):
     def wanted(self) -> int:
         """The categories given, or so many."""
         chosen = self.params.get("categories")
-        most: int = self.params["max_categories"] if chosen is None else len(chosen)
-        return most
+        limit: int = self.params["max_categories"] if chosen is None else len(chosen)
+        return limit
 
     def counts(self, value: Any) -> bool:
         """Whether it is one of the categories."""
@@ -204,7 +204,7 @@ class Mix(ValueCounts):
             return super().add(state, value, at_ms, seq)
         return [{}, 1, 0] if state is None else [state[0], state[1] + 1, state[2]]
 
-    def most(self, state: list[Any] | None) -> list[tuple[str, int]]:
+    def top_values(self, state: list[Any] | None) -> list[tuple[str, int]]:
         """The texts of the categories wanted with their counts, in the order of their frequency and then of texts."""
         counts = {} if state is None else state[0]
         named = ((self._text(value), count) for value, count in counts.items())
@@ -212,7 +212,7 @@ class Mix(ValueCounts):
 
     def finish(self, state: list[Any] | None, now: int = 0) -> dict[str, float]:
         """The shares, by name."""
-        return {} if state is None else {name: count / state[1] for name, count in sorted(self.most(state))}
+        return {} if state is None else {name: count / state[1] for name, count in sorted(self.top_values(state))}
 
     def _text(self, value: Any) -> str:
         return ("true" if value else "false") if isinstance(value, bool) else str(self.render(value))

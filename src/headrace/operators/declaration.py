@@ -39,7 +39,7 @@ SECTIONS = (COUNTS, DISTRIBUTIONS, SAMPLES, RECENCY, DECAY, CHANGE, PLACES)
 
 
 #: How many edges a histogram may have.
-MOST_EDGES = 1024
+MAX_EDGES = 1024
 
 
 class Parameter(NamedTuple):
@@ -48,7 +48,7 @@ class Parameter(NamedTuple):
     kind: ParameterKind
     default: Any = REQUIRED
     least: float | None = None
-    most: float | None = None
+    greatest: float | None = None
     above: float | None = None
     below: float | None = None
     types: tuple[FieldType, ...] = ()
@@ -66,21 +66,21 @@ class Parameter(NamedTuple):
         """The bounds as words."""
         if self.above is not None:
             return f"above {self.above:g}" + (f" and below {self.below:g}" if self.below is not None else "")
-        return f"from {self.least:g} to {self.most:g}" if self.most is not None else f"at least {self.least:g}"
+        return f"from {self.least:g} to {self.greatest:g}" if self.greatest is not None else f"at least {self.least:g}"
 
     def admits(self, value: float) -> bool:
         """Whether a number lies within the bounds."""
         return (
             (self.least is None or value >= self.least)
-            and (self.most is None or value <= self.most)
+            and (self.greatest is None or value <= self.greatest)
             and (self.above is None or value > self.above)
             and (self.below is None or value < self.below)
         )
 
     def read(self, raw: Any) -> Any:
-        """A value of JSON as the operator takes it; raises ValueError with what it must be.
+        """Convert a JSON value to what the operator takes; raises ValueError that says what it must be.
 
-        Names of fields and conditions are read by whoever knows them.
+        Fields and conditions are not read here: their names are checked against the event source.
         """
         match self.kind:
             case "duration":
@@ -92,11 +92,11 @@ class Parameter(NamedTuple):
         return _read_categories(raw)
 
     def _read_number(self, raw: Any) -> int | float:
-        whole = self.kind == "integer"
+        is_integer = self.kind == "integer"
         fits = _is_integer(raw) or (isinstance(raw, float) and math.isfinite(raw))
-        if not fits or (whole and raw != int(raw)) or not self.admits(raw):
-            raise ValueError(f"must be {'a whole number' if whole else 'a number'} {self.bounds()}")
-        return int(raw) if whole else float(raw)
+        if not fits or (is_integer and raw != int(raw)) or not self.admits(raw):
+            raise ValueError(f"must be {'a whole number' if is_integer else 'a number'} {self.bounds()}")
+        return int(raw) if is_integer else float(raw)
 
 
 def _is_integer(raw: Any) -> bool:
@@ -114,8 +114,8 @@ def _read_edges(raw: Any) -> list[float]:
     numbers = raw if isinstance(raw, list) else []
     fits = all(_is_integer(edge) or isinstance(edge, float) for edge in numbers)
     rising = fits and all(low < high for low, high in pairwise(numbers))
-    if not rising or not 1 <= len(numbers) <= MOST_EDGES:
-        raise ValueError(f"buckets are 1 to {MOST_EDGES} numbers, each greater than the one before")
+    if not rising or not 1 <= len(numbers) <= MAX_EDGES:
+        raise ValueError(f"buckets are 1 to {MAX_EDGES} numbers, each greater than the one before")
     return [float(edge) for edge in numbers]
 
 
@@ -145,14 +145,14 @@ class Declaration(NamedTuple):
 
 NUMBER = Parameter("field", types=NUMBERS, example='"amount"')
 VALUE = Parameter("field", types=ANY, example='"shop"')
-COUNT = Parameter("integer", least=1, most=1024, example="3", note="up to 1,024")
+COUNT = Parameter("integer", least=1, greatest=1024, example="3", note="up to 1,024")
 HALF_LIFE = Parameter("duration", code="aggregation_invalid_half_life", example='"10m"')
 WINDOW = Parameter("duration", None, code="aggregation_invalid_window", example='"1h"')
 REQUIRED_WINDOW = WINDOW._replace(default=REQUIRED)
 LATITUDE, LONGITUDE = (
     Parameter("field", types=NUMBERS, aliases=(name,), example=f'"{name}"', client_name=name) for name in ("lat", "lon")
 )
-MAX_CATEGORIES = Parameter("integer", 256, least=1, most=4096, example="16")
+MAX_CATEGORIES = Parameter("integer", 256, least=1, greatest=4096, example="16")
 WHERE = Parameter("where", None, example='"amount > 10"')
 #: Conditions that the function of the client takes first.
 OPTIONAL_WHERE = WHERE._replace(position="optional")

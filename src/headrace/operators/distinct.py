@@ -156,7 +156,7 @@ class BloomMember(FieldOperator):
         "bool",
         memory="1.2 KB for 1,024 values at 1 %",
         field=VALUE,
-        expected_n=Parameter("integer", 1024, least=1, most=1_000_000, aliases=("capacity",), example="10_000"),
+        expected_n=Parameter("integer", 1024, least=1, greatest=1_000_000, aliases=("capacity",), example="10_000"),
         fpr=Parameter(
             "number", 0.01, above=0, below=1, code="invalid_bloom_fpr", aliases=("target_fpr",), example="0.001"
         ),

@@ -44,7 +44,7 @@ def _steps_km(lats: Doubles, lons: Doubles) -> Doubles:
     return steps
 
 
-class PlaceOperator(Operator):
+class LocationOperator(Operator):
     """An operator over the places of the events that match."""
 
     def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
@@ -68,7 +68,7 @@ class PlaceOperator(Operator):
         return runs.first_values(lat), runs.first_values(lon), runs.last_values(lat), runs.last_values(lon)
 
 
-class GeoVelocity(PlaceOperator):
+class GeoVelocity(LocationOperator):
     """The greatest speed between one place and the next, in km/h; where no time lies between, none counts.
 
     Null until there is a speed. The state is ``[first time, lat, lon, last time, lat, lon, speed]``.
@@ -111,7 +111,7 @@ class GeoVelocity(PlaceOperator):
         return to_lists(first, first_lat, first_lon, last, last_lat, last_lon, greatest)
 
 
-class GeoDistance(PlaceOperator):
+class GeoDistance(LocationOperator):
     """The length of the way through all places, in km; 0 until there are two.
 
     The state is ``[first lat, lon, last lat, lon, km]``.
@@ -147,7 +147,7 @@ class GeoDistance(PlaceOperator):
         return to_lists(*self.ends(runs), to_list(np.add.reduceat(steps, runs.starts)))
 
 
-class GeoSpread(PlaceOperator):
+class GeoSpread(LocationOperator):
     """The root of the mean squared distance of places from their mean, in km, on a plane of 111.32 km per degree.
 
     Null until there are two. The state is the moments of latitudes and of longitudes.
@@ -190,7 +190,7 @@ class GeoSpread(PlaceOperator):
         return Parts(pooled("moments"), pooled("others"))
 
 
-class DistanceFromHome(PlaceOperator):
+class DistanceFromHome(LocationOperator):
     """How far the last place is from the mean of the last ``samples`` places, itself among them, in km.
 
     Null without any. The state is those places, ``[lat, lon]`` each.

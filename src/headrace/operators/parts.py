@@ -65,11 +65,11 @@ Values: TypeAlias = Sequence[Any]
 
 
 class StatePart(NamedTuple):
-    """A part of a state: its columns, what they hold of it, and what it is given those; of many states at once."""
+    """A part of many states: its columns, how its values are split into them, and how they are joined again."""
 
     columns: tuple[str, ...]
     split: Callable[[Values], Sequence[Values]]
-    whole: Callable[..., Values]
+    join: Callable[..., Values]
 
 
 def plain(name: str) -> StatePart:
@@ -93,10 +93,10 @@ def _doubles(values: Values) -> Sequence[Values]:
 
 
 def _halves(values: Values) -> Sequence[Values]:
-    whole = [None if type(value) is float else value for value in values]
+    integers = [None if type(value) is float else value for value in values]
     return (
-        [None if value is None else value >> _HALF for value in whole],
-        [None if value is None else value & _LOW for value in whole],
+        [None if value is None else value >> _HALF for value in integers],
+        [None if value is None else value & _LOW for value in integers],
         [value if type(value) is float else None for value in values],
     )
 
@@ -127,9 +127,9 @@ class Parts:
         self,
         *parts: StatePart,
         apart: Callable[[Any], Sequence[Any]] = lambda state: state,
-        together: Callable[..., Any] = lambda *given: [*given],
+        together: Callable[..., Any] = lambda *values: [*values],
     ) -> None:
-        """A state is the list of its parts, unless it is told how one becomes the other."""
+        """``apart`` and ``together`` convert a state to its parts and back; by default it is the list of them."""
         self._parts, self._apart, self._together = parts, apart, together
         self.columns = tuple(name for part in parts for name in part.columns)
         self.gathers = any(COLUMNS[name].gathers for name in self.columns)
@@ -143,8 +143,8 @@ class Parts:
     def implode(self, columns: Sequence[Values]) -> list[Any]:
         """The states of many rows."""
         remaining = iter(columns)
-        wholes = (part.whole(*islice(remaining, len(part.columns))) for part in self._parts)
-        return list(map(self._together, *wholes))
+        joined = (part.join(*islice(remaining, len(part.columns))) for part in self._parts)
+        return list(map(self._together, *joined))
 
 
 class Alone(Parts):
@@ -160,7 +160,7 @@ class Alone(Parts):
 
     def implode(self, columns: Sequence[Values]) -> list[Any]:
         """The states of many rows."""
-        return list(self._part.whole(*columns))
+        return list(self._part.join(*columns))
 
 
 EARLIEST, LATEST = Alone(plain("earliest")), Alone(plain("latest"))

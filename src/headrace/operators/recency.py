@@ -101,7 +101,7 @@ class HasSeen(LastSeen):
         return state is not None
 
 
-class SeenWithin(LastSeen):
+class SeenInWindow(LastSeen):
     """Whether the last event is less than the window ago, to the millisecond: ``first_seen_in_window``."""
 
     reads_clock = True

@@ -121,12 +121,12 @@ class Driver:
         return self._work.lease(self._worker, max_units, host=socket.gethostname(), master=master)
 
     def stop(self) -> None:
-        """Give up the running job; what it leased goes back."""
+        """Cancel the running job and return its leases."""
         self._stopping.set()
         self._interrupt()
 
     def _start(self, lease: Lease) -> SparkSession:
-        """A session that works; the lease only says that there is work, and goes back at once."""
+        """Start a session; the first lease only shows that there is work, and is returned at once."""
         self._work.release(lease)
         self._refuse_hidden(lease.store)
         try:

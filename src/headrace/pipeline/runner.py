@@ -66,7 +66,7 @@ class Runner:
         return 0
 
     def _step(self, report: Path) -> int | None:
-        """Look for work and do it; the exit code where that is the end."""
+        """Lease work and perform it; returns an exit code when the process should end."""
         try:
             status = self._status()
             if status is not None and status["due"] and not status["paused"]:

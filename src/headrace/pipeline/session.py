@@ -47,7 +47,7 @@ def limit_retries(spark: SparkSession) -> None:
 
 
 def is_unavailable(reason: BaseException) -> bool:
-    """Whether an exception says that a server did not answer."""
+    """Whether an exception means that a server did not answer."""
     try:
         import grpc
         from pyspark.errors.exceptions.connect import SparkConnectGrpcException
@@ -93,7 +93,7 @@ def start(config: PipelineConfig, scratch: Path) -> SparkSession:
 
 
 def _prepare(scratch: Path) -> None:
-    """Tell Spark which Java and which Python to use; its own scripts read the environment."""
+    """Set the environment variables from which Spark's scripts take Java and Python."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise Unavailable(

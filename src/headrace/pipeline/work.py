@@ -27,7 +27,7 @@ class Unreachable(HeadraceError):
 
 
 class Refused(HeadraceError):
-    """The server answered, and said no; ``code`` and ``status`` are those of its answer."""
+    """The server refused the request; ``code`` and ``status`` are those of its answer."""
 
     code = "refused"
 
@@ -71,7 +71,7 @@ def trust(ca_file: str, *, is_pinned: bool) -> ssl.SSLContext:
 
 
 class Work:
-    """Speaks to one server; safe to use from several threads."""
+    """Client of the work endpoints of one server; thread-safe."""
 
     def __init__(
         self, url: str, key: str | None = None, ca_file: str | None = None, *, is_pinned: bool = False
@@ -101,7 +101,7 @@ class Work:
         return self._ask("GET", "/v1/work")
 
     def lease(self, worker: str, limit: int, *, host: str | None = None, master: str | None = None) -> Lease | None:
-        """Up to so many units, or None where nothing is due; host and master tell people where the worker runs."""
+        """Lease up to ``limit`` units; None where nothing is due. Host and master show where the worker runs."""
         worker_facts = {"host": host, "master": master}
         body = {"worker": worker, "limit": limit} | {name: value for name, value in worker_facts.items() if value}
         granted = self._ask("POST", "/v1/work/lease", body)
@@ -133,9 +133,9 @@ class Work:
         return self._ask("POST", "/v1/work/resume", {})
 
     def run(self, stream: str, *, seal: bool = False) -> dict[str, Any]:
-        """A stream is due now, however little is new in it; what was parked is tried again.
+        """Make a stream due now, however little is new in it, and retry its parked work.
 
-        ``seal``: what it holds is published first.
+        ``seal`` publishes what it holds first.
         """
         return self._ask("POST", "/v1/work/run", {"stream": stream, **({"seal": True} if seal else {})})
 

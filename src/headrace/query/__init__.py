@@ -1,1 +1,1 @@
-"""What may be asked of a stream. Pure: no files, no clocks, no network."""
+"""Queries of a stream. Pure: no files, no clocks, no network."""

@@ -1,4 +1,4 @@
-"""Whether a query may be asked of a stream: every fault of it at once, each with its place in the text.
+"""Validation of a query against the search declaration of a stream: all errors, each with its position in the text.
 
 ``filter=`` asks for exact values and ranges only; ``_search`` and ``include`` ask for prefixes, words, phrases and
 parts of values too. Default fields are asked by bare words and phrases whatever else they can do.

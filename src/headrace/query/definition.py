@@ -124,7 +124,7 @@ class Definition:
         return pull_back(self._filled, pointer, self.current_version)
 
     def _described(self, value: Any) -> Any:
-        """A measure or a query as plain data; aliases and default fields as what they stand for."""
+        """A measure or a query as plain data; with aliases and default fields resolved."""
         if isinstance(value, msgspec.Struct):
             return {"kind": type(value).__name__, **{name: self._described(v) for name, v in _items(value)}}
         if isinstance(value, Node):
@@ -138,7 +138,7 @@ class Definition:
         return {str(version): self._origin(sources, version) for version in sources if version <= through_version}
 
     def _origin(self, sources: Sources, version: int) -> Any:
-        """A source as plain data; one that promotes says how far it must, and what then: later lenses do not count."""
+        """A source as plain data; a rebuild has the lenses up to the next direct source, and no later ones."""
         source = sources[version]
         if not isinstance(source, Rebuild):
             return _plain(source)

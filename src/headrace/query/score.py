@@ -34,7 +34,7 @@ class ScoredClause(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A word that a text field is asked for, or with ``prefix`` the beginning of one."""
+    """A word that is searched in a text field, or with ``prefix`` the beginning of one."""
 
     field: str
     text: str

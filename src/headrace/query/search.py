@@ -1,4 +1,4 @@
-"""What a stream has declared for search: its fields, what may be asked of each, and its rollups."""
+"""The search declaration of a stream: its fields, the queries that each allows, and its rollups."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Measure(msgspec.Struct, frozen=True):
 
     @property
     def query(self) -> Node | None:
-        """The query that says which events count for the measure alone."""
+        """The query that selects the events of the measure alone."""
         return None
 
 
@@ -129,7 +129,7 @@ class FieldMeasure(Measure, frozen=True):
 
 
 class Summary(FieldMeasure, frozen=True):
-    """Count, sum, least and greatest of a number, and its log2 histogram if asked for."""
+    """Count, sum, least and greatest of a number, and its log2 histogram if requested."""
 
     kind = "summary"
     histogram: bool = False
@@ -244,7 +244,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         return self.default_fields or tuple(texts)
 
     def contains_fields(self) -> tuple[str, ...]:
-        """The fields that a bare ``contains:`` asks: the defaults, or every field that can be asked."""
+        """The fields that a bare ``contains:`` searches: the defaults, or every field that allows it."""
         able = (name for name, field in self.fields.items() if field.contains)
         return self.contains_default_fields or tuple(able)
 

@@ -21,7 +21,7 @@ Span = tuple[int, int]
 
 
 def snippets(tree: Node, search: Search, document: Any) -> dict[str, str]:
-    """For every field of strings that answers a part of the query: a piece of the value with most of what was asked."""
+    """For every field of strings that answers a part of the query: the piece of the value with the most matches."""
     clauses_by_field: dict[str, list[Clause]] = {}
     for clause in _positive_clauses(tree):
         for field in search.fields_of(clause):
@@ -66,12 +66,12 @@ def _marks(field: Field, clauses: list[Clause], text: str) -> list[Span]:
 def _spans(clause: Clause, field: Field, text: str) -> Iterator[Span]:
     match clause:
         case Contains(value=part):
-            whole = lower(text) if field.kind is Kind.TEXT or field.lowercase else text
+            searched = lower(text) if field.kind is Kind.TEXT or field.lowercase else text
             part = lower(part) if field.kind is Kind.TEXT or field.lowercase else part
-            start = whole.find(part)
+            start = searched.find(part)
             while start >= 0:
                 yield start, start + len(part)
-                start = whole.find(part, start + len(part))
+                start = searched.find(part, start + len(part))
         case Term(value=wanted, prefix=prefix) | Phrase(value=wanted, prefix=prefix) if field.kind is Kind.TEXT:
             yield from _words(text, words(wanted), prefix, isinstance(clause, Phrase))
         case Term(value=wanted) | Phrase(value=wanted):
@@ -79,17 +79,17 @@ def _spans(clause: Clause, field: Field, text: str) -> Iterator[Span]:
 
 
 def _words(text: str, wanted: list[str], prefix: bool, phrase: bool) -> Iterator[Span]:
-    """The words of a text that are asked for; of a phrase only those that stand in it."""
+    """The words of a text that the query matches; of a phrase only those within it."""
     held = list(_locate_words(text))
     width = len(wanted) if phrase else 1
-    whole, beginning = (wanted[:-1], wanted[-1]) if prefix else (wanted, None)
+    complete, beginning = (wanted[:-1], wanted[-1]) if prefix else (wanted, None)
     for at in range(len(held) - width + 1):
         run = held[at : at + width]
         first = run[0][0]
         if phrase:
             answers = has_phrase([word for word, _ in run], wanted, prefix=prefix)
         else:
-            answers = first in whole or (beginning is not None and first.startswith(beginning))
+            answers = first in complete or (beginning is not None and first.startswith(beginning))
         if answers:
             yield from (span for _, span in run)
 

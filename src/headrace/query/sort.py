@@ -27,7 +27,7 @@ _DIRECTIONS = {"asc": False, "desc": True}
 
 
 class SortKey(msgspec.Struct, frozen=True):
-    """What hits are ordered by: the score, the offset or a field, the greatest first unless told otherwise."""
+    """What hits are ordered by: the score, the offset or a field, the greatest first by default."""
 
     name: str
     descending: bool = True

@@ -51,18 +51,18 @@ def words(text: str) -> list[str]:
 
 def has_words(text_words: list[str], wanted: list[str], *, prefix: bool) -> bool:
     """Whether all words are there in any order; with ``prefix``, the last one is the beginning of a word."""
-    *whole, last = wanted
-    if not set(whole) <= set(text_words):
+    *leading, last = wanted
+    if not set(leading) <= set(text_words):
         return False
     return any(word.startswith(last) for word in text_words) if prefix else last in text_words
 
 
 def has_phrase(text_words: list[str], wanted: list[str], *, prefix: bool) -> bool:
     """Whether the words follow each other; with ``prefix``, the last one is the beginning of a word."""
-    *whole, last = wanted
+    *leading, last = wanted
     return any(
-        text_words[start : start + len(whole)] == whole and (word.startswith(last) if prefix else word == last)
-        for start, word in enumerate(text_words[len(whole) :])
+        text_words[start : start + len(leading)] == leading and (word.startswith(last) if prefix else word == last)
+        for start, word in enumerate(text_words[len(leading) :])
     )
 
 
@@ -213,8 +213,8 @@ def _moment(match: re.Match[str]) -> int | None:
         if int(hours) > 23 or int(minutes) > 59:
             return None
         shift = timedelta(hours=int(hours), minutes=int(minutes)) * (-1 if sign == "-" else 1)
-    whole = (moment.replace(tzinfo=UTC) - _EPOCH - shift) // timedelta(milliseconds=1)
-    return whole + int((fraction or "").ljust(3, "0")[:3])
+    milliseconds = (moment.replace(tzinfo=UTC) - _EPOCH - shift) // timedelta(milliseconds=1)
+    return milliseconds + int((fraction or "").ljust(3, "0")[:3])
 
 
 def _bool(value: Any) -> bool | None:

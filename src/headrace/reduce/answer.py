@@ -101,20 +101,20 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     measures: tuple[str, ...] = ()
 
     @property
-    def whole(self) -> Span:
+    def covered_span(self) -> Span:
         """The part that whole panes cover; empty where its end is not after its start."""
         return -(-self.start // self.interval) * self.interval, self.end // self.interval * self.interval
 
     @property
     def edges(self) -> list[Span]:
         """The parts that only parts of panes cover."""
-        first, last = self.whole
+        first, last = self.covered_span
         if first >= last:
             return [(self.start, self.end)]
         return [span for span in ((self.start, first), (last, self.end)) if span[0] < span[1]]
 
     def narrowed(self) -> Aggregate:
-        """The same with a rollup that has nothing else than what is asked for."""
+        """The same query of a rollup with only the dimensions and measures that it uses."""
         rollup = self.rollup
         dimensions = tuple(name for name in rollup.dimensions if name in self.group_by)
         measures = {name: rollup.measures[name] for name in self.measures or rollup.measures}
@@ -147,12 +147,12 @@ class Buckets:
         self._document_groups: Groups = {}
 
     def add_history(self, panes: pa.Table) -> None:
-        """Add those panes that lie wholly inside what is asked for, of panes of all events."""
-        first, last = (max(-_FAR, min(time, _FAR)) for time in self._aggregate.whole)
+        """Add panes of all events, those that lie within the covered span."""
+        first, last = (max(-_FAR, min(time, _FAR)) for time in self._aggregate.covered_span)
         self._add(panes, (pc.field("pane") >= first) & (pc.field("pane") < last))
 
     def add(self, panes: pa.Table) -> None:
-        """Add panes of events that lie inside: of the edges, or of whatever was asked for."""
+        """Add panes whose events all lie within the requested range."""
         self._add(panes, pc.scalar(True))
 
     def add_document(self, document: Any) -> None:
@@ -250,8 +250,8 @@ class Buckets:
 
 def iso(millis: int) -> str:
     """A moment in ISO 8601, to the millisecond; years beyond four digits have a sign and six."""
-    cycles, within = divmod(millis, _CYCLE)
-    moment = _EPOCH + timedelta(milliseconds=within)
+    cycles, remaining_millis = divmod(millis, _CYCLE)
+    moment = _EPOCH + timedelta(milliseconds=remaining_millis)
     year = moment.year + 400 * cycles
     years = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+07d}"
     return f"{years}{moment:-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"

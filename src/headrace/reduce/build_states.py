@@ -29,7 +29,7 @@ class JobFolder(Protocol):
     """How the units of one job are made."""
 
     def defined_by(self, unit: Unit) -> Definition:
-        """What a unit folds, with the lives that it asks for."""
+        """The definition that a unit folds, restricted to the feature versions that it names."""
 
     def fold_events(self, unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
         """The rows of a unit's events."""
@@ -49,7 +49,7 @@ def folder_of(job: JobName) -> JobFolder:
 
 
 def defined_by(unit: Unit) -> Definition:
-    """What a unit folds, with the lives that it asks for."""
+    """The definition that a unit folds, restricted to the feature versions that it names."""
     return folder_of(unit.job).defined_by(unit)
 
 
@@ -70,7 +70,7 @@ def merge_inputs(inputs: Sequence[Iterator[Packed]]) -> Iterator[InputRow]:
 def merge_states(unit: Unit, rows: Iterable[InputRow]) -> Iterator[Packed]:
     """The rows of a unit's states, given in the order of keys, as those of one state."""
     defined = defined_by(unit)
-    reducer, life_ids = defined.reducer, unit.lives or {}
+    reducer, version_ids = defined.reducer, unit.lives or {}
     chains = _chains(unit, defined)
     numbers = {state.name: number for number, state in enumerate(unit.states)}
     for key, same in groupby(rows, key=itemgetter(0)):
@@ -78,7 +78,7 @@ def merge_states(unit: Unit, rows: Iterable[InputRow]) -> Iterator[Packed]:
         if len(parts) == 1 and len(chains) == 1:
             yield key, next(iter(parts.values()))  # there is nothing to merge it with
             continue
-        row = merge_row(reducer, life_ids, chains, lambda state, parts=parts: parts.get(numbers[state.name]))  # type: ignore[misc]
+        row = merge_row(reducer, version_ids, chains, lambda state, parts=parts: parts.get(numbers[state.name]))  # type: ignore[misc]
         if row is not None:
             yield key, reducer.pack(row)
 
@@ -101,10 +101,10 @@ def write_state(unit: Unit, rows: Iterable[Packed], directory: Path) -> tuple[Pa
 
 
 def _chains(unit: Unit, defined: Definition) -> list[Chain]:
-    """The lives of a unit, together where the same states hold them; the longest history first."""
+    """The feature versions of a unit, grouped by the states that hold them; the longest history first."""
     names_by_states: dict[tuple[str, ...], list[str]] = {}
-    for name, life in sorted(defined.lives.items()):
-        held = sorted(holding(life, unit.states), key=lambda state: state.first_seq)
+    for name, version in sorted(defined.lives.items()):
+        held = sorted(holding(version, unit.states), key=lambda state: state.first_seq)
         names_by_states.setdefault(tuple(state.name for state in held), []).append(name)
     by_name = {state.name: state for state in unit.states}
     chains = [

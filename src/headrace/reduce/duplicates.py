@@ -22,7 +22,7 @@ import numpy as np
 from headrace.deadline import check_deadline
 
 #: Texts are compared up to so many letters.
-MOST_LETTERS = 256
+MAX_LETTERS = 256
 #: The least similarity that can be asked for.
 LEAST = 0.5
 #: The similarities that are looked for one after the other, until there are enough pairs.
@@ -33,7 +33,7 @@ _ROUNDING = 1e-9
 #: So many texts of a length tell where all of them are best cut; where there are fewer it does not matter.
 _SAMPLE = 64
 #: Letters that can be compared as bytes, whichever they are.
-_MOST_KINDS = 127
+_MAX_KINDS = 127
 
 
 class Pair(NamedTuple):
@@ -56,8 +56,8 @@ def find_duplicates(texts: Mapping[str, str], threshold: float, limit: int) -> l
     """The most similar pairs of entities, given the text of each; for a thread."""
     by_text: dict[str, list[str]] = {}
     for entity, text in sorted(texts.items()):
-        by_text.setdefault(text[:MOST_LETTERS], []).append(entity)
-    same_pairs = list(islice(merge(*(_pairs_within(entities) for entities in by_text.values())), limit))
+        by_text.setdefault(text[:MAX_LETTERS], []).append(entity)
+    same_pairs = list(islice(merge(*(_pairs_among(entities) for entities in by_text.values())), limit))
     pairs = [Pair(1.0, *pair) for pair in same_pairs]
     ordered = sorted(by_text, key=lambda text: (len(text), text))
     for step in (*(step for step in _STEPS if step > threshold), threshold):
@@ -68,7 +68,7 @@ def find_duplicates(texts: Mapping[str, str], threshold: float, limit: int) -> l
     return pairs[:limit]
 
 
-def _pairs_within(entities: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _pairs_among(entities: Sequence[str]) -> Iterator[tuple[str, str]]:
     for number, left in enumerate(entities):
         for right in islice(entities, number + 1, None):
             yield left, right
@@ -140,9 +140,9 @@ class _Pieces:
         """The texts that may be near one that is no shorter than any of them."""
         check_deadline()
         text = self._texts[number]
-        most = int((1 - self._threshold) * len(text) + _ROUNDING)
+        max_edits = int((1 - self._threshold) * len(text) + _ROUNDING)
         lengths = range(ceil(self._threshold * len(text) - _ROUNDING), len(text) + 1)
-        having = [numbers for length in lengths for numbers in self._sharing(text, length, most)]
+        having = [numbers for length in lengths for numbers in self._sharing(text, length, max_edits)]
         if not having:
             return []
         shares = np.zeros(number, bool)
@@ -150,18 +150,18 @@ class _Pieces:
             shares[np.array(numbers)] = True
         others = np.flatnonzero(shares)
         # An edit changes two letters at most; what differs in more is known at a glance.
-        others = others[np.bitwise_count(self._marks[others] ^ self._marks[number]) <= 2 * most]
+        others = others[np.bitwise_count(self._marks[others] ^ self._marks[number]) <= 2 * max_edits]
         apart = self._letters[others] - self._letters[number]
-        near = (np.maximum(apart, 0).sum(axis=1) <= most) & (np.maximum(-apart, 0).sum(axis=1) <= most)
+        near = (np.maximum(apart, 0).sum(axis=1) <= max_edits) & (np.maximum(-apart, 0).sum(axis=1) <= max_edits)
         chosen: list[int] = others[near].tolist()
         return chosen
 
-    def _sharing(self, text: str, length: int, most: int) -> Iterator[array[int]]:
+    def _sharing(self, text: str, length: int, max_edits: int) -> Iterator[array[int]]:
         """Texts of a length that have a piece which stands in another text too, not too far from its place."""
         longer = len(text) - length
         for piece_number, (start, end) in enumerate(self._cuts(length)):
-            low = max(0, start - piece_number, start + longer - (most - piece_number))
-            high = min(start + piece_number, start + longer + (most - piece_number), len(text) - (end - start))
+            low = max(0, start - piece_number, start + longer - (max_edits - piece_number))
+            high = min(start + piece_number, start + longer + (max_edits - piece_number), len(text) - (end - start))
             for at in range(low, high + 1):
                 numbers = self._having.get((length, piece_number, text[at : at + end - start]))
                 if numbers is not None:
@@ -188,14 +188,14 @@ def choose_cuts(texts: Sequence[str], length: int, count: int) -> list[tuple[int
     if len(texts) < _SAMPLE or count > length or count == 1:
         return evenly
     cutting = _PieceSearch(texts, length, count)
-    pieces, most = evenly, max(cutting.alike(*piece) for piece in evenly)
-    while most and (better := cutting.pieces(most // 2)) is not None:
-        pieces, most = better, most // 2
+    pieces, max_alike = evenly, max(cutting.alike(*piece) for piece in evenly)
+    while max_alike and (better := cutting.pieces(max_alike // 2)) is not None:
+        pieces, max_alike = better, max_alike // 2
     return pieces
 
 
 class _PieceSearch:
-    """Looks for pieces of texts of one length."""
+    """Finds texts of one length by pieces."""
 
     def __init__(self, texts: Sequence[str], length: int, count: int) -> None:
         self._texts, self._length, self._count = texts, length, count
@@ -210,16 +210,16 @@ class _PieceSearch:
             pairs = self._pair_counts[start, end] = sum(count * (count - 1) // 2 for count in counted.values())
         return pairs
 
-    def pieces(self, most: int) -> list[tuple[int, int]] | None:
+    def pieces(self, max_alike: int) -> list[tuple[int, int]] | None:
         """Pieces that so many pairs have alike at most; None where there are too few."""
         pieces: list[tuple[int, int]] = []
         start = 0
         for left in range(self._count - 1, -1, -1):
             last = self._length - left
             # A longer piece is in fewer texts.
-            end = bisect_left(range(last), True, start + 1, key=lambda end: self.alike(start, end) <= most)
+            end = bisect_left(range(last), True, start + 1, key=lambda end: self.alike(start, end) <= max_alike)
             end = self._length if not left else end
-            if end > last or self.alike(start, end) > most:
+            if end > last or self.alike(start, end) > max_alike:
                 return None
             pieces.append((start, end))
             start = end
@@ -240,7 +240,7 @@ def _single_byte_pair(left: str, right: str) -> tuple[str, str] | None:
     if left.isascii() and right.isascii():
         return left, right
     kinds = sorted({*left, *right})
-    if len(kinds) > _MOST_KINDS:
+    if len(kinds) > _MAX_KINDS:
         return None
     table = {ord(letter): number for number, letter in enumerate(kinds, 1)}
     return left.translate(table), right.translate(table)

@@ -60,8 +60,8 @@ def replace_in_text(value: Canonical | None) -> Canonical | None:
 
 
 def _encode_values(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    indexed = whole.dictionary_encode()
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    indexed = values.dictionary_encode()
     texts = [msgspec.json.encode(value).decode() for value in indexed.dictionary.to_pylist()]
     return pa.array(texts, pa.string()).take(indexed.indices)
 
@@ -89,7 +89,7 @@ def wanted_values(tree: Node, rollup: Rollup, search: Search) -> WantedValues | 
 
 
 def filter_panes(panes: pa.Table, wanted: WantedValues) -> pa.Table:
-    """The panes of groups that have the values asked for."""
+    """The panes of groups that have the requested values."""
     keys = panes.column("key").combine_chunks().dictionary_encode()
     fits = [_fits(msgspec.json.decode(key), wanted) for key in keys.dictionary.to_pylist()]
     return panes.filter(pa.array(fits, pa.bool_()).take(keys.indices))
@@ -112,10 +112,10 @@ class GroupLimits(NamedTuple):
             raise _too_many_groups(f"the groups of the answer would take more than {self.bytes} bytes", self.bytes)
 
 
-def require_groups(count: int, most: int | None) -> None:
+def require_groups(count: int, limit: int | None) -> None:
     """Raise TooManyGroups where there are more groups than one answer holds."""
-    if most is not None and count > most:
-        raise _too_many_groups(f"the answer would have more than {most} groups over all its buckets", most)
+    if limit is not None and count > limit:
+        raise _too_many_groups(f"the answer would have more than {limit} groups over all its buckets", limit)
 
 
 def _too_many_groups(reason: str, limit: int) -> TooManyGroups:

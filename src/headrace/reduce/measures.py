@@ -47,7 +47,7 @@ class EventColumns:
         column = identifier(f"f.{field}")
         return f"(CASE WHEN len({column}) = 1 THEN {column}[1] END)" if self.many[f"f.{field}"] else column
 
-    def at_most_one(self, field: str) -> str:
+    def single_valued(self, field: str) -> str:
         """Whether an event has no two values of a field."""
         column = identifier(f"f.{field}")
         return f"coalesce(len({column}) = 1, true)" if self.many[f"f.{field}"] else "true"

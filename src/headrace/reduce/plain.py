@@ -38,7 +38,7 @@ def is_plain(
     chosen: Sequence[Node],
     query_columns: Mapping[Node, str],
 ) -> bool:
-    """Whether `groups` can tell the states of a rollup, where these queries choose the events."""
+    """Whether `groups` can compute the states of a rollup whose events these queries select."""
     kinds = dict(zip(schema.names, schema.types, strict=True))
     return (
         all(reducer.is_plain(kinds, query_columns) for reducer in measures.values())
@@ -57,7 +57,7 @@ def groups(
     spans: Sequence[Span],
     chosen: Sequence[Node],
     query_columns: Mapping[Node, str],
-    most_groups: int | None,
+    max_groups: int | None,
 ) -> Groups:
     """The groups of events that have a time in the spans, and for which all these queries are known to hold."""
     columns = _filter_events(columns, f"f.{rollup.timestamp}", spans, [query_columns[tree] for tree in chosen])
@@ -66,7 +66,7 @@ def groups(
     dimensions = [combine_chunks(columns.column(f"f.{name}")) for name in rollup.dimensions]
     number, first = _number_groups([_by_pane(pane, interval), *map(_by_value, dimensions)])
     count = len(first)
-    require_groups(count, most_groups)
+    require_groups(count, max_groups)
     events = EventGroups(columns, number, count, query_columns)
     made = {name: reducer.fold_groups(events) for name, reducer in measures.items()}
     return Groups(pa.array(pane[first]), [column.take(pa.array(first)) for column in dimensions], made)
@@ -114,13 +114,13 @@ def _renumber(codes: _Codes) -> _Codes:
 
 def _number_groups(parts: Sequence[_Codes]) -> tuple[Longs, Longs]:
     """The number of the group of every row, and the first row of every group."""
-    whole, *others = parts
+    codes, *others = parts
     for part in others:
-        whole = _renumber(_Codes(whole.numbers * part.size + part.numbers, whole.size * part.size))
-    present = np.flatnonzero(np.bincount(whole.numbers, minlength=whole.size))
-    places = np.zeros(whole.size, np.int64)
+        codes = _renumber(_Codes(codes.numbers * part.size + part.numbers, codes.size * part.size))
+    present = np.flatnonzero(np.bincount(codes.numbers, minlength=codes.size))
+    places = np.zeros(codes.size, np.int64)
     places[present] = np.arange(len(present))
-    number = places[whole.numbers]
+    number = places[codes.numbers]
     first = np.empty(len(present), np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]
     return number, first

@@ -97,14 +97,14 @@ def panes(
     where: Node | None = None,
     spans: Sequence[Span] | None = None,
     query_columns: Mapping[Node, str] = MappingProxyType({}),
-    most_groups: int | None = None,
+    max_groups: int | None = None,
     deadline: Deadline | None = None,
 ) -> pa.Table:
     """The panes of events, for all intervals or some, in milliseconds.
 
     Only events that match ``where`` and whose time is in one of the half-open ``spans`` count. ``known`` names boolean
     columns of the table that say where a query is true, for columns that the query itself would need and are missing.
-    More than ``most_groups`` groups of one interval raise TooManyGroups before their states are made, and OutOfTime is
+    More than ``max_groups`` groups of one interval raise TooManyGroups before their states are made, and OutOfTime is
     raised where the deadline passes while sketches are made.
     """
     chosen = [tree for tree in (rollup.include, where) if tree is not None]
@@ -120,7 +120,7 @@ def panes(
         source = EventColumns(columns.schema, search, query_columns)
         condition = _condition(source, rollup, chosen, inside)
         groups = partial(_groups, columns, rollup, measures, source, condition, deadline=deadline)
-    tables = [_panes(rollup, interval, groups(interval, most_groups=most_groups)) for interval in sorted(wanted)]
+    tables = [_panes(rollup, interval, groups(interval, max_groups=max_groups)) for interval in sorted(wanted)]
     return pa.concat_tables([PANES.empty_table(), *tables]).sort_by(_SORTED)
 
 
@@ -145,7 +145,7 @@ def _condition(source: EventColumns, rollup: Rollup, chosen: Sequence[Node], spa
     time = source.single_value(rollup.timestamp)
     inside = [f"({time} >= {start} AND {time} < {end})" for start, end in spans]
     holds = [f"({' OR '.join(inside or ['false'])})"]
-    holds += [source.at_most_one(name) for name in rollup.dimensions]
+    holds += [source.single_valued(name) for name in rollup.dimensions]
     holds += [source.holds(tree) for tree in chosen]
     return " AND ".join(holds)
 
@@ -158,7 +158,7 @@ def _groups(
     condition: str,
     interval: int,
     *,
-    most_groups: int | None,
+    max_groups: int | None,
     deadline: Deadline | None,
 ) -> Groups:
     """The groups of any columns, from DuckDB."""
@@ -170,14 +170,14 @@ def _groups(
     for at, made in enumerate(expressions.values()):
         selected += [f"{expression.sql} AS m{at}_{name}" for name, expression in made.items()]
     gathers_lists = any(expression.make_states for made in expressions.values() for expression in made.values())
-    if gathers_lists and most_groups is not None and columns.num_rows > most_groups:
+    if gathers_lists and max_groups is not None and columns.num_rows > max_groups:
         # Lists take much more memory than the groups themselves.
         distinct = f"SELECT DISTINCT {', '.join(group_by)} FROM events WHERE {condition}"
         counted = duck.query(f"SELECT count(*) AS n FROM ({distinct})", {"events": columns}, deadline)
-        require_groups(counted.column("n")[0].as_py(), most_groups)
+        require_groups(counted.column("n")[0].as_py(), max_groups)
     sql = f"SELECT {', '.join(selected)} FROM events WHERE {condition} GROUP BY ALL"
     groups = duck.query(sql, {"events": columns}, deadline)
-    require_groups(groups.num_rows, most_groups)
+    require_groups(groups.num_rows, max_groups)
     states = {
         measure: {
             name: _states(groups.column(f"m{at}_{name}"), expression, deadline) for name, expression in made.items()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.operators.sketches import EMPTY_TEXT, HLL_LG_K, KLL_K
 from headrace.query.search import Kind
-from headrace.reduce.state import KEYS, MOST
+from headrace.reduce.state import KEYS, MAX_COUNT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -26,9 +26,9 @@ SCHEMA = (
 _IS_OPERATOR = "substring(sketch, 1, 1) = X'C1'"
 _IS_DISTINCT = f"substring(sketch, 3, 1) = X'07' AND NOT {_IS_OPERATOR}"
 _IS_QUANTILES = f"substring(sketch, 3, 1) = X'0F' AND NOT {_IS_OPERATOR}"
-_ADDED = f"(e, a, b) -> least(coalesce(a, 0L), {MOST}L - coalesce(b, 0L)) + coalesce(b, 0L)"
+_ADDED = f"(e, a, b) -> least(coalesce(a, 0L), {MAX_COUNT}L - coalesce(b, 0L)) + coalesce(b, 0L)"
 _MERGED = {
-    "count": f"cast(least(sum(cast(`count` as decimal(38, 0))), {MOST}) as bigint)",
+    "count": f"cast(least(sum(cast(`count` as decimal(38, 0))), {MAX_COUNT}) as bigint)",
     "sum": "sum(`sum`)",
     "sum_int": "cast(sum(sum_int) as decimal(38, 0))",
     "min": "min(`min`)",

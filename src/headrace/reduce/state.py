@@ -32,7 +32,7 @@ from headrace.operators.catalogue import OPERATORS
 from headrace.operators.operator import Operator
 from headrace.operators.state_bytes import pack, unpack
 
-MOST = 2**63 - 1
+MAX_COUNT = 2**63 - 1
 
 #: What a state belongs to: ``key`` is the JSON array of the dimension values in the order of the rollup.
 KEYS = pa.schema(
@@ -98,7 +98,7 @@ def _merge_present(merge: Callable[[T, T], T], left: T | None, right: T | None) 
 
 
 def _add_counts(left: int, right: int) -> int:
-    return min(left + right, MOST)
+    return min(left + right, MAX_COUNT)
 
 
 def _merge_histograms(left: dict[int, int], right: dict[int, int]) -> dict[int, int]:

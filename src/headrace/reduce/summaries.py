@@ -29,7 +29,7 @@ from headrace.reduce.measures import (
     to_mask,
     to_values,
 )
-from headrace.reduce.state import MOST, STATE, State
+from headrace.reduce.state import MAX_COUNT, STATE, State
 
 _NUMBERS = (pa.int64(), pa.float64())
 #: Codes may have so many values for each row, and some more.
@@ -124,7 +124,7 @@ class SummaryPartsReducer(MeasureReducer):
             identifier(parts.column(self._rollup, self._name, part)) for part in parts.TYPES
         )
         return {
-            "count": Expression(f"least(coalesce(sum({count}), 0), {MOST})::BIGINT"),
+            "count": Expression(f"least(coalesce(sum({count}), 0), {MAX_COUNT})::BIGINT"),
             "sum": Expression(f"sum({total})"),
             "min": Expression(f"min({least})"),
             "max": Expression(f"max({greatest})"),
@@ -281,7 +281,7 @@ def _integers(panes: pa.Table, counts: NDArray[np.int64]) -> list[list[Any]]:
     """The same of integers, exactly."""
     total = [to_integer(value) or 0 for value in to_values(panes.column("sum_int"))]
     pairs = zip(total, counts.tolist(), strict=True)
-    average = [number(whole / count) if count else None for whole, count in pairs]
+    average = [number(total / count) if count else None for total, count in pairs]
     return [total, *(list(to_values(panes.column(name))) for name in ("min_int", "max_int")), average]
 
 

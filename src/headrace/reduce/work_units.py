@@ -44,13 +44,13 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Job ``index`` makes a companion of the entries [first_seq, first_seq + count), which lie in ``segments``. Job
     ``compact`` makes one of ``inputs``, which follow each other, and holds the fields and rollups that are given with
-    their hashes. ``out`` is the key of the objects to write, up to a part of the worker's own choice (0-9, a-z) that
-    tells attempts apart. Job ``verify`` writes nothing: it holds the entries in ``segments`` against the newest version
-    of the registry, which is proposed. Jobs ``features``, ``snapshots`` and ``enhance`` make a state of some lives of a
-    table, an entity type or the fragments of one: of the entries in ``segments``, or of ``states``, which hold these
-    lives over the whole range. Job ``history`` writes nothing either: it tells the rows that ``question`` asks for,
-    from ``states`` and ``segments``. Job ``erase`` writes a segment anew without the observations that ``defined``
-    tells.
+    their hashes. ``out`` is the key of the objects to write, up to a suffix (0-9, a-z) that the worker chooses for each
+    attempt. Job ``verify`` writes nothing: it holds the entries in ``segments`` against the newest version of the
+    registry, which is proposed. Jobs ``features``, ``snapshots`` and ``enhance`` make a state of the versions in
+    ``lives`` of a table, an entity type or the fragments of one: of the entries in ``segments``, or of ``states``,
+    which hold these versions over the whole range. Job ``history`` writes nothing either: it returns the rows that
+    ``question`` requests, from ``states`` and ``segments``. Job ``erase`` rewrites a segment without the observations
+    that ``defined`` names.
     """
 
     unit: str
@@ -66,15 +66,15 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     through_version: int | None = None
     fields: dict[str, str] | None = None
     rollups: dict[str, str] | None = None
-    #: Whose findings are asked for.
+    #: The verification that the findings are for.
     verification: str | None = None
-    #: The table or entity type, and the lives to fold by name.
+    #: The table or entity type, and the ids of the versions to fold, by name.
     table: str | None = None
     lives: dict[str, str] | None = None
     states: tuple[State, ...] = ()
-    #: Whose rows are asked for, and where they begin.
+    #: The question whose rows are requested, and where replay begins.
     history: str | None = None
-    known: Any = None
+    start_point: Any = msgspec.field(name="known", default=None)
     #: The documents that say what is derived, tried, folded or asked; left out where a unit is stored.
     registry: Any = None
     defined: Any = None
@@ -102,7 +102,7 @@ def concern(job: JobName, subject: str | None = None) -> str:
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What became of a unit.
+    """The result of a unit.
 
     A companion, a state or a segment whose objects are in the store, findings, rows, that a segment is not there, or
     an error.

@@ -165,7 +165,7 @@ class World:
     def _expected(self, name: str, key: Any) -> dict[str, Any]:
         reducer, state = self.pipelines.engine.feature_reader.defined(name).reducer, None
         for seq, (at_ms, one) in enumerate(self.events):
-            placed = reducer.place(one)
+            placed = reducer.key_and_row(one)
             if placed is not None and placed[0] == reducer.key(key):
                 state = reducer.fold(state, at_ms, seq, placed[1])
         row: dict[str, Any] = msgspec.to_builtins(reducer.finish(state, self.pipelines.clock.us // 1000))

@@ -129,7 +129,7 @@ class Oracle:
             return [[lower(str(text)) for text in texts] or None for texts in found]
         return [values or None for values in found]
 
-    def odd_rows(self) -> list[int]:
+    def irregular_rows(self) -> list[int]:
         return [row for row, event in enumerate(self.events) if event.is_odd]
 
     def words(self, name: str) -> tuple[int, int]:

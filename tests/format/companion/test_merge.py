@@ -45,7 +45,7 @@ def test_the_whole_is_described_by_its_pieces(tmp_path: Path) -> None:
     assert listed.words["message"] == (2, 3)
     companion = opened(tmp_path, listed)
     assert companion.fields["service"].many and not companion.fields["status"].many
-    assert companion.odd_rows().tolist() == [2]
+    assert companion.irregular_rows().tolist() == [2]
     assert companion.keys(None, 9) == ["j", "k"]
     assert list(companion.panes("requests", 1) or ()) == []
 

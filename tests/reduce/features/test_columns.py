@@ -47,7 +47,7 @@ def test_columns_reduce_to_what_rows_fold_to(op: str, data: st.DataObject) -> No
     made = data.draw(events())
     folded: dict[bytes, KeyState] = {}
     for event in made:
-        placed = reducer.place(event.row)
+        placed = reducer.key_and_row(event.row)
         if placed is not None:
             key, row = placed
             folded[key] = reducer.fold(folded.get(key), event.at_ms, event.seq, row)

@@ -54,7 +54,7 @@ def packed(reducer: TableReducer, *events: tuple[str, int, dict[str, Any]]) -> d
     """What every key of these events has."""
     rows: dict[bytes, Any] = {}
     for seq, (key, at_ms, values) in enumerate(events):
-        placed = reducer.place({"k": key, **values})
+        placed = reducer.key_and_row({"k": key, **values})
         assert placed is not None
         rows[placed[0]] = reducer.fold(rows.get(placed[0]), at_ms, seq, placed[1])
     return {key: reducer.pack(row) for key, row in sorted(rows.items())}
@@ -90,7 +90,7 @@ def test_lives_with_the_same_panes_and_different_columns_share_a_lane() -> None:
             streak=Feature("streak", {"where": None}),
         )
     )
-    told = [(lane.width_ms, lane.gathers, [member.life for member in lane.members]) for lane in found]
+    told = [(lane.width_ms, lane.gathers, [member.version_id for member in lane.members]) for lane in found]
     assert told == [
         (0, False, ["life-total"]),
         (56_250, False, ["life-count", "life-sum"]),
@@ -112,7 +112,7 @@ def test_states_come_back_as_they_were_and_old_panes_do_not() -> None:
     assert and_back(found, there(found, held)) == held
     # As if another state had a pane that is too old by now.
     old = packed(reducer, ("a", 9, {}))
-    counted = [lane for lane in found if "life-n" in (member.life for member in lane.members)]
+    counted = [lane for lane in found if "life-n" in (member.version_id for member in lane.members)]
     both = [one for state in (old, held) for one in there(counted, state)]
     assert [*unpack(and_back(counted, both)[next(iter(old))]["life-n"])] == [10, 73]
 
@@ -128,7 +128,7 @@ def test_rows_are_shared_where_two_lives_have_the_same_ones() -> None:
 def test_halves_of_integers_sum_to_the_whole(values: list[Any]) -> None:
     sums = [sum(one for one in column if one is not None) if any(one is not None for one in column) else None
             for column in INTEGERS.split(values)]  # fmt: skip
-    assert INTEGERS.whole(*([one] for one in sums)) == [sum(values)]
+    assert INTEGERS.join(*([one] for one in sums)) == [sum(values)]
     assert all(abs(one) < 2**33 for column in INTEGERS.split(values)[:2] for one in column if one is not None)
 
 
@@ -153,4 +153,4 @@ def test_keys_may_start_afresh_where_a_limit_is_in_force(cold: Any, first: int, 
 
 
 def test_a_sum_that_left_64_bits_is_stored_as_a_double() -> None:
-    assert unpack(pack(INTEGERS.whole([2**33], [0], [None])[0])) == float(2**65)
+    assert unpack(pack(INTEGERS.join([2**33], [0], [None])[0])) == float(2**65)

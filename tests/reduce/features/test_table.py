@@ -46,7 +46,7 @@ def folded(table: TableReducer, events: list[tuple[int, int]]) -> KeyState | Non
     """The state of events, each a time and a sequence number."""
     state = None
     for at_ms, seq in events:
-        placed = table.place(event())
+        placed = table.key_and_row(event())
         assert placed is not None
         state = table.fold(state, at_ms, seq, placed[1])
     return state
@@ -62,17 +62,17 @@ def test_an_event_becomes_a_row_through_the_steps_in_order() -> None:
         RowOp("drop", fields=("amount", "ok")),
     )
     given_event = event()
-    placed = reducer(ops=ops).place(given_event)
+    placed = reducer(ops=ops).key_and_row(given_event)
     assert placed is not None
     row = {"user": "u", "device": "7", "at": "2024-01-01T00:00:00Z", "double": 3.0, "b": 4.0}
     assert placed[1] == row
     assert given_event == event()
-    assert reducer(ops=ops).place(event(amount=1.0)) is None
+    assert reducer(ops=ops).key_and_row(event(amount=1.0)) is None
 
 
 def test_numbers_have_the_type_of_their_field_in_rows() -> None:
     features = {"last": Feature("last", {"field": "amount"}), "first": Feature("first", {"field": "device"})}
-    placed = reducer(features=features).place(event(amount=3, device=7.0))
+    placed = reducer(features=features).key_and_row(event(amount=3, device=7.0))
     assert placed is not None
     assert placed[1]["amount"] == 3.0
     assert type(placed[1]["amount"]) is float
@@ -82,8 +82,8 @@ def test_numbers_have_the_type_of_their_field_in_rows() -> None:
 
 def test_an_event_without_a_part_of_its_key_has_no_row() -> None:
     table = reducer(key=("user", "at"))
-    assert table.place(event()) is None
-    assert table.place(event(at="2024-01-01T00:00:00Z")) is not None
+    assert table.key_and_row(event()) is None
+    assert table.key_and_row(event(at="2024-01-01T00:00:00Z")) is not None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_event_without_a_part_of_its_key_has_no_row() -> None:
 )
 def test_a_row_is_found_by_its_key(key: tuple[str, ...], fields: dict[str, Any], asked: Any) -> None:
     table = reducer(key=key)
-    placed = table.place(event(**fields))
+    placed = table.key_and_row(event(**fields))
     assert placed is not None
     assert table.key(asked) == placed[0]
 
@@ -140,7 +140,7 @@ def test_where_decides_what_a_feature_counts_and_null_is_not_true() -> None:
     table = reducer(features={"big": Feature("count", {"where": "(amount > 1)"}), "all": COUNT})
     state = None
     for seq, amount in enumerate([0.5, 2.0, None]):
-        placed = table.place(event(amount=amount))
+        placed = table.key_and_row(event(amount=amount))
         assert placed is not None
         state = table.fold(state, seq, seq, placed[1])
     assert table.finish(state, 10) == {"big": 1, "all": 3}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.reduce.fragments import reducer as module
-from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, UserFragments
+from headrace.reduce.fragments.reducer import VERSION_ID, FragmentReducer, UserFragments
 from headrace.reduce.fragments.stats import STATS
 from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.observation import Observation
@@ -40,7 +40,7 @@ def observation(number: int, fragments: dict[str, Any]) -> Observation:
 def folded(observations: list[tuple[int, Observation]]) -> UserFragments | None:
     state: UserFragments | None = None
     for seq, one in observations:
-        placed = REDUCER.place(one)
+        placed = REDUCER.key_and_row(one)
         if placed is not None:
             assert placed[0] == b"u"
             state = REDUCER.fold(state, 1000 + seq, seq, placed[1])
@@ -79,7 +79,7 @@ def test_keys_that_are_kept_lack_nothing_however_the_others_are_left_out(
     told = [(number, observation(number, fragments)) for number, fragments in enumerate(given_)]
     oracle = of_user(count_observations((seq, 1000 + seq, one) for seq, one in told), "u")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MOST_KEYS", 2)
+        patch.setattr(module, "MAX_KEYS", 2)
         found = merged([folded(told[:cut]), folded(told[cut:])])
         if found is not None:
             kept = REDUCER.unpack(REDUCER.pack(found))
@@ -88,6 +88,6 @@ def test_keys_that_are_kept_lack_nothing_however_the_others_are_left_out(
 
 
 def test_what_has_its_place_is_no_fragment() -> None:
-    assert REDUCER.place(observation(0, {})) is None
+    assert REDUCER.key_and_row(observation(0, {})) is None
     assert REDUCER.unpack({"": b""}) == UserFragments()
-    assert set(REDUCER.pack(UserFragments())) == {"", LIFE}
+    assert set(REDUCER.pack(UserFragments())) == {"", VERSION_ID}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.reduce.fragments.stats import LONGEST_EXAMPLE, MOST, MOST_EXAMPLES, add_text, estimate_count
+from headrace.reduce.fragments.stats import LONGEST_EXAMPLE, MAX_EXAMPLES, MAX_HASHES, add_text, estimate_count
 from headrace.schema.entity.accept import Fragment
 from reduce.fragments.counting import count_observations, of_everyone, of_user
 from reduce.fragments.samples import stats, told
@@ -49,17 +49,17 @@ def test_users_are_counted_apart_and_together() -> None:
 
 def test_a_few_examples_are_kept_and_long_ones_cut() -> None:
     found = stats([*range(100), "long" * LONGEST_EXAMPLE])["extra"]
-    assert len(found.examples) == MOST_EXAMPLES
+    assert len(found.examples) == MAX_EXAMPLES
     (cut,) = stats(["long" * LONGEST_EXAMPLE])["extra"].examples.values()
     assert len(cut) == LONGEST_EXAMPLE
 
 
 def test_many_different_texts_are_counted_within_the_error() -> None:
     held: set[int] = set()
-    for number in range(MOST - 1):
+    for number in range(MAX_HASHES - 1):
         add_text(held, f"source {number}")
-    assert estimate_count(held) == MOST - 1
+    assert estimate_count(held) == MAX_HASHES - 1
     for number in range(20_000):
         add_text(held, f"source {number}")
     assert abs(estimate_count(held) - 20_000) < 20_000 * 0.15
-    assert len(held) <= 2 * MOST
+    assert len(held) <= 2 * MAX_HASHES

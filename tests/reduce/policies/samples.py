@@ -57,6 +57,6 @@ def row(reducer: TypeReducer, *observations: Observation) -> EntityState:
 def snapshot(config: ReducerConfig, *observations: Observation, seen: Schema | None = None) -> Snapshot:
     """What the only entity that is told of is shown as."""
     reducer = TypeReducer({EVERYONE: config})
-    found = reducer.finish(row(reducer, *observations), life=EVERYONE, schema=seen)
+    found = reducer.finish(row(reducer, *observations), version_name=EVERYONE, schema=seen)
     assert found is not None
     return found

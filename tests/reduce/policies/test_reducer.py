@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from headrace.reduce.policies import arrays
 from headrace.reduce.policies.build import reduce_observations
-from headrace.reduce.policies.reducer import EVERYONE, TypeReducer, life_of
+from headrace.reduce.policies.reducer import EVERYONE, TypeReducer, policy_hash
 from headrace.schema.entity.nodes import Converter, Field, ReducerConfig
 from headrace.schema.entity.observation import Observation
 from reduce.policies.samples import FIRST_US, config, observed, row, schema, snapshot
@@ -121,11 +121,11 @@ def test_arrays_of_nulls_are_empty_and_say_who_said_so() -> None:
 
 
 def test_arrays_keep_the_latest_values_and_say_that_there_were_more() -> None:
-    many = [observed(f"{number:05}", number, tags=[number]) for number in range(3 * arrays.MOST)]
+    many = [observed(f"{number:05}", number, tags=[number]) for number in range(3 * arrays.MAX_VALUES)]
     found = snapshot(config(tags="merge_array"), *many)
-    assert found.snapshot["tags"] == list(range(3 * arrays.MOST - 1, 2 * arrays.MOST - 1, -1))
+    assert found.snapshot["tags"] == list(range(3 * arrays.MAX_VALUES - 1, 2 * arrays.MAX_VALUES - 1, -1))
     assert found.truncated == ("tags",)
-    assert snapshot(config(tags="merge_array"), *many[: arrays.MOST]).truncated == ()
+    assert snapshot(config(tags="merge_array"), *many[: arrays.MAX_VALUES]).truncated == ()
 
 
 def test_a_deletion_hides_an_entity_until_it_is_restored_and_nothing_else_brings_it_back() -> None:
@@ -134,18 +134,20 @@ def test_a_deletion_hides_an_entity_until_it_is_restored_and_nothing_else_brings
     gone = observed("b", 1, kind="deletion", source_priority=1000, _deleted=True)
     back = observed("c", 2, kind="restoration", source_priority=1001, _deleted=False)
     others = observed("d", 3, age=2, source_priority=9000), observed("e", 4, age=3, kind="correction")
-    assert reducer.finish(row(reducer, first, gone, *others), life=EVERYONE, schema=None) is None
+    assert reducer.finish(row(reducer, first, gone, *others), version_name=EVERYONE, schema=None) is None
     found = snapshot(PLAIN, first, gone, back)
     assert found.snapshot == {"age": 1}
     assert found.observation_count == 3
     assert (
-        reducer.finish(row(reducer, first, gone, back, observed("f", 5, kind="deletion")), life=EVERYONE, schema=None)
+        reducer.finish(
+            row(reducer, first, gone, back, observed("f", 5, kind="deletion")), version_name=EVERYONE, schema=None
+        )
         is None
     )
 
 
 def test_an_entity_that_was_never_seen_has_no_snapshot() -> None:
-    assert TypeReducer({EVERYONE: PLAIN}).finish(None, life=EVERYONE, schema=None) is None
+    assert TypeReducer({EVERYONE: PLAIN}).finish(None, version_name=EVERYONE, schema=None) is None
 
 
 def test_a_migration_takes_its_place_in_time() -> None:
@@ -197,7 +199,7 @@ def test_an_observation_that_comes_twice_changes_nothing_but_the_count() -> None
 def test_numbers_of_any_size_survive_packing() -> None:
     reducer = TypeReducer({EVERYONE: PLAIN})
     state = row(reducer, observed("a", 0, age=2**80, rate=1e-7, whole=1.0))
-    found = reducer.finish(reducer.unpack(reducer.pack(state)), life=EVERYONE, schema=None)
+    found = reducer.finish(reducer.unpack(reducer.pack(state)), version_name=EVERYONE, schema=None)
     assert found is not None
     assert found.snapshot == {"age": 2**80, "rate": 1e-7, "whole": 1.0}
     assert isinstance(found.snapshot["whole"], float)
@@ -205,8 +207,8 @@ def test_numbers_of_any_size_survive_packing() -> None:
 
 def test_merges_and_splits_are_no_rows_of_their_entity() -> None:
     reducer = TypeReducer({EVERYONE: PLAIN})
-    assert [reducer.place(observed("a", 0, kind=kind)) for kind in ("merge", "split", "undo")] == [None] * 3
-    assert reducer.place(given := observed("a")) == (b"ent_1", given)
+    assert [reducer.key_and_row(observed("a", 0, kind=kind)) for kind in ("merge", "split", "undo")] == [None] * 3
+    assert reducer.key_and_row(given := observed("a")) == (b"ent_1", given)
 
 
 def test_a_user_with_policies_of_their_own_has_a_life_of_their_own_for_their_entities_alone() -> None:
@@ -214,26 +216,26 @@ def test_a_user_with_policies_of_their_own_has_a_life_of_their_own_for_their_ent
     given = observed("a", 0, age=1, source_priority=500), observed("b", 1, age=2)
     theirs = row(reducer, *(replace(each, user_id="ada") for each in given))
     others = row(reducer, *given)
-    assert reducer.life("ada") == "ada"
-    assert reducer.life("local") == EVERYONE
+    assert reducer.version_for("ada") == "ada"
+    assert reducer.version_for("local") == EVERYONE
     assert set(reducer.pack(theirs)) == {"", *reducer.ids.values()}
     assert set(reducer.pack(others)) == {"", reducer.ids[EVERYONE]}
-    shown = {life: reducer.finish(theirs, life=life, schema=None) for life in (EVERYONE, "ada")}
+    shown = {life: reducer.finish(theirs, version_name=life, schema=None) for life in (EVERYONE, "ada")}
     assert [found and found.snapshot for found in shown.values()] == [{"age": 2}, {"age": 1}]
     with pytest.raises(KeyError):
-        reducer.finish(others, life="ada", schema=None)
+        reducer.finish(others, version_name="ada", schema=None)
 
 
 def test_a_reducer_of_one_user_alone_takes_nothing_of_others() -> None:
     reducer = TypeReducer({"ada": PLAIN})
-    assert reducer.place(observed("a")) is None
-    assert set(row(reducer, observed("a", user_id="ada", age=1)).lives) == {"ada"}
+    assert reducer.key_and_row(observed("a")) is None
+    assert set(row(reducer, observed("a", user_id="ada", age=1)).fields_by_version) == {"ada"}
 
 
 def test_lives_that_are_gone_are_passed_over() -> None:
     before, after = (TypeReducer({EVERYONE: policies}) for policies in (PLAIN, config(age="highest_priority")))
     packed = before.pack(row(before, observed("a", 0, age=1)))
-    assert after.unpack(packed).lives == {}
+    assert after.unpack(packed).fields_by_version == {}
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_lives_that_are_gone_are_passed_over() -> None:
     ],
 )
 def test_configurations_that_fold_alike_are_one_life(alike: ReducerConfig) -> None:
-    assert life_of(alike) == life_of(PLAIN)
+    assert policy_hash(alike) == policy_hash(PLAIN)
 
 
 def test_configurations_that_fold_differently_are_different_lives() -> None:
@@ -258,8 +260,11 @@ def test_configurations_that_fold_differently_are_different_lives() -> None:
         config("human", age="highest_priority"),
         config(age="most_specific"),
     ]
-    assert len({life_of(each) for each in found} | {life_of(PLAIN, "ada"), life_of(PLAIN, "bob")}) == len(found) + 2
-    assert life_of(config(age="merge_array:source_priority")) == life_of(config(age="merge_array"))
+    assert (
+        len({policy_hash(each) for each in found} | {policy_hash(PLAIN, "ada"), policy_hash(PLAIN, "bob")})
+        == len(found) + 2
+    )
+    assert policy_hash(config(age="merge_array:source_priority")) == policy_hash(config(age="merge_array"))
 
 
 def test_a_batch_comes_out_in_the_order_of_keys() -> None:

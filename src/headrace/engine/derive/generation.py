@@ -103,8 +103,8 @@ class Generation:
             return
         if later and len(later) == len(defined.lives):
             # Rows of another key, or of other steps, belong to none of these versions.
-            self.position = restricted.born
-            self.base = Base(restricted.born, (Chain(tuple(sorted(later)), ()),), frozenset())
+            self.position = restricted.start_seq
+            self.base = Base(restricted.start_seq, (Chain(tuple(sorted(later)), ()),), frozenset())
             self.fold = self.fold.emptied(restricted)
         else:
             self.base = self.base.carried_on(kept, later)

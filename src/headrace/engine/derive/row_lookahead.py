@@ -156,7 +156,7 @@ def _fold_events(
 ) -> Any:
     reducer = generation.fold.reducer
     for seq, at, event in pending.events(seqs, shapes):
-        placed = reducer.place(event)
+        placed = reducer.key_and_row(event)
         if placed is not None and placed[0] == key:
             state = reducer.fold(state, at, seq, placed[1])
     return state

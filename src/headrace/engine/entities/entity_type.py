@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from headrace import decoding
-from headrace.reduce.policies.reducer import EVERYONE, life_of
+from headrace.reduce.policies.reducer import EVERYONE, policy_hash
 from headrace.schema.entity.accept import Acceptor
 from headrace.schema.entity.nodes import Definition, ReducerConfig, Schema
 from headrace.storage.database import Connection
@@ -84,8 +84,8 @@ class EntityType:
         row = self.rows.get(EVERYBODY)
         common = ReducerConfig({}) if row is None else _config(row.reducer_config)
         users = {user: _config(row.reducer_config) for user, row in self.rows.items() if user != EVERYBODY}
-        identity = life_of(common)
-        return {EVERYONE: common, **{user: config for user, config in users.items() if life_of(config) != identity}}
+        identity = policy_hash(common)
+        return {EVERYONE: common, **{user: config for user, config in users.items() if policy_hash(config) != identity}}
 
 
 def dedupe_key(observation_id: str, source_id: str | None) -> str:

@@ -120,7 +120,7 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         is_folded = generation.position >= head.next_seq
         state = generation.row(packed_key) if is_folded else self.row(generation, head, packed_key, ends)
         row = generation.fold.reducer.finish(state, now_ms, folded)
-        if len(folded) < len(wanted) and (state is not None or not generation.has_all_keys(defined.born)):
+        if len(folded) < len(wanted) and (state is not None or not generation.has_all_keys(defined.start_seq)):
             current_row = row or generation.fold.reducer.blank(now_ms, folded)
             row = {name: current_row.get(name) for name in wanted}
         explanation = None

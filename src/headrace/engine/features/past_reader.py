@@ -92,7 +92,7 @@ class PastReader:
     async def find_start(self, question: Question, stream: Stream) -> ReplayStart:
         """Where the replay of a question starts: after the states that hold all earlier events."""
         defined, head = question.defined, stream.head
-        until = await self._seek_after(stream, head, min((at_us for _, at_us in question.asked), default=0))
+        until = await self._seek_after(stream, head, min((at_us for _, at_us in question.requests), default=0))
         return find_start(
             defined, question.features, self.feature_reader.listed(defined, stream), head.first_seq, until
         )
@@ -123,7 +123,7 @@ class _ReplayTask(NamedTuple):
     def run(self, question: Question) -> PastRows | None:
         """The answer; None where events have moved meanwhile, and the replay has to start again."""
         try:
-            return self._run([KeyMoment(*key_moment) for key_moment in question.asked], question.features)
+            return self._run([KeyMoment(*key_moment) for key_moment in question.requests], question.features)
         except EventsMoved:
             self._check_time()
             return None

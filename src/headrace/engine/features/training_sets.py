@@ -80,7 +80,7 @@ class HistoryJob(Job[list[dict[str, Any]]]):
 class _HistoryCommitter(JobCommitter[list[dict[str, Any]]]):
     def accept(self, row: UnitRow, unit: Unit, output: list[dict[str, Any]]) -> str | None:
         assert unit.history is not None
-        start = decoding.convert(unit.known, StartPoint)
+        start = decoding.convert(unit.start_point, StartPoint)
         Work(self._batch.connection).forget_failures_on(row.stream, unit.concern, 0, unit.end_seq)
         return store_answer(self._batch, unit.history, HistoryAnswer(output, start.complete, start.since))
 
@@ -106,7 +106,7 @@ class HistoryPlanner(JobPlanner):
             return
         question = decoding.decode(row.question, Question)
         states = [state for state in self._states.listed(row.stream) if state.table == row.table]
-        moments = [at_us for _, at_us in question.asked]
+        moments = [at_us for _, at_us in question.requests]
         until = self._seek_after(stream, min(moments))
         start = find_start(question.defined, question.features, states, stream.first_seq, until)
         where = Range(start.start, max(start.start + 1, row.target))
@@ -129,7 +129,7 @@ class HistoryPlanner(JobPlanner):
             table=row.table,
             states=tuple(start.states),
             history=row.id,
-            known=start_point(start),
+            start_point=start_point(start),
             registry=document,
             question=msgspec.json.decode(row.question),
         )

@@ -132,7 +132,7 @@ class _Aggregate:
                 spans = tuple(self._narrowed.edges)
         self._gather(piece, spans)
         first = companion.first_seq
-        for row in rows_in_window(companion.odd_rows(), piece.start - first, piece.stop - first).tolist():
+        for row in rows_in_window(companion.irregular_rows(), piece.start - first, piece.stop - first).tolist():
             self._deadline.check()
             event = self._documents.get(piece.start + row)
             if event is not None and self._counts(document := event.document()):
@@ -182,7 +182,7 @@ class _Aggregate:
                 intervals=intervals,
                 spans=spans,
                 query_columns=query_columns,
-                most_groups=self._group_limits.groups,
+                max_groups=self._group_limits.groups,
                 deadline=self._answer_by,
             )
             self._buckets.add(reduced)

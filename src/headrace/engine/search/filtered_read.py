@@ -129,7 +129,7 @@ class _Read:
         groups = evaluator.columns.groups("odd")
         for window in growing_windows(groups, piece.start - first, piece.stop - first, backward=False):
             start = first + window.start
-            irregular_rows = set(rows_in_window(evaluator.odd, window.start, window.stop).tolist())
+            irregular_rows = set(rows_in_window(evaluator.irregular_rows, window.start, window.stop).tolist())
             rows = evaluator.select(self._tree, window).rows().tolist()
             keyed = self._keyed(companion, window)
             seqs = [

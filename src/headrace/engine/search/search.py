@@ -139,7 +139,7 @@ class _Search:
         evaluator = self._evaluator(piece)
         first = piece.companion.first_seq
         start, stop = piece.start - first, piece.stop - first
-        irregular_rows = evaluator.odd
+        irregular_rows = evaluator.irregular_rows
         for window in self._windows(evaluator, start, stop):
             if self._request.track_total_hits or self._best.may_take(self._bounds(evaluator, window)):
                 deadline.check()
@@ -189,7 +189,7 @@ class _Search:
     def _irregular_documents(self, piece: IndexedRange, evaluator: Evaluator, deadline: Deadline) -> dict[int, Any]:
         """The documents of rows that columns cannot describe."""
         first = piece.companion.first_seq
-        rows = rows_in_window(evaluator.odd, piece.start - first, piece.stop - first)
+        rows = rows_in_window(evaluator.irregular_rows, piece.start - first, piece.stop - first)
         events: dict[int, Any] = {}
         for row in rows.tolist():
             deadline.check()

@@ -57,7 +57,7 @@ class RowCounts(NamedTuple):
 
 
 class WordLookup:
-    """Looks words up in a companion, each once."""
+    """A cache of the look-ups of words in a companion."""
 
     def __init__(self, companion: CompanionReader) -> None:
         self._companion = companion
@@ -65,7 +65,7 @@ class WordLookup:
         self._counted: dict[tuple[str, tuple[str, ...], bool], RowCounts] = {}
 
     def holding(self, field: str, words: list[str], *, prefix: bool) -> Int32s:
-        """The rows with a value that has all the words, the last one as a beginning where ``prefix`` says so."""
+        """The rows with a value that has all the words, the last one as a beginning if ``prefix`` is set."""
         if len(words) == 1:
             return self.word(field, words[0], prefix=prefix).rows
         if not self._companion.fields[field].many:
@@ -163,9 +163,9 @@ class Evaluator:
         self._present: dict[str, Mask] = {}
 
     @cached_property
-    def odd(self) -> Int32s:
+    def irregular_rows(self) -> Int32s:
         """The rows that columns cannot describe."""
-        return self.companion.odd_rows()
+        return self.companion.irregular_rows()
 
     def select(self, tree: Node, window: Window) -> Selection:
         """The rows of a window for which a query holds, of those in question."""

@@ -221,8 +221,8 @@ class Columns:
             low, high = between(rows, group.start, group.stop)
             if low < high:
                 column = self._companion.column(name, number)
-                whole = high - low == len(column)
-                parts.append(_scalars(column if whole else column.take(pa.array(rows[low:high] - group.start))))
+                is_complete = high - low == len(column)
+                parts.append(_scalars(column if is_complete else column.take(pa.array(rows[low:high] - group.start))))
         return parts[1] if len(parts) == 2 else pa.concat_arrays(parts)
 
     def _groups_in_question(self, name: str, window: Window) -> Iterator[tuple[int, ColumnGroup]]:
@@ -250,7 +250,7 @@ def _scalars(column: Any) -> Any:
 
 
 def _judge_group(group: ColumnGroup, sign: str, bound: Any) -> bool | None:
-    """Whether all rows of a group are on the asked side, or none is; None where the values decide."""
+    """Whether all rows of a group are in the requested range, or none is; None where the values decide."""
     if group.least is None or group.greatest is None:
         return False if group.nulls == group.stop - group.start else None
     outside = {

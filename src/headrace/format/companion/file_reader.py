@@ -79,9 +79,9 @@ def _bytes_at(opened: OpenParquet, byte_range: ByteRange) -> bytes:
 
 
 class FileCompanion(CompanionReader):
-    """A companion in files; several threads may ask it, and what was decoded is kept with that of all others.
+    """A companion in files; thread-safe; what was decoded is kept in the cache that all companions share.
 
-    ``name`` must never name other bytes. The postings and the panes are opened when they are first asked for.
+    ``name`` must never name other bytes. Postings and panes are opened on first use.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ def sources_of(
 
 
 class _GroupRun(PostingRun):
-    """A row group of postings: its terms, its rows and its positions are decoded when they are asked for."""
+    """A row group of postings: its terms, its rows and its positions are decoded on first use."""
 
     def __init__(self, file: CompanionFile[PostingsIndex], group: int, kept: Callable[..., Any]) -> None:
         self._file, self._group, self._cached = file, group, kept

@@ -55,7 +55,7 @@ class FieldShape(msgspec.Struct, frozen=True):
 
 
 class CompanionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a companion says about itself; every file of it holds the same."""
+    """The metadata of a companion; every file of it carries the same."""
 
     version: int = VERSION
     stream: str = ""
@@ -144,7 +144,7 @@ def companion_entry(info: CompanionInfo, name: str, parts: dict[PartName, PartFi
 
 
 def decode_info(document: bytes | None, name: str) -> CompanionInfo:
-    """Read what a companion says about itself; refuses what is damaged and what a newer Headrace wrote."""
+    """Decode the metadata of a companion; refuses damaged metadata and that of a newer Headrace."""
     return decode_identity(document, CompanionInfo, name=name, kind="companion", newest=VERSION)
 
 

@@ -28,7 +28,7 @@ class Tables(NamedTuple):
 
 
 class MemoryCompanion(CompanionReader):
-    """Stored columns in a table; the postings of a field and the panes of a rollup are made when first asked for.
+    """Stored columns in a table; the postings of a field and the panes of a rollup are made on first use.
 
     It may be used from several threads.
     """

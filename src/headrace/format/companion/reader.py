@@ -1,6 +1,6 @@
-"""What a companion answers, wherever its bytes lie: look-ups in postings and scans of stored columns.
+"""The interface for reading companions in files and in memory: look-ups in postings and scans of stored columns.
 
-Row r is event ``first_seq + r``. Terms and parts are asked for in canonical form (``extract.postings.term``, words and
+Row r is event ``first_seq + r``. Terms and parts are passed in canonical form (``extract.postings.term``, words and
 lower-cased parts as ``query.values`` makes them). Every array of rows is ascending; a position is a pattern of 32 bits,
 value ordinal << 20 | word index, to be compared as unsigned (``positions.view(np.uint32)``).
 """
@@ -34,7 +34,7 @@ class ColumnGroup(NamedTuple):
 
 
 class CompanionReader(ABC):
-    """Look-ups in a companion; KeyError for a field that it does not hold, or not in the form asked for."""
+    """Look-ups in a companion; KeyError for a field that it does not hold, or not in the requested form."""
 
     def __init__(self, info: CompanionInfo) -> None:
         self.info = info
@@ -107,7 +107,7 @@ class CompanionReader(ABC):
                 mask[group.start : group.stop] = self.column(name, number).is_valid().to_numpy(zero_copy_only=False)
         return mask
 
-    def odd_rows(self) -> Int32s:
+    def irregular_rows(self) -> Int32s:
         """The rows that the columns cannot describe."""
         if not self.info.odd:
             return NO_ROWS

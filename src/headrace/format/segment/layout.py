@@ -22,7 +22,7 @@ TIME = pa.timestamp("us", "UTC")
 
 
 class SegmentInfo(msgspec.Struct, frozen=True):
-    """What a segment says about itself."""
+    """The metadata of a segment."""
 
     version: int
     stream: str
@@ -38,7 +38,7 @@ class SegmentInfo(msgspec.Struct, frozen=True):
 
 
 class SealedSegment(NamedTuple):
-    """A segment that was written whole: what it says about itself, its size and its SHA-256 in hex."""
+    """A segment that was written completely: its metadata, its size and its SHA-256 in hex."""
 
     info: SegmentInfo
     bytes: int

@@ -30,7 +30,7 @@ _BOOLEANS, _NUMBERS, _BYTES, _STRUCTURE = (1, 2), (4, 5, 6), 8, 12
 
 
 class _Page(NamedTuple):
-    """What the header of a page says, and where its bytes begin."""
+    """The header of a page, and where its bytes begin."""
 
     start: int
     kind: int

@@ -73,7 +73,7 @@ class Entry(NamedTuple):
 
 
 class _Selected(NamedTuple):
-    """Entries of one row group: the payloads ``start`` to ``stop``, and how to tell more about them.
+    """Entries of one row group: the payloads ``start`` to ``stop``, and how to read their other columns.
 
     ``versions`` is one for all or a column; ``rows`` are their places after ``first_seq``, None where none is left out.
     """
@@ -298,7 +298,7 @@ class SegmentReader:
         return _Selected(self._payloads(group), start - first, stop - first, versions, first)
 
     def _select_key(self, group: RowGroup, start: int, stop: int, key: str, key_hash: int) -> _Selected | None:
-        """The entries of one key: pruned by what the footer says, then compared one by one, natively."""
+        """The entries of one key: pruned by the statistics of the footer, then compared one by one, natively."""
         if not self._may_hold(group, key, key_hash):
             return None
         first = start - group.first_seq

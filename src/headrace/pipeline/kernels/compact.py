@@ -50,7 +50,7 @@ def panes(packs: Sequence[Sequence[bytes]], store: str) -> Kernel:
 def panes_written(units: Mapping[str, bytes], names: Mapping[str, str], store: str) -> Kernel:
     """A kernel that takes merged panes, sorted, all of a unit together, and yields the file written for each unit.
 
-    ``names`` are those of the companions that `perform` wrote. Where a unit fails, its row says why.
+    ``names`` are those of the companions that `perform` wrote. The row of a unit that failed holds its error.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -86,7 +86,7 @@ def _failed(reason: Exception) -> str:
 
 
 def _panes(unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
-    """The panes of a unit's inputs; where they cannot be read, a row without a rollup whose key says why."""
+    """The panes of a unit's inputs; if they cannot be read, a row without a rollup whose key is the error."""
     try:
         yield from _read_panes(unit, store)
     except Exception as reason:  # that of one unit must not be that of the others

@@ -30,7 +30,7 @@ def uploaded(unit: Unit, here: Workspace, rows: Iterator[Packed]) -> dict[str, A
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Let nobody look for cycles meanwhile: folding makes none, and makes so much that it would be looked at often."""
+    """Pause the garbage collector: folding makes no cycles, but so many objects that it would run often."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

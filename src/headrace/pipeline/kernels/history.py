@@ -1,4 +1,4 @@
-"""History: states and events become pieces between the moments that are asked for; the pieces of a key its rows."""
+"""Kernels of history: cut states and events into pieces between the requested moments, and merge them into rows."""
 
 from __future__ import annotations
 
@@ -107,29 +107,29 @@ def _read(unit: Unit, piece_slice: Slice, store: str) -> pa.RecordBatch:
 
 
 def _of_state(unit: Unit, number: int, store: str) -> Iterator[Piece]:
-    question, known_parts = _decode_question(unit)
+    question, start_point = _decode_question(unit)
     state, keys = unit.states[number], question.moments()
     object_key = state_key(unit.stream, unit.incarnation, state.name)
     with open_workspace(store) as here, here.borrowed(object_key, state.bytes, "state.parquet") as path:
         for key, packed in StateReader(path, object_key, sha256=state.sha256).rows():
             if key not in keys:
                 continue
-            for at, part in enumerate(known_parts.parts):
+            for at, part in enumerate(start_point.parts):
                 if state.name in part.states:
-                    life_ids = {"", *(question.defined.lives[name].id for name in part.features)}
-                    own = {life: held for life, held in packed.items() if life in life_ids}
+                    version_ids = {"", *(question.defined.lives[name].id for name in part.features)}
+                    own = {version_id: held for version_id, held in packed.items() if version_id in version_ids}
                     yield Piece(key, at, BEFORE + part.states.index(state.name), 0, own)
 
 
 def _of_segment(unit: Unit, number: int, store: str) -> Iterator[Piece]:
-    question, known_parts = _decode_question(unit)
+    question, start_point = _decode_question(unit)
     source, following = unit.segments[number], unit.segments[number + 1 : number + 2]
     first = max(unit.first_seq, source.first_seq)
     end = min(unit.end_seq, source.first_seq + source.count, *(successor.first_seq for successor in following))
     if end <= first:
         return
     slice_ = msgspec.structs.replace(unit, segments=(source,), first_seq=first, count=end - first)
-    pieces = PieceFolder(question, known_parts)
+    pieces = PieceFolder(question, start_point)
     shapes = EventShapes(Registry.load(unit.registry), question.defined.event)
     with open_workspace(store) as here:
         for batch in events(slice_, here):
@@ -139,7 +139,7 @@ def _of_segment(unit: Unit, number: int, store: str) -> Iterator[Piece]:
 
 
 def _decode_question(unit: Unit) -> tuple[Question, StartPoint]:
-    return _question(msgspec.json.encode(unit.question)), decoding.convert(unit.known, StartPoint)
+    return _question(msgspec.json.encode(unit.question)), decoding.convert(unit.start_point, StartPoint)
 
 
 @lru_cache(maxsize=8)

@@ -1,8 +1,8 @@
-"""Merging states: they become rows, which Spark reduces and sorts by key, and one state again.
+"""Merging states on Spark: states become rows, which are sorted and reduced by key and written as one state.
 
 What Catalyst can reduce goes in lanes (`reduce.features.lanes`). The rest of a key goes as it is packed, a row for each
-state that has it, and is merged in order once all rows of the key are there: lives that need it, all lives of a table
-whose keys may start afresh, and what belongs to no table.
+state that has it, and is merged in order once all rows of the key are there: feature versions that need it, all those
+of a table whose keys may restart, and what belongs to no table.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from headrace.reduce.features.build import defined_by
 from headrace.reduce.features.lanes import Lane
 from headrace.reduce.work_units import Unit
 
-#: What tells rows apart. What is merged in order has the number of its state as a pane. A row without a key is the
-#: first of a unit, and says why it failed if it did.
+#: The columns that identify a row. What is merged in order has the number of its state as a pane. A row without a key
+#: is the first of a unit, and holds the failure if there is one.
 KEYS = "unit int, key binary, lane int, pane bigint, packed binary"
 _IN_ORDER = -1
 _BATCH = 4096
@@ -48,7 +48,7 @@ _PACKED = msgspec.msgpack.Decoder(dict[str, bytes])
 
 
 class Split(NamedTuple):
-    """The lanes of a unit, and its other lives by feature."""
+    """The lanes of a unit, and the ids of its other versions by feature."""
 
     lanes: list[Lane]
     in_order: dict[str, str]
@@ -63,29 +63,32 @@ Read = Callable[[Split, int, StateReader], Iterator[pa.RecordBatch]]
 
 
 def split_unit(unit: Unit) -> Split:
-    """Which lives of a unit Catalyst reduces."""
-    life_ids = unit.lives or {}
+    """Split the feature versions of a unit into those that Catalyst reduces and those that are merged in order."""
+    version_ids = unit.lives or {}
     if unit.job != "features":
-        return Split([], life_ids)
+        return Split([], version_ids)
     reducer = defined_by(unit).reducer
     unit_lanes = [] if reducer.may_restart(unit.first_seq, unit.end_seq) else lanes.assign_lanes(reducer)
-    reduced = {member.life for lane in unit_lanes for member in lane.members}
-    return Split(unit_lanes if reduced else [], {name: life for name, life in life_ids.items() if life not in reduced})
+    reduced = {member.version_id for lane in unit_lanes for member in lane.members}
+    return Split(
+        unit_lanes if reduced else [],
+        {name: version_id for name, version_id in version_ids.items() if version_id not in reduced},
+    )
 
 
 def in_lanes(gathers: bool) -> Read:
-    """Rows of lives that Catalyst reduces: of those whose aggregates hold more than a number, or of the others."""
+    """Read the lanes that Catalyst reduces: those whose aggregates hold more than a number, or the others."""
 
     def read(unit_split: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
         chosen = unit_split.alike(gathers)
-        for keys, states in reader.columns({member.life for lane in chosen for member in lane.members}):
+        for keys, states in reader.columns({member.version_id for lane in chosen for member in lane.members}):
             yield from lanes.explode_states(chosen, keys, states)
 
     return read
 
 
 def in_order(unit_split: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
-    """Rows of lives that are merged in order."""
+    """Read the rows of feature versions that are merged in order."""
     rows = reader.rows(unit_split.in_order.values())
     while some := list(islice(rows, _BATCH)):
         keys, states = zip(*some, strict=True)
@@ -186,18 +189,18 @@ def _by_unit(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _combine_unit(unit: Unit, chunks: Iterator[pa.Table], store: str) -> dict[str, Any]:
     first = next(chunks)
     try:
-        said = first["key"].null_count
-        for failed in first["packed"][:said].drop_null():
+        failure_rows = first["key"].null_count
+        for failed in first["packed"][:failure_rows].drop_null():
             result: dict[str, Any] = msgspec.json.decode(failed.as_py())
             return result
         with open_workspace(store) as here:
-            return uploaded(unit, here, _keys(unit, chain([first.slice(said)], chunks)))
+            return uploaded(unit, here, _keys(unit, chain([first.slice(failure_rows)], chunks)))
     except Exception as reason:  # that of one unit must not be that of the others
         return failure(reason)
 
 
 def _keys(unit: Unit, chunks: Iterator[pa.Table]) -> Iterator[Packed]:
-    """The keys of a unit in order, with what they have."""
+    """The keys of a unit in order, with their packed states."""
     unit_split = split_unit(unit)
     rest = msgspec.structs.replace(unit, lives=unit_split.in_order)
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Units in an executor: each is performed by itself, and its result says how it went."""
+"""Perform units in an executor, each on its own, and return a result for each."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ Kernel = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 def attempt(unit: Unit) -> str:
-    """What tells the names of this attempt from all others."""
+    """A suffix that makes the object names of this attempt unique."""
     return unit.name_begins.rpartition("-")[2] + secrets.token_hex(4)
 
 
@@ -99,7 +99,7 @@ def over(perform: Perform, packs: Sequence[Sequence[bytes]], store: str) -> Kern
 
 
 def result(perform: Perform, encoded: bytes, store: str) -> dict[str, Any]:
-    """What came of one unit: what was written, that its objects are gone, why it failed, or what the executor lacks."""
+    """Perform a unit and return its result: what was written, what is missing, or why it failed."""
     unit = decoding.decode(encoded, Unit)
     try:
         with open_workspace(store) as here:

@@ -86,7 +86,7 @@ def reduce_rows(reducer: TableReducer, rows: pa.Table) -> Iterator[tuple[bytes, 
     alive = np.arange(len(keyed.seqs)) >= np.maximum(afresh, keyed.starts)[keyed.key_of]
     states: list[dict[str, Any]] = [{} for _ in keyed.keys]
     for name, operator in reducer.operators.items():
-        counts = alive & (keyed.seqs >= reducer.lives[name].birth) & _counts(operator, name, keyed.rows)
+        counts = alive & (keyed.seqs >= reducer.feature_versions[name].birth) & _counts(operator, name, keyed.rows)
         _reduce(operator, name, keyed, np.flatnonzero(counts), states)
     ends = np.append(keyed.starts[1:], len(keyed.seqs)) - 1
     first, last = (zip(keyed.seqs[at].tolist(), keyed.times[at].tolist(), strict=True) for at in (keyed.starts, ends))

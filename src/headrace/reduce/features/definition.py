@@ -1,4 +1,4 @@
-"""A table as it is defined at one version of the registry, whole enough to be folded anywhere."""
+"""A table as it is defined at one version of the registry, complete enough to be folded by any worker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FieldKeying:
         return np.fromiter(map(hash, map(self._values, probes)), np.int64, len(probes))
 
     def of_key(self, key: bytes) -> int:
-        """The hash of a key as it is asked for."""
+        """The hash of an encoded key."""
         values = _KEY.decode(key)
         if not values:
             return 0
@@ -64,11 +64,11 @@ class RowKeying:
 
     def __init__(self, reducer: TableReducer) -> None:
         self.name: object = reducer
-        self._place = reducer.place
+        self._key_and_row = reducer.key_and_row
 
     def key(self, event: dict[str, Any]) -> bytes | None:
         """The key of an event; None where it has none."""
-        placed = self._place(event)
+        placed = self._key_and_row(event)
         return None if placed is None else placed[0]
 
     def of_events(self, shapes: EventShapes, run: EventRun) -> NDArray[np.int64]:
@@ -77,7 +77,7 @@ class RowKeying:
         return np.fromiter(map(hash, keys), np.int64, len(run.times_us))
 
     def of_key(self, key: bytes) -> int:
-        """The hash of a key as it is asked for."""
+        """The hash of an encoded key."""
         return hash(key)
 
 
@@ -104,7 +104,7 @@ _KEPT = 256
 
 
 class TableDefinition(msgspec.Struct, frozen=True, dict=True):
-    """A table, what it is made from, and the lives of its features; equal ones fold alike."""
+    """A table, its source and the versions of its features; equal definitions fold alike."""
 
     table: str
     #: The event source, and the stream whose events are folded.
@@ -137,9 +137,9 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
         return root
 
     @property
-    def born(self) -> int:
+    def start_seq(self) -> int:
         """The first event that any feature folds."""
-        return min(life.birth for life in self.lives.values())
+        return min(version.birth for version in self.lives.values())
 
     @cached_property
     def reducer(self) -> TableReducer:

@@ -51,14 +51,14 @@ class KeyEncoder:
             return None
 
     def shape(self) -> str:
-        """What a key must look like, in words."""
+        """A description of the keys that are accepted."""
         if not self.fields:
             return 'empty: "" or []'
         parts = ", ".join(f"{name} ({kind})" for name, kind in zip(self.fields, self._kinds, strict=True))
         return f"an array of {parts}" + (" or the value itself" if len(self.fields) == 1 else "")
 
 
-def _whole_number(value: Any) -> bool:
+def _is_i64(value: Any) -> bool:
     if isinstance(value, float):
         return value.is_integer() and -(2.0**63) <= value < 2.0**63
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
@@ -85,6 +85,6 @@ _CHECKS: dict[Type, Callable[[Any], bool]] = {
     "bytes": _text,
     "datetime": _moment,
     "bool": _boolean,
-    "i64": _whole_number,
+    "i64": _is_i64,
     "f64": _number,
 }

@@ -1,8 +1,8 @@
 """The states of a table's keys as rows for Catalyst, and back: many keys at once, without a Python call for each.
 
-A row has a key, a lane, a pane and columns. A *lane* holds lives that have the same panes and no column twice, so that
-rows can serve them all; the first one holds the frames. Rows of the same key, lane and pane are reduced to one by the
-aggregates of their columns.
+A row has a key, a lane, a pane and columns. A *lane* holds feature versions that have the same panes and no column in
+common, so that one row serves them all; the first lane holds the frames. Rows of the same key, lane and pane are
+reduced to one by the aggregates of their columns.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Packed = tuple[bytes, dict[str, bytes]]
 
 
 class Member(NamedTuple):
-    """A life in a lane."""
+    """A feature version in a lane."""
 
-    life: str
+    version_id: str
     parts: Parts
     #: How many panes count; 0 where there is no window.
     span: int
 
 
 class Lane(NamedTuple):
-    """Lives that share rows."""
+    """Feature versions that share rows."""
 
     number: int
     width_ms: int
@@ -51,13 +51,13 @@ class Lane(NamedTuple):
     members: tuple[Member, ...] = ()
 
     def takes(self, width_ms: int, parts: Parts) -> bool:
-        """Whether there is room for a further life."""
+        """Whether a further feature version fits into the lane."""
         is_alike = (width_ms, parts.gathers) == (self.width_ms, self.gathers)
         return is_alike and set(self.columns).isdisjoint(parts.columns)
 
-    def with_life(self, life: Member) -> Lane:
+    def with_member(self, member: Member) -> Lane:
         """The lane with one more."""
-        return self._replace(columns=self.columns + life.parts.columns, members=(*self.members, life))
+        return self._replace(columns=self.columns + member.parts.columns, members=(*self.members, member))
 
 
 class _Rows(NamedTuple):
@@ -69,7 +69,7 @@ class _Rows(NamedTuple):
 
 
 def assign_lanes(reducer: TableReducer) -> list[Lane]:
-    """The lanes of a table's lives; those that Catalyst does not reduce are in none."""
+    """Assign the feature versions of a table to lanes, except those that Catalyst does not reduce."""
     lanes = [Lane(0, 0, _FRAME)]
     for name, operator in sorted(reducer.operators.items()):
         parts = operator.catalyst_parts()
@@ -81,7 +81,7 @@ def assign_lanes(reducer: TableReducer) -> list[Lane]:
             Lane(len(lanes), width_ms, (), parts.gathers),
         )
         lanes[lane.number :] = [
-            lane.with_life(Member(reducer.lives[name].id, parts, span)),
+            lane.with_member(Member(reducer.feature_versions[name].id, parts, span)),
             *lanes[lane.number + 1 :],
         ]
     return lanes
@@ -113,14 +113,14 @@ def _uncollected() -> Iterator[None]:
 def explode_states(
     lanes: Iterable[Lane], keys: Sequence[bytes], states: Mapping[str, Sequence[Any]]
 ) -> list[pa.RecordBatch]:
-    """The rows of keys, given what they have packed by life, and their frames under the empty name."""
+    """Convert the packed states of keys, by version id, to rows; ``states[""]`` are their frames."""
     key_array, batches = pa.array(keys, pa.binary()), []
     with _uncollected():
         for lane in lanes:
             made = [] if lane.number else [_frames(states[""])]
             for member in lane.members:
-                if member.life in states:
-                    _add(made, _rows(member, states[member.life]))
+                if member.version_id in states:
+                    _add(made, _rows(member, states[member.version_id]))
             batches += [_batch(rows, key_array, lane.number) for rows in made]
     return batches
 
@@ -142,7 +142,7 @@ def _rows(member: Member, packed: Sequence[bytes | None]) -> _Rows:
 
 
 def _add(made: list[_Rows], rows: _Rows) -> None:
-    """Let lives that have the same rows share them; where they have some of them, Catalyst does."""
+    """Share rows between feature versions that have exactly the same ones; Catalyst joins the others."""
     for other in made:
         if np.array_equal(other.places, rows.places) and np.array_equal(other.panes, rows.panes):
             other.columns.update(rows.columns)
@@ -201,7 +201,7 @@ def _implode(member: Member, rows: pa.Table, key_of: Longs, made: list[Packed]) 
     states = member.parts.implode([rows[name].to_pylist() for name in member.parts.columns])
     if not member.span:
         for key, state in zip(key_of.tolist(), states, strict=True):
-            made[key][1][member.life] = pack(state)
+            made[key][1][member.version_id] = pack(state)
         return
     panes = rows["pane"].to_numpy()
     firsts = np.flatnonzero(np.diff(key_of, prepend=-1))
@@ -210,4 +210,4 @@ def _implode(member: Member, rows: pa.Table, key_of: Longs, made: list[Packed]) 
     numbers = panes.tolist()
     starts = lasts - np.add.reduceat(counting, firsts) if len(firsts) else firsts
     for key, start, end in zip(key_of[firsts].tolist(), starts.tolist(), lasts.tolist(), strict=True):
-        made[key][1][member.life] = pack(dict(zip(numbers[start:end], states[start:end], strict=True)))
+        made[key][1][member.version_id] = pack(dict(zip(numbers[start:end], states[start:end], strict=True)))

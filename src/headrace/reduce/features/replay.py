@@ -1,7 +1,7 @@
-"""Rows as they were: for keys and moments, what a table would have answered then.
+"""Historical rows: for keys and moments, what a table would have answered then.
 
-States that end before the first moment are where it begins; from there on events are folded in order, for the keys that
-are asked for only. What is defined now is what is computed, whenever it was defined.
+Replay begins with states that end before the first moment; from there on events are folded in order, for the requested
+keys only. It uses the definitions of now, whenever they were registered.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StartGroup(NamedTuple):
 
 
 class ReplayStart(NamedTuple):
-    """Where to begin for every feature, and whether nothing is missing since their births."""
+    """Where to begin for every feature, and whether its events are complete since its first one."""
 
     parts: tuple[StartGroup, ...]
     complete: bool
@@ -66,9 +66,9 @@ def find_start(
     chains: dict[str, list[State]] = {}
     complete = True
     for name in sorted(features):
-        life = defined.lives[name]
-        chains[name], end = history(life, usable, min(first_seq, life.birth))
-        complete = complete and (end >= first_seq or life.birth >= first_seq)
+        version = defined.lives[name]
+        chains[name], end = history(version, usable, min(first_seq, version.birth))
+        complete = complete and (end >= first_seq or version.birth >= first_seq)
         start = max(end, first_seq)
         together.setdefault((start, tuple(state.name for state in chains[name])), []).append(name)
     parts = [
@@ -113,7 +113,7 @@ class Replay:
             if seq < part.start:
                 continue
             reducer = part.defined.reducer
-            placed = reducer.place(event)
+            placed = reducer.key_and_row(event)
             if placed is not None and placed[0] in held:
                 held[placed[0]] = reducer.fold(held[placed[0]], at_ms, seq, placed[1])
 
@@ -144,8 +144,8 @@ def _read_states(
     part: StartGroup, keys: Iterable[bytes], find: Callable[[State, bytes], Mapping[str, bytes] | None]
 ) -> dict[bytes, KeyState | None]:
     """The rows that states hold of the requested keys."""
-    reducer, life_ids = part.defined.reducer, {name: life.id for name, life in part.defined.lives.items()}
-    return {key: merge_row(reducer, life_ids, [part.chain], lambda state, key=key: find(state, key)) for key in keys}  # type: ignore[misc]
+    reducer, version_ids = part.defined.reducer, {name: version.id for name, version in part.defined.lives.items()}
+    return {key: merge_row(reducer, version_ids, [part.chain], lambda state, key=key: find(state, key)) for key in keys}  # type: ignore[misc]
 
 
 #: States come before all events.
@@ -156,13 +156,13 @@ class Question(msgspec.Struct, frozen=True):
     """Keys and moments, the features that are wanted, and the table as it was defined."""
 
     features: tuple[str, ...]
-    asked: tuple[tuple[bytes, int], ...]
+    requests: tuple[tuple[bytes, int], ...] = msgspec.field(name="asked")
     defined: TableDefinition
 
     def moments(self) -> dict[bytes, list[int]]:
         """The requested moments of each key, in order."""
         by_key: dict[bytes, list[int]] = {}
-        for key, at_us in sorted(self.asked):
+        for key, at_us in sorted(self.requests):
             by_key.setdefault(key, []).append(at_us)
         return by_key
 
@@ -176,7 +176,7 @@ class StartPart(msgspec.Struct, frozen=True):
 
 
 class StartPoint(msgspec.Struct, frozen=True):
-    """Where to begin, whether nothing is missing since the births of the features, and the first event known of."""
+    """Where to begin, whether the events of the features are complete, and the first event that the rows cover."""
 
     parts: tuple[StartPart, ...]
     complete: bool
@@ -210,7 +210,7 @@ class PieceFolder:
 
     def _add(self, seq: int, at_us: int, event: dict[str, Any]) -> None:
         for number, (start, reducer) in enumerate(self._parts):
-            placed = reducer.place(event) if seq >= start else None
+            placed = reducer.key_and_row(event) if seq >= start else None
             moments = None if placed is None else self._moments.get(placed[0])
             if placed is None or moments is None or at_us > moments[-1]:
                 continue
@@ -226,9 +226,9 @@ class PieceFolder:
 def answer_moments(
     question: Question, start_point: StartPoint, key: bytes, pieces: Sequence[Piece]
 ) -> list[tuple[int, dict[str, Any]]]:
-    """The rows of a key at its moments, given its pieces in order, and their places among everything asked."""
+    """The rows of a key at its moments, given its pieces in order, with their positions in the request."""
     defined = [question.defined.restricted(part.features) for part in start_point.parts]
-    numbered_moments = sorted((at_us, index) for index, (own, at_us) in enumerate(question.asked) if own == key)
+    numbered_moments = sorted((at_us, index) for index, (own, at_us) in enumerate(question.requests) if own == key)
     along = [
         _states_at_moments(table, len(numbered_moments), [piece for piece in pieces if piece.part == number])
         for number, table in enumerate(defined)

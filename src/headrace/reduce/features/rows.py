@@ -89,7 +89,7 @@ _MAKERS: dict[str, Callable[[RowOp, Types, Types], Step]] = {
 
 
 class Rows:
-    """Makes the row of an event, or says that it has none."""
+    """Converts an event to its row, or to None if it has none."""
 
     def __init__(self, schema: Mapping[str, EventField], ops: Iterable[RowOp], seen: Collection[str]) -> None:
         """Rows of which only these fields of the source are seen."""

@@ -46,7 +46,7 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
     def __init__(
         self,
         resolved: ResolvedTable,
-        feature_lives: Mapping[str, FeatureVersion],
+        feature_versions: Mapping[str, FeatureVersion],
         cold: Sequence[tuple[int, int | None]] = (),
     ) -> None:
         table = resolved.table
@@ -56,7 +56,7 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
         self.operators = {
             name: make_operator(feature.op, feature.params, resolved.types) for name, feature in table.features.items()
         }
-        self.lives = {name: feature_lives[name] for name in table.features}
+        self.feature_versions = {name: feature_versions[name] for name in table.features}
         self.types = resolved.types
         #: Whether a row counts for a feature; without an entry all do.
         self.wheres = {
@@ -65,13 +65,13 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
             if (text := feature.params.get("where")) is not None
         }
         self._folds = [
-            (name, feature_lives[name].birth, self.wheres.get(name), reducer.fold)
+            (name, feature_versions[name].birth, self.wheres.get(name), reducer.fold)
             for name, reducer in self.operators.items()
         ]
         #: How long an entity may be idle, None for ever, from each sequence number on.
         self.cold = sorted(cold, key=lambda step: step[0]) if table.key else []
 
-    def place(self, event: dict[str, Any]) -> tuple[bytes, dict[str, Any]] | None:
+    def key_and_row(self, event: dict[str, Any]) -> tuple[bytes, dict[str, Any]] | None:
         """The key and the row of an event; None where it is filtered out or a part of its key is null."""
         row = self.rows.of(event)
         if row is None or (key := self.keys.of(row)) is None:
@@ -89,8 +89,8 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
             state.last_seq = seq
             state.last_ms = at
         states = state.states
-        for name, birth, where, fold in self._folds:
-            if seq >= birth:
+        for name, start_seq, where, fold in self._folds:
+            if seq >= start_seq:
                 held = states.get(name)
                 folded = fold(held, at, seq, row, where is None or where(row) is True)
                 if folded is not held:
@@ -125,17 +125,19 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
         return {name: self.operators[name].finish(None, now_ms) for name in wanted}
 
     def pack(self, state: KeyState) -> dict[str, bytes]:
-        """The frame under the empty name, and the state of every life that has one."""
+        """The frame under the empty name, and the state of every feature version that has one."""
         frame = [state.first_seq, state.first_ms, state.last_seq, state.last_ms, state.restarted]
         packed = {"": pack(frame)}
         for name, held in state.states.items():
             if held is not None:
-                packed[self.lives[name].id] = pack(held)
+                packed[self.feature_versions[name].id] = pack(held)
         return packed
 
     def unpack(self, packed: Mapping[str, bytes]) -> KeyState:
-        """The state that was packed; a life that is absent is empty, one that is not of this table is passed over."""
-        states = {name: unpack(packed[life.id]) for name, life in self.lives.items() if life.id in packed}
+        """Restore a packed state; absent feature versions are empty, unknown ones are ignored."""
+        states = {
+            name: unpack(packed[version.id]) for name, version in self.feature_versions.items() if version.id in packed
+        }
         first_seq, first_ms, last_seq, last_ms, restarted = unpack(packed[""])
         return KeyState(first_seq, first_ms, last_seq, last_ms, restarted, states)
 

@@ -45,7 +45,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def promotable(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether there are no objections to it."""
         return not self.reasons
 
     @property
@@ -86,7 +86,7 @@ def _agreement(name: str, proposals: list[tuple[Field, int]], schema: Schema, ba
 
 
 def _weakness(users: int, type_share: float, sure: float) -> Iterator[Reason]:
-    """What speaks against a field by who has it."""
+    """The objections to a field that its distribution over users gives."""
     if users < MIN_USERS:
         yield Reason(TOO_FEW_USERS, f"{users} users with {MIN_ENTITIES} entities, and {MIN_USERS} are asked for")
     if type_share < MIN_SHARE:

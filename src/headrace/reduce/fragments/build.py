@@ -11,7 +11,7 @@ import msgspec
 from headrace import decoding
 from headrace.errors import CorruptData
 from headrace.format.state_file import Packed
-from headrace.reduce.fragments.reducer import LIFE, FragmentReducer, UserFragments
+from headrace.reduce.fragments.reducer import VERSION_ID, FragmentReducer, UserFragments
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
@@ -45,14 +45,14 @@ class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
         return name_of(self.entity_type)
 
     @property
-    def born(self) -> int:
+    def start_seq(self) -> int:
         """The first observation: all of them are counted."""
         return 0
 
     @cached_property
     def lives(self) -> Mapping[str, FeatureVersion]:
-        """The only life; none where the definition was restricted to other names."""
-        return {"": FeatureVersion(LIFE, 0)} if self.is_alive else {}
+        """The only version; none where the definition was restricted to other names."""
+        return {"": FeatureVersion(VERSION_ID, 0)} if self.is_alive else {}
 
     @property
     def reducer(self) -> FragmentReducer:
@@ -60,7 +60,7 @@ class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
         return _REDUCER
 
     def restricted(self, names: Collection[str]) -> FragmentsDefinition:
-        """The same definition, which keeps its life only where its name is given."""
+        """The same definition, which keeps its version only where ``names`` contains its name."""
         return msgspec.structs.replace(self, is_alive=self.is_alive and "" in names)
 
     def dump(self) -> object:
@@ -87,7 +87,7 @@ def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) ->
     for batch in batches:
         for run in runs_of_batch(batch, _SLICE_BYTES):
             for seq, at_us, observation in SHAPES.decode_run(run):
-                placed = _REDUCER.place(observation)
+                placed = _REDUCER.key_and_row(observation)
                 if placed is not None:
                     key, row = placed
                     rows[key] = _REDUCER.fold(rows.get(key), at_us, seq, row)

@@ -82,7 +82,7 @@ def count_values(stats: Stats, shapes: tuple[str, ...]) -> int:
 
 
 def confidence(name: str, type_share: float, format_share: float, number: int) -> float:
-    """How good evidence is, 0 to 1: of one type, as the field holds it, under a name that tells, and often."""
+    """A score of evidence from 0 to 1: higher for one type, certain values, a telling name and many occurrences."""
     parts = {
         "share": type_share,
         "format": format_share,
@@ -110,7 +110,7 @@ Change = Literal["add_field", "add_converters"]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A field to add, or converters for one that there is, and what speaks for it.
+    """A proposed change, with its evidence: a field to add, or converters for an existing field.
 
     ``converters`` are those to add; ``types`` counts the values by what each seems to mean.
     """
@@ -133,7 +133,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def promotable(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether there are no objections to it."""
         return not self.reasons
 
 
@@ -149,7 +149,7 @@ def candidates(stats: Mapping[str, Stats], schema: Schema, settings: Settings) -
 
 
 def update_of(candidates: Iterable[Candidate]) -> TypeUpdate:
-    """The update that promotes the candidates that nothing speaks against."""
+    """The schema update for all candidates without objections."""
     fields, more = [], []
     for candidate in candidates:
         if not candidate.promotable or candidate.field_type is None:
@@ -163,7 +163,7 @@ def update_of(candidates: Iterable[Candidate]) -> TypeUpdate:
 
 
 class _Evidence(NamedTuple):
-    """The shapes of the values that speak for a change, and of all that it is about."""
+    """The shapes of the values that support a change, and of all values of the key."""
 
     shapes: tuple[str, ...]
     of: tuple[str, ...]
@@ -202,7 +202,7 @@ def _more_converters(stats: Stats, field: Field) -> _Evidence:
 
 
 def _weakness(stats: Stats, evidence: _Evidence, thresholds: Thresholds) -> Iterator[Reason]:
-    """What speaks against a change by its evidence."""
+    """The objections to a change that its evidence gives."""
     if not evidence.of:
         yield Reason(NO_VALUES, "nothing but null was given")
     elif not evidence.shapes:
@@ -213,20 +213,20 @@ def _weakness(stats: Stats, evidence: _Evidence, thresholds: Thresholds) -> Iter
 
 def _shortfalls(stats: Stats, shapes: tuple[str, ...], of: tuple[str, ...], thresholds: Thresholds) -> Iterator[Reason]:
     """What the values with these shapes fall short of, among those with the others."""
-    number, whole, sources = count_values(stats, shapes), count_values(stats, of), stats.sources(shapes)
-    if whole < thresholds.occurrences:
-        yield Reason(TOO_FEW, f"{whole} values, and {thresholds.occurrences} are asked for")
+    number, total, sources = count_values(stats, shapes), count_values(stats, of), stats.sources(shapes)
+    if total < thresholds.occurrences:
+        yield Reason(TOO_FEW, f"{total} values, and {thresholds.occurrences} are asked for")
     if sources < thresholds.sources:
         yield Reason(TOO_FEW_SOURCES, f"{sources} sources, and {thresholds.sources} are asked for")
-    if not thresholds.is_share(number, whole):
-        yield Reason(MIXED, f"{number} of {whole} values are alike, and {thresholds.min_share:.0%} are asked for")
+    if not thresholds.is_share(number, total):
+        yield Reason(MIXED, f"{number} of {total} values are alike, and {thresholds.min_share:.0%} are asked for")
 
 
 def _make_candidate(key: str, stats: Stats, evidence: _Evidence, reasons: tuple[Reason, ...]) -> Candidate:
     """The candidate with its evidence."""
-    number, whole, kind = count_values(stats, evidence.shapes), count_values(stats, evidence.of), evidence.field_type
+    number, total, kind = count_values(stats, evidence.shapes), count_values(stats, evidence.of), evidence.field_type
     plain = count_values(stats, tuple(shape for shape in evidence.shapes if kind is not None and fits(kind, shape)))
-    type_share = number / whole if whole else 0.0
+    type_share = number / total if total else 0.0
     # Values that must be converted are half as sure.
     sure = (number + plain) / (2 * number) if number else 0.0
     return Candidate(
@@ -234,13 +234,13 @@ def _make_candidate(key: str, stats: Stats, evidence: _Evidence, reasons: tuple[
         change=evidence.change,
         field_type=kind,
         converters=evidence.converters,
-        frequency=whole,
+        frequency=total,
         type_share=round(type_share, 4),
         types=_types(stats),
         sources=stats.sources(evidence.shapes),
         users=differing(stats.users),
         entities=differing(stats.entities),
-        confidence=confidence(key, type_share, sure, whole),
+        confidence=confidence(key, type_share, sure, total),
         first_seen_us=stats.first_us,
         last_seen_us=stats.last_us,
         examples=tuple(stats.examples[digest] for digest in sorted(stats.examples)),

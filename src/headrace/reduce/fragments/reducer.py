@@ -16,9 +16,9 @@ from headrace.reduce.states.definition import KeyedReducer
 from headrace.schema.entity.observation import Observation
 
 #: Keys of one user that are kept.
-MOST_KEYS = 1_000
+MAX_KEYS = 1_000
 #: What states of fragments are called; another one whenever the same fragments give other states.
-LIFE = "fragments-1"
+VERSION_ID = "fragments-1"
 _PACK = msgspec.msgpack.Encoder().encode
 _UNPACK = msgspec.msgpack.Decoder(tuple[bool, dict[str, bytes]]).decode
 
@@ -35,7 +35,7 @@ class FragmentReducer(KeyedReducer[Observation, UserFragments]):
 
     order = "any"
 
-    def place(self, observation: Observation) -> tuple[bytes, Observation] | None:
+    def key_and_row(self, observation: Observation) -> tuple[bytes, Observation] | None:
         """The key and the row of an observation; None where everything in it has its place."""
         return (observation.user_id.encode(), observation) if observation.fragments else None
 
@@ -47,7 +47,7 @@ class FragmentReducer(KeyedReducer[Observation, UserFragments]):
         stats = user_fragments.stats
         for fragment in row.fragments:
             stats[fragment.key] = STATS.fold(stats.get(fragment.key), at, seq, (row, fragment))
-        if len(user_fragments.stats) > 2 * MOST_KEYS:
+        if len(user_fragments.stats) > 2 * MAX_KEYS:
             _shorten(user_fragments)
         return user_fragments
 
@@ -68,20 +68,20 @@ class FragmentReducer(KeyedReducer[Observation, UserFragments]):
         """The row as bytes, the same for the same fragments."""
         _shorten(state)
         packed = {key: STATS.pack(state.stats[key]) for key in sorted(state.stats)}
-        return {"": b"", LIFE: _PACK((state.truncated, packed))}
+        return {"": b"", VERSION_ID: _PACK((state.truncated, packed))}
 
     def unpack(self, packed: Mapping[str, bytes]) -> UserFragments:
         """The row that was packed."""
-        if LIFE not in packed:
+        if VERSION_ID not in packed:
             return UserFragments()
-        truncated, packed_stats = _UNPACK(packed[LIFE])
+        truncated, packed_stats = _UNPACK(packed[VERSION_ID])
         return UserFragments({key: STATS.unpack(part) for key, part in packed_stats.items()}, truncated)
 
 
 def _shorten(user_fragments: UserFragments) -> None:
     """Leave keys out that are too many: those with the greatest hashes, whatever came first."""
-    if len(user_fragments.stats) > MOST_KEYS:
-        kept = sorted(user_fragments.stats, key=_hash)[:MOST_KEYS]
+    if len(user_fragments.stats) > MAX_KEYS:
+        kept = sorted(user_fragments.stats, key=_hash)[:MAX_KEYS]
         user_fragments.stats, user_fragments.truncated = {key: user_fragments.stats[key] for key in kept}, True
 
 

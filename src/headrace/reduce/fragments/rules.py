@@ -18,7 +18,7 @@ _ENDINGS = (
     *("_email", "_url", "_link", "_address", "_phone", "_path", "_html", "_workspace"),
 )
 _BEGINNINGS = ("is_", "has_", "can_", "should_")
-_WHOLE = ("urgency", "recurrence")
+_EXACT = ("urgency", "recurrence")
 #: Numbers of these are no moments, however great.
 _NO_MOMENTS = ("_id", "_ids", "_gid", "_gids", "_amount", "_price", "_cost", "_phone")
 
@@ -44,14 +44,14 @@ BANNED = (Banned("_test*"), Banned("*_debug"))
 
 
 def is_sound(name: str) -> bool:
-    """Whether a field that nobody asked for may have this name."""
+    """Whether a field that is proposed automatically may have this name."""
     return _NAME.fullmatch(name) is not None and is_field_name(name)
 
 
 def is_telling(name: str) -> bool:
     """Whether the name is of a kind that fields often have."""
     lower = name.lower()
-    return lower.endswith(_ENDINGS) or lower.startswith(_BEGINNINGS) or lower in _WHOLE
+    return lower.endswith(_ENDINGS) or lower.startswith(_BEGINNINGS) or lower in _EXACT
 
 
 def may_be_moment(name: str) -> bool:
@@ -79,7 +79,7 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 def of_name(name: str, schema: Schema, user_id: str | None, banned: Iterable[Banned]) -> Iterator[Reason]:
-    """What speaks against a key whatever its values are."""
+    """The objections to a key that its name alone gives."""
     for each in banned:
         if each.covers(name, schema.entity_type, user_id):
             yield Reason(BLACKLISTED, f"{each.pattern!r} is never promoted")
@@ -95,7 +95,7 @@ _ROUNDING = 1e-9
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of fragments; ``user_id`` is the user whose schema may change, None for everyone's.
+    """Thresholds for promoting fragments; ``user_id`` is the user whose schema may change, None for everyone's.
 
     ``decided`` are keys on which somebody has decided, so that nothing is done about them again.
     """
@@ -132,6 +132,6 @@ class Thresholds(NamedTuple):
     sources: int
     min_share: float
 
-    def is_share(self, part: int, whole: int) -> bool:
+    def is_share(self, part: int, total: int) -> bool:
         """Whether a part of the values reaches the least share."""
-        return part >= (self.min_share - _ROUNDING) * whole
+        return part >= (self.min_share - _ROUNDING) * total

@@ -16,7 +16,7 @@ from headrace.schema.canonical import value_text
 from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.observation import Observation
 
-MOST = 512
+MAX_HASHES = 512
 
 _RANGE = 2**64
 _KEPT = 1 << 15
@@ -25,7 +25,7 @@ _KEPT = 1 << 15
 def add_text(held: set[int], text: str) -> None:
     """Add the hash of a text to a set of which the least hashes are kept."""
     held.add(_hash(text))
-    if len(held) > 2 * MOST:
+    if len(held) > 2 * MAX_HASHES:
         held.intersection_update(least(held))
 
 
@@ -36,14 +36,14 @@ def merge_texts(parts: Iterable[set[int]]) -> set[int]:
 
 def least(held: set[int]) -> list[int]:
     """The hashes that are kept, in their order."""
-    return sorted(held)[:MOST]
+    return sorted(held)[:MAX_HASHES]
 
 
 def estimate_count(held: set[int]) -> int:
     """About how many different texts were added; exact as long as all hashes are kept."""
-    if len(held) < MOST:
+    if len(held) < MAX_HASHES:
         return len(held)
-    return round((MOST - 1) * _RANGE / least(held)[-1])
+    return round((MAX_HASHES - 1) * _RANGE / least(held)[-1])
 
 
 @lru_cache(maxsize=_KEPT)
@@ -52,7 +52,7 @@ def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-MOST_EXAMPLES = 5
+MAX_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
 
@@ -132,7 +132,7 @@ class StatsReducer(Reducer[tuple[Observation, Fragment], Stats, bytes]):
             {kind: left.kinds.get(kind, 0) + right.kinds.get(kind, 0) for kind in {**left.kinds, **right.kinds}},
             merge_texts([left.users, right.users]),
             merge_texts([left.entities, right.entities]),
-            {digest: examples[digest] for digest in sorted(examples)[:MOST_EXAMPLES]},
+            {digest: examples[digest] for digest in sorted(examples)[:MAX_EXAMPLES]},
         )
 
     def finish(self, state: Stats | None, now: int = 0) -> Stats | None:
@@ -160,13 +160,13 @@ STATS = StatsReducer()
 def _add_example(stats: Stats, value: Any) -> None:
     text = value_text(value)
     digest = blake2b(text.encode(), digest_size=8).hexdigest()
-    if len(stats.examples) == MOST_EXAMPLES and digest > max(stats.examples):
+    if len(stats.examples) == MAX_EXAMPLES and digest > max(stats.examples):
         return
     shown = value if len(text) <= LONGEST_EXAMPLE else text[:LONGEST_EXAMPLE]
     # One value may be spelled in several ways, of which one is shown.
     held = stats.examples.get(digest, shown)
     stats.examples[digest] = min(held, shown, key=_encode)
-    if len(stats.examples) > MOST_EXAMPLES:
+    if len(stats.examples) > MAX_EXAMPLES:
         del stats.examples[max(stats.examples)]
 
 

@@ -4,7 +4,8 @@ Values are in the order of their observations, the latest first, and in the orde
 same if JSON says so: 1 and 1.0 are, 1 and true are not. A scalar counts as one value, a text that is a JSON array as
 its elements, and null as no value.
 
-A state holds at most ``MOST`` values. Of more, those that come first are kept, and the state says that there were more.
+A state holds at most ``MAX_VALUES`` values. Of more, those that come first are kept, and the state records that there
+were more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 from headrace.reduce.policies.order import Key, Origin, comes_first
 from headrace.schema.canonical import value_text
 
-MOST = 1_000
+MAX_VALUES = 1_000
 
 #: A value with its place in the order, and the observation it is from.
 Element = tuple[Key, Origin, Any]
@@ -31,18 +32,18 @@ class ArrayState(msgspec.Struct, gc=False):
     dropped: bool = False
 
 
-def add_values(state: ArrayState | None, said: Origin, value: Any) -> ArrayState:
+def add_values(state: ArrayState | None, origin: Origin, value: Any) -> ArrayState:
     """The state with one more observation; the one given may be changed."""
-    if state is None or said.source_priority > state.first.source_priority:
-        state = ArrayState(said, {})
-    elif said.source_priority < state.first.source_priority:
+    if state is None or origin.source_priority > state.first.source_priority:
+        state = ArrayState(origin, {})
+    elif origin.source_priority < state.first.source_priority:
         return state
-    elif _place(said, 0) <= _place(state.first, 0):
-        state.first = _first_origin(said, state.first)
+    elif _order_key(origin, 0) <= _order_key(state.first, 0):
+        state.first = _first_origin(origin, state.first)
     for position, element in enumerate(elements_of(value)):
-        _put(state.elements, identity(element), (_place(said, position), said, element))
+        _put(state.elements, identity(element), (_order_key(origin, position), origin, element))
     # Twice as many are let in before any is dropped, so that an observation costs the same however many there were.
-    return limit_values(state) if len(state.elements) > 2 * MOST else state
+    return limit_values(state) if len(state.elements) > 2 * MAX_VALUES else state
 
 
 def merge_elements(values: Iterable[tuple[int, Any]]) -> tuple[list[tuple[int, int, Any]], bool]:
@@ -55,7 +56,7 @@ def merge_elements(values: Iterable[tuple[int, Any]]) -> tuple[list[tuple[int, i
         for position, element in enumerate(elements_of(value)):
             by_identity.setdefault(identity(element), (number, position, element))
     elements = list(by_identity.values())
-    return elements[:MOST], len(elements) > MOST
+    return elements[:MAX_VALUES], len(elements) > MAX_VALUES
 
 
 def merge_arrays(left: ArrayState, right: ArrayState) -> ArrayState:
@@ -70,9 +71,9 @@ def merge_arrays(left: ArrayState, right: ArrayState) -> ArrayState:
 
 def limit_values(state: ArrayState) -> ArrayState:
     """The same with at most as many values as are kept."""
-    if len(state.elements) <= MOST:
+    if len(state.elements) <= MAX_VALUES:
         return state
-    kept = sorted(state.elements.items(), key=_in_order)[:MOST]
+    kept = sorted(state.elements.items(), key=_in_order)[:MAX_VALUES]
     return ArrayState(state.first, dict(kept), True)
 
 
@@ -83,7 +84,9 @@ def order_values(state: ArrayState) -> list[Element]:
 
 def restore(first: Origin, elements: list[tuple[Origin, int, Any]], dropped: bool) -> ArrayState:
     """The state of values that are given with their observations and their positions in these."""
-    by_identity = {identity(value): (_place(said, position), said, value) for said, position, value in elements}
+    by_identity = {
+        identity(value): (_order_key(origin, position), origin, value) for origin, position, value in elements
+    }
     return ArrayState(first, by_identity, dropped)
 
 
@@ -105,8 +108,8 @@ def identity(value: Any) -> str:
     return f'"{value}' if isinstance(value, str) else value_text(value)
 
 
-def _place(said: Origin, position: int) -> Key:
-    return (-said.observed_at_us, said.id, position)
+def _order_key(origin: Origin, position: int) -> Key:
+    return (-origin.observed_at_us, origin.id, position)
 
 
 def _in_order(item: tuple[str, Element]) -> tuple[Key, str]:
@@ -114,7 +117,7 @@ def _in_order(item: tuple[str, Element]) -> tuple[Key, str]:
 
 
 def _first_origin(left: Origin, right: Origin) -> Origin:
-    ours, theirs = _place(left, 0), _place(right, 0)
+    ours, theirs = _order_key(left, 0), _order_key(right, 0)
     if ours == theirs:
         return left if comes_first(left, None, right, None) else right
     return left if ours < theirs else right

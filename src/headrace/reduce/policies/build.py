@@ -68,9 +68,9 @@ def fold_observations(
 ) -> dict[bytes, EntityState]:
     """Fold observations into one state for each entity; rows that are given are continued, and changed."""
     rows = {} if rows is None else rows
-    place_observation, fold, held = reducer.place, reducer.fold, rows.get
+    key_and_row, fold, held = reducer.key_and_row, reducer.fold, rows.get
     for seq, at_us, observation in observations:
-        placed = place_observation(observation)
+        placed = key_and_row(observation)
         if placed is not None:
             key, row = placed
             rows[key] = fold(held(key), at_us // 1000, seq, row)
@@ -154,10 +154,10 @@ def pack_entities(
         ordered = _order_by_last_write(entity_observations)
         if ordered is None:
             yield from reduce_observations(reducer, entity_observations)
-        elif names := reducer.lives_of(ordered[0][2].user_id):
+        elif names := reducer.versions_for(ordered[0][2].user_id):
             row = {"": _frame(entity_observations, ordered[0][2])}
             for name in names:
-                row[reducer.ids[name]] = _fields(reducer.lives[name], ordered)
+                row[reducer.ids[name]] = _fields(reducer.policies[name], ordered)
             yield entity_id.encode(), row
 
 
@@ -166,7 +166,7 @@ def _entity_id(observation: SeenObservation) -> str:
 
 
 def _order_by_last_write(observations: Sequence[SeenObservation]) -> list[Keyed] | None:
-    """Observations in the order of last_write; None where there is more to them than that tells."""
+    """Observations in the order of last_write; None where that order does not suffice."""
     keyed: list[Keyed] = []
     user_id = observations[0][2].user_id
     for _, _, observation in observations:
@@ -257,7 +257,7 @@ def _observations(gathered: ObservationBatches, rest: Callable[[], None]) -> Ite
 
 
 def defined_by(unit: Unit) -> TypeDefinition:
-    """The entity type of a unit, with the lives that it asks for."""
+    """The entity type of a unit, restricted to the versions that it names."""
     return _load_definition(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
 
 

@@ -1,4 +1,4 @@
-"""Entity types as states are kept of them: a life for everyone's policies, and one for each user with others."""
+"""Entity types as definitions of states: a version for the common policies, and one for each user with others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 import msgspec
 
 from headrace import decoding
-from headrace.reduce.policies.reducer import TypeReducer, life_of
+from headrace.reduce.policies.reducer import TypeReducer, policy_hash
 from headrace.schema.descriptor.nodes import FeatureVersion
 from headrace.schema.entity.nodes import ReducerConfig
 
@@ -16,7 +16,7 @@ _KEPT = 256
 
 
 class TypeDefinition(msgspec.Struct, frozen=True, dict=True):
-    """An entity type and the policies of its lives; equal ones fold alike."""
+    """An entity type and the policies of its versions; equal definitions fold alike."""
 
     entity_type: str
     #: The stream of its observations.
@@ -40,15 +40,16 @@ class TypeDefinition(msgspec.Struct, frozen=True, dict=True):
         return self.entity_type
 
     @property
-    def born(self) -> int:
-        """Every life holds all observations."""
+    def start_seq(self) -> int:
+        """Always the first: every version folds all observations."""
         return 0
 
     @cached_property
     def lives(self) -> Mapping[str, FeatureVersion]:
-        """The lives by name: "" is everyone's, others are those of users."""
+        """The versions by name: "" for everyone, otherwise the user whose policies it has."""
         return {
-            name: FeatureVersion(life_of(config, name or None, self.undone), 0) for name, config in self.configs.items()
+            name: FeatureVersion(policy_hash(config, name or None, self.undone), 0)
+            for name, config in self.configs.items()
         }
 
     @cached_property
@@ -57,7 +58,7 @@ class TypeDefinition(msgspec.Struct, frozen=True, dict=True):
         return _reducer(msgspec.json.encode(self.configs), self.undone)
 
     def restricted(self, names: Collection[str]) -> TypeDefinition:
-        """The same with some of its lives only."""
+        """The definition with only the versions of these names."""
         configs = {name: config for name, config in self.configs.items() if name in names}
         return msgspec.structs.replace(self, configs=configs)
 

@@ -158,7 +158,7 @@ def _show_field(held: Held, is_array: bool, field: Field | None) -> ShownField:
 
 
 def _show_array(held: ArrayState) -> ShownField:
-    """All values; where there is none, the first observation says so."""
+    """All values; if there are none, their origin is the first observation."""
     elements = order_values(held)
     origins = tuple(dict.fromkeys(origin for _, origin, _ in elements)) or (held.first,)
     truncated = held.dropped or len(held.elements) > len(elements)

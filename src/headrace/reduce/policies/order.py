@@ -82,5 +82,5 @@ def policy_key(policy: Policy, ranks: Mapping[str, int]) -> Callable[[Origin], K
 
 
 def comes_first(origin: Origin, value: Any, other: Origin, than: Any) -> bool:
-    """Whether the first of two that no order tells apart is taken, so that it never matters which came first."""
+    """Whether the first of two values that are equal in every order wins, whichever is given first."""
     return _ENCODE((origin, value)) < _ENCODE((other, than))

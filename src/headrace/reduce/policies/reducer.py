@@ -3,8 +3,8 @@
 The order of observations never matters, so ranges merge in any order, and so do the rows of entities that were found
 to be one. What is folded twice is counted twice, and changes nothing else; the commit lets nothing in twice.
 
-An entity is deleted if its latest deletion is later than its latest restoration. Whatever else is said of it, with
-whatever priority, does not bring it back.
+An entity is deleted if its latest deletion is later than its latest restoration. No other observation, of whatever
+priority, restores it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ VERSION = 1
 RANKED = ("highest_priority", "most_specific")
 
 
-def life_of(config: ReducerConfig, user: str | None = None, undone: Collection[str] = ()) -> str:
-    """The name of the states that a configuration makes, of all entities or of those of one user.
+def policy_hash(config: ReducerConfig, user: str | None = None, undone: Collection[str] = ()) -> str:
+    """The id of the version whose states a configuration makes, of all entities or of those of one user.
 
-    Of migrations that were ``undone`` they hold nothing. Fields with the default policy are not in it, nor is what
-    decides nothing: so adding fields keeps the life.
+    Observations of migrations that were ``undone`` are not in the states. Fields with the default policy do not change
+    the id, nor do settings without effect: so adding fields keeps the states.
     """
     policies = sorted(
         (name, *_strategy_key(policy)) for name, policy in config.merge_policies.items() if _strategy_key(policy)
@@ -44,28 +44,28 @@ def life_of(config: ReducerConfig, user: str | None = None, undone: Collection[s
 
 
 def _strategy_key(policy: Policy) -> tuple[str, ...]:
-    """What a policy says beyond the default."""
+    """What a policy sets beyond the default."""
     if policy.strategy == "last_write":
         return ()
     return (policy.strategy, policy.tie_breaker) if policy.strategy in RANKED else (policy.strategy,)
 
 
-#: The life that holds every entity.
+#: The version that holds every entity.
 EVERYONE = ""
 
 #: The time (negative), the id and the schema version of an observation.
 Newest = tuple[int, str, str]
 #: The time (negative) of a deletion or restoration, whether it is a deletion, and its id.
-Fate = tuple[int, bool, str]
+DeletionChange = tuple[int, bool, str]
 
 _NOT_FOLDED = ("merge", "split", "undo", "erased")
-_FATES = {"deletion": True, "restoration": False}
+_DELETES = {"deletion": True, "restoration": False}
 _ENCODE = msgspec.json.Encoder().encode
 _DECODE = msgspec.json.Decoder().decode
 
 
 class EntityState(msgspec.Struct, gc=False):
-    """The state of one entity: the frame of its observations, and its fields in every life that it is folded in."""
+    """The state of one entity: the frame of its observations, and its fields in every version that folds it."""
 
     first_seq: int
     first_ms: int
@@ -75,20 +75,26 @@ class EntityState(msgspec.Struct, gc=False):
     #: Of the latest observation.
     newest: Newest
     #: Of the last deletion or restoration.
-    fate: Fate | None
-    lives: dict[str, Fields]
+    deletion_change: DeletionChange | None
+    fields_by_version: dict[str, Fields]
 
     @property
     def is_deleted(self) -> bool:
         """Whether there is nothing to show."""
-        return self.fate is not None and self.fate[1]
+        return self.deletion_change is not None and self.deletion_change[1]
 
 
 def encode_frame(
-    first_seq: int, first_ms: int, last_seq: int, last_ms: int, count: int, newest: Newest, fate: Fate | None
+    first_seq: int,
+    first_ms: int,
+    last_seq: int,
+    last_ms: int,
+    count: int,
+    newest: Newest,
+    deletion_change: DeletionChange | None,
 ) -> bytes:
     """The frame of a state as it is kept."""
-    return _ENCODE((first_seq, first_ms, last_seq, last_ms, count, newest, fate))
+    return _ENCODE((first_seq, first_ms, last_seq, last_ms, count, newest, deletion_change))
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -106,22 +112,22 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class TypeReducer(KeyedReducer[Observation, EntityState]):
-    """The observations of one entity type as a reducer; lives are named "" for everyone, or by the user they are of."""
+    """The observations of one entity type as a reducer; a version is named "" or by its user."""
 
     order = "any"
 
     def __init__(self, configs: Mapping[str, ReducerConfig], undone: Collection[str] = ()) -> None:
         """Observations of migrations that were ``undone`` do not count."""
-        self.lives = {name: Policies(config) for name, config in configs.items()}
-        #: What the states of each life are called.
-        self.ids = {name: life_of(config, name or None, undone) for name, config in configs.items()}
+        self.policies = {name: Policies(config) for name, config in configs.items()}
+        #: The id of each version.
+        self.ids = {name: policy_hash(config, name or None, undone) for name, config in configs.items()}
         self._everyone = (EVERYONE,) if EVERYONE in configs else ()
         self._names = {id: name for name, id in self.ids.items()}
         self._undone = frozenset(undone)
 
-    def place(self, observation: Observation) -> tuple[bytes, Observation] | None:
-        """The key and the row of an observation; None where it changes no entity, or no life folds it."""
-        if observation.kind in _NOT_FOLDED or not self.lives_of(observation.user_id):
+    def key_and_row(self, observation: Observation) -> tuple[bytes, Observation] | None:
+        """The key and the row of an observation; None where it changes no entity, or no version folds it."""
+        if observation.kind in _NOT_FOLDED or not self.versions_for(observation.user_id):
             return None
         if self._undone and observation.run_id in self._undone:
             return None
@@ -139,31 +145,35 @@ class TypeReducer(KeyedReducer[Observation, EntityState]):
             elif seq < state.first_seq:
                 state.first_seq, state.first_ms = seq, at
             state.newest = min(state.newest, newest)
-        deletes = _FATES.get(row.kind)
+        deletes = _DELETES.get(row.kind)
         if deletes is not None:
-            state.fate = _later(state.fate, (-row.observed_at_us, deletes, row.id))
-        for name in self.lives_of(row.user_id):
-            fields = state.lives.setdefault(name, {})
+            state.deletion_change = _later(state.deletion_change, (-row.observed_at_us, deletes, row.id))
+        for name in self.versions_for(row.user_id):
+            fields = state.fields_by_version.setdefault(name, {})
             if deletes is None:
-                self.lives[name].fold(fields, at, seq, row)
+                self.policies[name].fold(fields, at, seq, row)
         return state
 
     def merge_both(self, left: EntityState, right: EntityState) -> EntityState:
         """The state of two, whichever is given first."""
-        fields_by_life = {**left.lives, **right.lives}
-        for name in left.lives.keys() & right.lives.keys():
-            fields_by_life[name] = self.lives[name].merge_both(left.lives[name], right.lives[name])
+        fields_by_version = {**left.fields_by_version, **right.fields_by_version}
+        for name in left.fields_by_version.keys() & right.fields_by_version.keys():
+            fields_by_version[name] = self.policies[name].merge_both(
+                left.fields_by_version[name], right.fields_by_version[name]
+            )
         return EntityState(
             *min((left.first_seq, left.first_ms), (right.first_seq, right.first_ms)),
             *max((left.last_seq, left.last_ms), (right.last_seq, right.last_ms)),
             left.count + right.count,
             min(left.newest, right.newest),
-            right.fate if left.fate is None else _later(right.fate, left.fate),
-            fields_by_life,
+            right.deletion_change
+            if left.deletion_change is None
+            else _later(right.deletion_change, left.deletion_change),
+            fields_by_version,
         )
 
     def finish(
-        self, state: EntityState | None, now: int = 0, life: str = EVERYONE, schema: Schema | None = None
+        self, state: EntityState | None, now: int = 0, version_name: str = EVERYONE, schema: Schema | None = None
     ) -> Snapshot | None:
         """The entity as a schema shows it, all of it without one; None where it was never seen or is deleted.
 
@@ -171,7 +181,7 @@ class TypeReducer(KeyedReducer[Observation, EntityState]):
         """
         if state is None or state.is_deleted:
             return None
-        shown_fields = self.lives[life].finish(state.lives[life], now, schema)
+        shown_fields = self.policies[version_name].finish(state.fields_by_version[version_name], now, schema)
         observed_at_us = -state.newest[0]
         return Snapshot(
             {name: shown.value for name, shown in shown_fields.items()},
@@ -185,36 +195,36 @@ class TypeReducer(KeyedReducer[Observation, EntityState]):
         )
 
     def pack(self, state: EntityState) -> dict[str, bytes]:
-        """The frame under the empty name, and the fields of every life that the entity is in."""
+        """The frame under the empty name, and the fields of every version that the entity is in."""
         seen = state.first_seq, state.first_ms, state.last_seq, state.last_ms
-        packed = {"": encode_frame(*seen, state.count, state.newest, state.fate)}
-        for name in sorted(state.lives):
-            packed[self.ids[name]] = self.lives[name].pack(state.lives[name])
+        packed = {"": encode_frame(*seen, state.count, state.newest, state.deletion_change)}
+        for name in sorted(state.fields_by_version):
+            packed[self.ids[name]] = self.policies[name].pack(state.fields_by_version[name])
         return packed
 
     def unpack(self, packed: Mapping[str, bytes]) -> EntityState:
-        """The state that was packed; lives that are not of this reducer are passed over."""
-        first_seq, first_ms, last_seq, last_ms, count, newest, fate = _DECODE(packed[""])
+        """Restore a packed state; versions that this reducer does not have are ignored."""
+        first_seq, first_ms, last_seq, last_ms, count, newest, deletion_change = _DECODE(packed[""])
         names = self._names
-        fields_by_life = {
-            name: self.lives[name].unpack(part) for id, part in packed.items() if (name := names.get(id)) is not None
+        fields_by_version = {
+            name: self.policies[name].unpack(part) for id, part in packed.items() if (name := names.get(id)) is not None
         }
-        fated = None if fate is None else tuple(fate)
-        return EntityState(first_seq, first_ms, last_seq, last_ms, count, tuple(newest), fated, fields_by_life)
+        change = None if deletion_change is None else tuple(deletion_change)
+        return EntityState(first_seq, first_ms, last_seq, last_ms, count, tuple(newest), change, fields_by_version)
 
     def key(self, entity_id: str) -> bytes:
         """The key of an entity."""
         return entity_id.encode()
 
-    def life(self, user_id: str) -> str:
-        """The life from which queries for the entities of a user are answered."""
-        return user_id if user_id in self.lives else EVERYONE
+    def version_for(self, user_id: str) -> str:
+        """The version from which queries for the entities of a user are answered."""
+        return user_id if user_id in self.policies else EVERYONE
 
-    def lives_of(self, user_id: str) -> tuple[str, ...]:
-        """The lives that the entities of a user are folded in."""
-        return (*self._everyone, user_id) if user_id in self.lives else self._everyone
+    def versions_for(self, user_id: str) -> tuple[str, ...]:
+        """The versions that fold the entities of a user."""
+        return (*self._everyone, user_id) if user_id in self.policies else self._everyone
 
 
-def _later(held: Fate | None, fate: Fate) -> Fate:
-    """The later fate; of two at once a restoration."""
-    return fate if held is None else min(held, fate)
+def _later(held: DeletionChange | None, deletion_change: DeletionChange) -> DeletionChange:
+    """The later change; of two at once a restoration."""
+    return deletion_change if held is None else min(held, deletion_change)

@@ -1,7 +1,7 @@
-"""What states hold of a definition: up to where each life is folded, what is missing, and what answers together.
+"""Coverage of a definition by states: how far each feature version is folded, what is missing, what to read together.
 
-A state holds some lives over a range of events. No life is held twice over the same event, which every commit of work
-makes sure of; so the states of a life, in order, are its history.
+A state holds some feature versions over a range of events. Every commit of work ensures that no version is held twice
+over the same event; so the states of a version, in order, are its history.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Base(NamedTuple):
 
     @property
     def states(self) -> list[State]:
-        """Every state that is asked, once."""
+        """Every state that is read, once."""
         return list({state.name: state for chain in self.chains for state in chain.states}.values())
 
     def carried_on(self, kept: Collection[str], newborn: Collection[str]) -> Base:
@@ -50,18 +50,18 @@ def span(state: State) -> Range:
     return Range(state.first_seq, state.end_seq)
 
 
-def base(defined: Definition, states: Sequence[State], first_seq: int, published: int, most: int) -> Base:
-    """What to answer from: the tail begins where the states of the lives that are furthest end.
+def base(defined: Definition, states: Sequence[State], first_seq: int, published: int, max_tail: int) -> Base:
+    """Choose the states to answer from, and where the tail begins: at the end of the states that reach furthest.
 
-    Where that would be more than ``most`` published events, they are left to whoever makes states. The tail begins with
-    the first life that lacks fewer, or after all of them where none does. Events before ``first_seq`` are not retained:
-    where no state holds them they are gone.
+    If more than ``max_tail`` published events follow, they are left to workers: the tail begins at the end of the first
+    version that lacks fewer events, or after all published ones if there is none. Events before ``first_seq`` are not
+    retained: where no state holds them they are gone.
     """
-    histories = {name: history(life, states, first_seq) for name, life in defined.lives.items()}
+    histories = {name: history(version, states, first_seq) for name, version in defined.lives.items()}
     ends = [end for held, end in histories.values() if held]
-    start = max(ends) if ends else max(defined.born, first_seq)
-    if published - start > most:
-        start = min([published, *(end for _, end in histories.values() if published - end <= most)])
+    start = max(ends) if ends else max(defined.start_seq, first_seq)
+    if published - start > max_tail:
+        start = min([published, *(end for _, end in histories.values() if published - end <= max_tail)])
     complete = {name for name, (_, end) in histories.items() if end >= start}
     names_by_states: dict[tuple[str, ...], list[str]] = {}
     for name in sorted(complete):
@@ -71,10 +71,10 @@ def base(defined: Definition, states: Sequence[State], first_seq: int, published
     return Base(start, tuple(chains), frozenset(defined.lives.keys() - complete))
 
 
-def history(life: FeatureVersion, states: Iterable[State], first_seq: int) -> tuple[list[State], int]:
-    """The states of a life from its birth on without a gap, and where they end."""
-    end, held_states = life.birth, list[State]()
-    for state in sorted(holding(life, states), key=lambda state: state.first_seq):
+def history(version: FeatureVersion, states: Iterable[State], first_seq: int) -> tuple[list[State], int]:
+    """The states of a feature version from its first event on without a gap, and where they end."""
+    end, held_states = version.birth, list[State]()
+    for state in sorted(holding(version, states), key=lambda state: state.first_seq):
         if state.first_seq > max(end, first_seq):
             break
         held_states.append(state)
@@ -82,18 +82,18 @@ def history(life: FeatureVersion, states: Iterable[State], first_seq: int) -> tu
     return held_states, max(end, first_seq)
 
 
-def holding(life: FeatureVersion, states: Iterable[State]) -> list[State]:
-    """The states that hold a life."""
-    return [state for state in states if life.id in state.lives.values()]
+def holding(version: FeatureVersion, states: Iterable[State]) -> list[State]:
+    """The states that hold a feature version."""
+    return [state for state in states if version.id in state.lives.values()]
 
 
-def missing(defined: Definition, states: Sequence[State], whole: Range) -> list[tuple[Range, dict[str, str]]]:
-    """The events of a range that are not folded yet, in order, and the lives that lack them."""
+def missing(defined: Definition, states: Sequence[State], events: Range) -> list[tuple[Range, dict[str, str]]]:
+    """The events of a range that are not folded yet, in order, and the feature versions that lack them."""
     lacking: dict[str, list[Range]] = {}
-    for name, life in defined.lives.items():
-        wanted = Range(max(whole.first, life.birth), whole.end)
+    for name, version in defined.lives.items():
+        wanted = Range(max(events.first, version.birth), events.end)
         if wanted.first < wanted.end:
-            lacking[name] = without([wanted], map(span, holding(life, states)))
+            lacking[name] = without([wanted], map(span, holding(version, states)))
     edges = sorted({edge for ranges in lacking.values() for gap in ranges for edge in gap})
     cells: list[tuple[Range, dict[str, str]]] = []
     for first, end in pairwise(edges):
@@ -105,9 +105,11 @@ def missing(defined: Definition, states: Sequence[State], whole: Range) -> list[
 
 
 def unused_states(definitions: Iterable[Definition], states: Iterable[State]) -> list[str]:
-    """The names of states that hold no life of any of these definitions."""
-    alive = {(defined.name, life.id) for defined in definitions for life in defined.lives.values()}
-    return [state.name for state in states if not any((state.table, life) in alive for life in state.lives.values())]
+    """The names of states that hold no feature version of any of these definitions."""
+    alive = {(defined.name, version.id) for defined in definitions for version in defined.lives.values()}
+    return [
+        state.name for state in states if not any((state.table, version) in alive for version in state.lives.values())
+    ]
 
 
 Packed = Mapping[str, bytes]
@@ -115,12 +117,12 @@ Packed = Mapping[str, bytes]
 
 def merge_row(
     reducer: KeyedReducer[Any, Any],
-    life_ids: Mapping[str, str],
+    version_ids: Mapping[str, str],
     chains: Sequence[Chain],
     find: Callable[[State], Packed | None],
 ) -> Any:
-    """The row of a key, given what each state has of it; None where none has anything. ``lives`` are by name."""
-    rows = [row for chain in chains if (row := _merge_chain(reducer, life_ids, chain, find)) is not None]
+    """The row of a key, given what each state has of it; None where none has anything. ``version_ids`` are by name."""
+    rows = [row for chain in chains if (row := _merge_chain(reducer, version_ids, chain, find)) is not None]
     if len(rows) <= 1:
         return rows[0] if rows else None
     # The frame is that of the longest history, which comes first.
@@ -131,14 +133,19 @@ def merge_row(
 
 
 def _merge_chain(
-    reducer: KeyedReducer[Any, Any], life_ids: Mapping[str, str], chain: Chain, find: Callable[[State], Packed | None]
+    reducer: KeyedReducer[Any, Any],
+    version_ids: Mapping[str, str],
+    chain: Chain,
+    find: Callable[[State], Packed | None],
 ) -> Any:
-    """The lives of one chain, over all its states."""
-    wanted = {"", *(life_ids[name] for name in chain.names)}
+    """Merge the versions of one chain over all its states."""
+    wanted = {"", *(version_ids[name] for name in chain.names)}
     row = None
     for state in chain.states:
         packed = find(state)
         if packed is not None:
-            part = reducer.unpack({life: packed_state for life, packed_state in packed.items() if life in wanted})
+            part = reducer.unpack(
+                {version: packed_state for version, packed_state in packed.items() if version in wanted}
+            )
             row = part if row is None else reducer.merge(row, part)
     return row

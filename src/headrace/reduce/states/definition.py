@@ -1,4 +1,4 @@
-"""What is folded: a definition is what tables and entity types have in common, for whoever keeps their states."""
+"""Definitions of states: the interface that tables, entity types and fragments share for folding a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from headrace.operators.reducer import Reducer, Row, State
 from headrace.schema.descriptor.nodes import FeatureVersion
 
-#: One event: its sequence number, its time in the unit of whoever folds it, and what is folded.
+#: One event: its sequence number, its time in the unit of the caller, and what is folded.
 Folded = tuple[int, int, Any]
 
 
@@ -44,23 +44,23 @@ class Keying(Protocol):
 
 
 class KeyedReducer(Reducer[Row, State, Mapping[str, bytes]]):
-    """Events become rows with a key, and rows of one key become one state, which has parts by life.
+    """Events become rows with a key, and rows of one key become one state, which has a part for each version.
 
-    A packed state has its frame under the empty name, and what every life has. Unpacking passes over what is of no
-    life of the reducer.
+    A packed state has its frame under the empty name, and a part under the id of every version. Unpacking ignores
+    versions that the reducer does not have.
     """
 
     @abstractmethod
-    def place(self, event: Any) -> tuple[bytes, Row] | None:
+    def key_and_row(self, event: Any) -> tuple[bytes, Row] | None:
         """The key and the row of an event; None where it has none."""
 
 
 class Definition(Protocol):
-    """Something that is folded over a stream, in lives of its parts; equal ones fold alike."""
+    """What is folded over a stream, with a version of each of its parts; equal definitions fold alike."""
 
     @property
     def name(self) -> str:
-        """Tells it apart from others over the same stream."""
+        """Its name, which is unique among the definitions over a stream."""
 
     @property
     def stream(self) -> str:
@@ -68,18 +68,18 @@ class Definition(Protocol):
 
     @property
     def lives(self) -> Mapping[str, FeatureVersion]:
-        """What is folded, by name, from which event on."""
+        """The version of each part by name, with its first event."""
 
     @property
-    def born(self) -> int:
-        """The first event that any life folds."""
+    def start_seq(self) -> int:
+        """The first event that any version folds."""
 
     @property
     def reducer(self) -> Any:
         """What folds it: a `KeyedReducer`."""
 
     def restricted(self, names: Collection[str]) -> Any:
-        """The same with some of its lives only."""
+        """The definition with only the parts of these names."""
 
     def dump(self) -> object:
         """The definition as a document, for workers."""

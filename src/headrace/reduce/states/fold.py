@@ -27,27 +27,27 @@ _MEASURED_FIRST, _MEASURED_EVERY = 16, 4096
 _ENTRY_BYTES = 200
 
 
-def runs_of_batch(batch: Any, most_bytes: int) -> Iterator[EventRun]:
+def runs_of_batch(batch: Any, max_bytes: int) -> Iterator[EventRun]:
     """A record batch in the columns of a segment."""
     if not batch.num_rows:
         return
     times = batch.column(layout.APPEND_TIME).cast("int64").to_pylist()
     first = batch.column(layout.SEQ)[0].as_py()
-    for run in body_runs(batch, most_bytes):
+    for run in body_runs(batch, max_bytes):
         at = run.first_seq - first
         yield EventRun(run.first_seq, run.version, times[at : at + run.entries], run.body)
 
 
 class Fold:
-    """The rows of keys over a run of events. So many that were used last are at hand, the others are packed."""
+    """The rows of keys over a run of events. The most recently used ones are kept unpacked."""
 
     def __init__(self, defined: Definition, hot: int, hot_bytes: int = HOT_BYTES) -> None:
         self.defined = defined
         self._reducer: KeyedReducer[Any, Any] = defined.reducer
-        self._hot_rows = self._most_hot = hot
-        #: About how much memory the rows at hand may take; it may be changed.
+        self._hot_rows = self._max_hot = hot
+        #: About how much memory the unpacked rows may take; it may be changed.
         self.hot_bytes = hot_bytes
-        #: About what a row at hand takes, and the number of folded events at which one is measured again.
+        #: About what an unpacked row takes, and the number of folded events at which one is measured again.
         self._row_bytes = ROW_OVERHEAD
         self._folded, self._measured_at = 0, _MEASURED_FIRST
         self._hot: OrderedDict[bytes, Any] = OrderedDict()
@@ -63,7 +63,7 @@ class Fold:
         return self.packed_bytes + len(self._packed) * _ENTRY_BYTES + len(self._hot) * self._row_bytes
 
     def cool(self) -> None:
-        """Pack some of the rows at hand."""
+        """Pack some of the unpacked rows."""
         self._cool_oldest(_COOLED_AT_ONCE, _LEAST_HOT)
 
     @property
@@ -73,7 +73,7 @@ class Fold:
 
     def add(self, seq: int, at: int, event: Any) -> None:
         """Fold the next event."""
-        placed = self._reducer.place(event)
+        placed = self._reducer.key_and_row(event)
         if placed is None:
             return
         key, row = placed
@@ -84,7 +84,7 @@ class Fold:
         state = hot.get(key)
         if state is None:
             hot[key] = self._reducer.fold(self._take_packed(key), at, seq, row)
-            if len(hot) > self._most_hot:
+            if len(hot) > self._max_hot:
                 self._cool_oldest(2)
             return
         hot.move_to_end(key)
@@ -109,7 +109,7 @@ class Fold:
         return self._reducer.unpack(_PACKED.decode(packed)), len(packed)
 
     def adopted(self, defined: Definition) -> Fold:
-        """The same rows for another definition, of which no life lacks anything; this one is not used any more."""
+        """The same rows for another definition, of which no version lacks anything; this one is not used any more."""
         while self._hot:
             self._cool(*self._hot.popitem(last=False))
         heir = Fold(defined, self._hot_rows, self.hot_bytes)
@@ -131,18 +131,18 @@ class Fold:
         packed = self._packed[key] = _PACK(self._reducer.pack(state))
         self.packed_bytes += len(packed)
 
-    def _cool_oldest(self, count: int, most_hot: int | None = None) -> None:
+    def _cool_oldest(self, count: int, max_hot: int | None = None) -> None:
         """Pack what was used longest ago, until the others are few enough; so many rows at once."""
-        most = self._most_hot if most_hot is None else most_hot
-        for _ in range(min(count, len(self._hot) - most)):
+        limit = self._max_hot if max_hot is None else max_hot
+        for _ in range(min(count, len(self._hot) - limit)):
             self._cool(*self._hot.popitem(last=False))
 
     def _measure(self) -> None:
-        """Hold as many rows at hand as fit, if the others are like the one used last."""
+        """Limit the number of unpacked rows by memory, estimated from the size of the last one."""
         self._measured_at += min(self._measured_at, _MEASURED_EVERY)
         if not self._hot:
             return
         size = len(_PACK(self._reducer.pack(next(reversed(self._hot.values()))))) * SPREAD + ROW_OVERHEAD
         self._row_bytes = (self._row_bytes + size) // 2
-        self._most_hot = max(_LEAST_HOT, min(self._hot_rows, self.hot_bytes // self._row_bytes))
+        self._max_hot = max(_LEAST_HOT, min(self._hot_rows, self.hot_bytes // self._row_bytes))
         self._cool_oldest(_COOLED_AT_ONCE)

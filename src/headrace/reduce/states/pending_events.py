@@ -28,7 +28,7 @@ Hashes = NDArray[np.int64]
 
 
 class Block(NamedTuple):
-    """Consecutive events of one schema version, packed if that is shorter: then ``size`` says how long they are."""
+    """Consecutive events of one schema version, packed if that is shorter: then ``size`` is their unpacked length."""
 
     first_seq: int
     version: int
@@ -111,7 +111,7 @@ class PendingEvents:
         """Keep the next events, in order."""
         rows: list[EventRun] = []
         size = 0
-        for run in (part for whole_run in runs for part in _split_run(whole_run)):
+        for run in (part for long_run in runs for part in _split_run(long_run)):
             if rows and (size >= _BLOCK_BYTES or run.version != rows[0].version):
                 self._pack(rows)
                 rows, size = [], 0
@@ -130,14 +130,14 @@ class PendingEvents:
         for column in self._columns.values():
             column.drop_before(self.start)
 
-    def next(self, start: int, most: int) -> EventRun:
+    def next(self, start: int, limit: int) -> EventRun:
         """Some events from one on."""
         run = self._blocks[bisect_right(self._starts, start) - 1].run()
         skipped = start - run.first_seq
-        if not skipped and len(run.times_us) <= most:
+        if not skipped and len(run.times_us) <= limit:
             return run
-        times_us = run.times_us[skipped : skipped + most]
-        body = b",".join(entries_of(run.body)[skipped : skipped + most])
+        times_us = run.times_us[skipped : skipped + limit]
+        body = b",".join(entries_of(run.body)[skipped : skipped + limit])
         return EventRun(start, run.version, times_us, body)
 
     def since(self, start: int) -> list[Block]:
@@ -193,11 +193,11 @@ class PendingEvents:
 def _split_run(run: EventRun) -> Iterator[EventRun]:
     """Events that are not much longer than a block."""
     count = len(run.times_us)
-    most = max(1, count * _BLOCK_BYTES // max(1, len(run.body)))
-    if count <= 2 * most:
+    limit = max(1, count * _BLOCK_BYTES // max(1, len(run.body)))
+    if count <= 2 * limit:
         yield run
         return
     entries = entries_of(run.body)
-    for at in range(0, count, most):
-        some = slice(at, at + most)
+    for at in range(0, count, limit):
+        some = slice(at, at + limit)
         yield EventRun(run.first_seq + at, run.version, run.times_us[some], b",".join(entries[some]))

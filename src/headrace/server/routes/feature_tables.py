@@ -136,7 +136,7 @@ class FeatureTableRoutes:
         return json_response(status, headers=_coverage(answer.complete))
 
     def _row_document(self, row: HistoryRow) -> HistoryStatus:
-        total = len(decoding.decode(row.question, Question).asked)
+        total = len(decoding.decode(row.question, Question).requests)
         status = HistoryStatus(
             id=row.id,
             table=row.table,

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.engine.derive import local_worker
 from headrace.errors import NoSchemaForEntityType, UnknownEntityType
-from headrace.reduce.fragments.reducer import MOST_KEYS
+from headrace.reduce.fragments.reducer import MAX_KEYS
 from headrace.reduce.fragments.rules import BAD_NAME, BLACKLISTED, MIXED, TOO_FEW, TOO_FEW_SOURCES
 from headrace.schema.entity.observation import Observation, decode
 from headrace.schema.entries import entries_of
@@ -253,4 +253,4 @@ def test_of_very_many_keys_some_are_left_out_and_that_is_said(rig: Growing) -> N
     found = rig.tallied()
     assert found.fragments.truncated is True
     assert found.complete is False
-    assert len(found.fragments.stats) == MOST_KEYS
+    assert len(found.fragments.stats) == MAX_KEYS

@@ -23,7 +23,7 @@ from headrace.errors import EntityNotFound, NotFound, UnknownEntityType
 from headrace.format.decoded_columns import LruCache
 from headrace.reduce.policies.build import SHAPES
 from headrace.reduce.policies.definition import TypeDefinition
-from headrace.reduce.policies.reducer import EVERYONE, EntityState, Snapshot, TypeReducer, life_of
+from headrace.reduce.policies.reducer import EVERYONE, EntityState, Snapshot, TypeReducer, policy_hash
 from headrace.schema.entity.nodes import ReducerConfig, Schema
 from headrace.schema.entity.versions import parse_version
 from headrace.storage.database import Connection
@@ -268,7 +268,7 @@ class Snapshots:
                 row = rows[0] if rows else None
                 for other in rows[1:]:
                     row = reducer.merge(row, other)
-                return EntityAnswer(view, reducer.finish(row, life=view.policy_user, schema=view.schema), True)
+                return EntityAnswer(view, reducer.finish(row, version_name=view.policy_user, schema=view.schema), True)
         cached = None if view.query.is_past else self.rows.get(_cache_key(view))
         if cached is None or cached.through != view.head.next_seq:
             raise NotReady
@@ -277,7 +277,9 @@ class Snapshots:
     def _may_use_states(self, view: EntityView) -> bool:
         if view.query.is_past or view.group.moved or view.group.since:
             return False
-        return view.query.schema_version is None or life_of(view.config) == life_of(view.kind.configs[view.policy_user])
+        return view.query.schema_version is None or policy_hash(view.config) == policy_hash(
+            view.kind.configs[view.policy_user]
+        )
 
     def _is_folded(self, generation: Generation, view: EntityView) -> bool:
         """Whether a generation is folded by the policies of a view."""
@@ -317,7 +319,7 @@ class Snapshots:
                     continue
                 if query.at_ingested_us is not None and at_us > query.at_ingested_us:
                     continue
-                if reducer.place(observation) is not None:
+                if reducer.key_and_row(observation) is not None:
                     row = reducer.fold(row, at_us // 1000, seq, observation)
         return row
 
@@ -332,6 +334,6 @@ def _finish(view: EntityView, row: EntityState | None) -> EntityAnswer:
 
 def _cache_key(view: EntityView) -> tuple[Any, ...]:
     """The key of a cached row: all values that it depends on."""
-    version_id = life_of(view.config, None, view.kind.undone)
+    version_id = policy_hash(view.config, None, view.kind.undone)
     group = view.group
     return view.stream.incarnation, group.members, group.moved, group.since, group.row.first_seq, version_id

@@ -13,7 +13,7 @@ from headrace.engine.entities.types.journal import NONE, Action, TypeChange
 from headrace.engine.entities.types.type_base import TypeBase, followers, next_version, parsed
 from headrace.engine.entities.write.store_request import infer_first_schema
 from headrace.errors import NoSchemaForEntityType
-from headrace.reduce.policies.reducer import life_of
+from headrace.reduce.policies.reducer import policy_hash
 from headrace.schema.entity.nodes import Notice, ReducerConfig, Schema
 from headrace.schema.entity.plan import plan_activation, plan_registration, plan_update
 from headrace.schema.entity.registration import ChangeRequest, TypeRegistration
@@ -265,7 +265,7 @@ def _impacts(base: TypeBase, old: Schema | None, new: Schema) -> list[Impact]:
     """The impact of a change on snapshots, and on the schemas of users who follow."""
     before = old or base.global_schema
     config = ReducerConfig({}) if before is None else before.reducer_config
-    same = life_of(config) == life_of(new.reducer_config)
+    same = policy_hash(config) == policy_hash(new.reducer_config)
     impacts = [Impact("snapshots", Effect.KEPT if same else Effect.REBUILT, base.counts)]
     if base.owner == EVERYBODY and (users := sum(1 for _ in followers(base, new))):
         impacts.append(Impact("user_schemas", Effect.REBUILT, {"users": users}))
