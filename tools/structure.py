@@ -24,9 +24,9 @@ MODULE_LINES, FUNCTION_LINES = 500, 60
 CEILINGS = {
     "repeated class name": 0,
     "gerund as module name": 0,
-    "vague name": 22,
-    "dialect in a name": 289,
-    "dialect in a docstring": 85,
+    "vague name": 7,
+    "dialect in a name": 15,
+    "dialect in a docstring": 2,
     "local import": 16,
     "local import without a reason": 0,
     "small module": 3,
