@@ -108,7 +108,7 @@ class Sparked(Growing):
     def tallied_of(self, entity_type: str, owner: str) -> dict[str, Any]:
         found = self.run(self.engine.enhancement.candidates.count(entity_type, owner))
         assert found.complete
-        return found.keys.stats
+        return found.fragments.stats
 
     def one_pass(self, entity_type: str) -> Any:
         """The statistics of all events, read as any reader reads them."""
