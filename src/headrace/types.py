@@ -6,7 +6,9 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
+
+import msgspec
 
 from headrace.errors import BadRequest
 
@@ -15,6 +17,9 @@ OCTETS = "application/octet-stream"
 
 #: What names begin with that only the server gives.
 RESERVED = "__"
+
+#: An integer that is never negative, as documents say it; it is not checked where a document is decoded.
+WholeNumber = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 0})]
 
 #: Bytes, or a view of them where they were decoded, which is copied only into the answer.
 Piece = bytes | memoryview

@@ -21,6 +21,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.format.identity import decode_identity
+from headrace.types import WholeNumber
 
 VERSION = 1
 METADATA = b"headrace"
@@ -48,13 +49,13 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     table: str
     name: str
-    first_seq: int
-    count: int
-    level: int
+    first_seq: WholeNumber
+    count: WholeNumber
+    level: WholeNumber
     #: The id of the version that is held of each feature.
     lives: dict[str, str]
-    rows: int
-    bytes: int
+    rows: WholeNumber
+    bytes: WholeNumber
     sha256: str
 
     @property

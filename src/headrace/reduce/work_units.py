@@ -10,6 +10,7 @@ from headrace.format.companion.layout import Companion
 from headrace.format.manifest import Segment
 from headrace.format.state import State
 from headrace.schema.trial import Findings
+from headrace.types import WholeNumber
 
 JobName = Literal["verify", "history", "erase", "features", "snapshots", "enhance", "compact", "index"]
 #: What makes states.
@@ -33,9 +34,9 @@ class Source(msgspec.Struct, frozen=True):
     """A segment to read; entries outside the unit's range are left out."""
 
     key: str
-    first_seq: int
-    count: int
-    bytes: int
+    first_seq: WholeNumber
+    count: WholeNumber
+    bytes: WholeNumber
     sha256: str
 
 
@@ -57,13 +58,13 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: JobName
     stream: str
     incarnation: str
-    first_seq: int
-    count: int
-    level: int
+    first_seq: WholeNumber
+    count: WholeNumber
+    level: WholeNumber
     out: str
     segments: tuple[Source, ...] = ()
     inputs: tuple[Companion, ...] = ()
-    through_version: int | None = None
+    through_version: WholeNumber | None = None
     fields: dict[str, str] | None = None
     rollups: dict[str, str] | None = None
     #: The verification that the findings are for.

@@ -17,6 +17,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.format.identity import decode_identity
+from headrace.types import WholeNumber
 
 VERSION = 1
 METADATA, INDEX = b"headrace", b"headrace.index"
@@ -88,7 +89,7 @@ class CompanionInfo(msgspec.Struct, frozen=True, kw_only=True):
 class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of a companion."""
 
-    bytes: int
+    bytes: WholeNumber
     sha256: str
 
 
@@ -96,10 +97,10 @@ class Companion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A companion as metadata lists it; ``name`` is what its objects are called up to the dot."""
 
     name: str
-    first_seq: int
-    count: int
-    level: int
-    through_version: int
+    first_seq: WholeNumber
+    count: WholeNumber
+    level: WholeNumber
+    through_version: WholeNumber
     #: Field → hash, rollup → hash.
     fields: dict[str, str]
     rollups: dict[str, str]
@@ -108,7 +109,7 @@ class Companion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     postings: PartFile | None
     panes: PartFile | None
     times: tuple[int, int] | None
-    segments: int
+    segments: WholeNumber
     words: dict[str, tuple[int, int]]
 
     @property
