@@ -19,7 +19,7 @@ OCTETS = "application/octet-stream"
 RESERVED = "__"
 
 #: An integer that is never negative, as documents say it; it is not checked where a document is decoded.
-WholeNumber = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 0})]
+NonNegativeInt = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 0})]
 
 #: Bytes, or a view of them where they were decoded, which is copied only into the answer.
 Piece = bytes | memoryview

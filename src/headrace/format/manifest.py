@@ -18,7 +18,7 @@ from headrace.format.companion.layout import Companion
 from headrace.format.identity import Envelope, check_content, corrupt, enclose
 from headrace.format.object_names import manifest_key
 from headrace.format.state import State
-from headrace.types import NEVER_US, WholeNumber
+from headrace.types import NEVER_US, NonNegativeInt
 
 if TYPE_CHECKING:
     from headrace.format.segment.layout import SealedSegment
@@ -31,12 +31,12 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A published segment; the stream's payload is counted up to its start and up to its end, as the log counts it."""
 
     name: str
-    first_seq: WholeNumber
-    count: WholeNumber
-    bytes: WholeNumber
-    payload_bytes: WholeNumber
-    before_bytes: WholeNumber
-    total_bytes: WholeNumber
+    first_seq: NonNegativeInt
+    count: NonNegativeInt
+    bytes: NonNegativeInt
+    payload_bytes: NonNegativeInt
+    before_bytes: NonNegativeInt
+    total_bytes: NonNegativeInt
     min_us: int
     max_us: int
     sha256: str

@@ -21,7 +21,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.format.identity import decode_identity
-from headrace.types import WholeNumber
+from headrace.types import NonNegativeInt
 
 VERSION = 1
 METADATA = b"headrace"
@@ -49,13 +49,13 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     table: str
     name: str
-    first_seq: WholeNumber
-    count: WholeNumber
-    level: WholeNumber
+    first_seq: NonNegativeInt
+    count: NonNegativeInt
+    level: NonNegativeInt
     #: The id of the version that is held of each feature.
     lives: dict[str, str]
-    rows: WholeNumber
-    bytes: WholeNumber
+    rows: NonNegativeInt
+    bytes: NonNegativeInt
     sha256: str
 
     @property

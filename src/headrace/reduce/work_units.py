@@ -10,7 +10,7 @@ from headrace.format.companion.layout import Companion
 from headrace.format.manifest import Segment
 from headrace.format.state import State
 from headrace.schema.trial import Findings
-from headrace.types import WholeNumber
+from headrace.types import NonNegativeInt
 
 JobName = Literal["verify", "history", "erase", "features", "snapshots", "enhance", "compact", "index"]
 #: What makes states.
@@ -34,9 +34,9 @@ class Source(msgspec.Struct, frozen=True):
     """A segment to read; entries outside the unit's range are left out."""
 
     key: str
-    first_seq: WholeNumber
-    count: WholeNumber
-    bytes: WholeNumber
+    first_seq: NonNegativeInt
+    count: NonNegativeInt
+    bytes: NonNegativeInt
     sha256: str
 
 
@@ -58,13 +58,13 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: JobName
     stream: str
     incarnation: str
-    first_seq: WholeNumber
-    count: WholeNumber
-    level: WholeNumber
+    first_seq: NonNegativeInt
+    count: NonNegativeInt
+    level: NonNegativeInt
     out: str
     segments: tuple[Source, ...] = ()
     inputs: tuple[Companion, ...] = ()
-    through_version: WholeNumber | None = None
+    through_version: NonNegativeInt | None = None
     fields: dict[str, str] | None = None
     rollups: dict[str, str] | None = None
     #: The verification that the findings are for.

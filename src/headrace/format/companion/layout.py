@@ -17,7 +17,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.format.identity import decode_identity
-from headrace.types import WholeNumber
+from headrace.types import NonNegativeInt
 
 VERSION = 1
 METADATA, INDEX = b"headrace", b"headrace.index"
@@ -89,7 +89,7 @@ class CompanionInfo(msgspec.Struct, frozen=True, kw_only=True):
 class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of a companion."""
 
-    bytes: WholeNumber
+    bytes: NonNegativeInt
     sha256: str
 
 
@@ -97,10 +97,10 @@ class Companion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A companion as metadata lists it; ``name`` is what its objects are called up to the dot."""
 
     name: str
-    first_seq: WholeNumber
-    count: WholeNumber
-    level: WholeNumber
-    through_version: WholeNumber
+    first_seq: NonNegativeInt
+    count: NonNegativeInt
+    level: NonNegativeInt
+    through_version: NonNegativeInt
     #: Field → hash, rollup → hash.
     fields: dict[str, str]
     rollups: dict[str, str]
@@ -109,7 +109,7 @@ class Companion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     postings: PartFile | None
     panes: PartFile | None
     times: tuple[int, int] | None
-    segments: WholeNumber
+    segments: NonNegativeInt
     words: dict[str, tuple[int, int]]
 
     @property
