@@ -51,6 +51,16 @@ def test_a_dry_run_says_what_would_be_created_and_creates_nothing(
     assert proposal["schema"]["required"] == ["at", "service", "duration_ms"]
     assert proposal["search"]["primaryTimestampField"] == "at"
     assert headrace("stream", "info", name).code == output.FAILED
+    assert headrace("import", str(path), "--stream", name, "--dry-run").lines == [proposal]
+
+
+def test_a_dry_run_on_a_stream_with_a_schema_says_that_it_is_kept(
+    headrace: Headrace, at: ServerProcess, name: str, path: Path
+) -> None:
+    headrace("import", str(path), "--stream", name, "--yes")
+    done = headrace("import", str(path), "--stream", name, "--dry-run")
+    assert done.code == output.OK
+    assert "its schema is kept" in done.err
 
 
 def test_nothing_is_created_without_a_yes(headrace: Headrace, at: ServerProcess, name: str, path: Path) -> None:

@@ -60,8 +60,13 @@ def import_files(
             if not facts.count:
                 raise HeadraceError("There is no row that could be imported.")
             proposed = proposal.propose(facts, timestamp=timestamp, is_open=open_schema)
-            show_proposal(stream, proposed, report.previewed, as_json=json and dry_run)
+            if dry_run or output.wants_table(json):
+                show_proposal(stream, proposed, report.previewed, as_json=not output.wants_table(json))
         if dry_run:
+            if proposed is None:
+                print(
+                    f"{stream} exists: its schema is kept, and rows that do not fit it are rejected.", file=sys.stderr
+                )
             return output.OK
         if proposed is not None:
             output.confirm(f"Create {stream} with this schema and import {proposed.rows:,} rows?", yes=yes)
@@ -156,8 +161,6 @@ def show_proposal(stream: str, proposed: Proposal, bad_rows: int = 0, *, as_json
     """Print what a stream of these rows would be: a table on a terminal, the document with ``as_json``."""
     if as_json:
         print(output.encode({"stream": stream, "bad_rows": bad_rows, **msgspec.structs.asdict(proposed)}))
-        return
-    if not sys.stdout.isatty():
         return
     print(f"{stream}: {proposed.rows:,} rows" + (f", {bad_rows:,} that cannot be imported" if bad_rows else ""))
     rows = [

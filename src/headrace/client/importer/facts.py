@@ -111,7 +111,7 @@ class _Scan:
 
     def _add_values(self, relation: str, fields: Sequence[tuple[tuple[str, ...], FieldFacts]], depth: int) -> None:
         """Count the types at some pointers, then go on into objects and arrays."""
-        pointers = [_pointer(path) for path, _ in fields]
+        pointers = [json_pointer(path) for path, _ in fields]
         types = f"SELECT json_type(value, {_literal(pointers)}) AS types, count(*) FROM ({relation}) GROUP BY ALL"
         for names, rows in self._connection.sql(types).fetchall():
             for name, (_, facts) in zip(names, fields, strict=True):
@@ -119,16 +119,16 @@ class _Scan:
                     facts.types[_TYPES[name]] += rows
         for path, facts in fields:
             if facts.types["string"]:
-                self._describe_strings(facts, relation, _pointer(path))
+                self._describe_strings(facts, relation, json_pointer(path))
             if facts.types["array"] and depth < MAX_DEPTH:
-                elements = _elements(relation, _pointer(path))
+                elements = _elements(relation, json_pointer(path))
                 facts.items = self.read(elements, 1, depth + 1)
             facts.is_map = bool(facts.types["object"]) and depth >= MAX_DEPTH
             if facts.types["object"] and depth < MAX_DEPTH:
                 self._read_members(relation, path, facts, depth)
 
     def _read_members(self, relation: str, path: tuple[str, ...], facts: FieldFacts, depth: int) -> None:
-        keys = f"SELECT DISTINCT json_keys(value, {quote(_pointer(path))}) AS keys FROM ({relation})"
+        keys = f"SELECT DISTINCT json_keys(value, {quote(json_pointer(path))}) AS keys FROM ({relation})"
         distinct = f"SELECT DISTINCT unnest(keys) AS key FROM ({keys}) LIMIT {MAX_MEMBERS + 1}"
         names = [str(name) for (name,) in self._connection.sql(distinct).fetchall()]
         facts.is_map = len(names) > MAX_MEMBERS
@@ -157,8 +157,8 @@ def _elements(relation: str, pointer: str) -> str:
     return f"""SELECT unnest(json_extract(value, '$[*]')) AS value FROM ({arrays}) WHERE json_type(value) = 'ARRAY'"""
 
 
-def _pointer(path: Sequence[str]) -> str:
-    """A JSON Pointer as DuckDB reads it."""
+def json_pointer(path: Sequence[str]) -> str:
+    """The JSON Pointer of a path, which DuckDB reads too."""
     return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path)
 
 

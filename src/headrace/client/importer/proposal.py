@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from headrace.client.importer.facts import FieldFacts, iterate_fields
+from headrace.client.importer.facts import FieldFacts, iterate_fields, json_pointer
 
 #: In this order, so that equal facts give equal documents.
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
@@ -92,8 +92,8 @@ class _SearchFields:
         self.kinds: dict[str, str] = {}
         for path, field in iterate_fields(facts):
             if (kind := _search_kind(field)) is not None and len(self.kinds) < MAX_FIELDS:
-                self.kinds[_pointer(path)] = kind
-                self.facts[_pointer(path)] = field
+                self.kinds[json_pointer(path)] = kind
+                self.facts[json_pointer(path)] = field
         self._names = _names(self.kinds)
         self._timestamp = self._choose_timestamp(facts, timestamp)
 
@@ -203,16 +203,12 @@ def _names(pointers: Mapping[str, str]) -> dict[str, str]:
     return names
 
 
-def _pointer(path: Sequence[str]) -> str:
-    return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path)
-
-
 def _describe(facts: FieldFacts, kinds: Mapping[str, str]) -> Iterator[ProposedField]:
     parents = {"": facts.types["object"]}
     for path, field in iterate_fields(facts):
-        pointer = _pointer(path)
+        pointer = json_pointer(path)
         parents[pointer] = field.types["object"]
-        missing = parents[_pointer(path[:-1])] - field.count + field.types["null"]
+        missing = parents[json_pointer(path[:-1])] - field.count + field.types["null"]
         schema = json_schema(field)
         types = schema.get("type", [])
         names = (types,) if isinstance(types, str) else tuple(name for name in types if name != "null")
