@@ -90,6 +90,7 @@ from headrace.client.producer import AsyncProducer, Producer
 from headrace.client.schemas import Misfit, Plan, Revision, Verification, Verified
 from headrace.client.search import AggregateResult, Bucket, Group, Hit, SearchResult
 from headrace.client.touches import Template, Touch
+from headrace.errors import HeadraceError
 
 __all__ = [
     "AggregateResult",
@@ -113,6 +114,7 @@ __all__ = [
     "Expression",
     "Feature",
     "Group",
+    "HeadraceError",
     "HistoryFailed",
     "Hit",
     "LogHandler",
