@@ -115,10 +115,12 @@ class App:
 
         Any other error on the way has the ``results`` of the events before it among its facts.
         """
-        name, results = _event_or_table_name(event), []
+        name, results = _event_or_table_name(event), list[dict[str, Any]]()
         for batch in _batches(rows, MAX_PUSHED_EVENTS):
             try:
-                results += features.read_push_results(self.client.send(features.push(name, batch)))
+                results += features.read_push_results(
+                    self.client.send(features.push(name, batch, first_row=len(results)))
+                )
             except PushRefused as refused:
                 results += refused.facts["results"]
             except HeadraceError as error:
