@@ -321,6 +321,15 @@ def table(declared: Any = None, /, *, key: str | Sequence[str] | None = None) ->
     return decorate if declared is None else decorate(declared)
 
 
+def declared_name(of: Any) -> str:
+    """The name of an event or a table; a name stands for itself."""
+    if isinstance(of, str):
+        return of
+    if isinstance(of, EventSource | Table):
+        return of.name
+    raise TypeError(f"{of!r} has no name: give a name, or what @hr.event or @hr.table made")
+
+
 def collect_descriptors(declared: Iterable[Any]) -> list[dict[str, Any]]:
     """Descriptors with all their sources, each once; documents are passed through."""
     written: list[dict[str, Any]] = []

@@ -99,7 +99,6 @@ def _post_change(target: str, document: Mapping[str, Any]) -> Request:
 MAX_PUSHED_EVENTS = 1_000
 
 Key = Any
-Lookup = tuple[str, Key] | tuple[str, Key, Sequence[str]]
 
 
 class GetOptions(TypedDict, total=False):
@@ -154,7 +153,7 @@ def get(table: str, key: Key, **options: Unpack[GetOptions]) -> Request:
     return _post_question("/v1/get", {"table": table, "key": key, **_options(options)})
 
 
-def batch_get(lookups: Sequence[Lookup]) -> Request:
+def batch_get(lookups: Sequence[tuple[Any, ...]]) -> Request:
     """POST: the features of several keys, as of one moment."""
     requests = [dict(zip(("table", "key", "features"), lookup, strict=False)) for lookup in lookups]
     return _post_question("/v1/batch_get", {"requests": requests})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
@@ -24,6 +25,7 @@ _DOTS = {".": "%2E", "..": "%2E%2E"}
 Moment = datetime | date | str | int
 Span = timedelta | str | int
 Live = Literal["sse", "long-poll"]
+Item = TypeVar("Item")
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -76,6 +78,13 @@ class ProducerOptions(TypedDict, total=False):
     max_in_flight: int
     max_pending_bytes: int
     delivery_timeout: float
+
+
+def split_into_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of up to ``size``, for requests that take so many."""
+    left = iter(items)
+    while batch := list(islice(left, size)):
+        yield batch
 
 
 def check_options(kind: type, options: Iterable[str]) -> None:
