@@ -188,7 +188,7 @@ class Distinct(FieldMeasure, frozen=True):
 
 
 #: The measures that have a kind of their own, in the order of the documentation.
-OWN_KINDS: tuple[type[Measure], ...] = (Count, Summary, Quantiles, Distinct, SummaryParts)
+OWN_KINDS: tuple[type[Measure], ...] = (Count, Summary, SummaryParts, Quantiles, Distinct)
 
 
 class OperatorMeasure(Measure, frozen=True):
