@@ -23,7 +23,7 @@ from headrace.schema.entity.identity import find_links, find_moments
 from headrace.schema.entity.nodes import Definition, Notice
 from headrace.schema.entries import check_text
 from headrace.schema.entries import read as read_exactly
-from headrace.types import json_fault, parse_timestamp_us
+from headrace.types import NonNegativeInt, json_fault, parse_timestamp_us
 
 MAX_ENTITIES = 10_000
 MAX_TYPES = 100
@@ -255,7 +255,7 @@ class WarningAnswer(TypedDict):
     message: str
     fields: list[str]
     entity_type: str
-    items: list[int]
+    items: list[NonNegativeInt]
 
 
 class Warnings:
