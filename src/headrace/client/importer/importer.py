@@ -21,6 +21,7 @@ import xxhash
 from headrace.client import requests
 from headrace.client.client import Client, Stream
 from headrace.client.importer.facts import FieldFacts, read_facts
+from headrace.client.importer.prefetch import READ_AHEAD, prefetch
 from headrace.client.importer.reader import BadRow, Chunk, RowReader
 from headrace.client.retry import Backoff, is_transient
 from headrace.errors import BadRequest, HeadraceError, TooLarge
@@ -31,6 +32,8 @@ BATCH_ROWS, BATCH_BYTES = 10_000, 4 * 1024 * 1024
 #: How long a server that does not answer is waited for.
 _RETRY_FOR_S = 120.0
 _READ_BYTES = 1024 * 1024
+#: How many requests are made while the server works on one.
+REQUESTS_AHEAD = 3
 
 
 class ImportResult(msgspec.Struct, frozen=True):
@@ -59,13 +62,14 @@ class RowBatch(NamedTuple):
 
 def scan(reader: RowReader, on_rows: Callable[[int], None], on_bad: Callable[[BadRow], None]) -> FieldFacts:
     """Return the facts of all rows; call ``on_rows`` with each count of rows read, and ``on_bad`` with each bad row."""
-    facts = FieldFacts()
-    for chunk in reader.chunks():
-        for bad in chunk.bad:
-            on_bad(bad)
-        if len(chunk.rows):
-            facts = facts.merge(read_facts(reader.cursor, chunk.rows))
-        on_rows(len(chunk.rows))
+    facts = reader.read_columns(on_rows, on_bad) if reader.has_columns else FieldFacts()
+    with prefetch(reader.chunks(of_columns=False), READ_AHEAD) as chunks:
+        for chunk in chunks:
+            for bad in chunk.bad:
+                on_bad(bad)
+            if len(chunk.rows):
+                facts = facts.merge(read_facts(reader.cursor, chunk.rows))
+            on_rows(len(chunk.rows))
     return facts
 
 
@@ -99,25 +103,29 @@ class Importer:
             on_bad(bad)
 
         appended = already_there = seq = 0
-        for batch in cut_batches(self._reader.chunks(), reject):
-            if seq < self._next_seq:  # the server has it, as it said when it was given the first batch
-                already_there += len(batch.rows)
-                seq += 1
-            else:
-                count, is_new = self._append(batch, seq, reject)
-                appended += count if is_new else 0
-                already_there += 0 if is_new else count
-                seq += 1 if count else 0
-            on_rows(len(batch.rows))
+        with prefetch(_make_requests(self._reader), REQUESTS_AHEAD) as requests_ahead:
+            for ready in requests_ahead:
+                if isinstance(ready, BadRow):
+                    reject(ready)
+                    continue
+                batch, body = ready
+                if seq < self._next_seq:  # the server has it, as it said when it was given the first batch
+                    already_there += len(batch.rows)
+                    seq += 1
+                else:
+                    count, is_new = self._append(batch, body, seq, reject)
+                    appended += count if is_new else 0
+                    already_there += 0 if is_new else count
+                    seq += 1 if count else 0
+                on_rows(len(batch.rows))
         return ImportResult(appended, already_there, self._rejected, self._offset)
 
-    def _append(self, batch: RowBatch, seq: int, reject: Callable[[BadRow], None]) -> tuple[int, bool]:
+    def _append(self, batch: RowBatch, body: bytes, seq: int, reject: Callable[[BadRow], None]) -> tuple[int, bool]:
         """Append those rows of a batch that the server takes; returns how many, and whether they are new there."""
         kept = np.arange(len(batch.rows))
         while len(kept):
-            rows = batch.rows if len(kept) == len(batch.rows) else batch.rows.take(pa.array(kept))
             try:
-                return len(kept), self._send(rows, seq)
+                return len(kept), self._send(body, seq)
             except BadRequest as refusal:
                 failures = refusal.facts.get("failures")
                 if not failures:
@@ -130,6 +138,7 @@ class Importer:
                     path, number = batch.locate(int(kept[index]))
                     reject(BadRow(path, number, batch.rows[int(kept[index])].as_py(), "; ".join(why)))
                 kept = np.delete(kept, list(reasons))
+                body = _body(batch.rows.take(pa.array(kept)))
         if len(batch.rows) >= BATCH_ROWS:
             path, number = batch.locate(0)
             raise BadRequest(
@@ -137,11 +146,9 @@ class Importer:
             )
         return 0, True
 
-    def _send(self, rows: pa.Array, seq: int) -> bool:
+    def _send(self, body: bytes, seq: int) -> bool:
         """Send one batch until the server has it; returns whether it was new."""
-        request = requests.produce(
-            self._stream, _body(rows), JSON, key="", producer_id=self._producer, epoch=0, seq=seq
-        )
+        request = requests.produce(self._stream, body, JSON, key="", producer_id=self._producer, epoch=0, seq=seq)
         retries = Backoff(_RETRY_FOR_S)
         while True:
             try:
@@ -158,6 +165,16 @@ class Importer:
         self._offset = answer.header("stream-next-offset")
         self._next_seq = max(self._next_seq, int(answer.header("producer-seq")) + 1)
         return answer.status != 204  # 204 is a producer's request that was there already
+
+
+def _make_requests(reader: RowReader) -> Iterator[tuple[RowBatch, bytes] | BadRow]:
+    """The batches of all rows with the bodies of their requests, and between them the rows that are none."""
+    bad: list[BadRow] = []
+    for batch in cut_batches(reader.chunks(), bad.append):
+        yield from bad
+        bad.clear()
+        yield batch, _body(batch.rows)
+    yield from bad
 
 
 def cut_batches(chunks: Iterator[Chunk], reject: Callable[[BadRow], None]) -> Iterator[RowBatch]:
