@@ -1,4 +1,4 @@
-# Written by tools/blocking_client.py: change aio.py and run it.
+# Written by tools/blocking_client.py: change aio/client.py and run it.
 """The client that blocks: a thin shell over requests, answers and tail."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
+# Written by tools/blocking_client.py: change aio/entities.py and run it.
 """Entities from Python: register entity types, store observations, get snapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, TypeVar, Unpack
 
 from headrace.client import entity_requests, entity_types
@@ -20,7 +20,7 @@ from headrace.client.entity_requests import (
     View,
 )
 from headrace.client.entity_types import SchemaVersion, TypeChange, TypeOptions
-from headrace.client.requests import Request, segment
+from headrace.client.requests import Request, segment, split_into_batches
 
 Item = TypeVar("Item")
 Page = tuple[Sequence[Item], str | None]
@@ -127,8 +127,7 @@ class Entities:
 
     def store_many(self, entities: Iterable[Mapping[str, Any]], **options: Unpack[StoreOptions]) -> Iterator[Stored]:
         """Store entities in requests of many, one after the other; to do it all again stores nothing twice."""
-        left = iter(entities)
-        while batch := list(islice(left, MAX_STORED_ENTITIES)):
+        for batch in split_into_batches(entities, MAX_STORED_ENTITIES):
             yield self.store(*batch, **options)
 
     def get(self, entity_id: str, **view: Unpack[View]) -> Snapshot:
@@ -221,7 +220,9 @@ class Entities:
 
 
 def _iterate_pages(
-    send: Callable[[Request], Answer], post: Callable[[str | None], Request], read: Callable[[Answer], Page[Item]]
+    send: Callable[[Request], Answer],
+    post: Callable[[str | None], Request],
+    read: Callable[[Answer], Page[Item]],
 ) -> Iterator[Item]:
     """All items, page by page."""
     after: str | None = None

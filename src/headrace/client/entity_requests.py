@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 import msgspec
 
 from headrace.client.answers import Answer
-from headrace.client.requests import Moment, Request, check_options, moment, post, segment, with_query
+from headrace.client.json_values import moment
+from headrace.client.requests import Moment, Request, check_options, post, segment, with_query
 
 ENTITIES_PATH = "/v1/entities"
 #: The most entities in one request of ``store_many``.

@@ -455,3 +455,8 @@ def test_keys_that_open_other_streams_or_may_only_read_do_no_more(contacts: Cont
     other = stored(contacts, "b@x.org", ann)
     asked = {"from_entity_id": other, "to_entity_id": mine}
     assert refused(api.post("/v1/entities/merge", asked, reader)) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("path", ["/v1/entities/none/provenance/a%0Ab", "/v1/sources/a%0Ab", "/v1/sources/a%0A"])
+def test_a_line_break_in_a_path_is_a_character_like_others(api: Api, path: str) -> None:
+    assert refused(api.get(path)) == refused(api.get(path.replace("%0A", "-")))
