@@ -26,7 +26,7 @@ _INTEGER = r"^-?(0|[1-9]\d*)$"
 #: Whole numbers with so many digits fit into 64 bits; those that do not are numbers to whoever reads JSON.
 _SURE_DIGITS = 18
 #: Turns a moment of ISO 8601 in capitals into one of RFC 3339, digit by digit; without a zone it is in UTC.
-RFC3339_STEPS = (
+_RFC3339_STEPS = (
     (r"(T\d\d:\d\d)([Z+-]|$)", r"\1:00\2"),
     (r"([+-]\d\d):?(\d\d)$", r"\1:\2"),
     (r"(T[0-9:.]+)$", r"\1Z"),
@@ -125,7 +125,7 @@ def _encode(column: pa.Array, facts: ColumnFacts) -> pa.Array:
 
 def _rfc3339(moments: pa.Array) -> pa.Array:
     texts = pc.replace_substring(pc.ascii_upper(moments), " ", "T")
-    for pattern, replacement in RFC3339_STEPS:
+    for pattern, replacement in _RFC3339_STEPS:
         texts = pc.replace_substring_regex(texts, pattern, replacement)
     return texts
 

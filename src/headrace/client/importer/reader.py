@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from csv import reader
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
@@ -19,9 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from headrace.client.importer.columns import RFC3339_STEPS, ColumnFacts, encode_rows
-from headrace.client.importer.facts import MAX_MEMBERS, FieldFacts, quote
+from headrace.client.importer.columns import ColumnFacts, encode_rows
+from headrace.client.importer.facts import MAX_MEMBERS, FieldFacts
 from headrace.client.importer.prefetch import READ_AHEAD, prefetch
+from headrace.client.json_rows import Column, identifier, quote, select_rows
+from headrace.client.row_batches import BadRow, Chunk
 
 Format = Literal["csv", "tsv", "jsonl", "json", "parquet"]
 
@@ -39,24 +41,6 @@ _COMPRESSED = (".gz", ".zst")
 #: Rows that are read at once, and bytes of lines.
 CHUNK_ROWS = 65_536
 _BLOCK_BYTES = 16 * 1024 * 1024
-
-
-class BadRow(NamedTuple):
-    """A row that cannot be imported: the file, its number counted from 1 and header lines aside, its text, and why."""
-
-    path: str
-    number: int
-    text: str
-    reason: str
-
-
-class Chunk(NamedTuple):
-    """Some rows of a file as texts of JSON, in order, with their numbers, and those between them that are none."""
-
-    path: str
-    numbers: pa.Int64Array
-    rows: pa.Array
-    bad: Sequence[BadRow]
 
 
 def find_files(paths: Sequence[str]) -> list[Path]:
@@ -97,37 +81,6 @@ def _is_array(path: Path) -> bool:
 _DELIMITERS: dict[Format, str] = {"csv": ",", "tsv": "\t"}
 
 
-def _rfc3339(text: str) -> str:
-    """SQL for a moment as RFC 3339."""
-    sql = f"replace(upper({text}), ' ', 'T')"
-    for pattern, replacement in RFC3339_STEPS:
-        sql = f"regexp_replace({sql}, {quote(pattern)}, {quote(replacement)})"
-    return sql
-
-
-def _json_value(kind: Any, column: str) -> str:
-    """SQL for a value of a typed column as something that ``to_json`` writes without loss."""
-    children = dict(kind.children) if kind.id in ("struct", "list", "array", "map") else {}
-    match kind.id:
-        case "timestamp" | "timestamp_s" | "timestamp_ms" | "timestamp_ns":
-            return _rfc3339(f"{column}::VARCHAR")
-        case "timestamp with time zone":
-            return _rfc3339(f"timezone('UTC', {column})::VARCHAR")
-        case "float" | "double":
-            return f"CASE WHEN isfinite({column}) THEN {column} END"
-        case "blob":
-            return f"base64({column})"
-        case "struct":
-            members = [
-                f"{identifier(name)} := {_json_value(child, f'{column}.{identifier(name)}')}"
-                for name, child in children.items()
-            ]
-            return f"CASE WHEN {column} IS NOT NULL THEN struct_pack({', '.join(members)}) END"
-        case "list" | "array":
-            return f"list_transform({column}, lambda element: {_json_value(children['child'], 'element')})"
-    return column
-
-
 def _header(path: Path, delimiter: str) -> list[str]:
     """The names of the columns of a file, from its first line."""
     with pa.input_stream(str(path), compression="detect") as file:
@@ -140,11 +93,6 @@ def _header(path: Path, delimiter: str) -> list[str]:
         if not name or names.count(name) > 1:
             raise ValueError(f"{path}: column {number} is named {name!r}: every column needs a name of its own")
     return names
-
-
-def identifier(name: str) -> str:
-    """A name as SQL quotes it."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 class RowReader:
@@ -296,8 +244,5 @@ class RowReader:
     def _parquet_rows(self, path: Path) -> str:
         relation = f"read_parquet({quote(str(path))})"
         described = self._connection.sql(f"SELECT * FROM {relation} LIMIT 0")
-        members = [
-            f"{identifier(name)} := {_json_value(kind, identifier(name))}"
-            for name, kind in zip(described.columns, described.types, strict=True)
-        ]
-        return f"SELECT to_json(struct_pack({', '.join(members)}))::VARCHAR AS row FROM {relation}"
+        columns = zip(described.columns, described.types, strict=True)
+        return select_rows(relation, [Column(name, identifier(name), kind) for name, kind in columns])
