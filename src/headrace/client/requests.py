@@ -179,13 +179,22 @@ def read(
     offset: str,
     *,
     since: Moment | None = None,
+    last: int | None = None,
+    before: str | None = None,
     key: str | None = None,
     schema_version: int | None = None,
     filter: str | None = None,
 ) -> Request:
-    """GET: what follows ``offset``, or what was appended at ``since`` or later."""
-    start = {"since": moment(since)} if since is not None else {"offset": offset}
-    query = {**start, "filter": filter, "key": key, "schema_version": _text(schema_version) or None}
+    """GET: what follows ``offset``, what was appended at ``since`` or later, or the ``last`` entries."""
+    query = {
+        "before": before,
+        "filter": filter,
+        "key": key,
+        "last": _text(last) or None,
+        "offset": None if since is not None or (last is not None and offset == START) else offset,
+        "schema_version": _text(schema_version) or None,
+        "since": None if since is None else moment(since),
+    }
     return Request("GET", with_query(stream_path(name), query))
 
 
