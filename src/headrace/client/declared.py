@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, TypedDict, Union, Unpack, get_args, get_origin, overload
 
 from headrace.client.expressions import Expression, cast_target, text
+from headrace.client.json_values import moment
 from headrace.client.operators import Feature
-from headrace.client.requests import Span, check_options, duration, moment
+from headrace.client.requests import Span, check_options, duration
 
 Step = Mapping[str, Any]
 
