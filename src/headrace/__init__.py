@@ -4,7 +4,7 @@ Write ``import headrace as hr``. Begin with these names; ``dir(hr)`` lists all, 
 
 ``hr.Client``, ``hr.AsyncClient``
     streams: create, append, read, tail, search, change schemas
-``hr.App``
+``hr.App``, ``hr.AsyncApp``
     features and entities: register declarations, push events, get rows
 ``hr.event``, ``hr.table``
     declare events, rows derived from them, and tables of features

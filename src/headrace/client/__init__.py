@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.client.aio import AsyncClient, AsyncStream
+from headrace.client.aio.app import AsyncApp
+from headrace.client.aio.client import AsyncClient, AsyncStream
 from headrace.client.answers import AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.app import App
 from headrace.client.client import Client, Stream
@@ -97,6 +98,7 @@ __all__ = [
     "ApiError",
     "App",
     "AppendResult",
+    "AsyncApp",
     "AsyncClient",
     "AsyncDelivery",
     "AsyncProducer",
