@@ -34,15 +34,15 @@ def merge_entries(left: list[Entry], right: list[Entry]) -> list[Entry]:
     return entries
 
 
-def first_entries(runs: RowRuns, fields: Sequence[str], most: int) -> list[list[Entry]]:
+def first_entries(runs: RowRuns, fields: Sequence[str], limit: int) -> list[list[Entry]]:
     """The first entries of each run, up to so many."""
-    counts = np.minimum(runs.counts(), most)
+    counts = np.minimum(runs.counts(), limit)
     return _entries(runs, fields, runs.starts, counts)
 
 
-def last_entries(runs: RowRuns, fields: Sequence[str], most: int) -> list[list[Entry]]:
+def last_entries(runs: RowRuns, fields: Sequence[str], limit: int) -> list[list[Entry]]:
     """The last entries of each run, up to so many."""
-    counts = np.minimum(runs.counts(), most)
+    counts = np.minimum(runs.counts(), limit)
     return _entries(runs, fields, runs.ends() - counts, counts)
 
 

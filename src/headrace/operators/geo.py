@@ -240,13 +240,13 @@ class DistanceFromHome(Operator):
         """The distance."""
         if state is None:
             return None
-        lat = math.fsum(place[2] for place in state) / len(state)
-        lon = math.fsum(place[3] for place in state) / len(state)
+        lat = math.fsum(lat for _, _, lat, _ in state) / len(state)
+        lon = math.fsum(lon for _, _, _, lon in state) / len(state)
         return finite(distance_km(state[-1][2], state[-1][3], lat, lon))
 
     def from_version_1(self, state: Any, at: int, seq: int) -> Any:
         """The places at this time and number."""
-        return [(at, seq, *place) for place in state]
+        return [(at, seq, lat, lon) for lat, lon in state]
 
     def fold_runs(self, runs: RowRuns) -> list[Any]:
         """The last places of each run."""

@@ -114,7 +114,7 @@ class OneFieldOperator(Operator):
 
 
 class FieldOperator(OneFieldOperator):
-    """An operator over the values of one field that is told of each value by itself."""
+    """An operator over the values of one field of which each value counts by itself."""
 
     def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
         """The state with one more value if the event matches and has one."""
