@@ -22,10 +22,13 @@ from headrace.client.errors import (
     RegistrationConflict,
     RegistrationInvalid,
     RegistrationRefused,
+    RowRefusal,
+    RowsRefused,
     Unreachable,
 )
 from headrace.client.expressions import Expression, col, lit, quadkey
 from headrace.client.features import Pushed, Registered, RegistryVersion, Row
+from headrace.client.frame_rows import FrameResult
 from headrace.client.log_sender import LogSender, add_log_fields
 from headrace.client.log_sources import LogHandler, LogProcessor, RequestLogs
 from headrace.client.operators import (
@@ -116,6 +119,7 @@ __all__ = [
     "Event",
     "Expression",
     "Feature",
+    "FrameResult",
     "Group",
     "HeadraceError",
     "HistoryFailed",
@@ -140,7 +144,9 @@ __all__ = [
     "RequestLogs",
     "Revision",
     "Row",
+    "RowRefusal",
     "Rows",
+    "RowsRefused",
     "SearchResult",
     "Stream",
     "StreamInfo",
