@@ -146,6 +146,7 @@ __all__ = [
     "Row",
     "RowRefusal",
     "Rows",
+    "RowsRefused",
     "SealResult",
     "SearchResult",
     "Stream",
