@@ -141,6 +141,8 @@ class Declaration(NamedTuple):
     memory: str
     #: Other names, by which registrations may call it.
     aliases: tuple[str, ...]
+    #: Why events must come in the order of the log, as a clause; "" where they may come in any order.
+    needs_log: str
 
 
 NUMBER = Parameter("field", types=NUMBERS, example='"amount"')
@@ -172,9 +174,10 @@ def declare(
     memory: str = EIGHT_NUMBERS,
     aliases: tuple[str, ...] = (),
     where: Parameter = WHERE,
+    needs_log: str = "",
     **params: Parameter,
 ) -> Declaration:
     """The declaration of an operator; ``params`` are those that it has besides its window and ``where``."""
     windows = {} if window == "none" else {"window": WINDOW if window == "optional" else REQUIRED_WINDOW}
     every = {**params, **windows, "where": where}
-    return Declaration(name, section, doc, every, window, result, bound, memory, aliases)
+    return Declaration(name, section, doc, every, window, result, bound, memory, aliases, needs_log)

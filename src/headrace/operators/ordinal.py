@@ -277,7 +277,6 @@ class Sample(FieldOperator):
         samples=COUNT,
     )
     order = "time"
-    reads_seq = True
 
     @cached_property
     def _samples(self) -> int:
