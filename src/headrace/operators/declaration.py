@@ -16,7 +16,21 @@ from headrace.types import FieldType, parse_duration_ms
 
 ParameterKind = Literal["field", "duration", "integer", "number", "edges", "categories", "where"]
 Windows = Literal["none", "optional", "required"]
-Result = Literal["str", "f64", "i64", "bool", "bytes", "datetime", "json", "field"]
+#: The type of an answer; ``field`` in it is the type of the field that the operator is about. A map has texts as keys.
+Result = Literal[
+    "str",
+    "f64",
+    "i64",
+    "bool",
+    "bytes",
+    "datetime",
+    "field",
+    "list<field>",
+    "list<i64>",
+    "map<i64>",
+    "map<f64>",
+    "list<struct<value: field, count: i64>>",
+]
 #: How the function of the client takes a parameter; "" is by keyword, and in its place where it is required.
 Position = Literal["", "optional", "required"]
 Params: TypeAlias = Mapping[str, Any]
