@@ -6,6 +6,7 @@ Every state holds at most as many values as asked for, n or samples, one more fo
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from headrace.operators.declaration import COUNT, NUMBER, SAMPLES, VALUE, declare
 from headrace.operators.operator import FieldOperator, finite
 from headrace.operators.runs import RowRuns
+from headrace.operators.state_columns import Lists, Numbers, Records
 
 _MASK = 2**64 - 1
 _MEMORY = "as many values as `n` or `samples` says"
@@ -37,7 +39,7 @@ class First(FieldOperator):
         """The value."""
         return self.render(state)
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The first values."""
         return runs.first_values(self._field)
 
@@ -59,7 +61,7 @@ class Last(FieldOperator):
         """The value."""
         return self.render(state)
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last values."""
         return runs.last_values(self._field)
 
@@ -94,10 +96,10 @@ class FirstN(FieldOperator):
         """The values."""
         return [self.render(value) for value in state or ()]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The first values of each run."""
-        values, n = runs.values(self._field), self.params["n"]
-        return [values[start : min(end, start + n)] for start, end in runs.bounds()]
+        counts, at = runs.oldest(self.params["n"])
+        return Lists(counts, runs.chosen(self._field, at))
 
 
 class Recent(FieldOperator):
@@ -130,10 +132,10 @@ class Recent(FieldOperator):
     def answer(self, values: list[Any]) -> Any:
         """What is answered of the last values, the oldest first."""
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last values of each run."""
-        values, kept = runs.values(self._field), self.kept
-        return [values[max(start, end - kept) : end] for start, end in runs.bounds()]
+        counts, at = runs.newest(self.kept)
+        return Lists(counts, runs.chosen(self._field, at))
 
 
 class LastN(Recent):
@@ -258,16 +260,14 @@ class Sample(FieldOperator):
         """The values in the order of events."""
         return [self.render(value) for _, _, value in sorted(state or (), key=_SEQ)]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The values with the least hashes of each run."""
         hashes = _scatter_all(runs.seqs)
         order = np.lexsort((hashes, runs.run_of_row()))
         rank = np.arange(len(order)) - np.repeat(runs.starts, runs.counts())
         kept = order[rank < self._samples]
-        values = runs.rows.column(self._field).take(kept).to_pylist()
-        drawn = list(map(list, zip(hashes[kept].tolist(), runs.seqs[kept].tolist(), values, strict=True)))
-        ends = np.cumsum(np.minimum(runs.counts(), self._samples)).tolist()
-        return [drawn[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        drawn = Records(Numbers(hashes[kept]), Numbers(runs.seqs[kept]), runs.chosen(self._field, kept))
+        return Lists(np.minimum(runs.counts(), self._samples), drawn)
 
 
 _HASH, _SEQ = itemgetter(0), itemgetter(1)
