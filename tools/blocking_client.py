@@ -1,4 +1,4 @@
-"""Writes the blocking client from the awaiting one; with ``--check`` only says whether it is current."""
+"""Writes the blocking clients from the awaiting ones; with ``--check`` only says whether they are current."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import sys
 from pathlib import Path
 
 CLIENT = Path(__file__).parents[1] / "src" / "headrace" / "client"
-AWAITING, BLOCKING = CLIENT / "aio.py", CLIENT / "client.py"
-_NOTE = "# Written by tools/blocking_client.py: change aio.py and run it.\n"
+#: Each module that awaits, and the module that is written from it.
+MODULES = {path: CLIENT / path.name for path in sorted((CLIENT / "aio").glob("[!_]*.py"))}
+_NOTE = "# Written by tools/blocking_client.py: change aio/{name} and run it.\n"
 #: Words of the awaiting client, and what the blocking one has in their place.
 _WORDS = (
     (r"\bAsyncGenerator\[(\w+), None\]", r"Generator[\1, None, None]"),
     (r"\bAsync(?=[A-Z])", ""),
-    (r"\b__a(enter|exit)__", r"__\1__"),
+    (r"\bclient\.aio\b", "client"),
+    (r"\b__a(enter|exit|iter)__", r"__\1__"),
+    (r"\basyncio\.to_thread\(([\w.]+)(?:, )?", r"\1("),
     (r"\basyncio\b", "time"),
     (r"\bAwaitable\[(\w+)\]", r"\1"),
     (r"\ban ``async with``", "a ``with``"),
@@ -26,8 +29,8 @@ _WORDS = (
 _RUFF = ("--fix", "--quiet", "--select", "F401,I001")
 
 
-def blocking(source: str) -> str:
-    """The source of the awaiting client without ``async`` and ``await``."""
+def blocking(source: str, path: Path) -> str:
+    """The source of a module that awaits without ``async`` and ``await``, as it is written to a path."""
     lines = source.encode().splitlines(keepends=True)
     starts = [sum(map(len, lines[:number])) for number in range(len(lines) + 1)]
     text, cuts = b"".join(lines), set[tuple[int, int]]()
@@ -48,25 +51,26 @@ def blocking(source: str) -> str:
     plain = text.decode()
     for pattern, replacement in _WORDS:
         plain = re.sub(pattern, replacement, plain)
-    plain = _ruff("check", *_RUFF, text=_NOTE + plain)
-    return _ruff("format", text=plain)
+    plain = _ruff("check", path, *_RUFF, text=_NOTE.format(name=path.name) + plain)
+    return _ruff("format", path, text=plain)
 
 
-def _ruff(*arguments: str, text: str) -> str:
-    command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(BLOCKING), "-"]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+def _ruff(command: str, path: Path, *options: str, text: str) -> str:
+    arguments = [sys.executable, "-m", "ruff", command, *options, "--stdin-filename", str(path), "-"]
+    return subprocess.run(arguments, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> int:
-    """Write the blocking client, or check it."""
-    wanted = blocking(AWAITING.read_text())
+    """Write the blocking clients, or check them."""
+    wanted = {path: blocking(awaiting.read_text(), path) for awaiting, path in MODULES.items()}
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if sys.argv[1:] == ["--check"]:
-        if BLOCKING.read_text() != wanted:
-            print(f"{BLOCKING} is not what {AWAITING} makes: run tools/blocking_client.py")
-            return 1
-        print(f"{BLOCKING.name} is current")
-        return 0
-    BLOCKING.write_text(wanted)
+        for path in stale:
+            print(f"{path} is not what aio/{path.name} makes: run tools/blocking_client.py")
+        print("" if stale else f"{', '.join(path.name for path in wanted)} are current")
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(wanted[path])
     return 0
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headrace.operators.catalogue import DECLARATIONS, MEASURES
 from headrace.operators.declaration import EIGHT_NUMBERS, REQUIRED, SECTIONS, Declaration, Parameter
+from headrace.query.search import OWN_KINDS
 
 ROOT = Path(__file__).parents[1]
 FUNCTIONS = ROOT / "src" / "headrace" / "client" / "operators.py"
@@ -110,7 +111,9 @@ def page(text: str) -> str:
 
 
 def aggregates(text: str) -> str:
-    """The page about aggregates with its table of operators."""
+    """The page about aggregates with its tables of measures."""
+    kinds = [f"| `{measure.kind}` | {measure.measures} | {measure.answers} |" for measure in OWN_KINDS]
+    text = _between(text, "measures", "\n".join(["| kind | of | answers |", "|---|---|---|", *kinds]))
     rows = [_row(DECLARATIONS[name], hidden=("where", "window")) for name in DECLARATIONS if name in MEASURES]
     table = "\n".join(["| kind | members | answers |", "|---|---|---|", *rows])
     return _between(text, "operators as measures", table)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.driver import DriverFailed
-from bench.features.pipelines import MEASURED, Pipeline, Table, user_of
+from bench.features.pipelines import FIFTEEN, FRAUD, Pipeline, Table, user_of
 from headrace.format.segment.row_group import AppendRun
 from headrace.format.segment.writer import SegmentWriter
 
@@ -56,9 +56,13 @@ def fold_seconds(source: Path, pipeline: Pipeline, space: Path) -> float:
     return float(done.stdout)
 
 
-def by_name() -> dict[str, Pipeline]:
-    """The pipelines that are measured."""
-    return {pipeline.name: pipeline for pipeline in MEASURED}
+def title(pipeline: Pipeline) -> str:
+    """How a comparison names the folding of a pipeline."""
+    return f"event folded by one core, {pipeline.title}"
+
+
+#: What before/after must reach at least.
+LEAST_RATIOS = {title(FIFTEEN): 1.5, title(FRAUD): 6.0}
 
 
 def _units(store: Path, pipeline: Pipeline, events: int) -> list[dict[str, Any]]:

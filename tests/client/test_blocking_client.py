@@ -1,9 +1,11 @@
-"""The tool that writes the blocking client from the awaiting one."""
+"""The tool that writes the blocking clients from the awaiting ones."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from tools.blocking_client import AWAITING, BLOCKING, blocking
+from tools.blocking_client import CLIENT, MODULES, blocking
 
 SOURCE = '''
 import asyncio
@@ -22,9 +24,11 @@ class AsyncThing:
             async for page in arriving:
                 yield page
         await asyncio.sleep((await self.pause()).seconds)
+        await asyncio.to_thread(self.stop)
+        await asyncio.to_thread(Stopped, self.name)
 '''
 
-WITHOUT = '''# Written by tools/blocking_client.py: change aio.py and run it.
+WITHOUT = '''# Written by tools/blocking_client.py: change aio/pages.py and run it.
 
 import time
 from collections.abc import Iterator
@@ -41,17 +45,20 @@ class Thing:
         with self.open() as arriving:
             yield from arriving
         time.sleep(self.pause().seconds)
+        self.stop()
+        Stopped(self.name)
 '''
 
 
 def test_what_awaits_is_written_as_what_blocks() -> None:
-    assert blocking(SOURCE) == WITHOUT
+    assert blocking(SOURCE, CLIENT / "pages.py") == WITHOUT
 
 
-def test_the_blocking_client_is_current() -> None:
-    assert BLOCKING.read_text() == blocking(AWAITING.read_text())
+@pytest.mark.parametrize(("awaiting", "path"), MODULES.items(), ids=lambda path: path.name)
+def test_the_blocking_clients_are_current(awaiting: Path, path: Path) -> None:
+    assert path.read_text() == blocking(awaiting.read_text(), path)
 
 
 def test_an_asynchronous_comprehension_is_refused() -> None:
     with pytest.raises(ValueError, match="comprehension"):
-        blocking("async def f(pages):\n    return [page async for page in pages]\n")
+        blocking("async def f(pages):\n    return [page async for page in pages]\n", CLIENT / "pages.py")

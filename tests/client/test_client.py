@@ -72,6 +72,31 @@ def test_large_stream_is_read_in_batches_that_end_at_the_tail(stream: hr.Stream)
     assert everything(stream, batches[0].next_offset) == [item for batch in batches[1:] for item in batch.items]
 
 
+def test_newest_entries_are_read_alone_and_backward(stream: hr.Stream) -> None:
+    stream.append([1, 2, 3])
+    stream.append([4, 5])
+    (newest,) = stream.read(last=2)
+    assert (newest.items, newest.up_to_date) == ([4, 5], True)
+    assert newest.start_offset is not None
+    assert everything(stream, newest.start_offset) == [4, 5]
+    (older,) = stream.read(last=2, before=newest.start_offset)
+    assert (older.items, older.up_to_date, older.next_offset) == ([2, 3], False, newest.start_offset)
+    assert everything(stream, before=older.start_offset) == [1]
+    with pytest.raises(BadRequest, match="last"):
+        list(stream.read("now", last=2))
+    with pytest.raises(BadRequest, match="last"):
+        list(stream.read(last=0))
+
+
+def test_newest_entries_in_several_pages_are_no_more_than_were_asked_for(stream: hr.Stream) -> None:
+    stream.append(["x" * 1000 + str(place) for place in range(3000)])
+    read: list[Any] = []
+    for batch in stream.read(last=2500):
+        read += batch.items
+        stream.append("came later")
+    assert read == ["x" * 1000 + str(place) for place in range(500, 3000)]
+
+
 def test_raw_items_are_the_bytes_that_were_appended(stream: hr.Stream) -> None:
     stream.append(b'[{"a" : 1.50}, 12345678901234567890]')
     (batch,) = stream.read()
@@ -243,6 +268,17 @@ def test_tail_sees_the_past_the_present_and_the_end(stream: hr.Stream, live: Any
     rest = list(tail)
     assert [item for batch in rest for item in batch.items] == [4]
     assert rest[-1].closed
+
+
+@LIVE
+def test_tail_begins_with_the_newest_entries(stream: hr.Stream, live: Any) -> None:
+    offset = stream.append([1, 2, 3]).next_offset
+    tail = stream.tail(live=live, last=2)
+    assert next(tail).items == [2, 3]
+    stream.append([4], close=True)
+    assert [item for batch in tail for item in batch.items] == [4]
+    with pytest.raises(BadRequest, match="last"):
+        next(stream.tail(offset, live=live, last=2))
 
 
 @LIVE

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import pydoc
+import re
+import rlcompleter
 import subprocess
 import sys
 
@@ -9,12 +13,42 @@ import pytest
 
 import headrace
 import headrace.client
+from headrace import errors
 
 
 def test_package_offers_what_the_client_offers() -> None:
-    assert headrace.__all__ == headrace.client.__all__ == sorted(headrace.__all__)
-    for name in headrace.__all__:
+    assert headrace.__all__ == sorted([*headrace.client.__all__, "errors"])
+    assert headrace.errors is errors
+    for name in headrace.client.__all__:
         assert getattr(headrace, name) is getattr(headrace.client, name)
+
+
+def test_every_public_name_is_listed_and_completed() -> None:
+    assert set(headrace.__all__) <= set(dir(headrace))
+    assert [name for name in dir(headrace) if name not in headrace.__all__ and not name.startswith("__")] == []
+    completer = rlcompleter.Completer({"hr": headrace})
+    assert {completer.complete("hr.ev", state) for state in range(2)} == {"hr.event(", "hr.event_type_mix("}
+
+
+def test_help_begins_with_an_overview_whose_names_exist() -> None:
+    text = pydoc.plain(pydoc.render_doc(headrace))
+    assert "__getattr__" not in text
+    assert all(f"    {name}(" in text for name in ("event", "table", "quantile"))
+    overview = text.partition("DESCRIPTION")[2].partition("PACKAGE CONTENTS")[0]
+    names = re.findall(r"``hr\.(\w+)``", overview)
+    assert {"Client", "App", "event", "table"} <= set(names) <= set(headrace.__all__)
+
+
+def test_import_loads_no_other_module() -> None:
+    code = "import sys; before = set(sys.modules); import headrace; print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(ast.literal_eval(done.stdout)) == {"__future__", "headrace"}
+
+
+def test_errors_of_the_server_are_at_hand_without_the_client() -> None:
+    code = "import sys, headrace; print(headrace.errors.NotFound.code, 'headrace.client' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["not_found", "False"]
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

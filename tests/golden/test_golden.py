@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 import duckdb
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
@@ -95,7 +96,7 @@ def test_pandas_reads_a_segment() -> None:
 
 def test_a_state_is_read_back_whole() -> None:
     reader = StateReader(HERE / "state-v1.parquet", "golden")
-    assert reader.info == STATE
+    assert reader.info == msgspec.structs.replace(STATE, version=1)
     assert list(reader.rows()) == STATE_ROWS
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.features.source import EventSource, SourceRules
 from headrace.reduce.features.definition import TableDefinition
-from headrace.reduce.features.event_columns import EventColumns
+from headrace.reduce.features.event_columns import SourceColumns
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.schema.descriptor.generated import json_schema
@@ -76,7 +76,7 @@ def _assert_folded(defined: TableDefinition, told: EventRun, numbers: list[int])
         placed = reducer.key_and_row(event)
         assert placed is not None
         rows[placed[0]] = reducer.fold(rows.get(placed[0]), 1, seq, placed[1])
-    columns = EventColumns(shapes, EVENT, sorted(reducer.source_types))
+    columns = SourceColumns(shapes, EVENT, sorted(reducer.source_types))
     columns.add(told)
     for found in (rows, states_of(reducer, columns.table())):
         answers = {key: reducer.finish(row, 1) for key, row in found.items()}

@@ -189,7 +189,32 @@ def test_a_member_that_need_not_be_there_is_not_called_required() -> None:
     opened = {"type": "object"}
     fill = {"op": "add", "path": "/b", "schema": INTEGER, "default": 0, "overwrite": True}
     plan = planned(installed(opened), schema={**opened, "properties": {"b": INTEGER}}, lens=lens(fill), next_seq=1)
-    assert "the schema was open" in reasons(plan)["/b"]
+    assert (
+        reasons(plan)["/b"]
+        == '/b: is new, as {"type":"integer"}; the lens replaces or removes what older events hold there'
+    )
+
+
+def test_a_field_that_moves_in_an_open_schema_says_where_to() -> None:
+    opened = {"type": "object", "properties": {"a": INTEGER}, "required": ["a"]}
+    renamed = {"type": "object", "properties": {"b": INTEGER}, "required": ["b"]}
+    plan = planned(installed(opened), schema=renamed, lens=lens(RENAME), next_seq=1)
+    assert reasons(plan) == {
+        "/a": '/a: is no longer described; was {"type":"integer"}; the lens moves it to /b',
+        "/b": f"/b: {FILLED}",
+    }
+    keep = {"op": "copy", "from": "/a", "to": "/b"}
+    plan = planned(installed(opened), schema=renamed, lens=lens(keep), next_seq=1)
+    assert reasons(plan)["/a"] == '/a: is no longer described; was {"type":"integer"}, events may still hold it'
+
+
+def test_a_lens_that_may_overwrite_is_refused_in_plain_words() -> None:
+    opened = {"type": "object"}
+    fill = {"op": "add", "path": "/b", "schema": INTEGER, "default": 0}
+    plan = planned(installed(opened), schema={**opened, "properties": {"b": INTEGER}}, lens=lens(fill), next_seq=1)
+    assert [refusal.message for refusal in plan.refusals if refusal.facts["rule"] == "may_overwrite"] == [
+        'Old events may already contain /b. Set "overwrite": true on this operation.'
+    ]
 
 
 def test_a_lens_is_kept_as_it_was_sent() -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.client.entity_requests import ErasurePlan
 
 Id = Annotated[str, Parameter(help="The id of an entity.")]
+#: How a table shows a source without a name: the beginning of its id.
+_SHORT_ID = 12
 
 app = App(
     name="entity",
@@ -43,6 +45,7 @@ def store(
     *,
     entity_type: Annotated[str | None, Parameter(help="The type of those that do not say theirs.")] = None,
     observed_at: Annotated[str | None, Parameter(help="When it was so, such as 2026-11-15; default: now.")] = None,
+    source: Annotated[str | None, Parameter(help="The name of the source, such as crm-a.")] = None,
     source_priority: Annotated[int | None, Parameter(help="How much it counts.")] = None,
     observation_source: Annotated[str | None, Parameter(help="sensor, human, import, sync …")] = None,
     dry_run: Annotated[bool, Parameter(negative=(), help="Store nothing; say what would become of each.")] = False,
@@ -54,6 +57,7 @@ def store(
 
     options: StoreOptions = {
         "observed_at": format_moment(observed_at),
+        "source": source,
         "source_priority": source_priority,
         "observation_source": observation_source,
         "commit": False if dry_run else None,
@@ -61,16 +65,20 @@ def store(
     entities = [_typed(row, entity_type, number) for number, row in enumerate(rows(file), 1)]
     counts: dict[str, int] = {}
     warnings: dict[str, int] = {}
+    reasons: dict[str, str] = {}
     with _connect(remote, retries=True) as client, output.progress_bar("storing entities") as report:
         for stored in client.store_many(entities, **options):
             for entity in stored.entities:
                 counts[entity.action] = counts.get(entity.action, 0) + 1
             for warning in stored.store_warnings:
                 warnings[warning["code"]] = warnings.get(warning["code"], 0) + len(warning["items"])
+                reasons.setdefault(warning["code"], warning["message"])
             report(sum(counts.values()), len(entities))
     if output.wants_table(json):
         warnings = {f"{code.lower()} (kept)": count for code, count in warnings.items()}
     output.show({"entities": len(entities), **counts, **warnings}, as_json=json)
+    for code, reason in reasons.items():
+        print(f"headrace: {code}: {reason}", file=sys.stderr)
 
 
 @app.command
@@ -97,10 +105,16 @@ def get(
     output.show({**facts, "observations": entity.observation_count, "computed_at": entity.computed_at}, as_json=False)
     print()
     shown = (
-        {"field": name, "value": _format_field(value), "from": entity.provenance.get(name, "").replace(",", "\n")}
+        {
+            "field": name,
+            "value": _format_field(value),
+            "source": "\n".join(map(_format_source, entity.sources.get(name, ()))) or "(correction)",
+            "observation": entity.provenance.get(name, "").replace(",", "\n"),
+        }
         for name, value in entity.snapshot.items()
     )
-    output.show_all(shown, ("field", "value", "from") if provenance else ("field", "value"), as_json=False)
+    columns = ("field", "value", "source", "observation") if provenance else ("field", "value")
+    output.show_all(shown, columns, as_json=False)
 
 
 @app.command(name="ls")
@@ -109,14 +123,16 @@ def list_entities(
     /,
     *,
     search: Annotated[str | None, Parameter(help="Only those whose name holds this.")] = None,
+    source: Annotated[str | None, Parameter(help="Only those with a value from this source.")] = None,
     limit: Annotated[int, Parameter(converter=positive_integer, help="So many at most.")] = 100,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
     """List entities in the order in which they came."""
     with _connect(remote) as entities:
-        rows = islice(entities.list(entity_type, search=search), limit)
-        columns = ("entity_id", *(("entity_type",) if entity_type is None else ()), "name", "observations", "last_at")
+        rows = islice(entities.list(entity_type, search=search, source=source), limit)
+        types = ("entity_type",) if entity_type is None else ()
+        columns = ("entity_id", *types, "name", "sources", "observations", "last_at")
         output.show_all(map(msgspec.structs.asdict, rows), columns, as_json=json, format_row=_format_row)
 
 
@@ -126,6 +142,7 @@ def history(
     /,
     *,
     oldest_first: Annotated[bool, Parameter(negative=(), help="In order instead of the newest first.")] = False,
+    source: Annotated[str | None, Parameter(help="Only those of this source.")] = None,
     limit: Annotated[int, Parameter(converter=positive_integer, help="So many at most.")] = 100,
     remote: Remote = LOCAL,
     json: AsJson = False,
@@ -133,8 +150,8 @@ def history(
     """List the observations of an entity."""
     with _connect(remote) as entities:
         order = "oldest" if oldest_first else "newest"
-        observations = islice(entities.observations(entity_id, order=order), limit)
-        columns = ("observed_at", "kind", "schema_version", "source_priority", "fields")
+        observations = islice(entities.observations(entity_id, order=order, source=source), limit)
+        columns = ("observed_at", "kind", "source", "schema_version", "source_priority", "fields")
         output.show_all(observations, columns, as_json=json, format_row=_format_observation)
 
 
@@ -196,14 +213,24 @@ def _connect(remote: Remote, *, retries: bool = False) -> Iterator[Entities]:
 
 
 def _format_observation(observation: dict[str, Any]) -> dict[str, Any]:
-    return {**observation, "fields": _format_field(observation["fields"])}
+    source_id = observation["source_id"]
+    source = None if source_id is None else _format_source(source_id)
+    return {**observation, "source": source, "fields": _format_field(observation["fields"])}
+
+
+def _format_source(source_id: str) -> str:
+    """The name of a source; of one without a name the beginning of its id, which is a hash."""
+    from headrace.schema.entity.sources import name_of
+
+    return source_id if name_of(source_id) is not None else f"{source_id[:_SHORT_ID]}…"
 
 
 def _format_row(entity: dict[str, Any]) -> dict[str, Any]:
     """An entity in a table; its name without the type that it begins with."""
     name = entity["canonical_name"].removeprefix(f"{entity['entity_type']}:")
     last = {"observations": entity["observation_count"], "last_at": entity["last_observation_at"]}
-    return {**entity, "name": name, **last}
+    sources = dict.fromkeys(source for of_field in entity["sources"].values() for source in of_field)
+    return {**entity, "name": name, "sources": [_format_source(source) for source in sources], **last}
 
 
 def _show_decision(done: dict[str, Any], as_json: bool) -> None:

@@ -22,7 +22,8 @@ from headrace.types import JSON, media_type
 if TYPE_CHECKING:
     from headrace.client import Client, Stream
     from headrace.client.importer.proposal import Proposal
-    from headrace.client.importer.reader import BadRow, RowReader
+    from headrace.client.importer.reader import RowReader
+    from headrace.client.row_batches import BadRow
 
 #: Bad rows that are shown; --rejects has all of them.
 _SHOWN = 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from headrace.types import JSON, media_type
 
 if TYPE_CHECKING:
     from headrace.client import Plan, Stream
+    from headrace.schema.field_edits import FieldEdits
 
 DESTRUCTIVE = 3
 #: The profile of streams that have none of the others.
@@ -49,6 +51,7 @@ app = App(
         "headrace schema plan orders --schema v2.json --lens lens.json --on-data",
         "headrace schema apply orders --schema v2.json --lens lens.json",
         "headrace schema apply orders --search search.json",
+        "headrace schema evolve orders --rename qty=quantity --add region:string=eu",
         "headrace schema diff v1.json v2.json",
     ),
 )
@@ -98,6 +101,50 @@ class SchemaChange:
 
 NO_CHANGE = SchemaChange()
 
+Edits = list[str] | None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class FieldChanges:
+    """Changes of fields, each of which may be repeated; they are made in this order."""
+
+    remove: Annotated[Edits, Parameter(negative=(), help="NAME, or NAME=VALUE for readers of older versions.")] = None
+    convert: Annotated[Edits, Parameter(negative=(), help="NAME:TYPE, its new type.")] = None
+    rename: Annotated[Edits, Parameter(negative=(), help="OLD=NEW.")] = None
+    add: Annotated[
+        Edits,
+        Parameter(negative=(), help="NAME:TYPE, or NAME:TYPE=VALUE for older events; ? behind a type allows null."),
+    ] = None
+    require: Annotated[Edits, Parameter(negative=(), help="NAME, which every new event must have.")] = None
+
+    def edit(self, schema: Any) -> FieldEdits:
+        """The edits of a schema."""
+        from headrace.schema.field_edits import FieldEdits, read_new_field
+
+        edits = FieldEdits(schema)
+        for text in self.remove or ():
+            edits.remove(*text.split("=", 1))
+        for text in self.convert or ():
+            edits.convert(*_split(text, ":", "NAME:TYPE"))
+        for text in self.rename or ():
+            edits.rename(*_split(text, "=", "OLD=NEW"))
+        for text in self.add or ():
+            edits.add(read_new_field(text))
+        for text in self.require or ():
+            edits.require(text)
+        return edits
+
+
+NO_FIELD_CHANGES = FieldChanges()
+
+
+def _split(text: str, separator: str, form: str) -> tuple[str, str]:
+    before, _, after = text.partition(separator)
+    if not (before and after):
+        raise UsageError(f"{text!r} does not have the form {form}.")
+    return before, after
+
 
 @app.command
 def show(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
@@ -138,18 +185,63 @@ def apply_change(
     """Apply a change, or print every reason against it; asks first if the change is destructive."""
     arguments = change.arguments()
     with remote.connect() as client:
+        _plan_and_apply(client.stream(name), arguments, yes=yes, as_json=json)
+
+
+@app.command
+def evolve(
+    name: Name,
+    /,
+    *,
+    change: FieldChanges = NO_FIELD_CHANGES,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> None:
+    """Rename, add, remove or convert fields: the next schema and the lens that older events need are written for you.
+
+    A field is a NAME or, inside an object, a JSON Pointer such as /user/name.
+    """
+    if change == NO_FIELD_CHANGES:
+        raise UsageError("Say what to change: --rename, --add, --remove, --convert or --require.")
+    with remote.connect() as client:
         stream = client.stream(name)
-        planned = stream.evolve(**arguments, dry_run=True)
-        if planned.refusals or output.wants_table(json):
-            _show(planned, json)
-        _check(planned)
-        if planned.classification in _BREAKING:
-            output.confirm(f"The change of {name} is {planned.classification}. Apply it?", yes=yes)
-        done = stream.evolve(**arguments)
-    if output.wants_table(json):
-        print(f"{name} is at version {done.registry['currentVersion']}.")
+        registry = stream.schema()
+        version = registry["currentVersion"]
+        if not version:
+            raise HeadraceError(f"{name} has no schema yet: `headrace schema infer {name}` proposes one.")
+        edits = change.edit(registry["schemas"][str(version)])
+        if edits.hidden:
+            where = " or ".join(edits.hidden)
+            print(
+                f"note: the schema allows undeclared fields. Where older events have {where} already, "
+                f"version {version + 1} does not show that value; --schema-version {version} still does.",
+                file=sys.stderr,
+            )
+        arguments = {"schema": edits.schema, "lens": edits.lens(name, version)}
+        _plan_and_apply(stream, arguments, dry_run=dry_run, yes=yes, as_json=json)
+
+
+def _plan_and_apply(
+    stream: Stream, arguments: dict[str, Any], *, dry_run: bool = False, yes: bool, as_json: bool
+) -> None:
+    """Show the plan of a change, then apply it; asks first if it is destructive or searches lose values."""
+    planned = stream.evolve(**arguments, dry_run=True)
+    if dry_run or planned.refusals or output.wants_table(as_json):
+        _show(planned, as_json)
+    _check(planned)
+    if dry_run:
+        return
+    if planned.classification in _BREAKING:
+        output.confirm(f"The change of {stream.name} is {planned.classification}. Apply it?", yes=yes)
+    elif lost := [impact["subject"] for impact in planned.impact if impact["effect"] == "lost"]:
+        output.confirm(f"The change of {stream.name} leaves {', '.join(lost)} without values. Apply it?", yes=yes)
+    done = stream.evolve(**arguments)
+    if output.wants_table(as_json):
+        print(f"{stream.name} is at version {done.registry['currentVersion']}.")
     else:
-        _show(done, json)
+        _show(done, as_json)
 
 
 @app.command

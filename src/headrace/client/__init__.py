@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.client.aio import AsyncClient, AsyncStream
+from headrace.client.aio.app import AsyncApp
+from headrace.client.aio.client import AsyncClient, AsyncStream
 from headrace.client.answers import AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.app import App
 from headrace.client.client import Client, Stream
@@ -90,12 +91,14 @@ from headrace.client.producer import AsyncProducer, Producer
 from headrace.client.schemas import Misfit, Plan, Revision, Verification, Verified
 from headrace.client.search import AggregateResult, Bucket, Group, Hit, SearchResult
 from headrace.client.touches import Template, Touch
+from headrace.errors import HeadraceError
 
 __all__ = [
     "AggregateResult",
     "ApiError",
     "App",
     "AppendResult",
+    "AsyncApp",
     "AsyncClient",
     "AsyncDelivery",
     "AsyncProducer",
@@ -113,6 +116,7 @@ __all__ = [
     "Expression",
     "Feature",
     "Group",
+    "HeadraceError",
     "HistoryFailed",
     "Hit",
     "LogHandler",

@@ -59,6 +59,8 @@ class Batch:
     next_offset: str
     up_to_date: bool
     closed: bool
+    #: Where the newest entries begin, in the first batch of a read with ``last``.
+    start_offset: str | None = None
 
     @cached_property
     def items(self) -> list[Any]:
@@ -140,7 +142,16 @@ def read_batch(answer: Answer) -> Batch:
         next_offset=answer.header("stream-next-offset"),
         up_to_date=answer.claims("stream-up-to-date") or answer.status == 204,
         closed=answer.claims("stream-closed"),
+        start_offset=answer.headers.get("stream-start-offset"),
     )
+
+
+def read_newest(answer: Answer) -> tuple[Batch, str]:
+    """The first batch of the newest entries, and where they end; refuses what a server that has no ``last`` answers."""
+    batch = read_batch(answer)
+    if batch.start_offset is None:
+        raise BadAnswer("the server does not know the parameter last: it is older than this client")
+    return batch, answer.header("stream-end-offset")
 
 
 def read_stream_info(name: str, answer: Answer) -> StreamInfo:

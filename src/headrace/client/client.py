@@ -1,4 +1,4 @@
-# Written by tools/blocking_client.py: change aio.py and run it.
+# Written by tools/blocking_client.py: change aio/client.py and run it.
 """The client that blocks: a thin shell over requests, answers and tail."""
 
 from __future__ import annotations
@@ -110,13 +110,18 @@ class Stream(StreamHandle):
         offset: str = START,
         *,
         since: Moment | None = None,
+        last: int | None = None,
+        before: str | None = None,
         key: str | None = None,
         schema_version: int | None = None,
         filter: str | None = None,
     ) -> Batches:
-        """Everything after ``offset`` (or from ``since`` on) up to the tail: batch by batch, or as one table."""
-        reading = Reading(self.name, offset, since=since, key=key, schema_version=schema_version, filter=filter)
-        return Batches(self._read(reading))
+        """Everything after ``offset`` (or from ``since`` on) up to the tail: batch by batch, or as one table.
+
+        With ``last`` the newest so many entries instead; ``before`` ends a read at an offset.
+        """
+        narrowing: dict[str, Any] = {"key": key, "schema_version": schema_version, "filter": filter}
+        return Batches(self._read(Reading(self.name, offset, since=since, last=last, before=before, **narrowing)))
 
     def _read(self, reading: Reading) -> Iterator[Batch]:
         while not reading.ended:
@@ -126,6 +131,7 @@ class Stream(StreamHandle):
         self,
         offset: str = NOW,
         *,
+        last: int | None = None,
         live: Live | None = None,
         key: str | None = None,
         schema_version: int | None = None,
@@ -133,6 +139,7 @@ class Stream(StreamHandle):
     ) -> Generator[Batch, None, None]:
         """What follows ``offset``, for as long as the stream is open; it reconnects after lost connections.
 
+        With ``last`` it begins with the newest so many entries.
         Without ``live`` it waits by SSE, and by long-poll for filters and for text.
         """
         content_type = self.content_type or self.info().content_type
@@ -144,6 +151,7 @@ class Stream(StreamHandle):
             content_type=content_type,
             key=key,
             backoff=backoff,
+            last=last,
             schema_version=schema_version,
             filter=filter,
         )

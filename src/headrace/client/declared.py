@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin, overload
 
 from headrace.client.expressions import Expression, cast_target, text
+from headrace.client.json_values import moment
 from headrace.client.operators import Feature
-from headrace.client.requests import Span, duration, moment
+from headrace.client.requests import Span, duration
 
 Step = Mapping[str, Any]
 
@@ -318,6 +319,15 @@ def table(declared: Any = None, /, *, key: str | Sequence[str] | None = None) ->
         return Table(name, (wanted if made.key is None else made.key) or (), made)
 
     return decorate if declared is None else decorate(declared)
+
+
+def declared_name(of: Any) -> str:
+    """The name of an event or a table; a name stands for itself."""
+    if isinstance(of, str):
+        return of
+    if isinstance(of, EventSource | Table):
+        return of.name
+    raise TypeError(f"{of!r} has no name: give a name, or what @hr.event or @hr.table made")
 
 
 def collect_descriptors(declared: Iterable[Any]) -> list[dict[str, Any]]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime, timedelta
 from difflib import get_close_matches
-from math import isfinite
+from itertools import islice
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from headrace.client.answers import CreateResult, StreamInfo
+from headrace.client.json_values import moment, to_json
 from headrace.errors import BadRequest
 from headrace.types import JSON, media_type
 
@@ -21,9 +22,10 @@ LONG_POLL_WAIT_S = 20
 STREAMS_PATH = "/v1/streams"
 _DOTS = {".": "%2E", "..": "%2E%2E"}
 
-Moment = datetime | str | int
+Moment = datetime | date | str | int
 Span = timedelta | str | int
 Live = Literal["sse", "long-poll"]
+Item = TypeVar("Item")
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -76,6 +78,13 @@ class ProducerOptions(TypedDict, total=False):
     max_in_flight: int
     max_pending_bytes: int
     delivery_timeout: float
+
+
+def split_into_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of up to ``size``, for requests that take so many."""
+    left = iter(items)
+    while batch := list(islice(left, size)):
+        yield batch
 
 
 def check_options(kind: type, options: Iterable[str]) -> None:
@@ -170,13 +179,22 @@ def read(
     offset: str,
     *,
     since: Moment | None = None,
+    last: int | None = None,
+    before: str | None = None,
     key: str | None = None,
     schema_version: int | None = None,
     filter: str | None = None,
 ) -> Request:
-    """GET: what follows ``offset``, or what was appended at ``since`` or later."""
-    start = {"since": moment(since)} if since is not None else {"offset": offset}
-    query = {**start, "filter": filter, "key": key, "schema_version": _text(schema_version) or None}
+    """GET: what follows ``offset``, what was appended at ``since`` or later, or the ``last`` entries."""
+    query = {
+        "before": before,
+        "filter": filter,
+        "key": key,
+        "last": _text(last) or None,
+        "offset": None if since is not None or (last is not None and offset == START) else offset,
+        "schema_version": _text(schema_version) or None,
+        "since": None if since is None else moment(since),
+    }
     return Request("GET", with_query(stream_path(name), query))
 
 
@@ -241,26 +259,6 @@ def encode(value: Any, content_type: str) -> bytes:
     raise TypeError(f"a {content_type} stream takes bytes or text, not {type(value).__name__}")
 
 
-def to_json(value: Any) -> bytes:
-    """JSON text; a number that JSON does not have is refused, where the encoder would write null in its place."""
-    body = msgspec.json.encode(value)
-    if b"null" in body:
-        _check_finite(msgspec.to_builtins(value, enc_hook=_leave_raw))
-    return body
-
-
-def _leave_raw(_: Any) -> None:
-    """Raw JSON, which has no such numbers."""
-
-
-def _check_finite(value: Any) -> None:
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"{value} is a number that JSON does not have; send None, or text")
-    if isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            _check_finite(part)
-
-
 def post(target: str, document: Mapping[str, Any], *, changes: bool = True) -> Request:
     """POST: a document, without what is None in it."""
     members = {name: value for name, value in document.items() if value is not None}
@@ -284,15 +282,6 @@ def _text(value: int | None) -> str:
 
 def _flag(value: bool) -> str:
     return "true" if value else ""
-
-
-def moment(value: Moment | None) -> str:
-    """A moment as the protocol writes it; an integer counts nanoseconds."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ValueError(f"{value} has no time zone; use datetime.now(UTC)")
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return _text(value) if isinstance(value, int | None) else value
 
 
 def _seconds(value: Span | None) -> str:

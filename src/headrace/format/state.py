@@ -1,13 +1,14 @@
 """States of features: what they have folded from a range of a stream's events, by key, in a Parquet file.
 
-Format version 1. A state is one file. It holds the states of some *versions* of the features of one table over the
+Format version 2. A state is one file. It holds the states of some *versions* of the features of one table over the
 events [first seq, first seq + count): one row for each key of these events, sorted by key.
 
 =============  ======  ====================================================================================
 column         type    holds
 =============  ======  ====================================================================================
 ``key``        binary  the values of the key columns, as a MessagePack array
-``frame``      binary  MessagePack: where the key was first and last seen in the run, and whether it restarted
+``frame``      binary  MessagePack: where the key was first and last seen in the run, whether it restarted, and
+                       from version 2 on the format version of the states in its row
 ``s.<id>``     binary  MessagePack: the state of the feature version of this id, null where it has none
 =============  ======  ====================================================================================
 
@@ -23,7 +24,7 @@ import msgspec
 from headrace.format.identity import decode_identity
 from headrace.types import NonNegativeInt
 
-VERSION = 1
+VERSION = 2
 METADATA = b"headrace"
 KEY, FRAME = "key", "frame"
 #: The prefix of the names of the columns that hold feature versions.

@@ -63,6 +63,10 @@ class Operator(Reducer[Row, Any, bytes]):
         """The state that was packed."""
         return unpack(packed)
 
+    def from_version_1(self, state: Any, at: int, seq: int) -> Any:
+        """A state of version 1, whose events are taken to lie at this time and number, as one of today."""
+        return state
+
     def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The state of each run of rows, all of which count: what folding them one by one gives."""
         columns = [runs.column(field).to_pylist() for field in self.fields]
@@ -178,6 +182,10 @@ class Windowed(Reducer[Row, Any, bytes]):
     def unpack(self, packed: bytes) -> Any:
         """The panes that were packed."""
         return unpack(packed)
+
+    def from_version_1(self, state: dict[int, Any], at: int, seq: int) -> dict[int, Any]:
+        """Panes of version 1, whose events are taken to lie at this time and number, as those of today."""
+        return {pane: self.inner.from_version_1(held, at, seq) for pane, held in state.items()}
 
     def catalyst_parts(self) -> Parts | None:
         """The columns whose aggregates merge the states of one pane in Spark; None where only `merge` can."""

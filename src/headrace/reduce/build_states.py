@@ -80,7 +80,7 @@ def merge_states(unit: Unit, rows: Iterable[InputRow]) -> Iterator[Packed]:
     for key, same in groupby(rows, key=itemgetter(0)):
         parts = {number: packed for _, number, packed in same}
         if len(parts) == 1 and len(chains) == 1:
-            yield key, next(iter(parts.values()))  # there is nothing to merge it with
+            yield key, reducer.renew(next(iter(parts.values())))  # there is nothing to merge it with
             continue
         row = merge_row(reducer, version_ids, chains, lambda state, parts=parts: parts.get(numbers[state.name]))  # type: ignore[misc]
         if row is not None:

@@ -17,7 +17,15 @@ from headrace.schema import pointer as pointers
 from headrace.schema.canonical import same
 from headrace.schema.change import Change, Classification
 from headrace.schema.diff import diff, judge
-from headrace.schema.keyword_changes import NEW_AND_REQUIRED, NO_LONGER_ALLOWED, NOW_REQUIRED, REMOVE_REMEDY
+from headrace.schema.keyword_changes import (
+    MAY_STILL_HOLD,
+    NEW_AND_REQUIRED,
+    NO_LONGER_ALLOWED,
+    NO_LONGER_DESCRIBED,
+    NOW_REQUIRED,
+    REMOVE_REMEDY,
+    WAS_OPEN,
+)
 from headrace.schema.lens import document as lens_document
 from headrace.schema.lens.carry import CarryEffect, Crossing, KeyReader
 from headrace.schema.lens.chain import Crossings
@@ -182,7 +190,7 @@ def _unproven_lens_refusals(registry: Registry, update: SchemaUpdate, *, provabl
         Refusal(
             "lens_unsound",
             f"/lens{gap.op}",
-            f"{gap.pointer or 'the event'}: {gap.reason}",
+            gap.message,
             {"event_pointer": gap.pointer, "rule": gap.rule, **({} if number else example)},
         )
         for number, gap in enumerate(proof.problems)
@@ -227,14 +235,26 @@ def _explained_changes(changes: Iterable[Change], crossing: Crossing) -> Iterato
         elif change.reason.startswith((where + NEW_AND_REQUIRED, where + NOW_REQUIRED)):
             filled = f"{where}is required from now on; the lens gives it to older events"
             yield replace(change, reason=filled) if crossing.always_holds(names) else change
-        elif change.reason.startswith(where + NO_LONGER_ALLOWED):
-            carried = crossing.carry(names, KeyReader())
-            moves = carried.effect is None and carried.pointer != names
-            effect = "takes it out of older events" if crossing.never_holds(names) else "changes it in older events"
-            effect = f"moves it to {pointers.text(carried.pointer)}" if moves else effect
-            yield replace(change, reason=change.reason.partition(f"; {REMOVE_REMEDY}")[0] + f"; the lens {effect}")
+        elif WAS_OPEN in change.reason:
+            handled = "; the lens replaces or removes what older events hold there"
+            yield replace(change, reason=change.reason.partition(WAS_OPEN)[0] + handled)
+        elif change.reason.startswith((where + NO_LONGER_ALLOWED, where + NO_LONGER_DESCRIBED)):
+            reason = change.reason.partition(f"; {REMOVE_REMEDY}")[0]
+            if effect := _describe_removal(names, crossing):
+                reason = f"{reason.removesuffix(MAY_STILL_HOLD)}; the lens {effect}"
+            elif not reason.endswith(MAY_STILL_HOLD):
+                reason += "; the lens changes it in older events"
+            yield replace(change, reason=reason)
         else:
             yield change
+
+
+def _describe_removal(names: pointers.Pointer, crossing: Crossing) -> str | None:
+    """Where a lens takes a value of older events; None where it may leave one there."""
+    carried = crossing.carry(names, KeyReader())
+    if carried.effect is None and carried.pointer != names:
+        return f"moves it to {pointers.text(carried.pointer)}"
+    return "takes it out of older events" if crossing.never_holds(names) else None
 
 
 def _apply_routing_key(plan: Plan[Registry], update: SchemaUpdate, crossings: Crossings) -> Plan[Registry]:

@@ -209,6 +209,10 @@ NOW_REQUIRED = "is now required"
 #: How the reason begins why a member that is not allowed any more may break older events, and how its remedy begins.
 NO_LONGER_ALLOWED = "is no longer allowed as"
 REMOVE_REMEDY = "a lens operation `remove`"
+#: How the reason begins why a member is no longer declared where others are allowed, and how it goes on.
+NO_LONGER_DESCRIBED, MAY_STILL_HOLD = "is no longer described", ", events may still hold it"
+#: How the reason goes on why a declared member may break older events where others were allowed.
+WAS_OPEN = ", but the schema was open: an event may hold any value under this name already"
 
 
 class _Members(NamedTuple):
@@ -249,7 +253,7 @@ def _added_property(name: str, before: _Members, after: _Members, location: Sche
     if before.others is False or schema is True or schema == {} or same(before.others, schema):
         return location.change("property_added", Classification.ADDITIVE, f"is new, as {format_value(schema)}")
     described = f"is new, as {format_value(schema)}"
-    reason = f"{described}, but the schema was open: an event may hold any value under this name already"
+    reason = f"{described}{WAS_OPEN}"
     remedy = (
         "close the schema first (additionalProperties: false), "
         "or send a lens with an operation `remove` of it with optional: true"
@@ -260,7 +264,7 @@ def _added_property(name: str, before: _Members, after: _Members, location: Sche
 def _removed_property(name: str, before: _Members, after: _Members, location: SchemaLocation) -> Change:
     schema = before.declared[name]
     if after.others is True or same(after.others, schema):
-        reason = f"is no longer described; was {format_value(schema)}, events may still hold it"
+        reason = f"{NO_LONGER_DESCRIBED}; was {format_value(schema)}{MAY_STILL_HOLD}"
         return location.change("property_removed", Classification.WIDENING, reason)
     reason = f"{NO_LONGER_ALLOWED} {format_value(schema)}"
     how = "" if name in before.required else " with optional: true"

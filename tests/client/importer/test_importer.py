@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.client.importer import importer
-from headrace.client.importer.importer import Importer, ImportResult, cut_batches
-from headrace.client.importer.reader import BadRow, Chunk, RowReader
+from headrace.client import row_batches
+from headrace.client.importer.importer import Importer, ImportResult
+from headrace.client.importer.reader import RowReader
+from headrace.client.row_batches import BadRow
 from headrace.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -50,7 +47,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importer, "BATCH_ROWS", 50)
+    monkeypatch.setattr(row_batches, "BATCH_ROWS", 50)
 
 
 def test_rows_are_appended_in_order(client: hr.Client, stream: hr.Stream, path: Path) -> None:
@@ -125,43 +122,3 @@ def test_an_import_of_which_nothing_fits_ends_at_once(
     with pytest.raises(BadRequest, match="none of 50 rows from row 1"):
         run(client, stream, path)
     assert numbers(stream) == []
-
-
-SIZES = st.lists(st.integers(0, 12), max_size=60)
-
-
-@given(sizes=SIZES, cuts=st.lists(st.integers(0, 60), max_size=5))
-def test_batches_depend_on_the_rows_and_not_on_the_chunks(sizes: list[int], cuts: list[int]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importer, "BATCH_ROWS", 7)
-        patch.setattr(importer, "BATCH_BYTES", 30)
-        texts = [str(number % 10) * (size + 1) for number, size in enumerate(sizes)]
-        edges = sorted({0, len(texts), *(cut for cut in cuts if cut <= len(texts))})
-        chunks = [_chunk(texts, first, end) for first, end in itertools.pairwise(edges)]
-        batches = [batch.rows.to_pylist() for batch in cut_batches(iter(chunks), lambda bad: None)]
-        whole = [
-            batch.rows.to_pylist() for batch in cut_batches(iter([_chunk(texts, 0, len(texts))]), lambda bad: None)
-        ]
-    assert [text for batch in batches for text in batch] == texts
-    assert batches == whole
-    for batch in batches:
-        assert len(batch) <= 7
-        assert len(batch) == 1 or sum(len(text) + 1 for text in batch) <= 30
-
-
-def _chunk(texts: list[str], first: int, end: int) -> Chunk:
-    return Chunk("file", pa.array(range(first + 1, end + 1), pa.int64()), pa.array(texts[first:end], pa.string()), [])
-
-
-@given(cuts=st.lists(st.integers(1, 40), max_size=4))
-def test_rows_of_batches_know_their_files(cuts: list[int]) -> None:
-    edges = sorted({0, 40, *cuts})
-    chunks = [
-        Chunk(f"file{first}", pa.array(range(first, end), pa.int64()), pa.array(["x"] * (end - first), pa.string()), [])
-        for first, end in itertools.pairwise(edges)
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importer, "BATCH_ROWS", 9)
-        batches = list(cut_batches(iter(chunks), lambda bad: None))
-    located = [batch.locate(index) for batch in batches for index in range(len(batch.rows))]
-    assert located == [(f"file{max(edge for edge in edges if edge <= n)}", n) for n in range(40)]

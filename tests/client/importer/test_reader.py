@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.client.importer.reader import BadRow, RowReader, find_files, format_of
+from headrace.client.importer.reader import RowReader, find_files, format_of
+from headrace.client.row_batches import BadRow
 
 
 def read(*paths: Path) -> tuple[list[str], list[BadRow]]:

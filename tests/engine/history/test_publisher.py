@@ -55,6 +55,43 @@ def test_what_could_not_be_published_is_published_the_next_time(rig: Rig, far: b
     assert rig.read("s") == [b"ab"]
 
 
+@pytest.mark.parametrize("far", [False, True], ids=["directory", "service"])
+@pytest.mark.parametrize("fault", ["refuse", "lose", "halve"])
+def test_an_upload_is_repeated_while_the_store_takes_others(tmp_path: Path, far: bool, fault: Fault) -> None:
+    with Rig(tmp_path, storage={"seal_rows": 2}) as rig:
+        rig.create("s", OCTETS)
+        for _ in range(6):
+            rig.append("s", b"a")
+        store, keys = disturb(rig.engine.objects, far=far), list[str]()
+
+        def fail_often(call: Call) -> Fault | None:
+            if call.verb == "upload":
+                keys.append(call.key)
+            return fault if call.verb == "upload" and len(set(keys)) == 2 and keys.count(call.key) < 3 else None
+
+        store.plan = fail_often
+        rig.publish("s")
+        assert [keys.count(key) for key in dict.fromkeys(keys)] == [1, 3, 1]
+        assert spans(rig, "s") == [(0, 2), (2, 4), (4, 6)]
+        assert b"".join(rig.read("s")) == b"a" * 6
+
+
+def test_a_store_that_takes_nothing_is_asked_once(rig: Rig) -> None:
+    rig.create("s", OCTETS, b"a")
+    store, uploads = disturb(rig.engine.objects), list[str]()
+
+    def refuse(call: Call) -> Fault | None:
+        if call.verb != "upload":
+            return None
+        uploads.append(call.key)
+        return "refuse"
+
+    store.plan = refuse
+    with pytest.raises(StoreUnavailable):
+        rig.publish("s")
+    assert len(uploads) == 1
+
+
 def test_a_lost_answer_to_the_manifest_is_no_failure(rig: Rig) -> None:
     rig.create("s", OCTETS, b"a")
     store, faults = disturb(rig.engine.objects), ["lose"]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import KeyShapeMismatch
+from headrace.operators.state_bytes import pack, unpack
 from headrace.reduce.features.table import KeyState, TableReducer
 from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, RowOp, Table
 from headrace.schema.descriptor.validate import resolve_table
@@ -234,3 +235,17 @@ def test_parts_start_afresh_where_the_whole_does(
         wanted = alive(events, cold)
         answer = {"n": len(wanted), "since": wanted[0][0], "run": len(wanted)}
         assert table.finish(one, events[-1][0]) == answer
+
+
+def of_version_1(packed: dict[str, bytes]) -> dict[str, bytes]:
+    """A packed state with the frame that version 1 had."""
+    return {**packed, "": pack(unpack(packed[""])[:5])}
+
+
+def test_a_row_of_version_1_is_unpacked_and_packed_as_one_of_today() -> None:
+    table = reducer()
+    packed = table.pack(folded(table, [(10, 1), (20, 2)]))
+    assert len(unpack(packed[""])) == 6
+    assert table.unpack(of_version_1(packed)) == table.unpack(packed)
+    assert table.renew(of_version_1(packed)) == packed
+    assert table.renew(packed) is packed

@@ -81,6 +81,8 @@ def refused(answer: Any) -> tuple[int, str]:
 def test_an_entity_is_told_with_where_its_values_are_from(contacts: Contacts) -> None:
     first = contacts.store("ada@x.org", name="Ada", tags=["a"], meta={"observed_at": "2024-01-01T00:00:00Z"})
     second = contacts.store("ada@x.org", tags=["b"], meta={"observed_at": "2024-02-01T00:00:00Z"})
+    stored = contacts.api.get(f"/v1/entities/{first['entity_id']}/observations").json()["observations"]
+    second_source, first_source = (one["source"]["source_id"] for one in stored)
     answer = contacts.get(first["entity_id"])
     assert answer.headers["headrace-coverage"] == "complete"
     assert answer.headers["cache-control"] == "no-store"
@@ -95,6 +97,7 @@ def test_an_entity_is_told_with_where_its_values_are_from(contacts: Contacts) ->
             "name": first["observation_id"],
             "tags": f"{second['observation_id']},{first['observation_id']}",
         },
+        "sources": {"email": [second_source], "name": [first_source], "tags": [second_source, first_source]},
         "computed_at": "2024-02-01T00:00:00Z",
         "observation_count": 2,
         "last_observation_at": "2024-02-01T00:00:00Z",
@@ -452,3 +455,8 @@ def test_keys_that_open_other_streams_or_may_only_read_do_no_more(contacts: Cont
     other = stored(contacts, "b@x.org", ann)
     asked = {"from_entity_id": other, "to_entity_id": mine}
     assert refused(api.post("/v1/entities/merge", asked, reader)) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("path", ["/v1/entities/none/provenance/a%0Ab", "/v1/sources/a%0Ab", "/v1/sources/a%0A"])
+def test_a_line_break_in_a_path_is_a_character_like_others(api: Api, path: str) -> None:
+    assert refused(api.get(path)) == refused(api.get(path.replace("%0A", "-")))

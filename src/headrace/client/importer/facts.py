@@ -13,6 +13,8 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
+from headrace.client.json_rows import quote
+
 #: JSON types by the names that DuckDB has for them.
 _TYPES = {
     "NULL": "null",
@@ -160,11 +162,6 @@ def _elements(relation: str, pointer: str) -> str:
 def json_pointer(path: Sequence[str]) -> str:
     """The JSON Pointer of a path, which DuckDB reads too."""
     return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path)
-
-
-def quote(text: str) -> str:
-    """Text as SQL quotes it."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _literal(texts: Sequence[str]) -> str:

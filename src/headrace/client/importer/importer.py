@@ -1,33 +1,28 @@
 """Appending rows to a stream, each exactly once however often an import is stopped and begun again.
 
-The rows of an import are cut into batches in the same way each time, and the batches are the requests of one producer
-whose name is a hash of the files. The server takes each number once, and says which one it has taken last.
+The producer of the batches is named after a hash of the files.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import duckdb
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
-from headrace.client import requests
+from headrace.client.answers import Answer
 from headrace.client.client import Client, Stream
 from headrace.client.importer.facts import FieldFacts, read_facts
-from headrace.client.importer.reader import BadRow, Chunk, RowReader
+from headrace.client.importer.reader import RowReader
+from headrace.client.requests import Request
 from headrace.client.retry import Backoff, is_transient
+from headrace.client.row_batches import BATCH_BYTES, BATCH_ROWS, BadRow, RefusedRow, RowAppends, cut_batches
 from headrace.errors import BadRequest, HeadraceError, TooLarge
-from headrace.types import JSON
 
-#: A request has at most so many rows and bytes. Another number would cut the rows of an interrupted import anew.
-BATCH_ROWS, BATCH_BYTES = 10_000, 4 * 1024 * 1024
 #: How long a server that does not answer is waited for.
 _RETRY_FOR_S = 120.0
 _READ_BYTES = 1024 * 1024
@@ -41,20 +36,6 @@ class ImportResult(msgspec.Struct, frozen=True):
     rejected: int
     #: The end of the stream; None where no row was sent.
     next_offset: str | None
-
-
-class RowBatch(NamedTuple):
-    """Rows of one request, with the file and the number of each."""
-
-    rows: pa.Array
-    numbers: pa.Array
-    #: Where the rows of each file end.
-    paths: tuple[tuple[int, str], ...]
-
-    def locate(self, index: int) -> tuple[str, int]:
-        """The file and the number of a row."""
-        path = next(path for end, path in self.paths if index < end)
-        return path, self.numbers[index].as_py()
 
 
 def scan(reader: RowReader, on_rows: Callable[[int], None], on_bad: Callable[[BadRow], None]) -> FieldFacts:
@@ -87,9 +68,7 @@ class Importer:
         self._client = client
         self._stream = stream
         self._reader = reader
-        self._producer = f"import-{_hash_files(reader)}"
-        self._rejected = self._next_seq = 0
-        self._offset: str | None = None
+        self._rejected = 0
 
     def run(self, on_rows: Callable[[int], None], on_bad: Callable[[BadRow], None]) -> ImportResult:
         """Append all rows; call ``on_bad`` with each row that is no JSON or that the server refuses."""
@@ -98,109 +77,35 @@ class Importer:
             self._rejected += 1
             on_bad(bad)
 
-        appended = already_there = seq = 0
-        for batch in cut_batches(self._reader.chunks(), reject):
-            if seq < self._next_seq:  # the server has it, as it said when it was given the first batch
-                already_there += len(batch.rows)
-                seq += 1
-            else:
-                count, is_new = self._append(batch, seq, reject)
-                appended += count if is_new else 0
-                already_there += 0 if is_new else count
-                seq += 1 if count else 0
-            on_rows(len(batch.rows))
-        return ImportResult(appended, already_there, self._rejected, self._offset)
-
-    def _append(self, batch: RowBatch, seq: int, reject: Callable[[BadRow], None]) -> tuple[int, bool]:
-        """Append those rows of a batch that the server takes; returns how many, and whether they are new there."""
-        kept = np.arange(len(batch.rows))
-        while len(kept):
-            rows = batch.rows if len(kept) == len(batch.rows) else batch.rows.take(pa.array(kept))
-            try:
-                return len(kept), self._send(rows, seq)
-            except BadRequest as refusal:
-                failures = refusal.facts.get("failures")
-                if not failures:
-                    raise
-                reasons: dict[int, list[str]] = {}
-                for failure in failures:
-                    where = f"{failure['pointer']}: " if failure["pointer"] else ""
-                    reasons.setdefault(failure["index"], []).append(where + failure["reason"])
-                for index, why in reasons.items():
-                    path, number = batch.locate(int(kept[index]))
-                    reject(BadRow(path, number, batch.rows[int(kept[index])].as_py(), "; ".join(why)))
-                kept = np.delete(kept, list(reasons))
-        if len(batch.rows) >= BATCH_ROWS:
-            path, number = batch.locate(0)
-            raise BadRequest(
-                f"none of {len(batch.rows):,} rows from row {number} of {path} on fits the stream's schema"
-            )
-        return 0, True
-
-    def _send(self, rows: pa.Array, seq: int) -> bool:
-        """Send one batch until the server has it; returns whether it was new."""
-        request = requests.produce(
-            self._stream, _body(rows), JSON, key="", producer_id=self._producer, epoch=0, seq=seq
+        appends = RowAppends(
+            self._stream,
+            f"import-{_hash_files(self._reader)}",
+            cut_batches(self._reader.chunks(), reject),
+            on_refused=lambda row: reject(_bad_row(row)),
+            on_rows=on_rows,
         )
+        while (request := appends.next_request()) is not None:
+            try:
+                appends.accept(self._send(request))
+            except (BadRequest, TooLarge) as refusal:
+                appends.refuse(refusal)
+        return ImportResult(appends.appended, appends.already_there, self._rejected, appends.next_offset)
+
+    def _send(self, request: Request) -> Answer:
+        """Send one batch until the server has it."""
         retries = Backoff(_RETRY_FOR_S)
         while True:
             try:
-                answer = self._client.transport.send(request).checked()
-                break
-            except TooLarge as error:
-                raise TooLarge(
-                    f"{error.message}: raise limits.body_bytes of the server to {BATCH_BYTES * 2}"
-                ) from error
+                return self._client.transport.send(request).checked()
             except HeadraceError as error:
                 if not is_transient(error):
                     raise
                 time.sleep(retries.pause_s(error))
-        self._offset = answer.header("stream-next-offset")
-        self._next_seq = max(self._next_seq, int(answer.header("producer-seq")) + 1)
-        return answer.status != 204  # 204 is a producer's request that was there already
 
 
-def cut_batches(chunks: Iterator[Chunk], reject: Callable[[BadRow], None]) -> Iterator[RowBatch]:
-    """The rows of chunks in batches that depend on the rows alone, whatever the chunks are."""
-    rows, numbers, paths = pa.array([], pa.string()), pa.array([], pa.int64()), list[tuple[int, str]]()
-    for chunk in chunks:
-        for bad in chunk.bad:
-            reject(bad)
-        rows = pa.concat_arrays([rows, chunk.rows])
-        numbers = pa.concat_arrays([numbers, chunk.numbers])
-        paths.append((len(rows), chunk.path))
-        ends = list(_ends(rows))
-        start = 0
-        for end in ends[:-1]:  # the last one may still grow
-            yield _slice(rows, numbers, paths, start, end)
-            start = end
-        rows, numbers, paths = rows[start:], numbers[start:], _shift(paths, start)
-    if len(rows):
-        yield _slice(rows, numbers, paths, 0, len(rows))
-
-
-def _ends(rows: pa.Array) -> Iterator[int]:
-    """Where batches end."""
-    total = np.cumsum(pc.binary_length(rows).to_numpy() + 1)
-    start = 0
-    while start < len(rows):
-        before = int(total[start - 1]) if start else 0
-        by_bytes = int(np.searchsorted(total, before + BATCH_BYTES, side="right"))
-        start = max(start + 1, min(start + BATCH_ROWS, by_bytes))
-        yield min(start, len(rows))
-
-
-def _slice(rows: pa.Array, numbers: pa.Array, paths: list[tuple[int, str]], start: int, end: int) -> RowBatch:
-    return RowBatch(rows[start:end], numbers[start:end], tuple(_shift(paths, start)))
-
-
-def _shift(paths: list[tuple[int, str]], start: int) -> list[tuple[int, str]]:
-    return [(end - start, path) for end, path in paths if end > start]
-
-
-def _body(rows: pa.Array) -> bytes:
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows), ",")
-    return b"".join((b"[", joined[0].as_buffer(), b"]"))
+def _bad_row(row: RefusedRow) -> BadRow:
+    reasons = [f"{pointer}: {reason}" if pointer else reason for pointer, reason in row.failures]
+    return BadRow(row.path, row.number, row.text, "; ".join(reasons))
 
 
 def _hash_files(reader: RowReader) -> str:

@@ -1,7 +1,6 @@
 """Files as JSON rows, in chunks: CSV, TSV, lines of JSON, arrays of JSON, and Parquet, read by Arrow and DuckDB.
 
-JSON is taken as it is spelled. Of other formats, values that JSON lacks are written so that nothing is lost: moments as
-RFC 3339 in UTC, dates as ISO 8601, decimals and large integers with all their digits, bytes in base64.
+JSON is taken as it is spelled.
 """
 
 from __future__ import annotations
@@ -10,16 +9,17 @@ import io
 from collections.abc import Iterator, Sequence
 from csv import reader
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import duckdb
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from headrace.client.importer.facts import DATE_TIME, quote
+from headrace.client.importer.facts import DATE_TIME
+from headrace.client.json_rows import Column, identifier, join_members, member_name, quote, select_rows
+from headrace.client.row_batches import BadRow, Chunk
 
 Format = Literal["csv", "tsv", "jsonl", "json", "parquet"]
 
@@ -37,24 +37,6 @@ _COMPRESSED = (".gz", ".zst")
 #: Rows that are read at once, and bytes of lines.
 CHUNK_ROWS = 65_536
 _BLOCK_BYTES = 16 * 1024 * 1024
-
-
-class BadRow(NamedTuple):
-    """A row that cannot be imported: the file, its number counted from 1 and header lines aside, its text, and why."""
-
-    path: str
-    number: int
-    text: str
-    reason: str
-
-
-class Chunk(NamedTuple):
-    """Some rows of a file as texts of JSON, in order, with their numbers, and those between them that are none."""
-
-    path: str
-    numbers: pa.Int64Array
-    rows: pa.Array
-    bad: Sequence[BadRow]
 
 
 def find_files(paths: Sequence[str]) -> list[Path]:
@@ -92,7 +74,6 @@ def _is_array(path: Path) -> bool:
         return bool(file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["))
 
 
-_COMMA = " || ',' || "
 _DELIMITERS: dict[Format, str] = {"csv": ",", "tsv": "\t"}
 _NUMBER = r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?"
 _MOMENT = DATE_TIME.replace("{", "{{").replace("}", "}}")  # the tests are formatted
@@ -131,29 +112,6 @@ def _csv_text(kind: str, column: str) -> str:
     return f"to_json({column})::VARCHAR"
 
 
-def _json_value(kind: Any, column: str) -> str:
-    """SQL for a value of a typed column as something that ``to_json`` writes without loss."""
-    children = dict(kind.children) if kind.id in ("struct", "list", "array", "map") else {}
-    match kind.id:
-        case "timestamp" | "timestamp_s" | "timestamp_ms" | "timestamp_ns":
-            return _rfc3339(f"{column}::VARCHAR")
-        case "timestamp with time zone":
-            return _rfc3339(f"timezone('UTC', {column})::VARCHAR")
-        case "float" | "double":
-            return f"CASE WHEN isfinite({column}) THEN {column} END"
-        case "blob":
-            return f"base64({column})"
-        case "struct":
-            members = [
-                f"{identifier(name)} := {_json_value(child, f'{column}.{identifier(name)}')}"
-                for name, child in children.items()
-            ]
-            return f"CASE WHEN {column} IS NOT NULL THEN struct_pack({', '.join(members)}) END"
-        case "list" | "array":
-            return f"list_transform({column}, lambda element: {_json_value(children['child'], 'element')})"
-    return column
-
-
 def _header(path: Path, delimiter: str) -> list[str]:
     """The names of the columns of a file, from its first line."""
     with pa.input_stream(str(path), compression="detect") as file:
@@ -166,11 +124,6 @@ def _header(path: Path, delimiter: str) -> list[str]:
         if not name or names.count(name) > 1:
             raise ValueError(f"{path}: column {number} is named {name!r}: every column needs a name of its own")
     return names
-
-
-def identifier(name: str) -> str:
-    """A name as SQL quotes it."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _widen(kind: str, other: str) -> str:
@@ -302,11 +255,10 @@ class RowReader:
     def _csv_rows(self, path: Path, file_format: Format) -> str:
         relation = self._csv(path, file_format, store_rejects=True)
         members = [
-            f"{quote(msgspec.json.encode(name).decode() + ':')} || "
-            f"coalesce({_csv_text(self._kinds[name], identifier(name))}, 'null')"
+            f"{member_name(name)} || coalesce({_csv_text(self._kinds[name], identifier(name))}, 'null')"
             for name, _ in self._columns(relation)
         ]
-        return f"SELECT '{{' || {_COMMA.join(members)} || '}}' AS row FROM {relation}"
+        return f"SELECT {join_members(members)} AS row FROM {relation}"
 
     def _rejected(self, path: Path) -> list[BadRow]:
         query = (
@@ -318,7 +270,4 @@ class RowReader:
 
     def _parquet_rows(self, path: Path) -> str:
         relation = f"read_parquet({quote(str(path))})"
-        members = [
-            f"{identifier(name)} := {_json_value(kind, identifier(name))}" for name, kind in self._columns(relation)
-        ]
-        return f"SELECT to_json(struct_pack({', '.join(members)}))::VARCHAR AS row FROM {relation}"
+        return select_rows(relation, [Column(name, identifier(name), kind) for name, kind in self._columns(relation)])

@@ -23,6 +23,7 @@ from headrace.engine.history.publication import (
 )
 from headrace.engine.history.seal_watch import SealPace
 from headrace.engine.history.segment_builder import SegmentBuilder
+from headrace.errors import Unavailable
 from headrace.format import manifest as manifests
 from headrace.format import object_names
 from headrace.format.manifest import Manifest
@@ -42,6 +43,8 @@ from headrace.types import Clock
 
 #: What holds entries, or what was derived from them.
 _HOLDING = (object_names.SEGMENTS, COMPANIONS, STATES)
+#: How often a segment is uploaded after others of the same publication were, which would all be uploaded again.
+_UPLOAD_TRIES = 3
 
 
 class Publisher:
@@ -84,8 +87,8 @@ class Publisher:
             # What is to be rewritten is not copied into another segment first.
             built, replaced = self._builder.build(snapshot, pace, alone=rewrite is not None)
             swaps = Swaps([], [], 0) if rewrite is None else rewrite(snapshot)
-            for built_segment in (*built, *swaps.built):
-                self._upload(snapshot, built_segment)
+            for uploads, built_segment in enumerate((*built, *swaps.built)):
+                self._upload(snapshot, built_segment, tries=_UPLOAD_TRIES if uploads else 1)
             if snapshot.row.managed:
                 for journal in self._journals:
                     self.publish_journal(journal)  # a stream in the store never knows more than its registry there
@@ -99,9 +102,16 @@ class Publisher:
         """Upload the records of a journal that the store lacks; returns the number of the last, 0 for none."""
         return journal.publish(self._objects, self._node, self._connection)
 
-    def _upload(self, snapshot: Snapshot, built: Built) -> None:
+    def _upload(self, snapshot: Snapshot, built: Built, tries: int) -> None:
         key = object_names.segment_key(snapshot.row.name, snapshot.row.incarnation, built.segment.name)
-        self._objects.upload(key, built.path)
+        for left in reversed(range(tries)):
+            try:
+                self._objects.upload(key, built.path)
+                break
+            except Unavailable:
+                if not left:
+                    raise
+                self._node.check()
         self._segments.adopt(built.path, built.segment)
 
     def _announce(

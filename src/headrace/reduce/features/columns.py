@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headrace.format.state import VERSION
 from headrace.format.state_file import PackedColumns
 from headrace.operators.operator import Operator, Windowed
 from headrace.operators.runs import Longs, RowRuns
-from headrace.operators.state_columns import Maps, Numbers, Records, StateColumn, column_of
-from headrace.reduce.features.column_expressions import evaluate
-from headrace.reduce.features.column_steps import apply_steps
+from headrace.operators.state_columns import Maps, Numbers, Records, Same, StateColumn, column_of
+from headrace.reduce.features.column_expressions import apply_steps, evaluate
 from headrace.reduce.features.event_columns import AT_MS, SEQ
 from headrace.reduce.features.table import NEVER, TableReducer
 from headrace.schema.expression import fields as expression_fields
@@ -150,10 +150,10 @@ def _longs(rows: pa.Table, name: str) -> Longs:
 
 
 def _frames(keyed: _KeyedRows, restarts: Longs) -> pa.Array:
-    """Where each key was first and last seen, and whether it started afresh."""
+    """Where each key was first and last seen, and whether it started afresh, as `pack_frame` has it."""
     ends = np.append(keyed.starts[1:], len(keyed.seqs)) - 1
     moments = [numbers[at] for at in (keyed.starts, ends) for numbers in (keyed.seqs, keyed.times)]
-    return Records(*map(Numbers, moments), Numbers(restarts >= 0)).packed()
+    return Records(*map(Numbers, moments), Numbers(restarts >= 0), Same(VERSION, len(ends))).packed()
 
 
 def _restart_rows(reducer: TableReducer, keyed: _KeyedRows) -> Longs:

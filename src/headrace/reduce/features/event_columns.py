@@ -32,7 +32,7 @@ _PYTHON: dict[Type, Any] = {
 }
 
 
-class EventColumns:
+class SourceColumns:
     """Gathers the fields of events, slice by slice."""
 
     def __init__(self, shapes: EventShapes, event: Event, fields: Sequence[str]) -> None:

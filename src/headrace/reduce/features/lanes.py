@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from headrace.operators.operator import Windowed
 from headrace.operators.parts import COLUMNS, Parts
 from headrace.operators.state_bytes import pack, unpack_all
-from headrace.reduce.features.table import TableReducer
+from headrace.reduce.features.table import TableReducer, pack_frame
 
 #: What a frame is in the first lane.
 _FRAME = ("least", "earliest", "greatest", "latest")
@@ -126,7 +126,7 @@ def explode_states(
 
 
 def _frames(packed: Sequence[bytes]) -> _Rows:
-    *columns, _ = zip(*unpack_all(packed), strict=True)
+    columns = zip(*(frame[: len(_FRAME)] for frame in unpack_all(packed)), strict=True)
     return _Rows(np.arange(len(packed)), np.zeros(len(packed), np.int64), dict(zip(_FRAME, columns, strict=True)))
 
 
@@ -180,8 +180,8 @@ def implode_rows(lanes: Iterable[Lane], rows: pa.Table) -> list[Packed]:
 
 def _implode_frames(rows: pa.Table, key_of: Longs, made: list[Packed]) -> None:
     frames = zip(*(rows[name].to_pylist() for name in _FRAME), strict=True)
-    for key, frame in zip(key_of.tolist(), frames, strict=True):
-        made[key][1][""] = pack([*frame, False])
+    for key, (first_seq, first_ms, last_seq, last_ms) in zip(key_of.tolist(), frames, strict=True):
+        made[key][1][""] = pack_frame(first_seq, first_ms, last_seq, last_ms, restarted=False)
 
 
 def changes(values: pa.Array) -> Longs:

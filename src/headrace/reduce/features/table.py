@@ -4,6 +4,10 @@ An entity that is idle for longer than ``cold_after`` starts afresh with its nex
 entities and never does. Whether an event starts afresh depends on the event before it, which may lie in another part.
 So a state has a frame: the first and the last event of its range, and whether it started afresh within. Two parts
 merge to the right one alone where that one did, or does so at the seam.
+
+The frame of a packed state ends with the version of its format. Those of version 1 have none: states of operators held
+fewer times and sequence numbers, and take those of the first event of their frame. Append time was their only time, so
+what was folded earlier lies before that event, and what was folded later after it.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.errors import KeyShapeMismatch
+from headrace.format.state import VERSION
 from headrace.operators.catalogue import make_operator
 from headrace.operators.state_bytes import pack, unpack
 from headrace.reduce.features.keys import KeyEncoder
@@ -38,6 +43,15 @@ class KeyState(msgspec.Struct, gc=False):
     last_ms: int
     restarted: bool
     states: dict[str, Any]
+
+
+#: How many parts the frame of today's format has.
+_FRAME_PARTS = 6
+
+
+def pack_frame(first_seq: int, first_ms: int, last_seq: int, last_ms: int, restarted: bool) -> bytes:
+    """The frame of a state as it is stored."""
+    return pack([first_seq, first_ms, last_seq, last_ms, restarted, VERSION])
 
 
 class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
@@ -128,8 +142,8 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
 
     def pack(self, state: KeyState) -> dict[str, bytes]:
         """The frame under the empty name, and the state of every feature version that has one."""
-        frame = [state.first_seq, state.first_ms, state.last_seq, state.last_ms, state.restarted]
-        packed = {"": pack(frame)}
+        frame = pack_frame(state.first_seq, state.first_ms, state.last_seq, state.last_ms, state.restarted)
+        packed = {"": frame}
         for name, held in state.states.items():
             if held is not None:
                 packed[self.feature_versions[name].id] = pack(held)
@@ -140,8 +154,16 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
         states = {
             name: unpack(packed[version.id]) for name, version in self.feature_versions.items() if version.id in packed
         }
-        first_seq, first_ms, last_seq, last_ms, restarted = unpack(packed[""])
+        first_seq, first_ms, last_seq, last_ms, restarted, *version = unpack(packed[""])
+        if not version:
+            states = {
+                name: self.operators[name].from_version_1(state, first_ms, first_seq) for name, state in states.items()
+            }
         return KeyState(first_seq, first_ms, last_seq, last_ms, restarted, states)
+
+    def renew(self, packed: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """A packed state, in today's format if it has an earlier one."""
+        return packed if len(unpack(packed[""])) == _FRAME_PARTS else self.pack(self.unpack(packed))
 
     def key(self, caller_key: Any) -> bytes:
         """The key that a caller gives: an array, or a scalar where it has one part; "" is the key of a global table."""

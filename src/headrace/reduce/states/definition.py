@@ -54,6 +54,10 @@ class KeyedReducer(Reducer[Row, State, Mapping[str, bytes]]):
     def key_and_row(self, event: Any) -> tuple[bytes, Row] | None:
         """The key and the row of an event; None where it has none."""
 
+    def renew(self, packed: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """A packed state, in today's format if it has an earlier one."""
+        return packed
+
 
 class Definition(Protocol):
     """What is folded over a stream, with a version of each of its parts; equal definitions fold alike."""

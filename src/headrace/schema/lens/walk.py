@@ -38,6 +38,11 @@ class Unproven(NamedTuple):
     rule: str
     reason: str
 
+    @property
+    def message(self) -> str:
+        """The reason, as a sentence that names what it is about."""
+        return self.reason if self.reason.endswith(".") else f"{self.pointer or 'the event'}: {self.reason}"
+
 
 class OpLocation(NamedTuple):
     """The location of an op: the numbers of nested ops, and the pointer that its pointers are relative to."""
@@ -204,7 +209,8 @@ def _add(walk: Walk, op: ops.Add, shape: Shape, location: OpLocation) -> Shape:
     def change(present: Shape) -> Shape:
         fixed = any(isinstance(alternative, Array) for alternative in value_at(present, op.path[:-1]).alternatives)
         if not op.overwrite and (fixed or not vacant(value_at(present, op.path))):
-            reason = "a value may be there already; the op must say overwrite, or the schema before it exclude the name"
+            where = pointer.text(location.base + op.path)
+            reason = f'Old events may already contain {where}. Set "overwrite": true on this operation.'
             walk.note(location, op.path, "may_overwrite", reason)
         return walk.put(present, op.path, value, location)
 

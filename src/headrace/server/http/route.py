@@ -226,4 +226,4 @@ def _pattern(routes: Iterable[Route]) -> re.Pattern[str]:
         re.sub(r"\\\{\w+(:path)?\\\}", lambda part: ".+" if part[1] else "[^/]+", re.escape(route.path))
         for route in routes
     ]
-    return re.compile("|".join(patterns) or r"(?!)")
+    return re.compile("|".join(patterns) or r"(?!)", re.DOTALL)

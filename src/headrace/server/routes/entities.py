@@ -72,6 +72,7 @@ class EntitySnapshot(Struct, kw_only=True):
     schema_version: str
     snapshot: Object
     provenance: dict[str, str]
+    sources: dict[str, list[str]]
     computed_at: When
     observation_count: Counter
     last_observation_at: When
@@ -172,6 +173,7 @@ def snapshot(shown: EntityAnswer) -> EntitySnapshot:
         schema_version=entity.schema_version,
         snapshot=entity.snapshot,
         provenance=entity.provenance,
+        sources=entity.sources,
         computed_at=rfc3339(entity.computed_at_us),
         observation_count=entity.observation_count,
         last_observation_at=rfc3339(entity.last_observation_at_us),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import starlette.routing
-from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.convertors import PathConvertor, StringConvertor, register_url_convertor
 
 from headrace.engine.assembly import Engine
 from headrace.engine.runtime.gates import Gates
@@ -63,7 +63,14 @@ class EntityIdConvertor(StringConvertor):
     regex = "(?!(?:duplicates|merge|split)$)[^/]+"
 
 
+class MultilinePathConvertor(PathConvertor):
+    """The rest of a path, which may hold line breaks: Starlette's own pattern ends at the first one."""
+
+    regex = "(?s:.*)"
+
+
 register_url_convertor("entity", EntityIdConvertor())
+register_url_convertor("path", MultilinePathConvertor())
 
 
 def declared(*, subscriptions: bool = True) -> list[Route]:

@@ -34,12 +34,12 @@ from headrace.schema.entity.request import (
     StoreAnswer,
     StoreRequest,
     Warnings,
-    check_source,
     convert,
     encode_answer,
     list_issues,
     refusal,
 )
+from headrace.schema.entity.sources import check_id, name_of
 from headrace.schema.problem import RequestProblem
 from headrace.storage.dedupe import stored_key
 
@@ -121,6 +121,9 @@ class ObservationWrite:
         outcomes = prepared.outcomes
         unknown = sum([len(outcome.unknown_fields) for outcome in outcomes])
         answer = StoreAnswer(outcomes, self._request.source_id, unknown, prepared.warnings.dump())
+        name = name_of(self._request.source_id)
+        if name is not None:
+            answer.source = name
         if not self.commit:
             answer.dry_run = True
         return encode_answer(answer)
@@ -149,8 +152,9 @@ class _Acceptance:
             details["given_type"] = spelled
         if "_meta" in fields:
             details["meta"] = fields.pop("_meta")
-            meta = convert(details["meta"], Meta, f"entity {number}, _meta: ")
-            check_source(meta.source_id, self.request.source_id)
+            where = f"entity {number}, _meta: "
+            meta = convert(details["meta"], Meta, where).identify_source(where)
+            check_id(meta.source_id, self.request.source_id)
             options = _Options(meta, self.request.envelope, self.request.source_id)
         user = self.request.user_id
         accepted = typed.effective.acceptor.accept(fields, user, meta.target_id, options.prioritised)

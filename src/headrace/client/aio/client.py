@@ -114,13 +114,18 @@ class AsyncStream(StreamHandle):
         offset: str = START,
         *,
         since: Moment | None = None,
+        last: int | None = None,
+        before: str | None = None,
         key: str | None = None,
         schema_version: int | None = None,
         filter: str | None = None,
     ) -> AsyncBatches:
-        """Everything after ``offset`` (or from ``since`` on) up to the tail: batch by batch, or as one table."""
-        reading = Reading(self.name, offset, since=since, key=key, schema_version=schema_version, filter=filter)
-        return AsyncBatches(self._read(reading))
+        """Everything after ``offset`` (or from ``since`` on) up to the tail: batch by batch, or as one table.
+
+        With ``last`` the newest so many entries instead; ``before`` ends a read at an offset.
+        """
+        narrowing: dict[str, Any] = {"key": key, "schema_version": schema_version, "filter": filter}
+        return AsyncBatches(self._read(Reading(self.name, offset, since=since, last=last, before=before, **narrowing)))
 
     async def _read(self, reading: Reading) -> AsyncIterator[Batch]:
         while not reading.ended:
@@ -130,6 +135,7 @@ class AsyncStream(StreamHandle):
         self,
         offset: str = NOW,
         *,
+        last: int | None = None,
         live: Live | None = None,
         key: str | None = None,
         schema_version: int | None = None,
@@ -137,6 +143,7 @@ class AsyncStream(StreamHandle):
     ) -> AsyncGenerator[Batch, None]:
         """What follows ``offset``, for as long as the stream is open; it reconnects after lost connections.
 
+        With ``last`` it begins with the newest so many entries.
         Without ``live`` it waits by SSE, and by long-poll for filters and for text.
         """
         content_type = self.content_type or (await self.info()).content_type
@@ -148,6 +155,7 @@ class AsyncStream(StreamHandle):
             content_type=content_type,
             key=key,
             backoff=backoff,
+            last=last,
             schema_version=schema_version,
             filter=filter,
         )

@@ -1,0 +1,239 @@
+"""Entities from Python: register entity types, store observations, get snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, Unpack
+
+from headrace.client import entity_requests, entity_types
+from headrace.client.aio.client import AsyncClient
+from headrace.client.answers import Answer
+from headrace.client.entity_requests import (
+    MAX_STORED_ENTITIES,
+    DecisionOptions,
+    Erasure,
+    ErasurePlan,
+    Snapshot,
+    Stored,
+    StoreOptions,
+    View,
+)
+from headrace.client.entity_types import SchemaVersion, TypeChange, TypeOptions
+from headrace.client.requests import Request, segment, split_into_batches
+
+Item = TypeVar("Item")
+Page = tuple[Sequence[Item], str | None]
+
+
+class AsyncEntityTypes:
+    """The entity types that are visible to a caller: global ones, and their own."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def register(
+        self,
+        entity_type: str,
+        schema_version: str,
+        schema_definition: Mapping[str, Any],
+        reducer_config: Mapping[str, Any] | None = None,
+        *,
+        activate: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        **options: Unpack[TypeOptions],
+    ) -> TypeChange:
+        """Store a version of a type, and activate it on request."""
+        document = {
+            "entity_type": entity_type,
+            "schema_version": schema_version,
+            "schema_definition": schema_definition,
+            "reducer_config": reducer_config or {},
+            "activate": activate,
+            "metadata": metadata,
+        }
+        return await self._client.fetch(entity_types.register(document, options), TypeChange)
+
+    async def update(self, entity_type: str, change: Mapping[str, Any], **options: Unpack[TypeOptions]) -> TypeChange:
+        """Make the next version from the active one: ``fields_to_add``, ``fields_to_remove``, ``converters_to_add``…"""
+        return await self._changed(entity_type, "update", change, options)
+
+    async def activate(self, entity_type: str, schema_version: str, **options: Unpack[TypeOptions]) -> TypeChange:
+        """Make a version the active one, for writes and reads from now on."""
+        return await self._changed(entity_type, "activate", {"schema_version": schema_version}, options)
+
+    async def deactivate(self, entity_type: str, schema_version: str, **options: Unpack[TypeOptions]) -> TypeChange:
+        """Deactivate a version."""
+        return await self._changed(entity_type, "deactivate", {"schema_version": schema_version}, options)
+
+    async def enhance(self, entity_type: str, change: Mapping[str, Any], **options: Unpack[TypeOptions]) -> TypeChange:
+        """Promote candidates from fragments, those of ``fields`` or all; a dry run unless ``dry_run`` is False."""
+        return await self._changed(entity_type, "enhance", change, options)
+
+    async def reconcile(self, entity_type: str, *, dry_run: bool = True) -> TypeChange:
+        """Promote fields that users agree on to the global schema; a dry run unless ``dry_run`` is False."""
+        return await self._changed(entity_type, "reconcile", {}, {"dry_run": dry_run})
+
+    async def migrate(self, entity_type: str, fields: Sequence[str], **options: Unpack[TypeOptions]) -> dict[str, Any]:
+        """Move values to fields that came after them."""
+        request = entity_types.change(entity_type, "migrate", {"fields": fields}, options)
+        return await self._client.fetch(request, dict[str, Any])
+
+    async def undo_migration(self, entity_type: str, run_id: str, **options: Unpack[TypeOptions]) -> dict[str, Any]:
+        """Undo a migration, in whichever scope that the caller may change."""
+        verb = f"migrations/{segment(run_id)}/undo"
+        return await self._client.fetch(entity_types.change(entity_type, verb, {}, options), dict[str, Any])
+
+    async def candidates(self, entity_type: str, scope: str | None = None) -> dict[str, Any]:
+        """The candidates for fields that fragments support, with the evidence and the reasons against them."""
+        return await self._client.fetch(entity_types.read(entity_type, "candidates", scope=scope), dict[str, Any])
+
+    async def get(self, entity_type: str, schema_version: str | None = None, scope: str | None = None) -> SchemaVersion:
+        """The active version for the caller, or the version that is named."""
+        request = entity_types.read(entity_type, schema_version=schema_version, scope=scope)
+        return await self._client.fetch(request, SchemaVersion)
+
+    def versions(self, entity_type: str) -> AsyncIterator[SchemaVersion]:
+        """Every version that the caller sees, the newest first."""
+        return _iterate_pages(
+            self._client.send,
+            lambda after: entity_types.read(entity_type, "versions", after=after),
+            entity_types.read_versions,
+        )
+
+    async def export(self, entity_type: str) -> dict[str, str]:
+        """Every version as a file: its path, and what is in it, the same bytes each time."""
+        return entity_types.read_files(await self._client.send(entity_types.read(entity_type, "export")))
+
+    def __aiter__(self) -> AsyncIterator[SchemaVersion]:
+        """The active versions, by type."""
+        return _iterate_pages(self._client.send, entity_types.page, entity_types.read_types)
+
+    async def _changed(
+        self, entity_type: str, verb: str, document: Mapping[str, Any], options: TypeOptions
+    ) -> TypeChange:
+        return await self._client.fetch(entity_types.change(entity_type, verb, document, options), TypeChange)
+
+
+class AsyncEntities:
+    """The entities of a caller, and their ``types``."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self.types = AsyncEntityTypes(client)
+        self.register, self.activate, self.update = self.types.register, self.types.activate, self.types.update
+
+    async def store(self, *entities: Mapping[str, Any], **options: Unpack[StoreOptions]) -> Stored:
+        """Store observations of entities, each with its ``entity_type``: all or none, on disk when this returns."""
+        return await self._client.fetch(entity_requests.store(entities, options), Stored)
+
+    async def store_many(
+        self, entities: Iterable[Mapping[str, Any]], **options: Unpack[StoreOptions]
+    ) -> AsyncIterator[Stored]:
+        """Store entities in requests of many, one after the other; to do it all again stores nothing twice."""
+        for batch in split_into_batches(entities, MAX_STORED_ENTITIES):
+            yield await self.store(*batch, **options)
+
+    async def get(self, entity_id: str, **view: Unpack[View]) -> Snapshot:
+        """The snapshot of an entity, now or in the past."""
+        return await self._client.fetch(entity_requests.get(entity_id, view), Snapshot)
+
+    def list(self, entity_type: str | None = None, **filters: str | None) -> AsyncIterator[Snapshot]:
+        """Entities in the order in which they came.
+
+        Filters are ``search``, ``canonical_name``, ``field.<name>`` and ``source``, from which a value has to be.
+        """
+        wanted = {"entity_type": entity_type, **filters}
+        return _iterate_pages(
+            self._client.send, lambda after: entity_requests.page(wanted, after), entity_requests.read_snapshots
+        )
+
+    def observations(
+        self, entity_id: str, *, order: str = "newest", user_id: str | None = None, source: str | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The observations of an entity, the newest or the oldest first; those of one ``source``, or all."""
+        return _iterate_pages(
+            self._client.send,
+            lambda after: entity_requests.observations(entity_id, order, after, user_id, source),
+            entity_requests.read_observations,
+        )
+
+    async def provenance(self, entity_id: str, field: str, **view: Unpack[View]) -> dict[str, Any]:
+        """The observations that the value of a field is from, and their sources."""
+        return await self._client.fetch(entity_requests.provenance(entity_id, field, view), dict[str, Any])
+
+    async def source(self, source_id: str, user_id: str | None = None) -> dict[str, Any]:
+        """The entities that a source has brought, as they were sent; a source is given by its name or its id."""
+        return await self._client.fetch(entity_requests.source(source_id, user_id), dict[str, Any])
+
+    async def correct(
+        self, entity_id: str, fields: Mapping[str, Any], **options: Unpack[DecisionOptions]
+    ) -> dict[str, Any]:
+        """Set fields, overriding observations of any time; None clears one."""
+        return await self._client.fetch(entity_requests.correct(entity_id, fields, options), dict[str, Any])
+
+    async def delete(self, entity_id: str, **options: Unpack[DecisionOptions]) -> dict[str, Any]:
+        """Delete an entity until it is restored."""
+        return await self._client.fetch(entity_requests.delete(entity_id, options), dict[str, Any])
+
+    async def restore(self, entity_id: str, **options: Unpack[DecisionOptions]) -> dict[str, Any]:
+        """Let a deleted entity be there again."""
+        return await self._client.fetch(entity_requests.restore(entity_id, options), dict[str, Any])
+
+    async def erase(self, entity_id: str, user_id: str | None = None) -> Erasure:
+        """Begin to erase an entity and everything merged into it; `erasure` returns the progress."""
+        return await self._client.fetch(entity_requests.erase(entity_id, user_id=user_id), Erasure)
+
+    async def erasure_plan(self, entity_id: str, user_id: str | None = None) -> ErasurePlan:
+        """What an erasure would remove."""
+        return entity_requests.read_plan(
+            await self._client.send(entity_requests.erase(entity_id, dry_run=True, user_id=user_id))
+        )
+
+    async def erasure(self, erasure_id: str, user_id: str | None = None) -> Erasure:
+        """The progress of an erasure, and what it has removed."""
+        return await self._client.fetch(entity_requests.get_erasure(erasure_id, user_id), Erasure)
+
+    async def merge(self, from_entity_id: str, to_entity_id: str) -> dict[str, Any]:
+        """Merge an entity into another."""
+        return await self._client.fetch(entity_requests.merge(from_entity_id, to_entity_id), dict[str, Any])
+
+    async def unmerge(self, from_entity_id: str) -> dict[str, Any]:
+        """Undo a merge."""
+        return await self._client.fetch(entity_requests.unmerge(from_entity_id), dict[str, Any])
+
+    async def split(
+        self,
+        entity_id: str,
+        predicate: Mapping[str, Any],
+        *,
+        to_entity_id: str | None = None,
+        to_canonical_name: str | None = None,
+    ) -> dict[str, Any]:
+        """Move the observations that match a predicate to another entity."""
+        into = {"to_entity_id": to_entity_id, "to_canonical_name": to_canonical_name}
+        return await self._client.fetch(entity_requests.split(entity_id, predicate, into), dict[str, Any])
+
+    async def unsplit(self, entity_id: str, split_id: str) -> dict[str, Any]:
+        """Undo a split."""
+        return await self._client.fetch(entity_requests.unsplit(entity_id, split_id), dict[str, Any])
+
+    async def duplicates(
+        self, entity_type: str, *, threshold: float | None = None, limit: int | None = None
+    ) -> dict[str, Any]:
+        """Pairs of entities of a type that may be the same."""
+        return await self._client.fetch(entity_requests.duplicates(entity_type, threshold, limit), dict[str, Any])
+
+
+async def _iterate_pages(
+    send: Callable[[Request], Awaitable[Answer]],
+    post: Callable[[str | None], Request],
+    read: Callable[[Answer], Page[Item]],
+) -> AsyncIterator[Item]:
+    """All items, page by page."""
+    after: str | None = None
+    while True:
+        items, after = read(await send(post(after)))
+        for item in items:
+            yield item
+        if after is None:
+            return
