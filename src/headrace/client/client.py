@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.frame_rows import FrameAppend, FrameOptions, FrameResult
 from headrace.client.frames import Batches
 from headrace.client.producer import Producer
 from headrace.client.requests import (
@@ -27,7 +28,7 @@ from headrace.client.schemas import UNSET, Plan, Profile, Registry, Revision, Se
 from headrace.client.search import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
 from headrace.client.transport import Transport, make_settings
-from headrace.errors import HeadraceError
+from headrace.errors import BadRequest, HeadraceError, TooLarge
 
 T = TypeVar("T")
 
@@ -104,6 +105,19 @@ class Stream(StreamHandle):
         if self._needs_content_type(value):
             self.info()
         return answers.read_append_result(self._client.send(self._append_request(value, **options)))
+
+    def append_frame(self, frame: Any, **options: Unpack[FrameOptions]) -> FrameResult:
+        """Append the rows of a frame of pandas, polars or Arrow as events, each exactly once.
+
+        Raises ``RowsRefused`` at the end if some rows were refused; the others are appended then.
+        """
+        append = FrameAppend(self.name, frame, **options)
+        while (request := append.next_request()) is not None:
+            try:
+                append.accept(self._client.send(request))
+            except (BadRequest, TooLarge) as refusal:
+                append.refuse(refusal)
+        return append.result()
 
     def read(
         self,

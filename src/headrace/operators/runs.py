@@ -22,7 +22,7 @@ Made = TypeVar("Made")
 
 
 class RowRuns:
-    """Rows that all count, in the order of their sequence numbers within each run, and where each run begins."""
+    """Rows that all count, and where each run begins; in the order of times and sequence numbers within each run."""
 
     def __init__(self, starts: Longs, times: Longs, seqs: Longs, matched: Booleans, rows: pa.Table) -> None:
         """Columns of ``rows`` have no nulls; texts may be dictionary-encoded."""
@@ -96,6 +96,15 @@ class RowRuns:
     def last_values(self, field: str) -> StateColumn:
         """The value of a field in the last row of each run."""
         return self.shared(("last", field), lambda: self.chosen(field, self.ends() - 1))
+
+    def first_rows(self, field: str) -> tuple[StateColumn, StateColumn, StateColumn]:
+        """The time, the sequence number and the value of a field of the first row of each run."""
+        return Numbers(self.times[self.starts]), Numbers(self.seqs[self.starts]), self.first_values(field)
+
+    def last_rows(self, field: str) -> tuple[StateColumn, StateColumn, StateColumn]:
+        """The time, the sequence number and the value of a field of the last row of each run."""
+        lasts = self.ends() - 1
+        return Numbers(self.times[lasts]), Numbers(self.seqs[lasts]), self.last_values(field)
 
     def first_times(self) -> StateColumn:
         """The least time of each run."""

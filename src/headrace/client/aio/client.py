@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.frame_rows import FrameAppend, FrameOptions, FrameResult
 from headrace.client.frames import AsyncBatches
 from headrace.client.producer import AsyncProducer
 from headrace.client.requests import (
@@ -26,7 +27,7 @@ from headrace.client.schemas import UNSET, Plan, Profile, Registry, Revision, Se
 from headrace.client.search import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
 from headrace.client.transport import AsyncTransport, make_settings
-from headrace.errors import HeadraceError
+from headrace.errors import BadRequest, HeadraceError, TooLarge
 
 T = TypeVar("T")
 
@@ -108,6 +109,19 @@ class AsyncStream(StreamHandle):
         if self._needs_content_type(value):
             await self.info()
         return answers.read_append_result(await self._client.send(self._append_request(value, **options)))
+
+    async def append_frame(self, frame: Any, **options: Unpack[FrameOptions]) -> FrameResult:
+        """Append the rows of a frame of pandas, polars or Arrow as events, each exactly once.
+
+        Raises ``RowsRefused`` at the end if some rows were refused; the others are appended then.
+        """
+        append = await asyncio.to_thread(FrameAppend, self.name, frame, **options)
+        while (request := await asyncio.to_thread(append.next_request)) is not None:
+            try:
+                append.accept(await self._client.send(request))
+            except (BadRequest, TooLarge) as refusal:
+                append.refuse(refusal)
+        return append.result()
 
     def read(
         self,

@@ -1,9 +1,9 @@
 """A table's states from columns: many events at once, without a Python call for each.
 
 Rows come as an Arrow table: the fields of events, and their sequence numbers and times in ms. After the steps they are
-sorted by key and sequence number; then a key is a run of rows, a pane of a key too, and operators make the states of
-many runs at once, as columns. Features that count the same rows in the same panes share their runs, and what operators
-make of those.
+sorted by key, time and sequence number; then a key is a run of rows, a pane of a key too, and operators make the states
+of many runs at once, as columns. Features that count the same rows in the same panes share their runs, and what
+operators make of those.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Booleans = NDArray[np.bool_]
 
 
 class _KeyedRows(NamedTuple):
-    """Rows sorted by key and sequence number; ``keys`` in order, ``starts`` where the rows of each begin."""
+    """Rows sorted by key, time and number; ``keys`` in order, ``starts`` where the rows of each begin."""
 
     keys: list[bytes]
     rows: pa.Table
@@ -100,7 +100,7 @@ def _group_by_key(reducer: TableReducer, rows: pa.Table) -> _KeyedRows:
     keys = sorted(set(chosen_keys))
     number_of_key = {key: at for at, key in enumerate(keys)}
     key_of = np.array([number_of_key[key] for key in chosen_keys], np.int64)[codes]
-    order = _order(key_of, len(keys), _longs(rows, SEQ))
+    order = _order(key_of, len(keys), _longs(rows, SEQ), _longs(rows, AT_MS))
     rows, key_of = rows.select(_needed_columns(reducer, rows)).take(order), key_of[order]
     starts = np.searchsorted(key_of, np.arange(len(keys)))
     return _KeyedRows(keys, rows, key_of, starts, _longs(rows, SEQ), _longs(rows, AT_MS))
@@ -131,10 +131,10 @@ def _renumber(codes: Longs, limit: int) -> tuple[Longs, Longs]:
     return numbers, renumbered[codes]
 
 
-def _order(key_of: Longs, keys: int, seqs: Longs) -> Longs:
-    """By key and sequence number. Rows mostly come in the order of the log; short numbers sort faster."""
-    if not bool(np.all(seqs[1:] >= seqs[:-1])):
-        return np.lexsort((seqs, key_of))
+def _order(key_of: Longs, keys: int, seqs: Longs, times: Longs) -> Longs:
+    """By key, time and sequence number. Rows mostly come in the order of both; short numbers sort faster."""
+    if not bool(np.all((seqs[1:] >= seqs[:-1]) & (times[1:] >= times[:-1]))):
+        return np.lexsort((seqs, times, key_of))
     return np.argsort(key_of.astype(np.uint16) if keys <= 2**16 else key_of, kind="stable")
 
 
@@ -152,8 +152,9 @@ def _longs(rows: pa.Table, name: str) -> Longs:
 def _frames(keyed: _KeyedRows, restarts: Longs) -> pa.Array:
     """Where each key was first and last seen, and whether it started afresh, as `pack_frame` has it."""
     ends = np.append(keyed.starts[1:], len(keyed.seqs)) - 1
-    moments = [numbers[at] for at in (keyed.starts, ends) for numbers in (keyed.seqs, keyed.times)]
-    return Records(*map(Numbers, moments), Numbers(restarts >= 0), Same(VERSION, len(ends))).packed()
+    least, greatest = (choose.reduceat(keyed.seqs, keyed.starts) for choose in (np.minimum, np.maximum))
+    parts = (least, keyed.times[keyed.starts], greatest, keyed.times[ends], restarts >= 0)
+    return Records(*map(Numbers, parts), Same(VERSION, len(ends))).packed()
 
 
 def _restart_rows(reducer: TableReducer, keyed: _KeyedRows) -> Longs:
