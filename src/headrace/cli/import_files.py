@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,7 +30,9 @@ _SHOWN_CHARACTERS = 80
 
 
 def import_files(
-    *files: Annotated[str, Parameter(allow_leading_hyphen=True, help="Files, directories, or - for stdin.")],
+    *files: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="Files, directories, URLs of objects, or - for stdin.")
+    ],
     stream: Annotated[str, Parameter(help="The stream; it is created if there is none.")],
     format: Annotated[
         Literal["csv", "tsv", "jsonl", "json", "parquet"] | None, Parameter(help="Default: by the file's name.")
@@ -100,25 +101,17 @@ def _needs_schema(client: Client, stream: Stream) -> bool:
 
 @contextmanager
 def _open(files: tuple[str, ...], file_format: Any) -> Iterator[RowReader]:
-    """The rows of files, and of stdin by way of a temporary file, as they are read twice."""
-    from headrace.client.importer.reader import RowReader, find_files
+    """The rows of files, and of copies of what is read from elsewhere."""
+    from headrace.cli.import_sources import collect_files
+    from headrace.client.importer.reader import RowReader
 
     with tempfile.TemporaryDirectory(prefix="headrace-import-") as directory:
-        paths = [str(_spool(Path(directory), file_format)) if file == "-" else file for file in files]
-        reader = RowReader(find_files(paths), file_format)
+        names = collect_files(files, file_format, Path(directory))
+        reader = RowReader(list(names), file_format, names)
         try:
             yield reader
         finally:
             reader.close()
-
-
-def _spool(directory: Path, file_format: str | None) -> Path:
-    if file_format is None:
-        raise UsageError("Say what comes in on stdin: --format csv, tsv, jsonl, json or parquet.")
-    path = directory / f"stdin.{file_format}"
-    with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
-    return path
 
 
 class _Rejects:

@@ -26,6 +26,7 @@ from headrace.types import FieldType
 _RADIUS_KM = 6371.0
 _DEGREE_KM = 111.32
 _HOUR_MS = 3_600_000
+_BETWEEN = "an event that comes late lies between two others, and most coordinates are not kept"
 
 Doubles = NDArray[np.float64]
 
@@ -83,6 +84,7 @@ class GeoVelocity(LocationOperator):
         PLACES,
         "the greatest speed from one event to the next, in km/h",
         "f64",
+        needs_log=_BETWEEN,
         lat_field=LATITUDE,
         lon_field=LONGITUDE,
     )
@@ -126,6 +128,7 @@ class GeoDistance(LocationOperator):
         PLACES,
         "the length of the way from event to event, in km",
         "f64",
+        needs_log=_BETWEEN,
         lat_field=LATITUDE,
         lon_field=LONGITUDE,
     )

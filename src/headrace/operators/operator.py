@@ -33,9 +33,8 @@ class Operator(Reducer[Row, Any, bytes]):
     declaration: ClassVar[Declaration]
     #: Whether events that do not match count for something.
     takes_all: bool = False
-    #: Whether the answer depends on the moment at which it is asked for, or the state on sequence numbers.
+    #: Whether the answer depends on the moment at which it is asked for.
     reads_clock: ClassVar[bool] = False
-    reads_seq: ClassVar[bool] = False
     #: The fields without which an event does not count.
     fields: tuple[str, ...] = ()
 

@@ -113,7 +113,7 @@ class FirstN(SomeValues):
         "first_n",
         SAMPLES,
         "the first values, the oldest first",
-        "json",
+        "list<field>",
         bound="n",
         memory=_MEMORY,
         field=VALUE,
@@ -190,7 +190,7 @@ class LastN(Recent):
         "last_n",
         SAMPLES,
         "the newest values, the oldest first",
-        "json",
+        "list<field>",
         bound="n",
         memory=_MEMORY,
         field=VALUE,
@@ -209,7 +209,7 @@ class MostRecentN(Recent):
         "most_recent_n",
         SAMPLES,
         "the newest values, the newest first",
-        "json",
+        "list<field>",
         bound="n",
         memory=_MEMORY,
         field=VALUE,
@@ -272,14 +272,13 @@ class Sample(FieldOperator):
         "reservoir_sample",
         SAMPLES,
         "so many values, evenly chosen among all, in the order of events",
-        "json",
+        "list<field>",
         bound="samples",
         memory=_MEMORY,
         field=VALUE,
         samples=COUNT,
     )
     order = "time"
-    reads_seq = True
 
     @cached_property
     def _samples(self) -> int:

@@ -12,6 +12,8 @@ from headrace.operators.operator import Operator, Row
 from headrace.operators.runs import RowRuns
 from headrace.operators.state_columns import Numbers, Records
 
+_SPLIT = "an event that comes late may split a row of events, and where each of them lies in it is not kept"
+
 
 class Streak(Operator):
     """How many of the last events match without a gap.
@@ -25,6 +27,7 @@ class Streak(Operator):
         "of the newest events, how many in a row match `where`",
         "i64",
         where=REQUIRED_WHERE,
+        needs_log=_SPLIT,
     )
     takes_all = True
     #: Whether events go on with the run that match, or those that do not.
@@ -64,6 +67,7 @@ class NegativeStreak(Streak):
         "of the newest events, how many in a row do not match `where`",
         "i64",
         where=REQUIRED_WHERE,
+        needs_log=_SPLIT,
     )
     wanted = False
 
@@ -77,6 +81,7 @@ class MaxStreak(Operator):
         "the longest row of events that matched `where`",
         "i64",
         where=REQUIRED_WHERE,
+        needs_log=_SPLIT,
     )
     takes_all = True
 

@@ -112,6 +112,7 @@ class ValueChanges(FieldOperator):
         "how often a value was another than the one before",
         "i64",
         window="required",
+        needs_log="a value that comes late lies between two others, and most values are not kept",
         field=VALUE,
     )
 
