@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -50,10 +50,10 @@ def import_files(
     if not files:
         raise UsageError("Name a file, or - for stdin.")
     with ExitStack() as stack:
-        reader = stack.enter_context(_open(files, format))
+        reader = stack.enter_context(open_rows(files, format))
         client = stack.enter_context(remote.connect())
         target = client.stream(stream)
-        report = stack.enter_context(_Rejects(rejects))
+        report = stack.enter_context(Rejects(rejects))
         proposed = None
         if _needs_schema(client, target):
             with output.running_count("rows read") as advance:
@@ -99,13 +99,13 @@ def _needs_schema(client: Client, stream: Stream) -> bool:
 
 
 @contextmanager
-def _open(files: tuple[str, ...], file_format: Any) -> Iterator[RowReader]:
+def open_rows(files: Sequence[str], file_format: Any, text_columns: Collection[str] = ()) -> Iterator[RowReader]:
     """The rows of files, and of stdin by way of a temporary file, as they are read twice."""
     from headrace.client.importer.reader import RowReader, find_files
 
     with tempfile.TemporaryDirectory(prefix="headrace-import-") as directory:
         paths = [str(_spool(Path(directory), file_format)) if file == "-" else file for file in files]
-        reader = RowReader(find_files(paths), file_format)
+        reader = RowReader(find_files(paths), file_format, text_columns)
         try:
             yield reader
         finally:
@@ -121,7 +121,7 @@ def _spool(directory: Path, file_format: str | None) -> Path:
     return path
 
 
-class _Rejects:
+class Rejects:
     """Reports rows that are not imported: the first on stderr, all in a file."""
 
     def __init__(self, path: Path | None) -> None:
@@ -130,7 +130,7 @@ class _Rejects:
         self._count = 0
         self.previewed = 0
 
-    def __enter__(self) -> _Rejects:
+    def __enter__(self) -> Rejects:
         return self
 
     def __exit__(self, *_: object) -> None:

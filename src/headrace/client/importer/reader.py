@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from csv import reader
 from pathlib import Path
 from typing import Any, Literal
@@ -102,7 +102,11 @@ class RowReader:
     at a time is ``READ_AHEAD + 2`` chunks.
     """
 
-    def __init__(self, files: Sequence[Path], file_format: Format | None = None) -> None:
+    def __init__(
+        self, files: Sequence[Path], file_format: Format | None = None, text_columns: Collection[str] = ()
+    ) -> None:
+        """Cells of ``text_columns`` are text, whatever they look like."""
+        self._text_columns = frozenset(text_columns)
         self.formats = {path: file_format or format_of(path) for path in files}
         self._connection = duckdb.connect()
         #: For queries over rows while others are read: a connection has one result at a time, in one thread.
@@ -129,7 +133,8 @@ class RowReader:
             with prefetch(self._csv_batches(path), READ_AHEAD) as batches:
                 for batch in batches:
                     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                        columns.setdefault(name, ColumnFacts()).add(self.cursor, column)
+                        facts = ColumnFacts.of_text() if name in self._text_columns else ColumnFacts()
+                        columns.setdefault(name, facts).add(self.cursor, column)
                     rows += batch.num_rows
                     on_rows(batch.num_rows)
             for bad in self._rejected(path):
