@@ -84,7 +84,7 @@ def store(
 
 @app.command
 def observe(
-    *words: Annotated[str, Parameter(help="FIELD=VALUE of one entity; or files, or - for stdin.")],
+    *words: Annotated[str, Parameter(help="FIELD=VALUE of one entity; or files, URLs, or - for stdin.")],
     entity_type: Annotated[str, Parameter(name=["--type", "--entity-type"], help="The type of the entities.")],
     source: Annotated[str, Parameter(help="The name of the source, such as crm-a.")],
     observed_at: Annotated[str | None, Parameter(help="When it was so, such as 2026-11-15; default: now.")] = None,
@@ -110,7 +110,7 @@ def observe(
         "observation_source": observation_source,
         "commit": False if dry_run else None,
     }
-    if any("=" not in word or Path(word).exists() for word in words):
+    if any("=" not in word or "://" in word.partition("=")[0] or Path(word).exists() for word in words):
         return _observe_files(words, format, entity_type, options, observed_at_field, rejects, remote, json)
     if observed_at_field is not None:
         raise UsageError("--observed-at-field names a column of files; pass --observed-at.")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,7 +30,9 @@ _SHOWN_CHARACTERS = 80
 
 
 def import_files(
-    *files: Annotated[str, Parameter(allow_leading_hyphen=True, help="Files, directories, or - for stdin.")],
+    *files: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="Files, directories, URLs of objects, or - for stdin.")
+    ],
     stream: Annotated[str, Parameter(help="The stream; it is created if there is none.")],
     format: Annotated[
         Literal["csv", "tsv", "jsonl", "json", "parquet"] | None, Parameter(help="Default: by the file's name.")
@@ -99,26 +100,18 @@ def _needs_schema(client: Client, stream: Stream) -> bool:
 
 
 @contextmanager
-def open_rows(files: Sequence[str], file_format: Any, text_columns: Collection[str] = ()) -> Iterator[RowReader]:
-    """The rows of files, and of stdin by way of a temporary file, as they are read twice."""
-    from headrace.client.importer.reader import RowReader, find_files
+def open_rows(files: tuple[str, ...], file_format: Any, text_columns: Collection[str] = ()) -> Iterator[RowReader]:
+    """The rows of files, and of copies of what is read from elsewhere; cells of ``text_columns`` are text."""
+    from headrace.cli.import_sources import collect_files
+    from headrace.client.importer.reader import RowReader
 
     with tempfile.TemporaryDirectory(prefix="headrace-import-") as directory:
-        paths = [str(_spool(Path(directory), file_format)) if file == "-" else file for file in files]
-        reader = RowReader(find_files(paths), file_format, text_columns)
+        names = collect_files(files, file_format, Path(directory))
+        reader = RowReader(list(names), file_format, names, text_columns)
         try:
             yield reader
         finally:
             reader.close()
-
-
-def _spool(directory: Path, file_format: str | None) -> Path:
-    if file_format is None:
-        raise UsageError("Say what comes in on stdin: --format csv, tsv, jsonl, json or parquet.")
-    path = directory / f"stdin.{file_format}"
-    with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
-    return path
 
 
 class Rejects:

@@ -7,7 +7,7 @@ from headrace.client.aio.client import AsyncClient, AsyncStream
 from headrace.client.answers import AppendResult, Batch, CreateResult, StreamInfo
 from headrace.client.app import App
 from headrace.client.client import Client, Stream
-from headrace.client.declared import DerivedEvent, Event, Rows, Table, event, table, upstream
+from headrace.client.declared import Aggregated, DerivedEvent, Event, Rows, Table, event, table, upstream
 from headrace.client.deliveries import AsyncDelivery, Delivery
 from headrace.client.diffs import Diff, Problem
 from headrace.client.errors import (
@@ -98,6 +98,7 @@ from headrace.errors import HeadraceError
 
 __all__ = [
     "AggregateResult",
+    "Aggregated",
     "ApiError",
     "App",
     "AppendResult",

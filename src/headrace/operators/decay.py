@@ -19,6 +19,9 @@ from headrace.operators.operator import FieldOperator, Operator, Row, finite
 from headrace.operators.runs import Numbers, RowRuns, to_list, to_lists
 
 _LN2 = math.log(2)
+_WEIGHTS = (
+    "the weight of a value depends on the time of the one before, and most values are not kept to be weighed again"
+)
 
 
 class HalfLife(Operator):
@@ -99,6 +102,7 @@ class WeightedMean(Weighted):
         "takes half of the weight",
         "f64",
         aliases=("ema",),
+        needs_log=_WEIGHTS,
         field=NUMBER,
         half_life=HALF_LIFE,
     )
@@ -112,7 +116,13 @@ class WeightedVariance(Weighted):
     """The variance."""
 
     declaration = declare(
-        "ewvar", DECAY, "the variance with the weights of `ewma`", "f64", field=NUMBER, half_life=HALF_LIFE
+        "ewvar",
+        DECAY,
+        "the variance with the weights of `ewma`",
+        "f64",
+        needs_log=_WEIGHTS,
+        field=NUMBER,
+        half_life=HALF_LIFE,
     )
 
     def answer(self, last: float, away: float, spread: float) -> float:
@@ -128,6 +138,7 @@ class WeightedScore(Weighted):
         DECAY,
         "how many standard deviations, with the weights of `ewma`, the newest value lies above that mean",
         "f64",
+        needs_log=_WEIGHTS,
         field=NUMBER,
         half_life=HALF_LIFE,
     )
@@ -246,6 +257,7 @@ class TimeWeighted(FieldOperator):
         "the mean by how long each value held, the newest until now",
         "f64",
         window="required",
+        needs_log="a value that comes late ends the one before it sooner, and most values are not kept",
         field=NUMBER,
     )
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from headrace.operators import sketches
 from headrace.operators.declaration import CHANGE, DISTRIBUTIONS, VALUE, Parameter, Params, declare
+from headrace.operators.entries import time_and_seq
 from headrace.operators.operator import FieldOperator, Operator, Row, canonical
 from headrace.operators.parts import EXACT as EXACT_PART
 from headrace.operators.parts import Parts, plain
@@ -147,7 +148,10 @@ _ENCODE = msgspec.msgpack.Encoder().encode
 
 
 class BloomMember(FieldOperator):
-    """Whether the newest value had been there before; false without any."""
+    """Whether the newest value had been there before; false without any.
+
+    The state is ``[time of the newest value, its number, bits, its hash, whether it had been there]``.
+    """
 
     declaration = declare(
         "bloom_member",
@@ -161,6 +165,7 @@ class BloomMember(FieldOperator):
             "number", 0.01, above=0, below=1, code="invalid_bloom_fpr", aliases=("target_fpr",), example="0.001"
         ),
     )
+    order = "time"
 
     def __init__(self, params: Params, types: Mapping[str, FieldType]) -> None:
         super().__init__(params, types)
@@ -170,24 +175,32 @@ class BloomMember(FieldOperator):
         self._probes = max(1, round(8 * self._bytes / expected * math.log(2)))
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
-        """One more value, the newest."""
-        bits = bytearray(self._bytes) if state is None else state[0]
+        """One more value, the newest unless it comes late."""
+        bits = bytearray(self._bytes) if state is None else state[2]
         if not isinstance(bits, bytearray):
             bits = bytearray(bits)
         hashed = _digest(canonical(value, self.kind))
-        was_present = self._has(bits, hashed)
+        if state is None or at_ms > state[0] or (at_ms == state[0] and seq > state[1]):
+            state = [at_ms, seq, bits, hashed, self._has(bits, hashed)]
+        else:
+            state = [*state[:2], bits, state[3], state[4] or hashed == state[3]]
         for position in self._positions(hashed):
             bits[position >> 3] |= 1 << (position & 7)
-        return [bits, hashed, was_present]
+        return state
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The bits of both; the newest value may have been there in the left."""
-        bits = (int.from_bytes(left[0], "little") | int.from_bytes(right[0], "little")).to_bytes(self._bytes, "little")
-        return [bits, right[1], right[2] or self._has(left[0], right[1])]
+        """The bits of both; the newest value may have been there in the other."""
+        newest, other = (left, right) if time_and_seq(left) > time_and_seq(right) else (right, left)
+        bits = (int.from_bytes(left[2], "little") | int.from_bytes(right[2], "little")).to_bytes(self._bytes, "little")
+        return [*newest[:2], bits, newest[3], newest[4] or self._has(other[2], newest[3])]
 
     def finish(self, state: list[Any] | None, now: int = 0) -> bool:
         """Whether it had been there."""
-        return state is not None and state[2]
+        return state is not None and state[4]
+
+    def from_version_1(self, state: Any, at: int, seq: int) -> Any:
+        """The newest value at this time and number."""
+        return [at, seq, *state]
 
     def fold_runs(self, runs: RowRuns) -> list[Any]:
         """The bits of each run, each different value hashed once."""
@@ -195,7 +208,9 @@ class BloomMember(FieldOperator):
         hashed = [_digest(form) for form in forms]
         positions = [self._positions(digest) for digest in hashed]
         codes_list, states = codes.tolist(), []
-        for start, end in runs.bounds():
+        lasts = runs.ends() - 1
+        newest = zip(runs.times[lasts].tolist(), runs.seqs[lasts].tolist(), strict=True)
+        for (start, end), (at_ms, seq) in zip(runs.bounds(), newest, strict=True):
             bits, last = bytearray(self._bytes), codes_list[end - 1]
             for code in dict.fromkeys(codes_list[start : end - 1]):
                 for position in positions[code]:
@@ -203,7 +218,7 @@ class BloomMember(FieldOperator):
             was_present = self._has(bits, hashed[last])
             for position in positions[last]:
                 bits[position >> 3] |= 1 << (position & 7)
-            states.append([bits, hashed[last], was_present])
+            states.append([at_ms, seq, bits, hashed[last], was_present])
         return states
 
     def _has(self, bits: bytes | bytearray, hashed: bytes) -> bool:

@@ -186,7 +186,7 @@ class Histogram(Cells):
         "histogram",
         DISTRIBUTIONS,
         '`{"<10": n, "10-20": n, ">=20": n}`',
-        "json",
+        "map<i64>",
         bound="buckets",
         memory="a number for each cell",
         field=NUMBER,
@@ -224,7 +224,7 @@ class HourOfDay(Cells):
         "hour_of_day_histogram",
         DISTRIBUTIONS,
         "24 counts, one for each hour of the day in UTC",
-        "json",
+        "list<i64>",
         memory="a number for each cell",
     )
     cells = 24
@@ -245,7 +245,7 @@ class HourOfWeek(Cells):
         "dow_hour_histogram",
         DISTRIBUTIONS,
         '`{"Mon-00": n, …}`, one for each hour of the week in UTC',
-        "json",
+        "map<i64>",
         memory="a number for each cell",
     )
     cells = 168

@@ -15,7 +15,7 @@ Numbers = NDArray[Any]
 
 
 class RowRuns(NamedTuple):
-    """Rows that all count, in the order of their sequence numbers within each run, and where each run begins."""
+    """Rows that all count, and where each run begins; in the order of times and sequence numbers within each run."""
 
     starts: Longs
     times: Longs
@@ -69,6 +69,15 @@ class RowRuns(NamedTuple):
         values: list[Any] = self.rows.column(field).take(self.ends() - 1).to_pylist()
         return values
 
+    def first_rows(self, field: str) -> tuple[list[int], list[int], list[Any]]:
+        """The time, the sequence number and the value of a field of the first row of each run."""
+        return self.times[self.starts].tolist(), self.seqs[self.starts].tolist(), self.first_values(field)
+
+    def last_rows(self, field: str) -> tuple[list[int], list[int], list[Any]]:
+        """The time, the sequence number and the value of a field of the last row of each run."""
+        lasts = self.ends() - 1
+        return self.times[lasts].tolist(), self.seqs[lasts].tolist(), self.last_values(field)
+
     def first_times(self) -> list[int]:
         """The least time of each run."""
         return to_list(np.minimum.reduceat(self.times, self.starts))
@@ -104,7 +113,7 @@ def to_list(numbers: NDArray[Any]) -> list[Any]:
 
 def to_lists(*columns: list[Any]) -> list[list[Any]]:
     """The elements of several columns side by side."""
-    return [list(elements) for elements in zip(*columns, strict=True)]
+    return list(map(list, zip(*columns, strict=True)))
 
 
 def exact_sums(numbers: Numbers, starts: Longs) -> list[Any]:

@@ -10,6 +10,8 @@ from headrace.operators.declaration import RECENCY, REQUIRED_WHERE, declare
 from headrace.operators.operator import Operator, Row
 from headrace.operators.runs import RowRuns, to_list, to_lists
 
+_SPLIT = "an event that comes late may split a row of events, and where each of them lies in it is not kept"
+
 
 class Streak(Operator):
     """How many of the last events match without a gap.
@@ -23,6 +25,7 @@ class Streak(Operator):
         "of the newest events, how many in a row match `where`",
         "i64",
         where=REQUIRED_WHERE,
+        needs_log=_SPLIT,
     )
     takes_all = True
     #: Whether events go on with the run that match, or those that do not.
@@ -62,6 +65,7 @@ class NegativeStreak(Streak):
         "of the newest events, how many in a row do not match `where`",
         "i64",
         where=REQUIRED_WHERE,
+        needs_log=_SPLIT,
     )
     wanted = False
 
@@ -75,6 +79,7 @@ class MaxStreak(Operator):
         "the longest row of events that matched `where`",
         "i64",
         where=REQUIRED_WHERE,
+        needs_log=_SPLIT,
     )
     takes_all = True
 

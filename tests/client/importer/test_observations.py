@@ -47,7 +47,7 @@ class Customers:
         path = self.directory / f"rows.{suffix}"
         path.write_text(content)
         types = observations.read_field_types(self.client, self.type)
-        reader = RowReader([path], None, [name for name, kind in types.items() if kind != "date"])
+        reader = RowReader([path], text_columns=[name for name, kind in types.items() if kind != "date"])
         bad: list[BadRow] = []
         try:
             importer = ObservationImporter(

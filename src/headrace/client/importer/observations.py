@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,9 +24,6 @@ from headrace.types import parse_timestamp_us
 
 #: A request has at most so many rows and about so many bytes: one that is refused is sent again without the bad rows.
 BATCH_ROWS, BATCH_BYTES = 1_000, 2 * 1024 * 1024
-#: In files with columns every row has all of them, so an empty cell says nothing; elsewhere null clears a field.
-_COLUMN_FORMATS = ("csv", "tsv")
-
 _DECODE_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _BOOLEAN = re.compile("true|false", re.IGNORECASE)
 #: How cells spell values of types that are no text.
@@ -40,7 +36,7 @@ _SPELLED = {
 
 
 class ObservationCounts(msgspec.Struct):
-    """What became of the rows, and the warnings about them by code."""
+    """How many rows were stored and rejected, and the warnings about them by code."""
 
     actions: Counter[str] = msgspec.field(default_factory=Counter)
     rejected: int = 0
@@ -116,23 +112,23 @@ class ObservationImporter:
         return self._counts
 
     def _rows(self, reject: Callable[[BadRow], None]) -> Iterator[EntityRow]:
+        tables = self._reader.tables
         for chunk in self._reader.chunks():
-            has_columns = self._reader.formats[Path(chunk.path)] in _COLUMN_FORMATS
             for bad in chunk.bad:
                 reject(bad)
             for number, text in zip(chunk.numbers.to_pylist(), chunk.rows.to_pylist(), strict=True):
                 try:
-                    yield EntityRow(chunk.path, number, text, self._make_entity(text, has_columns))
+                    yield EntityRow(chunk.path, number, text, self._make_entity(text, chunk.path in tables))
                 except ValueError as reason:
                     reject(BadRow(chunk.path, number, text, str(reason)))
 
-    def _make_entity(self, text: str, has_columns: bool) -> dict[str, Any]:
+    def _make_entity(self, text: str, has_cells: bool) -> dict[str, Any]:
         """A row as an entity whose values keep their digits; raises ValueError where it is none."""
         try:
             row: dict[str, Any] = _DECODE_MEMBERS(text)
         except (msgspec.DecodeError, RecursionError) as reason:
             raise ValueError("not an object") from reason
-        if has_columns:
+        if has_cells:  # an empty one says nothing, whereas null in JSON clears a field
             row = {name: self._read_cell(name, value) for name, value in row.items() if bytes(value) != b"null"}
         entity = {"entity_type": self._entity_type, **row}
         name = self._observed_at_field

@@ -2,8 +2,8 @@
 
 Rows come as an Arrow table: the fields that rows have after the steps, and under names that no field can have their
 sequence numbers (``$seq``), times in ms (``$at_ms``) and, for every feature with a ``where``, whether it is true
-(``$where.`` and the feature's name). Rows are sorted by key and sequence number; then a key is a run of rows, a
-pane of a key too, and operators make the states of many runs at once.
+(``$where.`` and the feature's name). Rows are sorted by key, time and sequence number; then a key is a run of
+rows, a pane of a key too, and operators make the states of many runs at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.operators.operator import Operator, Windowed
-from headrace.operators.runs import Longs, RowRuns
+from headrace.operators.runs import Longs, RowRuns, to_list
 from headrace.reduce.features.table import NEVER, KeyState, TableReducer
 from headrace.schema.descriptor.nodes import Type
 
@@ -38,7 +38,7 @@ Booleans = NDArray[np.bool_]
 
 
 class _KeyedRows(NamedTuple):
-    """Rows sorted by key and sequence number; ``keys`` in order, ``starts`` where the rows of each begin."""
+    """Rows sorted by key, time and number; ``keys`` in order, ``starts`` where the rows of each begin."""
 
     keys: list[bytes]
     rows: pa.Table
@@ -89,11 +89,10 @@ def reduce_rows(reducer: TableReducer, rows: pa.Table) -> Iterator[tuple[bytes, 
         counts = alive & (keyed.seqs >= reducer.feature_versions[name].birth) & _counts(operator, name, keyed.rows)
         _reduce(operator, name, keyed, np.flatnonzero(counts), states)
     ends = np.append(keyed.starts[1:], len(keyed.seqs)) - 1
-    first, last = (zip(keyed.seqs[at].tolist(), keyed.times[at].tolist(), strict=True) for at in (keyed.starts, ends))
-    frames = zip(first, last, (afresh >= 0).tolist(), strict=True)
-    for key, held, ((first_seq, first_ms), (last_seq, last_ms), restarted) in zip(
-        keyed.keys, states, frames, strict=True
-    ):
+    least, greatest = (choose.reduceat(keyed.seqs, keyed.starts) for choose in (np.minimum, np.maximum))
+    parts = least, keyed.times[keyed.starts], greatest, keyed.times[ends], afresh >= 0
+    frames = zip(*map(to_list, parts), strict=True)
+    for key, held, (first_seq, first_ms, last_seq, last_ms, restarted) in zip(keyed.keys, states, frames, strict=True):
         yield key, KeyState(first_seq, first_ms, last_seq, last_ms, restarted, held)
 
 
@@ -106,7 +105,7 @@ def _group_by_key(reducer: TableReducer, rows: pa.Table) -> _KeyedRows:
     keys = sorted(set(chosen_keys))
     number_of_key = {key: at for at, key in enumerate(keys)}
     key_of = np.array([number_of_key[key] for key in chosen_keys], np.int64)[codes]
-    order = _order(key_of, len(keys), _longs(rows, SEQ))
+    order = _order(key_of, len(keys), _longs(rows, SEQ), _longs(rows, AT_MS))
     rows, key_of = rows.select(_needed_columns(reducer, rows)).take(order), key_of[order]
     starts = np.searchsorted(key_of, np.arange(len(keys)))
     return _KeyedRows(keys, rows, key_of, starts, _longs(rows, SEQ), _longs(rows, AT_MS))
@@ -129,10 +128,10 @@ def _codes(fields: Sequence[str], rows: pa.Table) -> tuple[Longs, list[dict[str,
     return codes, chosen
 
 
-def _order(key_of: Longs, keys: int, seqs: Longs) -> Longs:
-    """By key and sequence number. Rows mostly come in the order of the log; short numbers sort faster."""
-    if not bool(np.all(seqs[1:] >= seqs[:-1])):
-        return np.lexsort((seqs, key_of))
+def _order(key_of: Longs, keys: int, seqs: Longs, times: Longs) -> Longs:
+    """By key, time and sequence number. Rows mostly come in the order of both; short numbers sort faster."""
+    if not bool(np.all((seqs[1:] >= seqs[:-1]) & (times[1:] >= times[:-1]))):
+        return np.lexsort((seqs, times, key_of))
     return np.argsort(key_of.astype(np.uint16) if keys <= 2**16 else key_of, kind="stable")
 
 

@@ -24,7 +24,7 @@ from headrace.schema.entity.nodes import Definition, Notice
 from headrace.schema.entity.sources import CONTENT_PREFIX, SourceName, check_id, identify
 from headrace.schema.entries import check_text
 from headrace.schema.entries import read as read_exactly
-from headrace.types import json_fault, parse_timestamp_us
+from headrace.types import NonNegativeInt, json_fault, parse_timestamp_us
 
 MAX_ENTITIES = 10_000
 MAX_TYPES = 100
@@ -257,7 +257,7 @@ class WarningAnswer(TypedDict):
     message: str
     fields: list[str]
     entity_type: str
-    items: list[int]
+    items: list[NonNegativeInt]
 
 
 class Warnings:

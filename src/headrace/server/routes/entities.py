@@ -11,6 +11,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import NotReady
 from headrace.engine.entities.read.snapshots import EntityAnswer, EntityQuery
 from headrace.errors import BadRequest, EntityNotFound
+from headrace.schema.entity.identity import EntityId as Id
 from headrace.schema.entity.identity import find_links, find_moments
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
@@ -26,7 +27,6 @@ _SCOPES = ("global", "user")
 _FLAGS = {"true": True, "false": False}
 
 
-Id = Annotated[str, Meta(extra_json_schema={"pattern": "^ent_[0-9a-f]{24}$"}, examples=["ent_" + 24 * "0"])]
 #: What a caller names, which may be no id at all.
 RequestedId = Annotated[str, Meta(min_length=1, max_length=256)]
 Scope = Literal["global", "user"]

@@ -21,6 +21,7 @@ from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, NotFound,
 from headrace.format import offset as offsets
 from headrace.reduce.duplicates import LEAST, Pair, find_duplicates
 from headrace.schema.entity.accept import Fragment
+from headrace.schema.entity.identity import EntityId as Id
 from headrace.schema.entity.identity import name_part
 from headrace.schema.entity.observation import Kind
 from headrace.schema.entity.sources import name_of
@@ -35,7 +36,6 @@ from headrace.server.routes.entities import (
     FOR_USER,
     VIEWED,
     EntitySnapshot,
-    Id,
     RequestedId,
     admit,
     read_entity_query,

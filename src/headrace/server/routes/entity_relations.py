@@ -13,12 +13,13 @@ from headrace.engine.assembly import Engine
 from headrace.engine.entities.read.snapshots import EntityQuery, EntityView
 from headrace.engine.entities.write.relations import SplitPredicate, StoredRelation, moved_observations, split_target
 from headrace.errors import BadRequest, Conflict, EntityNotFound
+from headrace.schema.entity.identity import EntityId as Id
 from headrace.schema.entity.sources import SourceName, identify
 from headrace.server.http.auth import Principal
 from headrace.server.http.route import WRITE, Answer, Body, Verb, route
 from headrace.server.http.starlette_json import json_response, read_json
 from headrace.server.http.wire import Moment, User, When
-from headrace.server.routes.entities import Id, RequestedId, admit
+from headrace.server.routes.entities import RequestedId, admit
 from headrace.server.routes.stream_headers import BAD_BODY
 from headrace.storage.entities import EntityRow
 from headrace.types import parse_timestamp_us, rfc3339

@@ -17,6 +17,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, Conflict
 from headrace.format import offset as offsets
+from headrace.format.offset import OFFSET_PATTERN
 from headrace.query.filter import Filtered
 from headrace.reduce.features.events import DerivedEvents
 from headrace.server.http import parameters
@@ -25,7 +26,7 @@ from headrace.server.http.compression import ReplyCompressor, accepted_encoding
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
 from headrace.server.http.route import READ, Answer, Header, in_header, in_path, in_query, route
-from headrace.server.http.wire import OFFSET_PATTERN, Moment, NonEmpty, Offset, Wait
+from headrace.server.http.wire import Moment, NonEmpty, Offset, Wait
 from headrace.server.routes.live_reads import LongPoll, SseRenderer, SseSubscriber
 from headrace.server.routes.stream_headers import (
     CLOSED,

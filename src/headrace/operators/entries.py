@@ -1,0 +1,54 @@
+"""Values with the times and sequence numbers of their events, in that order: a state that takes events as they come.
+
+An entry is ``(time, number, value)``, with as many values as an operator keeps of an event. It is a list where it was
+unpacked.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from headrace.operators.runs import Longs, RowRuns
+
+Entry = Sequence[Any]
+
+#: The time and the number of an entry, or of a state that begins with those of an event.
+time_and_seq = itemgetter(0, 1)
+
+
+def add_entry(entries: list[Entry], entry: Entry) -> None:
+    """Put one more entry in its place."""
+    insort(entries, entry, key=time_and_seq)
+
+
+def merge_entries(left: list[Entry], right: list[Entry]) -> list[Entry]:
+    """The entries of both in their order, those of the left first where times and numbers are equal."""
+    entries = left + right
+    if time_and_seq(left[-1]) > time_and_seq(right[0]):
+        entries.sort(key=time_and_seq)
+    return entries
+
+
+def first_entries(runs: RowRuns, fields: Sequence[str], limit: int) -> list[list[Entry]]:
+    """The first entries of each run, up to so many."""
+    counts = np.minimum(runs.counts(), limit)
+    return _entries(runs, fields, runs.starts, counts)
+
+
+def last_entries(runs: RowRuns, fields: Sequence[str], limit: int) -> list[list[Entry]]:
+    """The last entries of each run, up to so many."""
+    counts = np.minimum(runs.counts(), limit)
+    return _entries(runs, fields, runs.ends() - counts, counts)
+
+
+def _entries(runs: RowRuns, fields: Sequence[str], firsts: Longs, counts: Longs) -> list[list[Entry]]:
+    ends = np.cumsum(counts)
+    chosen = np.repeat(firsts - (ends - counts), counts) + np.arange(ends[-1])
+    values = (runs.rows.column(field).take(chosen).to_pylist() for field in fields)
+    entries: list[Entry] = list(zip(runs.times[chosen].tolist(), runs.seqs[chosen].tolist(), *values, strict=True))
+    return [entries[start:end] for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False)]
