@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
-from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, SealResult, StreamInfo
 from headrace.client.frame_rows import FrameAppend, FrameOptions, FrameResult
 from headrace.client.frames import Batches
 from headrace.client.producer import Producer
@@ -284,6 +284,14 @@ class Stream(StreamHandle):
     def close(self) -> AppendResult:
         """Close the stream for good: nothing more can be appended."""
         return answers.read_append_result(self._client.send(requests.close(self.name)))
+
+    def seal(self, *, wait: bool = True) -> SealResult:
+        """Publish what is in the log now, and wait until it is in the object store; else wait for some seconds."""
+        result = self._client.send(requests.seal(self.name)).decode(SealResult)
+        while wait and result.state == "sealing":
+            later = self._client.send(requests.seal(self.name)).decode(SealResult)
+            result = later.after(result)
+        return result
 
     def delete(self) -> None:
         """Delete the stream and what it holds."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
-from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, SealResult, StreamInfo
 from headrace.client.frame_rows import FrameAppend, FrameOptions, FrameResult
 from headrace.client.frames import AsyncBatches
 from headrace.client.producer import AsyncProducer
@@ -295,6 +295,14 @@ class AsyncStream(StreamHandle):
     async def close(self) -> AppendResult:
         """Close the stream for good: nothing more can be appended."""
         return answers.read_append_result(await self._client.send(requests.close(self.name)))
+
+    async def seal(self, *, wait: bool = True) -> SealResult:
+        """Publish what is in the log now, and wait until it is in the object store; else wait for some seconds."""
+        result = (await self._client.send(requests.seal(self.name))).decode(SealResult)
+        while wait and result.state == "sealing":
+            later = (await self._client.send(requests.seal(self.name))).decode(SealResult)
+            result = later.after(result)
+        return result
 
     async def delete(self) -> None:
         """Delete the stream and what it holds."""
