@@ -57,8 +57,9 @@ class EventShapes:
     def events(self, joined: bytes, version: int) -> list[dict[str, Any]]:
         """Events joined by commas, each with every field of the source."""
         current = self._registry.current_version
+        version = max(version, 1)
         target = min((cut for cut in self._registry.breaks if cut >= version), default=current)
-        if version not in (target, 0):
+        if version != target and current:
             joined = self._promote(joined, version, target)
         events = self._decoder.decode(joined)
         if target != current:
@@ -70,8 +71,7 @@ class EventShapes:
 
     def is_newest(self, version: int) -> bool:
         """Whether events that are stored under a version have the newest shape, apart from fields that are left out."""
-        current = self._registry.current_version
-        return version == current or (version == 0 and not self._registry.breaks)
+        return max(version, 1) == max(self._registry.current_version, 1)
 
     def decode_run(self, run: EventRun) -> Iterator[Folded]:
         """The same, one after the other."""
