@@ -6,7 +6,7 @@ Write ``import headrace as hr``. Begin with these names; ``dir(hr)`` lists all, 
     streams: create, append, read, tail, search, change schemas
 ``hr.App``, ``hr.AsyncApp``
     features and entities: register declarations, push events, get rows
-``hr.event``, ``hr.table``
+``hr.Event``, ``hr.event``, ``hr.table``
     declare events, rows derived from them, and tables of features
 ``hr.count``, ``hr.sum``, ``hr.quantile``, …
     the operators of features, a function each

@@ -17,6 +17,7 @@
      │   │   ├─ PluralEntityType  the name looks like a plural                   400
      │   │   ├─ ConstraintViolation  a value is not allowed by its schema        400
      │   │   ├─ InvalidCursor     a list cannot go on from there                 400
+     │   │   ├─ SourceMismatch    source and source_id are different sources     400
      │   │   └─ StoreResolutionFailed  which entity is meant, or may be, is open 400
      │   ├─ Unauthorized          no key, or a wrong one                         401
      │   ├─ Forbidden             the key may not do this                        403
@@ -179,6 +180,12 @@ class ConstraintViolation(BadRequest):
     """A value breaks a constraint of its schema, which rejects it."""
 
     code = "ERR_CONSTRAINT_VIOLATION"
+
+
+class SourceMismatch(BadRequest):
+    """A request names a source, and gives the id of another."""
+
+    code = "source_mismatch"
 
 
 class InvalidCursor(BadRequest):

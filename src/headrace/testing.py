@@ -25,7 +25,8 @@ from typing import Any
 from headrace.client.app import App, Fields
 from headrace.client.declared import EventSource
 from headrace.client.features import Pushed
-from headrace.client.requests import Moment, Span, duration, moment
+from headrace.client.json_values import moment
+from headrace.client.requests import Moment, Span, duration
 from headrace.config import Config, load
 from headrace.engine.assembly import Engine
 from headrace.engine.system_streams import System

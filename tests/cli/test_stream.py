@@ -161,6 +161,29 @@ def test_tail_prints_until_the_stream_is_closed(headrace: Headrace, name: str, l
     assert headrace("stream", "tail", name, "--offset", "-1", "--limit", "2").out == b"1\n2\n"
 
 
+def test_newest_events_are_printed_alone_backward_and_before_what_follows(headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name)
+    headrace("stream", "append", name, "1", "2", "3", "4", "5", "--close")
+    assert headrace("stream", "read", name, "--last", "2").out == b"4\n5\n"
+    (newest,) = headrace("stream", "read", name, "-n", "2", "--json").lines
+    assert newest["items"] == [4, 5]
+    assert headrace("stream", "read", name, "-n", "2", "--before", newest["start_offset"]).out == b"2\n3\n"
+    assert headrace("stream", "tail", name, "-n", "3").out == b"3\n4\n5\n"
+    refused = headrace("stream", "read", name, "--last", "2", "--since", "2020-01-01")
+    assert refused.code != 0 and "last cannot be combined with since" in refused.err
+
+
+def test_stream_is_sealed_when_asked_for(headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name)
+    headrace("stream", "append", name, "1", "2")
+    done = headrace("stream", "seal", name, "--wait", "--json")
+    assert done.code == 0
+    assert (done.lines[0]["state"], done.lines[0]["sealed_entries"]) == ("sealed", 2)
+    assert headrace("stream", "seal", name).lines[0]["state"] == "nothing_to_seal"
+    missing = headrace("stream", "seal", f"{name}/missing")
+    assert missing.code == 1 and "no such stream" in missing.err
+
+
 def test_append_is_refused_when_the_tail_has_moved(headrace: Headrace, name: str) -> None:
     tail = headrace("stream", "create", name).lines[0]["next_offset"]
     assert headrace("stream", "append", name, "1", "--if-match", tail).code == 0

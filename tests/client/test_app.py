@@ -302,7 +302,7 @@ def test_every_operator_can_be_declared_and_read(app: testing.VirtualApp) -> Non
 
 
 def test_only_what_is_declared_has_a_name(app: testing.VirtualApp) -> None:
-    with pytest.raises(TypeError, match="has no name"):
+    with pytest.raises(TypeError, match="is no event and no table"):
         app.push(dict, {})
 
 

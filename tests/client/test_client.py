@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 import headrace as hr
+from headrace.client.answers import SealResult
 from headrace.errors import (
     BadRequest,
     Conflict,
@@ -70,6 +71,31 @@ def test_large_stream_is_read_in_batches_that_end_at_the_tail(stream: hr.Stream)
     assert [batch.up_to_date for batch in batches] == [False] * (len(batches) - 1) + [True]
     assert sum(len(batch.items) for batch in batches) == 2500
     assert everything(stream, batches[0].next_offset) == [item for batch in batches[1:] for item in batch.items]
+
+
+def test_newest_entries_are_read_alone_and_backward(stream: hr.Stream) -> None:
+    stream.append([1, 2, 3])
+    stream.append([4, 5])
+    (newest,) = stream.read(last=2)
+    assert (newest.items, newest.up_to_date) == ([4, 5], True)
+    assert newest.start_offset is not None
+    assert everything(stream, newest.start_offset) == [4, 5]
+    (older,) = stream.read(last=2, before=newest.start_offset)
+    assert (older.items, older.up_to_date, older.next_offset) == ([2, 3], False, newest.start_offset)
+    assert everything(stream, before=older.start_offset) == [1]
+    with pytest.raises(BadRequest, match="last"):
+        list(stream.read("now", last=2))
+    with pytest.raises(BadRequest, match="last"):
+        list(stream.read(last=0))
+
+
+def test_newest_entries_in_several_pages_are_no_more_than_were_asked_for(stream: hr.Stream) -> None:
+    stream.append(["x" * 1000 + str(place) for place in range(3000)])
+    read: list[Any] = []
+    for batch in stream.read(last=2500):
+        read += batch.items
+        stream.append("came later")
+    assert read == ["x" * 1000 + str(place) for place in range(500, 3000)]
 
 
 def test_raw_items_are_the_bytes_that_were_appended(stream: hr.Stream) -> None:
@@ -246,6 +272,17 @@ def test_tail_sees_the_past_the_present_and_the_end(stream: hr.Stream, live: Any
 
 
 @LIVE
+def test_tail_begins_with_the_newest_entries(stream: hr.Stream, live: Any) -> None:
+    offset = stream.append([1, 2, 3]).next_offset
+    tail = stream.tail(live=live, last=2)
+    assert next(tail).items == [2, 3]
+    stream.append([4], close=True)
+    assert [item for batch in tail for item in batch.items] == [4]
+    with pytest.raises(BadRequest, match="last"):
+        next(stream.tail(offset, live=live, last=2))
+
+
+@LIVE
 def test_tail_from_now_tells_first_where_it_stands(stream: hr.Stream, live: Any) -> None:
     offset = stream.append([1, 2]).next_offset
     tail = stream.tail(live=live)
@@ -405,3 +442,20 @@ def test_read_is_repeated_when_its_answer_is_lost(line: Line, client: hr.Client,
         line.lose_answers(2)
         assert everything(unlucky.stream(name)) == [1, 2]
     assert line.lost == 2
+
+
+def test_sealed_stream_is_published_up_to_its_end(stream: hr.Stream) -> None:
+    end = stream.append([1, 2, 3]).next_offset
+    result = stream.seal()
+    assert (result.state, result.sealed_entries) == ("sealed", 3)
+    assert result.published_offset == result.end_offset == end
+    assert stream.seal(wait=False).state == "nothing_to_seal"
+    assert everything(stream) == [1, 2, 3]
+
+
+def test_waiting_for_a_seal_ends_where_the_stream_ended_at_first() -> None:
+    first = SealResult("s", "sealing", 2, published_offset="2", end_offset="5", trouble="away")
+    later = SealResult("s", "sealing", 1, published_offset="3", end_offset="9", trouble="away")
+    assert later.after(first) == SealResult("s", "sealing", 3, published_offset="3", end_offset="5", trouble="away")
+    last = SealResult("s", "sealing", 4, published_offset="7", end_offset="9", trouble="away")
+    assert last.after(later.after(first)) == SealResult("s", "sealed", 7, published_offset="5", end_offset="5")

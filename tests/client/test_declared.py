@@ -55,6 +55,80 @@ def test_a_class_is_an_event_source() -> None:
     }
 
 
+class Refund(hr.Event, dedupe_key="id", dedupe_window=timedelta(hours=1)):
+    id: str
+    user: str
+    name: str | None
+    steps: int = 1
+    map: str = "none"  # type: ignore[assignment]
+
+
+class Chargeback(Refund, keep_events_for="1d"):
+    reason: str
+
+
+def test_a_class_that_derives_from_event_is_an_event_source() -> None:
+    fields = {
+        "id": "str",
+        "user": "str",
+        "name": {"type": "str", "required": False},
+        "steps": {"type": "i64", "required": True, "default": 1},
+        "map": {"type": "str", "required": True, "default": "none"},
+    }
+    settings = {"dedupe_key": "id", "dedupe_window": "3600s"}
+    refund = {"kind": "event", "name": "Refund", "schema": fields, **settings}
+    chargeback = {"kind": "event", "name": "Chargeback", "schema": {**fields, "reason": "str"}, "keep_events_for": "1d"}
+    assert collect_descriptors([Refund, Chargeback]) == [refund, chargeback]
+
+
+def test_rows_of_such_a_class_have_their_methods_whatever_its_fields_are_named() -> None:
+    @hr.event
+    def Named(refund: Refund) -> hr.Rows:
+        return hr.Rows.map(refund, twice="steps * 2").filter("name != null")
+
+    @hr.table(key="user")
+    def Refunds() -> hr.Aggregated:
+        return Named.agg(n=hr.count())
+
+    @hr.table(key="user")
+    def Annotations(rows: Annotated[hr.Rows, Refund]) -> hr.Aggregated:
+        return rows.map(twice="steps * 2").agg(n=hr.count())
+
+    collected = collect_descriptors([Refunds, Annotations])
+    assert [descriptor["name"] for descriptor in collected] == ["Refund", "Named", "Refunds", "Annotations"]
+    assert collected[3]["ops"] == [{"op": "with_columns", "exprs": {"twice": "steps * 2"}}]
+
+
+def test_a_class_of_a_local_scope_may_use_names_around_it() -> None:
+    class Kind(str):
+        pass
+
+    with pytest.raises(TypeError, match=r"Odd\.kind: Kind is not a type of fields"):
+
+        class Odd(hr.Event):
+            kind: Kind
+
+
+def test_an_unknown_setting_is_refused_with_the_one_that_is_meant() -> None:
+    with pytest.raises(TypeError, match="did you mean 'dedupe_key'"):
+
+        class Odd(hr.Event, dedupe_kye="id"):  # type: ignore[call-arg]
+            id: str
+
+    with pytest.raises(TypeError, match="did you mean 'cold_after'"):
+        hr.event(cold_aftr="1h")  # type: ignore[call-overload]
+
+
+def test_a_class_that_derives_from_event_needs_no_decorator() -> None:
+    with pytest.raises(TypeError, match=r"leave out @hr\.event"):
+        hr.event(Refund)
+
+
+def test_the_base_itself_declares_nothing() -> None:
+    with pytest.raises(TypeError, match="cannot be registered"):
+        collect_descriptors([hr.Event])
+
+
 def test_a_function_of_rows_is_a_derived_event() -> None:
     assert Large.descriptor() == {
         "kind": "derivation",
@@ -90,14 +164,13 @@ def test_every_step_has_its_words() -> None:
         .cast(spent=int, twice="str")
         .fillna(spent=0)
     )
-    assert [dict(step) for step in rows.steps] == [
+    assert hr.event(lambda: rows).descriptor()["ops"] == [
         {"op": "select", "fields": ["user", "spent", "items"]},
         {"op": "drop", "fields": ["items"]},
         {"op": "with_columns", "exprs": {"twice": "spent + spent"}},
         {"op": "cast", "type_map": {"spent": "int", "twice": "str"}},
         {"op": "fillna", "defaults": {"spent": 0}},
     ]
-    assert Large.steps == ()
 
 
 def test_a_table_without_key_is_global() -> None:

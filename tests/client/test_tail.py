@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.client.answers import Answer, Batch, read_stream_page
 from headrace.client.errors import BadAnswer, Unreachable
 from headrace.client.retry import Backoff
-from headrace.client.tail import Tail
+from headrace.client.tail import Reading, Tail
 from headrace.errors import NotFound, OffsetGone, Unavailable
 
 SSE = {"content-type": "text/event-stream"}
@@ -95,6 +95,24 @@ def test_long_poll_from_now_learns_where_it_stands_before_it_waits() -> None:
     tail.feed(b"[]")
     assert [(batch.items, batch.next_offset) for batch in tail.finish()] == [([], "7")]
     assert tail.request().target == "/v1/stream/x?live=long-poll&offset=7&timeout=20s"
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_tail_of_the_newest_entries_reads_them_before_it_waits(live: str) -> None:
+    tail = Tail("x", "now", live, content_type="application/json", key="k", backoff=Backoff(60.0), last=3)  # type: ignore[arg-type]
+    assert tail.request().target == "/v1/stream/x?key=k&last=3"
+    ends = {"stream-start-offset": "5", "stream-end-offset": "7", "stream-next-offset": "7"}
+    tail.begin(200, {"content-type": "application/json", **ends})
+    tail.feed(b"[5,6]")
+    assert [(batch.items, batch.start_offset) for batch in tail.finish()] == [([5, 6], "5")]
+    assert "live=" in tail.request().target and "offset=7" in tail.request().target
+    assert "last" not in tail.request().target
+
+
+def test_answer_of_a_server_that_has_no_newest_entries_is_refused() -> None:
+    headers = {"content-type": "application/json", "stream-next-offset": "7", "stream-up-to-date": "true"}
+    with pytest.raises(BadAnswer, match="older than this client"):
+        Reading("x", "-1", last=3).accept(Answer(200, headers, b"[1,2,3,4,5,6,7]"))
 
 
 def test_number_too_large_for_a_float_leaves_the_others_readable() -> None:

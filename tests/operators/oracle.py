@@ -195,8 +195,8 @@ def delta_from_prev(events: Found, params: Params, now: int) -> Any:
 
 
 def reservoir_sample(events: Found, params: Params, now: int) -> Any:
-    chosen = sorted(events, key=lambda event: mixed(event.seq))[: params["samples"]]
-    return kept(sorted(chosen, key=lambda event: event.seq), params)
+    least = sorted(mixed(event.seq) for event in events)[: params["samples"]]
+    return kept([event for event in events if mixed(event.seq) in least], params)
 
 
 def mixed(seq: int) -> int:

@@ -110,7 +110,8 @@ def test_a_value_seen_once_is_known_and_a_new_one_rarely_taken_for_it() -> None:
     for value in range(1000):
         state = reducer.fold(state, value, value, {"i": value}, True)
     known = [
-        reducer.finish(reducer.merge(state, reducer.fold(None, 0, 0, {"i": value}, True)), 0) for value in range(3000)
+        reducer.finish(reducer.merge(state, reducer.fold(None, 1000, 1000, {"i": value}, True)), 0)
+        for value in range(3000)
     ]
     assert all(known[:1000])
     assert sum(known[1000:]) < 0.02 * 2000

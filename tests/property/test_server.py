@@ -265,6 +265,23 @@ class Machine(RuleBasedStateMachine):
             life.first_least = position
         assert found == life.chosen(position, key)
 
+    @rule(name=living, count=st.integers(1, 12))
+    def read_the_newest(self, name: str, count: int) -> None:
+        expect, life = self.missing(name), self.lives.get(name)
+        answer = self.ask("GET", f"{name}?last={count}", expect=expect or 200)
+        if expect is not None or life is None:
+            return
+        begin, end = answer.headers["stream-start-offset"], answer.headers["stream-end-offset"]
+        assert answer.headers["cache-control"] == "no-cache"
+        found = _entries(answer)
+        while (offset := answer.headers["stream-next-offset"]) != end:
+            answer = self.ask("GET", f"{name}?offset={offset}&before={end}", expect=200)
+            found += _entries(answer)
+        begins = {max(len(life) - count, first): None for first in range(life.first_least, life.first_most + 1)}
+        position = next(position for position in begins if found == life.chosen(position, None))
+        life.learn(position, begin)
+        life.learn(len(life), end)
+
     @precondition(lambda self: self.stale)
     @rule(name=living, data=st.data())
     def read_an_offset_of_another_life(self, name: str, data: st.DataObject) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,15 +19,19 @@ from headrace.cli.output import AsJson, UsageError, Yes
 
 if TYPE_CHECKING:
     from headrace.client.entities import Entities
-    from headrace.client.entity_requests import ErasurePlan
+    from headrace.client.entity_requests import ErasurePlan, StoreOptions
 
 Id = Annotated[str, Parameter(help="The id of an entity.")]
+#: How a table shows a source without a name: the beginning of its id.
+_SHORT_ID = 12
 
 app = App(
     name="entity",
     help="Store, read, correct and merge entities.",
     version_flags=(),
     help_epilogue=output.examples(
+        "headrace entity observe name=Ada email=ada@example.com --type contact --source crm-a",
+        "headrace entity observe customers.csv --type contact --source crm-b",
         "headrace entity store people.jsonl --entity-type contact",
         "headrace entity ls contact --search grace",
         "headrace entity get ent_29ab6436c7c63c95d8ccc613 --provenance",
@@ -43,6 +47,7 @@ def store(
     *,
     entity_type: Annotated[str | None, Parameter(help="The type of those that do not say theirs.")] = None,
     observed_at: Annotated[str | None, Parameter(help="When it was so, such as 2026-11-15; default: now.")] = None,
+    source: Annotated[str | None, Parameter(help="The name of the source, such as crm-a.")] = None,
     source_priority: Annotated[int | None, Parameter(help="How much it counts.")] = None,
     observation_source: Annotated[str | None, Parameter(help="sensor, human, import, sync …")] = None,
     dry_run: Annotated[bool, Parameter(negative=(), help="Store nothing; say what would become of each.")] = False,
@@ -50,10 +55,10 @@ def store(
     json: AsJson = False,
 ) -> None:
     """Store the entities of a file; a second run of the same file stores nothing twice."""
-    from headrace.client.entity_requests import StoreOptions
 
     options: StoreOptions = {
         "observed_at": format_moment(observed_at),
+        "source": source,
         "source_priority": source_priority,
         "observation_source": observation_source,
         "commit": False if dry_run else None,
@@ -61,16 +66,100 @@ def store(
     entities = [_typed(row, entity_type, number) for number, row in enumerate(rows(file), 1)]
     counts: dict[str, int] = {}
     warnings: dict[str, int] = {}
+    reasons: dict[str, str] = {}
     with _connect(remote, retries=True) as client, output.progress_bar("storing entities") as report:
         for stored in client.store_many(entities, **options):
             for entity in stored.entities:
                 counts[entity.action] = counts.get(entity.action, 0) + 1
             for warning in stored.store_warnings:
                 warnings[warning["code"]] = warnings.get(warning["code"], 0) + len(warning["items"])
+                reasons.setdefault(warning["code"], warning["message"])
             report(sum(counts.values()), len(entities))
     if output.wants_table(json):
         warnings = {f"{code.lower()} (kept)": count for code, count in warnings.items()}
     output.show({"entities": len(entities), **counts, **warnings}, as_json=json)
+    for code, reason in reasons.items():
+        print(f"headrace: {code}: {reason}", file=sys.stderr)
+
+
+@app.command
+def observe(
+    *words: Annotated[str, Parameter(help="FIELD=VALUE of one entity; or files, URLs, or - for stdin.")],
+    entity_type: Annotated[str, Parameter(name=["--type", "--entity-type"], help="The type of the entities.")],
+    source: Annotated[str, Parameter(help="The name of the source, such as crm-a.")],
+    observed_at: Annotated[str | None, Parameter(help="When it was so, such as 2026-11-15; default: now.")] = None,
+    observed_at_field: Annotated[str | None, Parameter(help="The column that says so for each row.")] = None,
+    source_priority: Annotated[int | None, Parameter(help="How much it counts.")] = None,
+    observation_source: Annotated[str | None, Parameter(help="sensor, human, import, sync …")] = None,
+    format: Annotated[
+        Literal["csv", "tsv", "jsonl", "json", "parquet"] | None, Parameter(help="Default: by the file's name.")
+    ] = None,
+    rejects: Annotated[Path | None, Parameter(help="Write rows that cannot be stored to this file.")] = None,
+    dry_run: Annotated[bool, Parameter(negative=(), help="Store nothing; say what would become of each.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> int:
+    """Store what a source says of an entity, or of each row of files; a second run stores nothing twice."""
+
+    if not words:
+        raise UsageError("Say what is observed: FIELD=VALUE…, or name a file, or - for stdin.")
+    options: StoreOptions = {
+        "observed_at": format_moment(observed_at),
+        "source": source,
+        "source_priority": source_priority,
+        "observation_source": observation_source,
+        "commit": False if dry_run else None,
+    }
+    if any("=" not in word or "://" in word.partition("=")[0] or Path(word).exists() for word in words):
+        return _observe_files(words, format, entity_type, options, observed_at_field, rejects, remote, json)
+    if observed_at_field is not None:
+        raise UsageError("--observed-at-field names a column of files; pass --observed-at.")
+    with _connect(remote, retries=True) as entities:
+        stored = entities.store({"entity_type": entity_type, **dict(map(_assigned, words))}, **options)
+    [entity] = stored.entities
+    facts = {"entity_id": entity.entity_id, "action": entity.action, "observation_id": entity.observation_id}
+    output.show({**facts, "source": stored.source}, as_json=json)
+    for warning in stored.store_warnings:
+        print(f"headrace: {warning['code']}: {warning['message']}", file=sys.stderr)
+    return output.OK
+
+
+def _observe_files(
+    files: tuple[str, ...],
+    file_format: str | None,
+    entity_type: str,
+    options: StoreOptions,
+    observed_at_field: str | None,
+    rejects: Path | None,
+    remote: Remote,
+    as_json: bool,
+) -> int:
+    from headrace.cli.import_files import Rejects, open_rows
+    from headrace.client.importer import observations
+
+    with ExitStack() as stack:
+        client = stack.enter_context(remote.connect(retries=True))
+        field_types = observations.read_field_types(client, entity_type)
+        # Moments become RFC 3339 in whatever way a file spells them.
+        spelled = [name for name, kind in field_types.items() if kind != "date"]
+        reader = stack.enter_context(open_rows(files, file_format, spelled))
+        report = stack.enter_context(Rejects(rejects))
+        importer = observations.ObservationImporter(
+            client,
+            reader,
+            entity_type,
+            options,
+            field_types=field_types,
+            observed_at_field=observed_at_field,
+            read_moment=format_moment,
+        )
+        advance = stack.enter_context(output.running_count("rows stored"))
+        counts = importer.run(advance, report.add)
+    facts = {"rows": counts.rows, **counts.actions, "rejected": counts.rejected, **counts.warnings}
+    output.show({"source": options["source"], **facts}, as_json=as_json)
+    for code, reason in counts.reasons.items():
+        print(f"headrace: {code}: {reason}", file=sys.stderr)
+    return output.PARTIAL if counts.rejected else output.OK
 
 
 @app.command
@@ -97,10 +186,16 @@ def get(
     output.show({**facts, "observations": entity.observation_count, "computed_at": entity.computed_at}, as_json=False)
     print()
     shown = (
-        {"field": name, "value": _format_field(value), "from": entity.provenance.get(name, "").replace(",", "\n")}
+        {
+            "field": name,
+            "value": _format_field(value),
+            "source": "\n".join(map(_format_source, entity.sources.get(name, ()))) or "(correction)",
+            "observation": entity.provenance.get(name, "").replace(",", "\n"),
+        }
         for name, value in entity.snapshot.items()
     )
-    output.show_all(shown, ("field", "value", "from") if provenance else ("field", "value"), as_json=False)
+    columns = ("field", "value", "source", "observation") if provenance else ("field", "value")
+    output.show_all(shown, columns, as_json=False)
 
 
 @app.command(name="ls")
@@ -109,14 +204,16 @@ def list_entities(
     /,
     *,
     search: Annotated[str | None, Parameter(help="Only those whose name holds this.")] = None,
+    source: Annotated[str | None, Parameter(help="Only those with a value from this source.")] = None,
     limit: Annotated[int, Parameter(converter=positive_integer, help="So many at most.")] = 100,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
     """List entities in the order in which they came."""
     with _connect(remote) as entities:
-        rows = islice(entities.list(entity_type, search=search), limit)
-        columns = ("entity_id", *(("entity_type",) if entity_type is None else ()), "name", "observations", "last_at")
+        rows = islice(entities.list(entity_type, search=search, source=source), limit)
+        types = ("entity_type",) if entity_type is None else ()
+        columns = ("entity_id", *types, "name", "sources", "observations", "last_at")
         output.show_all(map(msgspec.structs.asdict, rows), columns, as_json=json, format_row=_format_row)
 
 
@@ -126,6 +223,7 @@ def history(
     /,
     *,
     oldest_first: Annotated[bool, Parameter(negative=(), help="In order instead of the newest first.")] = False,
+    source: Annotated[str | None, Parameter(help="Only those of this source.")] = None,
     limit: Annotated[int, Parameter(converter=positive_integer, help="So many at most.")] = 100,
     remote: Remote = LOCAL,
     json: AsJson = False,
@@ -133,8 +231,8 @@ def history(
     """List the observations of an entity."""
     with _connect(remote) as entities:
         order = "oldest" if oldest_first else "newest"
-        observations = islice(entities.observations(entity_id, order=order), limit)
-        columns = ("observed_at", "kind", "schema_version", "source_priority", "fields")
+        observations = islice(entities.observations(entity_id, order=order, source=source), limit)
+        columns = ("observed_at", "kind", "source", "schema_version", "source_priority", "fields")
         output.show_all(observations, columns, as_json=json, format_row=_format_observation)
 
 
@@ -196,14 +294,24 @@ def _connect(remote: Remote, *, retries: bool = False) -> Iterator[Entities]:
 
 
 def _format_observation(observation: dict[str, Any]) -> dict[str, Any]:
-    return {**observation, "fields": _format_field(observation["fields"])}
+    source_id = observation["source_id"]
+    source = None if source_id is None else _format_source(source_id)
+    return {**observation, "source": source, "fields": _format_field(observation["fields"])}
+
+
+def _format_source(source_id: str) -> str:
+    """The name of a source; of one without a name the beginning of its id, which is a hash."""
+    from headrace.schema.entity.sources import name_of
+
+    return source_id if name_of(source_id) is not None else f"{source_id[:_SHORT_ID]}…"
 
 
 def _format_row(entity: dict[str, Any]) -> dict[str, Any]:
     """An entity in a table; its name without the type that it begins with."""
     name = entity["canonical_name"].removeprefix(f"{entity['entity_type']}:")
     last = {"observations": entity["observation_count"], "last_at": entity["last_observation_at"]}
-    return {**entity, "name": name, **last}
+    sources = dict.fromkeys(source for of_field in entity["sources"].values() for source in of_field)
+    return {**entity, "name": name, "sources": [_format_source(source) for source in sources], **last}
 
 
 def _show_decision(done: dict[str, Any], as_json: bool) -> None:

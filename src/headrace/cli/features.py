@@ -235,7 +235,7 @@ def _read_descriptors(file: Path) -> dict[str, Any]:
 
 def _run_declarations(file: Path) -> list[dict[str, Any]]:
     """The declarations of a Python file, with all their sources."""
-    from headrace.client.declared import EventSource, Table, collect_descriptors
+    from headrace.client.declared import collect_descriptors, find_declaration
 
     # As for a script: what lies beside it can be imported.
     sys.path.insert(0, str(file.resolve().parent))
@@ -245,9 +245,11 @@ def _run_declarations(file: Path) -> list[dict[str, Any]]:
         raise UsageError(f"{file} does not run: {type(reason).__name__}: {reason}") from reason
     finally:
         del sys.path[0]
-    declared = [value for value in names.values() if isinstance(value, EventSource | Table)]
+    declared = [value for value in names.values() if find_declaration(value) is not None]
     if not declared:
-        raise UsageError(f"{file} declares nothing: it needs names that @hr.event or @hr.table made")
+        raise UsageError(
+            f"{file} declares nothing: it needs subclasses of hr.Event, or what @hr.event or @hr.table made"
+        )
     return collect_descriptors(declared)
 
 

@@ -119,6 +119,7 @@ COMMANDS = {
             ("headrace register features.py --dry-run", "headrace register features.py"),
         ),
         Command("features:app", "table", "Get features by key, and list tables."),
+        Command("operators:app", "operator", "List what features and rollups can compute."),
         Command("entity_type:app", "entity-type", "Show and change what entities look like."),
         Command("entity:app", "entity", "Store, read, correct and merge entities."),
     ),

@@ -92,6 +92,10 @@ Name = Annotated[str, Parameter(help="The stream.")]
 Offset = Annotated[str, Parameter(allow_leading_hyphen=True, help="Begin after this offset; -1 is the start.")]
 RoutingKey = Annotated[str | None, Parameter(help="Only events with this routing key.")]
 Filter = Annotated[str | None, Parameter(allow_leading_hyphen=True, help="Only events that match this query.")]
+Last = Annotated[
+    int | None,
+    Parameter(name=("--last", "-n"), converter=positive_integer, help="Begin with the newest so many events."),
+]
 SchemaVersion = Annotated[int | None, Parameter(help="The shape of events; default: the newest.")]
 Limit = Annotated[int | None, Parameter(converter=positive_integer, help="Stop after so many.")]
 
@@ -104,7 +108,7 @@ app = App(
         "headrace stream append orders '{\"id\": 1}' '{\"id\": 2}'",
         "cat events.jsonl | headrace stream append orders",
         "headrace stream read orders --offset -1 --limit 10",
-        "headrace stream tail orders",
+        "headrace stream tail orders -n 50",
     ),
 )
 
@@ -178,6 +182,8 @@ def read(
     *,
     offset: Offset = "-1",
     since: Annotated[str | None, Parameter(help="Begin at this moment instead, such as 2026-11-15.")] = None,
+    last: Last = None,
+    before: Annotated[str | None, Parameter(help="End before this offset.")] = None,
     routing_key: RoutingKey = None,
     filter: Filter = None,
     schema_version: SchemaVersion = None,
@@ -189,7 +195,13 @@ def read(
     with remote.connect() as client, mark_query_faults(filter or "", as_json=json):
         stream = client.stream(name)
         batches = stream.read(
-            offset, since=format_moment(since), key=routing_key, schema_version=schema_version, filter=filter
+            offset,
+            since=format_moment(since),
+            last=last,
+            before=before,
+            key=routing_key,
+            schema_version=schema_version,
+            filter=filter,
         )
         _print(batches, limit, json)
 
@@ -200,6 +212,7 @@ def tail(
     /,
     *,
     offset: Offset = "now",
+    last: Last = None,
     live: Annotated[Literal["sse", "long-poll"] | None, Parameter(help="How to wait; default: sse if it can.")] = None,
     routing_key: RoutingKey = None,
     filter: Filter = None,
@@ -208,11 +221,13 @@ def tail(
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Print what is appended from now on, until the stream is closed."""
+    """Print what is appended from now on, until the stream is closed; with -n the newest events first."""
     content_type = _content_type(remote, name)
     with remote.connect(retries=True) as client, mark_query_faults(filter or "", as_json=json):
         stream = client.stream(name, content_type=content_type)
-        batches = stream.tail(offset, live=live, key=routing_key, schema_version=schema_version, filter=filter)
+        batches = stream.tail(
+            offset, last=last, live=live, key=routing_key, schema_version=schema_version, filter=filter
+        )
         _print(batches, limit, json)
 
 
@@ -282,6 +297,25 @@ def close(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> Non
 
 
 @app.command
+def seal(
+    name: Name,
+    /,
+    *,
+    wait: Annotated[bool, Parameter(negative=(), help="Come back when all of it is in the object store.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> int:
+    """Seal what is in the log and publish it now, whatever its age and size.
+
+    0 says that all of it is published, 3 that this takes longer and goes on.
+    """
+    with remote.connect() as client:
+        result = client.stream(name).seal(wait=wait)
+    output.show(msgspec.structs.asdict(result), as_json=json)
+    return output.TIMED_OUT if result.state == "sealing" else output.OK
+
+
+@app.command
 def delete(name: Name, /, *, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False) -> None:
     """Delete a stream with its content."""
     output.confirm(f"Delete the stream {name} and everything in it?", yes=yes)
@@ -321,6 +355,8 @@ def _envelope(batch: Batch, limit: int | None) -> dict[str, object]:
     facts = {"next_offset": batch.next_offset, "up_to_date": batch.up_to_date, "closed": batch.closed}
     if limit is not None and limit < len(batch.raw_items):
         facts = {"next_offset": None, "up_to_date": False, "closed": False}
+    if batch.start_offset is not None:
+        facts["start_offset"] = batch.start_offset
     if media_type(batch.content_type) == JSON or not batch.data:
         return {"items": [msgspec.Raw(item) for item in batch.raw_items[:limit]], **facts}
     try:

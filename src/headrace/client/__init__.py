@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from headrace.client.aio.app import AsyncApp
 from headrace.client.aio.client import AsyncClient, AsyncStream
-from headrace.client.answers import AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.answers import AppendResult, Batch, CreateResult, SealResult, StreamInfo
 from headrace.client.app import App
 from headrace.client.client import Client, Stream
-from headrace.client.declared import DerivedEvent, Event, Rows, Table, event, table, upstream
+from headrace.client.declared import Aggregated, DerivedEvent, Event, Rows, Table, event, table, upstream
 from headrace.client.deliveries import AsyncDelivery, Delivery
 from headrace.client.diffs import Diff, Problem
 from headrace.client.errors import (
@@ -22,10 +22,13 @@ from headrace.client.errors import (
     RegistrationConflict,
     RegistrationInvalid,
     RegistrationRefused,
+    RowRefusal,
+    RowsRefused,
     Unreachable,
 )
 from headrace.client.expressions import Expression, col, lit, quadkey
 from headrace.client.features import Pushed, Registered, RegistryVersion, Row
+from headrace.client.frame_rows import FrameResult
 from headrace.client.log_sender import LogSender, add_log_fields
 from headrace.client.log_sources import LogHandler, LogProcessor, RequestLogs
 from headrace.client.operators import (
@@ -95,6 +98,7 @@ from headrace.errors import HeadraceError
 
 __all__ = [
     "AggregateResult",
+    "Aggregated",
     "ApiError",
     "App",
     "AppendResult",
@@ -115,6 +119,7 @@ __all__ = [
     "Event",
     "Expression",
     "Feature",
+    "FrameResult",
     "Group",
     "HeadraceError",
     "HistoryFailed",
@@ -139,7 +144,10 @@ __all__ = [
     "RequestLogs",
     "Revision",
     "Row",
+    "RowRefusal",
     "Rows",
+    "RowsRefused",
+    "SealResult",
     "SearchResult",
     "Stream",
     "StreamInfo",

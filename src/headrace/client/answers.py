@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -59,6 +59,8 @@ class Batch:
     next_offset: str
     up_to_date: bool
     closed: bool
+    #: Where the newest entries begin, in the first batch of a read with ``last``.
+    start_offset: str | None = None
 
     @cached_property
     def items(self) -> list[Any]:
@@ -106,6 +108,31 @@ class StreamInfo(msgspec.Struct, frozen=True):
     expires_at: str | None
 
 
+class SealResult(msgspec.Struct, frozen=True):
+    """How much of a stream was published, and whether everything that it held at first is in the object store."""
+
+    stream: str
+    #: Everything was published, or was before; or it takes longer.
+    state: Literal["sealed", "nothing_to_seal", "sealing"]
+    sealed_entries: int
+    published_offset: str
+    end_offset: str
+    #: Why the object store took nothing the last time, where it takes longer.
+    trouble: str | None = None
+
+    def after(self, earlier: SealResult) -> SealResult:
+        """The result of an earlier request with what a later one published."""
+        is_published = self.published_offset >= earlier.end_offset
+        return SealResult(
+            stream=self.stream,
+            state="sealed" if is_published else "sealing",
+            sealed_entries=earlier.sealed_entries + self.sealed_entries,
+            published_offset=min(self.published_offset, earlier.end_offset),
+            end_offset=earlier.end_offset,
+            trouble=None if is_published else self.trouble,
+        )
+
+
 class StreamPage(msgspec.Struct, frozen=True):
     """One page of stream descriptors; ``next_after`` is None on the last."""
 
@@ -140,7 +167,16 @@ def read_batch(answer: Answer) -> Batch:
         next_offset=answer.header("stream-next-offset"),
         up_to_date=answer.claims("stream-up-to-date") or answer.status == 204,
         closed=answer.claims("stream-closed"),
+        start_offset=answer.headers.get("stream-start-offset"),
     )
+
+
+def read_newest(answer: Answer) -> tuple[Batch, str]:
+    """The first batch of the newest entries, and where they end; refuses what a server that has no ``last`` answers."""
+    batch = read_batch(answer)
+    if batch.start_offset is None:
+        raise BadAnswer("the server does not know the parameter last: it is older than this client")
+    return batch, answer.header("stream-end-offset")
 
 
 def read_stream_info(name: str, answer: Answer) -> StreamInfo:

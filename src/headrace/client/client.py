@@ -8,7 +8,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
-from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, SealResult, StreamInfo
+from headrace.client.frame_rows import FrameAppend, FrameOptions, FrameResult
 from headrace.client.frames import Batches
 from headrace.client.producer import Producer
 from headrace.client.requests import (
@@ -27,7 +28,7 @@ from headrace.client.schemas import UNSET, Plan, Profile, Registry, Revision, Se
 from headrace.client.search import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
 from headrace.client.transport import Transport, make_settings
-from headrace.errors import HeadraceError
+from headrace.errors import BadRequest, HeadraceError, TooLarge
 
 T = TypeVar("T")
 
@@ -105,18 +106,36 @@ class Stream(StreamHandle):
             self.info()
         return answers.read_append_result(self._client.send(self._append_request(value, **options)))
 
+    def append_frame(self, frame: Any, **options: Unpack[FrameOptions]) -> FrameResult:
+        """Append the rows of a frame of pandas, polars or Arrow as events, each exactly once.
+
+        Raises ``RowsRefused`` at the end if some rows were refused; the others are appended then.
+        """
+        append = FrameAppend(self.name, frame, **options)
+        while (request := append.next_request()) is not None:
+            try:
+                append.accept(self._client.send(request))
+            except (BadRequest, TooLarge) as refusal:
+                append.refuse(refusal)
+        return append.result()
+
     def read(
         self,
         offset: str = START,
         *,
         since: Moment | None = None,
+        last: int | None = None,
+        before: str | None = None,
         key: str | None = None,
         schema_version: int | None = None,
         filter: str | None = None,
     ) -> Batches:
-        """Everything after ``offset`` (or from ``since`` on) up to the tail: batch by batch, or as one table."""
-        reading = Reading(self.name, offset, since=since, key=key, schema_version=schema_version, filter=filter)
-        return Batches(self._read(reading))
+        """Everything after ``offset`` (or from ``since`` on) up to the tail: batch by batch, or as one table.
+
+        With ``last`` the newest so many entries instead; ``before`` ends a read at an offset.
+        """
+        narrowing: dict[str, Any] = {"key": key, "schema_version": schema_version, "filter": filter}
+        return Batches(self._read(Reading(self.name, offset, since=since, last=last, before=before, **narrowing)))
 
     def _read(self, reading: Reading) -> Iterator[Batch]:
         while not reading.ended:
@@ -126,6 +145,7 @@ class Stream(StreamHandle):
         self,
         offset: str = NOW,
         *,
+        last: int | None = None,
         live: Live | None = None,
         key: str | None = None,
         schema_version: int | None = None,
@@ -133,6 +153,7 @@ class Stream(StreamHandle):
     ) -> Generator[Batch, None, None]:
         """What follows ``offset``, for as long as the stream is open; it reconnects after lost connections.
 
+        With ``last`` it begins with the newest so many entries.
         Without ``live`` it waits by SSE, and by long-poll for filters and for text.
         """
         content_type = self.content_type or self.info().content_type
@@ -144,6 +165,7 @@ class Stream(StreamHandle):
             content_type=content_type,
             key=key,
             backoff=backoff,
+            last=last,
             schema_version=schema_version,
             filter=filter,
         )
@@ -291,6 +313,14 @@ class Stream(StreamHandle):
     def close(self) -> AppendResult:
         """Close the stream for good: nothing more can be appended."""
         return answers.read_append_result(self._client.send(requests.close(self.name)))
+
+    def seal(self, *, wait: bool = True) -> SealResult:
+        """Publish what is in the log now, and wait until it is in the object store; else wait for some seconds."""
+        result = self._client.send(requests.seal(self.name)).decode(SealResult)
+        while wait and result.state == "sealing":
+            later = self._client.send(requests.seal(self.name)).decode(SealResult)
+            result = later.after(result)
+        return result
 
     def delete(self) -> None:
         """Delete the stream and what it holds."""

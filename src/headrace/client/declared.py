@@ -9,11 +9,12 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin, overload
+from typing import Annotated, Any, ClassVar, TypedDict, Union, Unpack, get_args, get_origin, overload
 
 from headrace.client.expressions import Expression, cast_target, text
+from headrace.client.json_values import moment
 from headrace.client.operators import Feature
-from headrace.client.requests import Span, duration, moment
+from headrace.client.requests import Span, check_options, duration
 
 Step = Mapping[str, Any]
 
@@ -21,9 +22,11 @@ Step = Mapping[str, Any]
 class Rows:
     """The rows of an event source after some steps; each method returns new rows."""
 
+    # Events have fields, which a type checker sees beside these: other public names would be theirs no more.
+
     def __init__(self, upstream: EventSource, steps: tuple[Step, ...] = ()) -> None:
-        self.upstream = upstream
-        self.steps = steps
+        self._upstream = upstream
+        self._steps = steps
 
     def filter(self, condition: Expression | str) -> Rows:
         """Only rows for which the condition is true."""
@@ -68,7 +71,7 @@ class Rows:
         return Aggregated(self, None, features)
 
     def _then(self, op: str, **members: Any) -> Rows:
-        return Rows(self.upstream, (*self.steps, {"op": op, **members}))
+        return Rows(self._upstream, (*self._steps, {"op": op, **members}))
 
 
 class Grouped:
@@ -109,10 +112,18 @@ def fields(declared: type, names: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError(f"{declared.__name__}: {reason}") from reason
     _check_rest(declared, hints)
     return {
-        name: _field(f"{declared.__name__}.{name}", hint, getattr(declared, name, _MISSING))
+        name: _field(f"{declared.__name__}.{name}", hint, _default(declared, name))
         for name, hint in hints.items()
         if hint is not ClassVar and get_origin(hint) is not ClassVar
     }
+
+
+def _default(declared: type, name: str) -> Any:
+    """The value that a class or one of its bases gives to a field; a method of rows of the same name is none."""
+    for base in declared.__mro__:
+        if name in vars(base) and base not in Event.__mro__:
+            return vars(base)[name]
+    return _MISSING
 
 
 def _check_rest(declared: type, hints: Mapping[str, Any]) -> None:
@@ -161,21 +172,17 @@ def _type_name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 
-Declared_co = TypeVar("Declared_co", covariant=True)
-
-
 class EventSource(Rows):
     """Events by their name: rows that chains begin with."""
 
     def __init__(self, name: str) -> None:
         super().__init__(self)
-        self.name = name
+        self._name = name
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
+        return f"{type(self).__name__}({self._name!r})"
 
-    @property
-    def sources(self) -> tuple[EventSource, ...]:
+    def _sources(self) -> tuple[EventSource, ...]:
         """The sources of its rows."""
         return ()
 
@@ -189,17 +196,56 @@ def upstream(name: str) -> EventSource:
     return EventSource(name)
 
 
+class EventSettings(TypedDict, total=False):
+    """Settings of events, in ``@hr.event(…)`` or in ``class Txn(hr.Event, …)``."""
+
+    #: For how long events can be read.
+    keep_events_for: Span | None
+    #: After how long without events a key is unseen again.
+    cold_after: Span | None
+    #: The field whose value makes an event the same as an earlier one.
+    dedupe_key: str | None
+    #: For how long that is remembered.
+    dedupe_window: Span | None
+
+
 class Event(EventSource):
-    """Events that are pushed, and stored in the stream ``events/<name>``."""
+    """Events that are pushed, and stored in the stream ``events/<name>``.
+
+    A class that derives from it declares events: its annotations are the fields, its keywords the settings::
+
+        class Txn(hr.Event, dedupe_key="id"):
+            id: str
+            amount: float
+    """
+
+    #: The events that a class declares.
+    _declared: ClassVar[Event]
 
     def __init__(self, name: str, schema: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         super().__init__(name)
         self._schema = schema
         self._settings = settings
 
+    def __init_subclass__(cls, **settings: Unpack[EventSettings]) -> None:
+        super().__init_subclass__()
+        cls._declared = Event(cls.__name__, fields(cls, _caller_names()), _write_settings(settings))
+
     def descriptor(self) -> dict[str, Any]:
         """Its descriptor in a registration."""
-        return {"kind": "event", "name": self.name, "schema": dict(self._schema), **self._settings}
+        return {"kind": "event", "name": self._name, "schema": dict(self._schema), **self._settings}
+
+
+def _write_settings(settings: EventSettings) -> dict[str, Any]:
+    """The settings of events as a registration has them."""
+    check_options(EventSettings, settings)
+    written = {
+        "keep_events_for": duration(settings.get("keep_events_for")),
+        "cold_after": duration(settings.get("cold_after")),
+        "dedupe_key": settings.get("dedupe_key"),
+        "dedupe_window": duration(settings.get("dedupe_window")),
+    }
+    return {name: value for name, value in written.items() if value}
 
 
 class DerivedEvent(EventSource):
@@ -209,16 +255,15 @@ class DerivedEvent(EventSource):
         super().__init__(name)
         self._rows = rows
 
-    @property
-    def sources(self) -> tuple[EventSource, ...]:
+    def _sources(self) -> tuple[EventSource, ...]:
         """The sources of its rows."""
-        return (self._rows.upstream,)
+        return (self._rows._upstream,)
 
     def descriptor(self) -> dict[str, Any]:
         """Its descriptor in a registration."""
-        steps = [dict(step) for step in self._rows.steps]
-        upstreams = [self._rows.upstream.name]
-        return {"kind": "derivation", "name": self.name, "upstreams": upstreams, "output_kind": "event", "ops": steps}
+        steps = [dict(step) for step in self._rows._steps]
+        upstreams = [self._rows._upstream._name]
+        return {"kind": "derivation", "name": self._name, "upstreams": upstreams, "output_kind": "event", "ops": steps}
 
 
 class Table:
@@ -232,10 +277,9 @@ class Table:
     def __repr__(self) -> str:
         return f"Table({self.name!r})"
 
-    @property
-    def sources(self) -> tuple[EventSource, ...]:
+    def _sources(self) -> tuple[EventSource, ...]:
         """The sources of its rows."""
-        return (self._aggregated.rows.upstream,)
+        return (self._aggregated.rows._upstream,)
 
     def descriptor(self) -> dict[str, Any]:
         """Its descriptor in a registration."""
@@ -244,17 +288,13 @@ class Table:
             "kind": "table",
             "name": self.name,
             "key": list(self.key),
-            "upstreams": [rows.upstream.name],
+            "upstreams": [rows._upstream._name],
             "agg": {name: feature.descriptor() for name, feature in self._aggregated.features.items()},
         }
-        return {**written, "ops": [dict(step) for step in rows.steps]} if rows.steps else written
+        return {**written, "ops": [dict(step) for step in rows._steps]} if rows._steps else written
 
 
 Descriptor = EventSource | Table
-
-
-class _Decorator(Protocol[Declared_co]):
-    def __call__(self, declared: Any, /) -> Declared_co: ...
 
 
 @overload
@@ -262,37 +302,22 @@ def event(declared: type, /) -> Event: ...
 @overload
 def event(declared: Callable[..., Rows], /) -> DerivedEvent: ...
 @overload
-def event(
-    *,
-    keep_events_for: Span | None = None,
-    cold_after: Span | None = None,
-    dedupe_key: str | None = None,
-    dedupe_window: Span | None = None,
-) -> _Decorator[Event]: ...
-def event(
-    declared: Any = None,
-    /,
-    *,
-    keep_events_for: Span | None = None,
-    cold_after: Span | None = None,
-    dedupe_key: str | None = None,
-    dedupe_window: Span | None = None,
-) -> Any:
-    """Declare events: a class says which fields they have, a function how they are made of others."""
-    settings = {
-        "keep_events_for": duration(keep_events_for),
-        "cold_after": duration(cold_after),
-        "dedupe_key": dedupe_key,
-        "dedupe_window": duration(dedupe_window),
-    }
-    options = {name: value for name, value in settings.items() if value}
+def event(**settings: Unpack[EventSettings]) -> Callable[[type], Event]: ...
+def event(declared: Any = None, /, **settings: Unpack[EventSettings]) -> Any:
+    """Declare events: a class says which fields they have, a function how they are made of others.
+
+    A type checker knows the methods of rows only where the class derives from ``hr.Event``, which needs no decorator.
+    """
+    written = _write_settings(settings)
 
     def decorate(declared: Any) -> Event | DerivedEvent:
         names = _caller_names()
         if isinstance(declared, type):
-            return Event(declared.__name__, fields(declared, names), options)
-        if options:
-            raise TypeError(f"{declared.__name__} is derived: {', '.join(options)} belong to the event it is made of")
+            if issubclass(declared, Event):
+                raise TypeError(f"{declared.__name__} derives from hr.Event: leave out @hr.event")
+            return Event(declared.__name__, fields(declared, names), written)
+        if written:
+            raise TypeError(f"{declared.__name__} is derived: {', '.join(written)} belong to the event it is made of")
         return DerivedEvent(declared.__name__, _rows(declared, names))
 
     return decorate if declared is None else decorate(declared)
@@ -301,7 +326,7 @@ def event(
 @overload
 def table(declared: Callable[..., Aggregated], /) -> Table: ...
 @overload
-def table(*, key: str | Sequence[str] | None = None) -> _Decorator[Table]: ...
+def table(*, key: str | Sequence[str] | None = None) -> Callable[[Callable[..., Aggregated]], Table]: ...
 def table(declared: Any = None, /, *, key: str | Sequence[str] | None = None) -> Any:
     """Declare a table by a function that ends in ``agg``; without a key all rows make one."""
     wanted = None if key is None else (key,) if isinstance(key, str) else tuple(key)
@@ -324,9 +349,19 @@ def declared_name(of: Any) -> str:
     """The name of an event or a table; a name stands for itself."""
     if isinstance(of, str):
         return of
-    if isinstance(of, EventSource | Table):
-        return of.name
-    raise TypeError(f"{of!r} has no name: give a name, or what @hr.event or @hr.table made")
+    declaration = find_declaration(of)
+    if declaration is None:
+        raise TypeError(
+            f"{of!r} is no event and no table: give a name, a class that derives from hr.Event, or what @hr.table made"
+        )
+    return declaration.name if isinstance(declaration, Table) else declaration._name
+
+
+def find_declaration(of: Any) -> Descriptor | None:
+    """The declaration that an object is, or that a class makes; None if it declares nothing."""
+    if isinstance(of, type):
+        return of._declared if issubclass(of, Event) and of is not Event else None
+    return of if isinstance(of, EventSource | Table) else None
 
 
 def collect_descriptors(declared: Iterable[Any]) -> list[dict[str, Any]]:
@@ -343,11 +378,12 @@ def collect_descriptors(declared: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _with_sources(declared: Any) -> Iterator[Descriptor]:
-    if not isinstance(declared, EventSource | Table):
+    declaration = find_declaration(declared)
+    if declaration is None:
         raise TypeError(f"{declared!r} cannot be registered: declare it with @hr.event or @hr.table")
-    for source in declared.sources:
+    for source in declaration._sources():
         yield from _with_sources(source)
-    yield declared
+    yield declaration
 
 
 def _rows(function: Callable[..., Any], names: Mapping[str, Any]) -> Rows:
@@ -374,7 +410,7 @@ def _call_with_sources(function: Callable[..., Any], names: Mapping[str, Any]) -
 def _source(name: str, parameter: inspect.Parameter) -> EventSource:
     annotation = parameter.annotation
     candidates = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
-    sources = [candidate for candidate in candidates if isinstance(candidate, EventSource)]
+    sources = [source for source in map(find_declaration, candidates) if isinstance(source, EventSource)]
     if not sources:
         raise TypeError(
             f"{name}: annotate {parameter.name} with the event it stands for, such as {parameter.name}: Txn"

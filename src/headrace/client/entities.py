@@ -135,19 +135,22 @@ class Entities:
         return self._client.fetch(entity_requests.get(entity_id, view), Snapshot)
 
     def list(self, entity_type: str | None = None, **filters: str | None) -> Iterator[Snapshot]:
-        """Entities in the order in which they came; filters are ``search``, ``canonical_name`` and ``field.<name>``."""
+        """Entities in the order in which they came.
+
+        Filters are ``search``, ``canonical_name``, ``field.<name>`` and ``source``, from which a value has to be.
+        """
         wanted = {"entity_type": entity_type, **filters}
         return _iterate_pages(
             self._client.send, lambda after: entity_requests.page(wanted, after), entity_requests.read_snapshots
         )
 
     def observations(
-        self, entity_id: str, *, order: str = "newest", user_id: str | None = None
+        self, entity_id: str, *, order: str = "newest", user_id: str | None = None, source: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The observations of an entity, the newest or the oldest first."""
+        """The observations of an entity, the newest or the oldest first; those of one ``source``, or all."""
         return _iterate_pages(
             self._client.send,
-            lambda after: entity_requests.observations(entity_id, order, after, user_id),
+            lambda after: entity_requests.observations(entity_id, order, after, user_id, source),
             entity_requests.read_observations,
         )
 
@@ -156,7 +159,7 @@ class Entities:
         return self._client.fetch(entity_requests.provenance(entity_id, field, view), dict[str, Any])
 
     def source(self, source_id: str, user_id: str | None = None) -> dict[str, Any]:
-        """The content of a store request, as it was sent."""
+        """The entities that a source has brought, as they were sent; a source is given by its name or its id."""
         return self._client.fetch(entity_requests.source(source_id, user_id), dict[str, Any])
 
     def correct(self, entity_id: str, fields: Mapping[str, Any], **options: Unpack[DecisionOptions]) -> dict[str, Any]:

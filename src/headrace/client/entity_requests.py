@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 import msgspec
 
 from headrace.client.answers import Answer
-from headrace.client.requests import Moment, Request, check_options, moment, post, segment, with_query
+from headrace.client.json_values import moment
+from headrace.client.requests import Moment, Request, check_options, post, segment, with_query
 
 ENTITIES_PATH = "/v1/entities"
 #: The most entities in one request of ``store_many``.
@@ -20,7 +21,9 @@ class StoreOptions(TypedDict, total=False):
 
     #: When it was so; now where it is left out.
     observed_at: Moment | None
-    #: A source by a name of one's own; else it is named after its content.
+    #: The name of the source, such as ``crm-a``; the first use of a name makes the source.
+    source: str | None
+    #: A source by its id, which for a source with a name is the name; else the id is a hash of the content.
     source_id: str | None
     source_priority: int | None
     #: sensor, workflow_state, llm_summary, human, import or sync.
@@ -60,6 +63,8 @@ class Stored(msgspec.Struct, frozen=True):
     source_id: str
     unknown_fields_count: int = 0
     store_warnings: list[dict[str, Any]] = []
+    #: The name of the source; None where it was given none.
+    source: str | None = None
     dry_run: bool = False
 
 
@@ -134,6 +139,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     events: list[dict[str, Any]] = []
     links: list[dict[str, Any]] = []
     truncated_fields: list[str] = []
+    #: The names of sources by field; a source without a name is there by its id, and a correction has no source.
+    sources: dict[str, list[str]] = {}
 
 
 class _Page(msgspec.Struct):
@@ -161,9 +168,11 @@ def page(filters: Mapping[str, str | None], after: str | None) -> Request:
     return Request("GET", with_query(ENTITIES_PATH, {**filters, "after": after}))
 
 
-def observations(entity_id: str, order: str, after: str | None, user_id: str | None) -> Request:
+def observations(
+    entity_id: str, order: str, after: str | None, user_id: str | None, source: str | None = None
+) -> Request:
     """GET: one page of observations of an entity."""
-    query = {"order": order, "after": after, "user_id": user_id}
+    query = {"order": order, "after": after, "user_id": user_id, "source": source}
     return Request("GET", with_query(f"{path(entity_id)}/observations", query))
 
 

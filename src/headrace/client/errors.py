@@ -11,6 +11,7 @@
          │       └─ RegistrationConflict the registry does not allow it; ``diff`` shows what would change
          ├─ HistoryFailed  rows of the past were asked for, and not found
          ├─ PushRefused    some events of many were refused, the others are stored
+         ├─ RowsRefused    some rows of a frame were refused, the others are appended
          ├─ Unreachable    no whole answer came: refused, cut or timed out
          ├─ BadAnswer      an answer came that the protocol does not allow
          ├─ OutcomeUnknown a producer cannot know whether its batch was appended
@@ -21,7 +22,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -105,6 +106,29 @@ class PushRefused(ClientError):
         """Why, by the number of the event, counted from 0."""
         results: list[dict[str, Any]] = self.facts["results"]
         return {at: _from_error(400, {}, outcome["error"]) for at, outcome in enumerate(results) if "error" in outcome}
+
+
+class RowRefusal(NamedTuple):
+    """Why a row of a frame was refused: its position, counted from 0, and the field, "" for the row as a whole."""
+
+    row: int
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"row {self.row}{f', field {self.field!r}' if self.field else ''}: {self.reason}"
+
+
+class RowsRefused(ClientError):
+    """Some rows of a frame were refused, and the others are appended; ``facts`` has the counts."""
+
+    code = "rows_refused"
+
+    @property
+    def refusals(self) -> list[RowRefusal]:
+        """Every reason, in the order of the rows."""
+        refusals: list[RowRefusal] = self.facts["refusals"]
+        return refusals
 
 
 class Unreachable(ClientError):

@@ -12,7 +12,8 @@ from headrace.client import answers
 from headrace.client.answers import Answer
 from headrace.client.diffs import Effects
 from headrace.client.errors import HistoryFailed, PushRefused
-from headrace.client.requests import Moment, Request, check_options, moment, post, segment, to_json, with_query
+from headrace.client.json_values import moment, to_json
+from headrace.client.requests import Moment, Request, check_options, post, segment, with_query
 from headrace.types import JSON
 
 REGISTRY_PATH = "/v1/registry"
@@ -141,9 +142,9 @@ class _Batch(msgspec.Struct):
     registry_version: int = 0
 
 
-def push(event: str, fields: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Request:
-    """POST: one event, or several."""
-    return Request("POST", f"/v1/push/{segment(event)}", {"content-type": JSON}, to_json(fields))
+def push(event: str, fields: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, first_row: int = 0) -> Request:
+    """POST: one event, or several, which messages count from ``first_row`` on."""
+    return Request("POST", f"/v1/push/{segment(event)}", {"content-type": JSON}, to_json(fields, first_row=first_row))
 
 
 def get(table: str, key: Key, **options: Unpack[GetOptions]) -> Request:
@@ -206,7 +207,7 @@ def _options(options: GetOptions) -> dict[str, Any]:
 
 
 def _post_question(target: str, body: dict[str, Any]) -> Request:
-    return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(body), changes=False)
+    return Request("POST", target, {"content-type": JSON}, to_json(body), changes=False)
 
 
 #: The most rows of one history query.
@@ -232,7 +233,7 @@ def request_history(table: str, rows: Sequence[tuple[Key, Moment]], features: Se
     """POST: a history query: the rows of keys, each at its moment."""
     document = {"rows": [{"key": key, "at": moment(at)} for key, at in rows]}
     body = document if features is None else {**document, "features": list(features)}
-    return Request("POST", _path(table), {"content-type": JSON}, msgspec.json.encode(body), changes=False)
+    return Request("POST", _path(table), {"content-type": JSON}, to_json(body), changes=False)
 
 
 def poll_history(table: str, id: str) -> Request:

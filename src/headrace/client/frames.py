@@ -105,7 +105,7 @@ def event_row(event: Any) -> Row:
 
 def arrow_table(rows: Sequence[Row]) -> pyarrow.Table:
     """Rows as a table; a row that lacks a column has a null there."""
-    pa = _imported("pyarrow")
+    pa = import_library("pyarrow")
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: _column(pa, [row.get(name) for row in rows]) for name in names})
 
@@ -121,18 +121,18 @@ def _column(pa: Any, values: list[Any]) -> Any:
 
 def pandas_frame(table: pyarrow.Table) -> pandas.DataFrame:
     """A table as a pandas DataFrame."""
-    _imported("pandas")
+    import_library("pandas")
     frame: pandas.DataFrame = table.to_pandas()
     return frame
 
 
 def polars_frame(table: pyarrow.Table) -> polars.DataFrame:
     """A table as a polars DataFrame."""
-    frame: polars.DataFrame = _imported("polars").from_arrow(table)
+    frame: polars.DataFrame = import_library("polars").from_arrow(table)
     return frame
 
 
-def _imported(name: str) -> Any:
+def import_library(name: str) -> Any:
     """A library that only frames need."""
     try:
         return importlib.import_module(name)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import date, datetime, timedelta
 from difflib import get_close_matches
 from itertools import islice
-from math import isfinite
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from headrace.client.answers import CreateResult, StreamInfo
+from headrace.client.json_values import moment, to_json
 from headrace.errors import BadRequest
 from headrace.types import JSON, media_type
 
@@ -22,7 +22,7 @@ LONG_POLL_WAIT_S = 20
 STREAMS_PATH = "/v1/streams"
 _DOTS = {".": "%2E", "..": "%2E%2E"}
 
-Moment = datetime | str | int
+Moment = datetime | date | str | int
 Span = timedelta | str | int
 Live = Literal["sse", "long-poll"]
 Item = TypeVar("Item")
@@ -179,13 +179,22 @@ def read(
     offset: str,
     *,
     since: Moment | None = None,
+    last: int | None = None,
+    before: str | None = None,
     key: str | None = None,
     schema_version: int | None = None,
     filter: str | None = None,
 ) -> Request:
-    """GET: what follows ``offset``, or what was appended at ``since`` or later."""
-    start = {"since": moment(since)} if since is not None else {"offset": offset}
-    query = {**start, "filter": filter, "key": key, "schema_version": _text(schema_version) or None}
+    """GET: what follows ``offset``, what was appended at ``since`` or later, or the ``last`` entries."""
+    query = {
+        "before": before,
+        "filter": filter,
+        "key": key,
+        "last": _text(last) or None,
+        "offset": None if since is not None or (last is not None and offset == START) else offset,
+        "schema_version": _text(schema_version) or None,
+        "since": None if since is None else moment(since),
+    }
     return Request("GET", with_query(stream_path(name), query))
 
 
@@ -228,6 +237,12 @@ def details(name: str) -> Request:
     return Request("GET", f"{stream_path(name)}/_details")
 
 
+def seal(name: str) -> Request:
+    """POST: publish what is in the log now; it may be asked again."""
+    query = {"timeout": f"{LONG_POLL_WAIT_S}s"}
+    return Request("POST", with_query(f"{stream_path(name)}/_seal", query), wait_s=90.0, changes=False)
+
+
 def delete(name: str) -> Request:
     """DELETE the stream."""
     return Request("DELETE", stream_path(name))
@@ -248,26 +263,6 @@ def encode(value: Any, content_type: str) -> bytes:
     if isinstance(value, str):
         return value.encode()
     raise TypeError(f"a {content_type} stream takes bytes or text, not {type(value).__name__}")
-
-
-def to_json(value: Any) -> bytes:
-    """JSON text; a number that JSON does not have is refused, where the encoder would write null in its place."""
-    body = msgspec.json.encode(value)
-    if b"null" in body:
-        _check_finite(msgspec.to_builtins(value, enc_hook=_leave_raw))
-    return body
-
-
-def _leave_raw(_: Any) -> None:
-    """Raw JSON, which has no such numbers."""
-
-
-def _check_finite(value: Any) -> None:
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"{value} is a number that JSON does not have; send None, or text")
-    if isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            _check_finite(part)
 
 
 def post(target: str, document: Mapping[str, Any], *, changes: bool = True) -> Request:
@@ -293,15 +288,6 @@ def _text(value: int | None) -> str:
 
 def _flag(value: bool) -> str:
     return "true" if value else ""
-
-
-def moment(value: Moment | None) -> str:
-    """A moment as the protocol writes it; an integer counts nanoseconds."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ValueError(f"{value} has no time zone; use datetime.now(UTC)")
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return _text(value) if isinstance(value, int | None) else value
 
 
 def _seconds(value: Span | None) -> str:

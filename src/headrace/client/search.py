@@ -11,7 +11,8 @@ import msgspec
 from headrace.client import answers
 from headrace.client.answers import Answer
 from headrace.client.frames import Row, Tabular, event_row
-from headrace.client.requests import Moment, Request, check_options, moment, stream_path, with_query
+from headrace.client.json_values import moment, to_json
+from headrace.client.requests import Moment, Request, check_options, stream_path, with_query
 from headrace.errors import TimedOut
 from headrace.types import JSON
 
@@ -194,4 +195,4 @@ class Paging:
 
 
 def _post(target: str, body: dict[str, Any]) -> Request:
-    return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(body), changes=False)
+    return Request("POST", target, {"content-type": JSON}, to_json(body), changes=False)

@@ -17,7 +17,7 @@ from headrace import decoding
 from headrace.client import answers, requests
 from headrace.client.answers import Answer, Batch
 from headrace.client.errors import BadAnswer, Unreachable
-from headrace.client.requests import NOW, Live, Request
+from headrace.client.requests import NOW, START, Live, Request
 from headrace.client.retry import Backoff, is_transient
 from headrace.errors import HeadraceError
 
@@ -119,6 +119,7 @@ class Tail:
         content_type: str,
         key: str | None,
         backoff: Backoff,
+        last: int | None = None,
         schema_version: int | None = None,
         filter: str | None = None,
     ) -> None:
@@ -128,6 +129,8 @@ class Tail:
         self._live = live or requests.choose_live(content_type, filter)
         self._content_type = content_type
         self._key = key
+        #: The newest entries that are read first; None once they were.
+        self._last = last
         self._schema_version = schema_version
         self._filter = filter
         self._backoff = backoff
@@ -138,8 +141,11 @@ class Tail:
         self._has_events = False
 
     def request(self) -> Request:
-        """The next request; a long-poll starts at a known offset, so that ``now`` is resolved first."""
+        """The next request; the newest entries come first, and a long-poll has ``now`` resolved first."""
         options: _ReadOptions = {"key": self._key, "schema_version": self._schema_version, "filter": self._filter}
+        if self._last is not None:
+            start = START if self.offset == NOW else self.offset
+            return requests.read(self._name, start, last=self._last, **options)
         if self.offset == NOW and self._live == "long-poll":
             return requests.read(self._name, NOW, **options)
         return requests.tail(self._name, self.offset, self._live, cursor=self._cursor, **options)
@@ -166,7 +172,11 @@ class Tail:
             return []
         answer = Answer(self._head.status, self._head.headers, b"".join(self._body))
         self._cursor = answer.headers.get("stream-cursor", "")
-        return self._advance(answers.read_batch(answer))
+        if self._last is None:
+            return self._advance(answers.read_batch(answer))
+        batch, _ = answers.read_newest(answer)
+        self._last = None
+        return self._advance(batch)
 
     def pause_s(self, error: HeadraceError) -> float:
         """The pause before the next request; raises the error if a retry cannot help."""
@@ -214,13 +224,13 @@ def _control(data: bytes) -> Control:
 
 
 class Reading:
-    """A catch-up read: request after request until the tail is reached."""
+    """A catch-up read: request after request until the tail is reached, or the offset that it ends before."""
 
-    def __init__(self, name: str, offset: str, **options: Any) -> None:
+    def __init__(self, name: str, offset: str, *, before: str | None = None, **options: Any) -> None:
         self.ended = False
         self._name = name
         self._offset = offset
-        self._options = options
+        self._options = {"before": before, **options}
 
     def request(self) -> Request:
         """The next request."""
@@ -228,8 +238,15 @@ class Reading:
 
     def accept(self, answer: Answer) -> Batch:
         """The batch of an answer."""
-        batch = answers.read_batch(answer)
-        self.ended = batch.up_to_date or batch.closed
+        if self._options.pop("last", None) is None:
+            batch = answers.read_batch(answer)
+        else:
+            # What is appended while the newest entries are read, page by page, is not among them.
+            batch, end = answers.read_newest(answer)
+            self._options["before"] = self._options["before"] or end
+        before = self._options["before"]
+        reached = before is not None and batch.next_offset >= before.upper()
+        self.ended = batch.up_to_date or batch.closed or reached
         self._offset = batch.next_offset
         self._options.pop("since", None)
         return batch

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.client.json_values import to_json
 from headrace.client.requests import Request, stream_path, with_query
 from headrace.profiles.state_protocol import keys
 from headrace.profiles.state_protocol.keys import ENCODINGS, encode_argument
@@ -125,4 +126,4 @@ def wait(
 
 
 def _post(path: str, body: dict[str, Any], wait_s: float = 0.0) -> Request:
-    return Request("POST", path, {"content-type": JSON}, msgspec.json.encode(body), wait_s=wait_s, changes=False)
+    return Request("POST", path, {"content-type": JSON}, to_json(body), wait_s=wait_s, changes=False)

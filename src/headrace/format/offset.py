@@ -7,7 +7,9 @@ every stream.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 VERSION = 1
 START = "0" * 26
@@ -19,6 +21,15 @@ _VALUES |= {c.lower(): i for c, i in _VALUES.items()}
 _VALUES |= {"O": 0, "o": 0, "I": 1, "i": 1, "L": 1, "l": 1}
 _DIGITS = str.maketrans({c: "0123456789abcdefghijklmnopqrstuv"[i] for c, i in _VALUES.items()})
 _MAX_POSITION = 2**64 - 1
+_DIGIT = "[0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]"
+#: What offsets look like that servers give.
+OFFSET_PATTERN = rf"[0-7]{_DIGIT}{{18}}[048CGMRWcgmrw]0{{6}}"
+
+#: An offset in a document; it is not checked where the document is decoded.
+OffsetText = Annotated[
+    str,
+    msgspec.Meta(extra_json_schema={"pattern": f"^{OFFSET_PATTERN}$"}, examples=["00000000000000000004000000"]),
+]
 
 
 class Offset(NamedTuple):

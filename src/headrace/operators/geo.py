@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.operators.declaration import COUNT, LATITUDE, LONGITUDE, PLACES, declare
-from headrace.operators.moments import add_value, merge_moments, moments_of_runs
+from headrace.operators.declaration import COUNT, LATITUDE, LONGITUDE, PLACES, Params, declare
+from headrace.operators.entries import add_entry, last_entries, merge_entries
+from headrace.operators.moments import add_value, merge_moments, moments_of_field
 from headrace.operators.operator import Operator, Row, finite
 from headrace.operators.parts import Parts, pooled
-from headrace.operators.runs import RowRuns, to_list, to_lists
+from headrace.operators.runs import RowRuns
+from headrace.operators.state_columns import Numbers, Optional, Records, StateColumn
+from headrace.types import FieldType
 
 _RADIUS_KM = 6371.0
 _DEGREE_KM = 111.32
 _HOUR_MS = 3_600_000
+_BETWEEN = "an event that comes late lies between two others, and most coordinates are not kept"
 
 Doubles = NDArray[np.float64]
 
@@ -62,7 +67,7 @@ class LocationOperator(Operator):
         """Latitudes and longitudes."""
         return runs.doubles(self.fields[0]), runs.doubles(self.fields[1])
 
-    def ends(self, runs: RowRuns) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    def ends(self, runs: RowRuns) -> tuple[StateColumn, StateColumn, StateColumn, StateColumn]:
         """The first latitude and longitude of each run, and the last."""
         lat, lon = self.fields
         return runs.first_values(lat), runs.first_values(lon), runs.last_values(lat), runs.last_values(lon)
@@ -79,6 +84,7 @@ class GeoVelocity(LocationOperator):
         PLACES,
         "the greatest speed from one event to the next, in km/h",
         "f64",
+        needs_log=_BETWEEN,
         lat_field=LATITUDE,
         lon_field=LONGITUDE,
     )
@@ -99,16 +105,16 @@ class GeoVelocity(LocationOperator):
         """The speed."""
         return None if state is None else finite(state[6])
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The ends of each run, and its greatest speed."""
         gaps = np.diff(runs.times, prepend=runs.times[:1])
         counts = (gaps > 0) & ~runs.is_first()
         steps = np.append(0.0, _steps_km(*self.places(runs)))
         speeds = np.where(counts, steps / np.where(counts, gaps, 1) * _HOUR_MS, -1.0)
-        greatest = [None if speed < 0 else speed for speed in to_list(np.maximum.reduceat(speeds, runs.starts))]
+        greatest = np.maximum.reduceat(speeds, runs.starts)
         first_lat, first_lon, last_lat, last_lon = self.ends(runs)
         first, last = runs.first_times(), runs.last_times()
-        return to_lists(first, first_lat, first_lon, last, last_lat, last_lon, greatest)
+        return Records(first, first_lat, first_lon, last, last_lat, last_lon, Optional(greatest, greatest >= 0))
 
 
 class GeoDistance(LocationOperator):
@@ -122,6 +128,7 @@ class GeoDistance(LocationOperator):
         PLACES,
         "the length of the way from event to event, in km",
         "f64",
+        needs_log=_BETWEEN,
         lat_field=LATITUDE,
         lon_field=LONGITUDE,
     )
@@ -140,11 +147,11 @@ class GeoDistance(LocationOperator):
         """The length."""
         return 0.0 if state is None else finite(state[4])
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The ends of each run, and the length of its way."""
         steps = np.append(0.0, _steps_km(*self.places(runs)))
         steps[runs.starts] = 0.0
-        return to_lists(*self.ends(runs), to_list(np.add.reduceat(steps, runs.starts)))
+        return Records(*self.ends(runs), Numbers(np.add.reduceat(steps, runs.starts)))
 
 
 class GeoSpread(LocationOperator):
@@ -180,20 +187,19 @@ class GeoSpread(LocationOperator):
         narrow = math.cos(math.radians(lat))
         return finite(_DEGREE_KM * math.sqrt((up + along * narrow * narrow) / n))
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The moments of each run."""
-        lats, lons = self.places(runs)
-        return to_lists(moments_of_runs(lats, runs.starts), moments_of_runs(lons, runs.starts))
+        return Records(moments_of_field(self.fields[0], runs), moments_of_field(self.fields[1], runs))
 
     def catalyst_parts(self) -> Parts:
         """Moments of both."""
         return Parts(pooled("moments"), pooled("others"))
 
 
-class DistanceFromHome(LocationOperator):
+class DistanceFromHome(Operator):
     """How far the last place is from the mean of the last ``samples`` places, itself among them, in km.
 
-    Null without any. The state is those places, ``[lat, lon]`` each.
+    Null without any. The state is those places as entries (`operators.entries`), each a latitude and a longitude.
     """
 
     declaration = declare(
@@ -207,32 +213,44 @@ class DistanceFromHome(LocationOperator):
         lon_field=LONGITUDE,
         samples=COUNT._replace(default=100, note=""),
     )
+    order = "time"
 
-    def add(self, state: Any, lat: float, lon: float, at_ms: int) -> Any:
-        """The newest place instead of the oldest."""
+    def __init__(self, params: Params, types: Mapping[str, FieldType]) -> None:
+        super().__init__(params, types)
+        self._lat_field, self._lon_field = self.fields
+        self._kept: int = params["samples"]
+
+    def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
+        """The place among the last ones in place of the oldest, if the event matches and has one."""
+        if not matched or (lat := row.get(self._lat_field)) is None or (lon := row.get(self._lon_field)) is None:
+            return state
         if state is None:
-            return [[lat, lon]]
-        state.append([lat, lon])
-        if len(state) > self.params["samples"]:
+            return [(at, seq, lat, lon)]
+        newest = state[-1]
+        if at > newest[0] or (at == newest[0] and seq > newest[1]):
+            state.append((at, seq, lat, lon))
+        else:
+            add_entry(state, (at, seq, lat, lon))
+        if len(state) > self._kept:
             del state[0]
         return state
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The last places of both."""
-        return (left + right)[-self.params["samples"] :]
+        return merge_entries(left, right)[-self._kept :]
 
     def finish(self, state: list[Any] | None, now: int = 0) -> float | None:
         """The distance."""
         if state is None:
             return None
-        lat = math.fsum(point[0] for point in state) / len(state)
-        lon = math.fsum(point[1] for point in state) / len(state)
-        return finite(distance_km(state[-1][0], state[-1][1], lat, lon))
+        lat = math.fsum(lat for _, _, lat, _ in state) / len(state)
+        lon = math.fsum(lon for _, _, _, lon in state) / len(state)
+        return finite(distance_km(state[-1][2], state[-1][3], lat, lon))
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def from_version_1(self, state: Any, at: int, seq: int) -> Any:
+        """The places at this time and number."""
+        return [(at, seq, lat, lon) for lat, lon in state]
+
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last places of each run."""
-        lats, lons = (runs.values(field) for field in self.fields)
-        firsts = (runs.ends() - np.minimum(runs.counts(), self.params["samples"])).tolist()
-        return [
-            to_lists(lats[first:end], lons[first:end]) for first, end in zip(firsts, runs.ends().tolist(), strict=True)
-        ]
+        return last_entries(runs, self.fields, self._kept)

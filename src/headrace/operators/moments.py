@@ -6,15 +6,18 @@ All measures are those of the population. A z-score is null where there are fewe
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.operators.declaration import CHANGE, COUNTS, NUMBER, REQUIRED_WHERE, REQUIRED_WINDOW, declare
+from headrace.operators.entries import time_and_seq
 from headrace.operators.operator import FieldOperator, Operator, Row, finite
 from headrace.operators.parts import Alone, Parts, plain, pooled
-from headrace.operators.runs import Longs, RowRuns, by_run, to_list, to_lists
+from headrace.operators.runs import Longs, RowRuns, counts_by_run
+from headrace.operators.state_columns import Maps, Numbers, Records, StateColumn
 
 Moments: TypeAlias = list[Any]
 
@@ -42,12 +45,17 @@ def merge_moments(left: Moments | None, right: Moments) -> Moments:
     return [n, mean, left[2] + right[2] + away * away * (left[0] * right[0] / n)]
 
 
-def moments_of_runs(numbers: NDArray[np.float64], starts: Longs) -> list[Moments]:
-    """The moments of each run, in two passes: the means first, then the squared deviations from them."""
+def moments_of_field(field: str, runs: RowRuns) -> StateColumn:
+    """The moments of the values that a field has in each run, in two passes."""
+    return runs.shared(("moments", field), lambda: _moments(runs.doubles(field), runs.starts))
+
+
+def _moments(numbers: NDArray[np.float64], starts: Longs) -> StateColumn:
+    """The means first, then the squared deviations from them."""
     counts = np.diff(starts, append=len(numbers))
     means = np.add.reduceat(numbers, starts) / counts
     away = numbers - np.repeat(means, counts)
-    return to_lists(to_list(counts), to_list(means), to_list(np.add.reduceat(away * away, starts)))
+    return Records(Numbers(counts), Numbers(means), Numbers(np.add.reduceat(away * away, starts)))
 
 
 def variance(moments: Moments) -> float:
@@ -93,9 +101,9 @@ class Variance(FieldOperator):
         """The variance."""
         return None if state is None else finite(variance(state))
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The moments of each run."""
-        return moments_of_runs(runs.doubles(self._field), runs.starts)
+        return moments_of_field(self._field, runs)
 
     def catalyst_parts(self) -> Parts:
         """Moments."""
@@ -150,10 +158,10 @@ class Ratio(Operator):
         """The share."""
         return None if state is None else state[0] / state[1]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The counts of each run."""
         matched = np.add.reduceat(runs.matched.astype(np.int64), runs.starts)
-        return to_lists(to_list(matched), to_list(runs.counts()))
+        return Records(Numbers(matched), Numbers(runs.counts()))
 
     def catalyst_parts(self) -> Parts:
         """Two counts."""
@@ -163,7 +171,7 @@ class Ratio(Operator):
 class ZScore(FieldOperator):
     """How many standard deviations the last value lies above the mean of all of the window, itself among them.
 
-    The state is ``[last value, moments]``.
+    The state is ``[last time, its number, last value, moments]``.
     """
 
     declaration = declare(
@@ -175,6 +183,7 @@ class ZScore(FieldOperator):
         field=NUMBER,
         baseline_window=REQUIRED_WINDOW._replace(aliases=("window",), example='"24h"'),
     )
+    order = "time"
 
     @property
     def window_ms(self) -> int | None:
@@ -182,26 +191,36 @@ class ZScore(FieldOperator):
         return self.params.get("baseline_window")
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
-        """One more value, the last one."""
-        return [value, add_value(None if state is None else state[1], value)]
+        """One more value, the last one unless it comes late."""
+        if state is None:
+            return [at_ms, seq, value, add_value(None, value)]
+        add_value(state[3], value)
+        if at_ms > state[0] or (at_ms == state[0] and seq > state[1]):
+            state[0], state[1], state[2] = at_ms, seq, value
+        return state
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The last value of the right, the moments of both."""
-        return [right[0], merge_moments(left[1], right[1])]
+        """The later of the last values, the moments of both."""
+        last = left if time_and_seq(left) > time_and_seq(right) else right
+        return [*last[:3], merge_moments(left[3], right[3])]
 
     def finish(self, state: list[Any] | None, now: int = 0) -> float | None:
         """The score."""
-        return None if state is None else score(state[0], state[1])
+        return None if state is None else score(state[2], state[3])
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def from_version_1(self, state: Any, at: int, seq: int) -> Any:
+        """The last value at this time and number."""
+        return [at, seq, *state]
+
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last value and the moments of each run."""
-        return to_lists(runs.last_values(self._field), moments_of_runs(runs.doubles(self._field), runs.starts))
+        return Records(*runs.last_rows(self._field), moments_of_field(self._field, runs))
 
 
 class SeasonalDeviation(FieldOperator):
     """How many standard deviations the last value lies above the mean of its hour of the day (UTC), itself among them.
 
-    The state is ``[last value, its hour, {hour: moments}]``, of at most 24 hours.
+    The state is ``[last time, its number, last value, its hour, {hour: moments}]``, of at most 24 hours.
     """
 
     declaration = declare(
@@ -212,30 +231,39 @@ class SeasonalDeviation(FieldOperator):
         memory="72 numbers",
         field=NUMBER,
     )
+    order = "time"
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
-        """One more value, the last one."""
+        """One more value, the last one unless it comes late."""
         hour = at_ms // HOUR_MS % 24
-        hours = {} if state is None else state[2]
+        if state is None:
+            return [at_ms, seq, value, hour, {hour: add_value(None, value)}]
+        hours = state[4]
         hours[hour] = add_value(hours.get(hour), value)
-        return [value, hour, hours]
+        if at_ms > state[0] or (at_ms == state[0] and seq > state[1]):
+            state[0], state[1], state[2], state[3] = at_ms, seq, value, hour
+        return state
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The last value of the right, the moments of both by hour."""
-        hours = dict(left[2])
-        for hour, moments in right[2].items():
+        """The later of the last values, the moments of both by hour."""
+        hours = dict(left[4])
+        for hour, moments in right[4].items():
             hours[hour] = merge_moments(hours.get(hour), moments)
-        return [right[0], right[1], hours]
+        last = left if time_and_seq(left) > time_and_seq(right) else right
+        return [*last[:4], hours]
 
     def finish(self, state: list[Any] | None, now: int = 0) -> float | None:
         """The score."""
-        return None if state is None else score(state[0], state[2][state[1]])
+        return None if state is None else score(state[2], state[4][state[3]])
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def from_version_1(self, state: Any, at: int, seq: int) -> Any:
+        """The last value at this time and number, in the hour that it had."""
+        return [at, seq, *state]
+
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last value of each run, its hour, and the moments of each hour."""
         hours = runs.times // HOUR_MS % 24
         by_hour, owners, split_hours = runs.split(hours)
-        moments = moments_of_runs(by_hour.doubles(self._field), by_hour.starts)
-        entries = by_run(owners, len(runs.starts), list(zip(to_list(split_hours), moments, strict=True)))
-        last_hours = to_list(hours[runs.ends() - 1])
-        return to_lists(runs.last_values(self._field), last_hours, [dict(pairs) for pairs in entries])
+        moments = moments_of_field(self._field, by_hour)
+        by_run = Maps(counts_by_run(owners, len(runs.starts)), Numbers(split_hours), moments)
+        return Records(*runs.last_rows(self._field), Numbers(hours[runs.ends() - 1]), by_run)

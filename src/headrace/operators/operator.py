@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -33,9 +33,8 @@ class Operator(Reducer[Row, Any, bytes]):
     declaration: ClassVar[Declaration]
     #: Whether events that do not match count for something.
     takes_all: bool = False
-    #: Whether the answer depends on the moment at which it is asked for, or the state on sequence numbers.
+    #: Whether the answer depends on the moment at which it is asked for.
     reads_clock: ClassVar[bool] = False
-    reads_seq: ClassVar[bool] = False
     #: The fields without which an event does not count.
     fields: tuple[str, ...] = ()
 
@@ -67,9 +66,11 @@ class Operator(Reducer[Row, Any, bytes]):
         """A state of version 1, whose events are taken to lie at this time and number, as one of today."""
         return state
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The state of each run of rows, all of which count: what folding them one by one gives."""
-        rows = runs.rows.select(list(self.fields)).to_pylist() if self.fields else [{}] * len(runs.times)
+        columns = [runs.column(field).to_pylist() for field in self.fields]
+        rows = [dict(zip(self.fields, values, strict=True)) for values in zip(*columns, strict=True)]
+        rows = rows if self.fields else [{}] * len(runs.times)
         events = list(zip(runs.times.tolist(), runs.seqs.tolist(), rows, runs.matched.tolist(), strict=True))
         states = []
         for start, end in runs.bounds():
@@ -96,13 +97,25 @@ class EventOperator(Operator):
         """The state with one more event."""
 
 
-class FieldOperator(Operator):
+class OneFieldOperator(Operator):
     """An operator over the values that a field has in the events that match; nulls are passed over."""
 
     def __init__(self, params: Params, types: Mapping[str, FieldType]) -> None:
         super().__init__(params, types)
         self._field: str = params["field"]
         self.kind: FieldType = types.get(self._field, "f64")
+
+    def render(self, value: Any) -> Any:
+        """A value of the field as its type writes it: 3 for an f64 is 3.0, 3.0 for an i64 is 3."""
+        if value is None:
+            return None
+        if self.kind == "f64":
+            return finite(value)
+        return int(value) if self.kind == "i64" else value
+
+
+class FieldOperator(OneFieldOperator):
+    """An operator over the values of one field of which each value counts by itself."""
 
     def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
         """The state with one more value if the event matches and has one."""
@@ -113,14 +126,6 @@ class FieldOperator(Operator):
     @abstractmethod
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """The state with one more value."""
-
-    def render(self, value: Any) -> Any:
-        """A value of the field as its type writes it: 3 for an f64 is 3.0, 3.0 for an i64 is 3."""
-        if value is None:
-            return None
-        if self.kind == "f64":
-            return finite(value)
-        return int(value) if self.kind == "i64" else value
 
 
 class Windowed(Reducer[Row, Any, bytes]):

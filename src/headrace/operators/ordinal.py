@@ -1,11 +1,13 @@
 """Values by their place in the order of events: first, last, a few of either end, and a sample.
 
-Every state holds at most as many values as asked for, n or samples, one more for ``lag``, two for ``delta_from_prev``.
+Events are in the order of their times, and of their sequence numbers where times are equal. Every state holds at most
+as many values as asked for, n or samples, one more for ``lag``, two for ``delta_from_prev``.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
@@ -13,104 +15,81 @@ from typing import Any
 import numpy as np
 
 from headrace.operators.declaration import COUNT, NUMBER, SAMPLES, VALUE, declare
-from headrace.operators.operator import FieldOperator, finite
+from headrace.operators.entries import add_entry, first_entries, last_entries, merge_entries, time_and_seq
+from headrace.operators.operator import FieldOperator, OneFieldOperator, Row, finite
 from headrace.operators.runs import RowRuns
+from headrace.operators.state_columns import Lists, Numbers, Records
 
 _MASK = 2**64 - 1
 _MEMORY = "as many values as `n` or `samples` says"
 
 
-class First(FieldOperator):
-    """The first value; null where there is none."""
+class First(OneFieldOperator):
+    """The first value; null where there is none. The state is ``[time, number, value]``."""
 
     declaration = declare("first", SAMPLES, "the first value", "field", field=VALUE)
+    order = "time"
 
-    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
-        """The first value stays."""
-        return value if state is None else state
+    def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
+        """The first value stays, unless an earlier one comes late."""
+        if state is not None and (at > state[0] or (at == state[0] and seq > state[1])):
+            return state
+        if not matched or (value := row.get(self._field)) is None:
+            return state
+        return [at, seq, value]
 
     def merge_both(self, left: Any, right: Any) -> Any:
         """The earlier one."""
-        return left
+        return right if time_and_seq(right) < time_and_seq(left) else left
 
     def finish(self, state: Any, now: int = 0) -> Any:
         """The value."""
-        return self.render(state)
+        return None if state is None else self.render(state[2])
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def from_version_1(self, state: Any, at: int, seq: int) -> Any:
+        """The value at this time and number."""
+        return [at, seq, state]
+
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The first values."""
-        return runs.first_values(self._field)
+        return Records(*runs.first_rows(self._field))
 
 
-class Last(FieldOperator):
-    """The last value; null where there is none."""
+class Last(OneFieldOperator):
+    """The last value; null where there is none. The state is ``[time, number, value]``."""
 
     declaration = declare("last", SAMPLES, "the newest value", "field", field=VALUE)
+    order = "time"
 
-    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+    def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
         """The newest value."""
-        return value
+        if not matched or (value := row.get(self._field)) is None:
+            return state
+        if state is None or at > state[0] or (at == state[0] and seq > state[1]):
+            return [at, seq, value]
+        return state
 
     def merge_both(self, left: Any, right: Any) -> Any:
         """The later one."""
-        return right
+        return left if time_and_seq(left) > time_and_seq(right) else right
 
     def finish(self, state: Any, now: int = 0) -> Any:
         """The value."""
-        return self.render(state)
+        return None if state is None else self.render(state[2])
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def from_version_1(self, state: Any, at: int, seq: int) -> Any:
+        """The value at this time and number."""
+        return [at, seq, state]
+
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last values."""
-        return runs.last_values(self._field)
+        return Records(*runs.last_rows(self._field))
 
 
-class FirstN(FieldOperator):
-    """The first n values, oldest first."""
+class SomeValues(OneFieldOperator):
+    """Values of one end of the order of events; the state is a list of entries (`operators.entries`) in that order."""
 
-    declaration = declare(
-        "first_n",
-        SAMPLES,
-        "the first values, the oldest first",
-        "json",
-        bound="n",
-        memory=_MEMORY,
-        field=VALUE,
-        n=COUNT,
-    )
-
-    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
-        """One more while there is room."""
-        if state is None:
-            return [value]
-        if len(state) < self.params["n"]:
-            state.append(value)
-        return state
-
-    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The first n of both."""
-        return left + right[: self.params["n"] - len(left)]
-
-    def finish(self, state: list[Any] | None, now: int = 0) -> list[Any]:
-        """The values."""
-        return [self.render(value) for value in state or ()]
-
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
-        """The first values of each run."""
-        values, n = runs.values(self._field), self.params["n"]
-        return [values[start : min(end, start + n)] for start, end in runs.bounds()]
-
-
-class Recent(FieldOperator):
-    """The last values, of which an answer is made."""
-
-    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
-        """The newest value in place of the oldest."""
-        if state is None:
-            return [value]
-        state.append(value)
-        if len(state) > self.kept:
-            del state[0]
-        return state
+    order = "time"
 
     @cached_property
     def kept(self) -> int:
@@ -118,22 +97,90 @@ class Recent(FieldOperator):
         n: int = self.params["n"]
         return n
 
+    def from_version_1(self, state: Any, at: int, seq: int) -> Any:
+        """The values at this time and number."""
+        return [(at, seq, value) for value in state]
+
+    def values(self, state: list[Any] | None) -> list[Any]:
+        """The values, the oldest first."""
+        return [self.render(value) for _, _, value in state or ()]
+
+
+class FirstN(SomeValues):
+    """The first n values, oldest first."""
+
+    declaration = declare(
+        "first_n",
+        SAMPLES,
+        "the first values, the oldest first",
+        "list<field>",
+        bound="n",
+        memory=_MEMORY,
+        field=VALUE,
+        n=COUNT,
+    )
+
+    def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
+        """One more while there is room; one that comes late in place of the newest."""
+        if state is not None and len(state) == self.kept:
+            newest = state[-1]
+            if at > newest[0] or (at == newest[0] and seq > newest[1]):
+                return state
+        if not matched or (value := row.get(self._field)) is None:
+            return state
+        if state is None:
+            return [(at, seq, value)]
+        add_entry(state, (at, seq, value))
+        if len(state) > self.kept:
+            del state[-1]
+        return state
+
+    def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """The first n of both."""
+        return merge_entries(left, right)[: self.kept]
+
+    def finish(self, state: list[Any] | None, now: int = 0) -> list[Any]:
+        """The values."""
+        return self.values(state)
+
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
+        """The first values of each run."""
+        return first_entries(runs, self.fields, self.kept)
+
+
+class Recent(SomeValues):
+    """The last values, of which an answer is made."""
+
+    def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
+        """The value among the last ones in place of the oldest."""
+        if not matched or (value := row.get(self._field)) is None:
+            return state
+        if state is None:
+            return [(at, seq, value)]
+        newest = state[-1]
+        if at > newest[0] or (at == newest[0] and seq > newest[1]):
+            state.append((at, seq, value))
+        else:
+            add_entry(state, (at, seq, value))
+        if len(state) > self.kept:
+            del state[0]
+        return state
+
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The last of both."""
-        return (left + right)[-self.kept :]
+        return merge_entries(left, right)[-self.kept :]
 
     def finish(self, state: list[Any] | None, now: int = 0) -> Any:
         """The answer made of them."""
-        return self.answer([self.render(value) for value in state or ()])
+        return self.answer(self.values(state))
 
     @abstractmethod
     def answer(self, values: list[Any]) -> Any:
         """What is answered of the last values, the oldest first."""
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last values of each run."""
-        values, kept = runs.values(self._field), self.kept
-        return [values[max(start, end - kept) : end] for start, end in runs.bounds()]
+        return last_entries(runs, self.fields, self.kept)
 
 
 class LastN(Recent):
@@ -143,7 +190,7 @@ class LastN(Recent):
         "last_n",
         SAMPLES,
         "the newest values, the oldest first",
-        "json",
+        "list<field>",
         bound="n",
         memory=_MEMORY,
         field=VALUE,
@@ -162,7 +209,7 @@ class MostRecentN(Recent):
         "most_recent_n",
         SAMPLES,
         "the newest values, the newest first",
-        "json",
+        "list<field>",
         bound="n",
         memory=_MEMORY,
         field=VALUE,
@@ -217,21 +264,21 @@ class DeltaFromPrevious(Recent):
 class Sample(FieldOperator):
     """A sample of the values: those whose events' sequence numbers have the least hashes, in the order of events.
 
-    The state is ``[hash, seq, value]`` of each. No two sequence numbers have one hash, so parts may come in any order.
+    The state is ``[hash, time, number, value]`` of each. No two sequence numbers have one hash, so parts may come in
+    any order.
     """
 
     declaration = declare(
         "reservoir_sample",
         SAMPLES,
         "so many values, evenly chosen among all, in the order of events",
-        "json",
+        "list<field>",
         bound="samples",
         memory=_MEMORY,
         field=VALUE,
         samples=COUNT,
     )
-    order = "any"
-    reads_seq = True
+    order = "time"
 
     @cached_property
     def _samples(self) -> int:
@@ -241,7 +288,7 @@ class Sample(FieldOperator):
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """The value in its place if its hash is among the least."""
-        drawn = [scatter(seq), seq, value]
+        drawn = [scatter(seq), at_ms, seq, value]
         if state is None:
             return [drawn]
         if len(state) < self._samples or drawn[0] < state[-1][0]:
@@ -256,21 +303,24 @@ class Sample(FieldOperator):
 
     def finish(self, state: list[Any] | None, now: int = 0) -> list[Any]:
         """The values in the order of events."""
-        return [self.render(value) for _, _, value in sorted(state or (), key=_SEQ)]
+        return [self.render(value) for _, _, _, value in sorted(state or (), key=_TIME_AND_SEQ)]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def from_version_1(self, state: Any, at: int, seq: int) -> Any:
+        """The values at this time, each with the number that it had."""
+        return [[drawn, at, own_seq, value] for drawn, own_seq, value in state]
+
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The values with the least hashes of each run."""
         hashes = _scatter_all(runs.seqs)
         order = np.lexsort((hashes, runs.run_of_row()))
         rank = np.arange(len(order)) - np.repeat(runs.starts, runs.counts())
         kept = order[rank < self._samples]
-        values = runs.rows.column(self._field).take(kept).to_pylist()
-        drawn = list(map(list, zip(hashes[kept].tolist(), runs.seqs[kept].tolist(), values, strict=True)))
-        ends = np.cumsum(np.minimum(runs.counts(), self._samples)).tolist()
-        return [drawn[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        drawn = (Numbers(hashes[kept]), Numbers(runs.times[kept]), Numbers(runs.seqs[kept]))
+        entries = Records(*drawn, runs.chosen(self._field, kept))
+        return Lists(np.minimum(runs.counts(), self._samples), entries)
 
 
-_HASH, _SEQ = itemgetter(0), itemgetter(1)
+_HASH, _TIME_AND_SEQ = itemgetter(0), itemgetter(1, 2)
 
 
 def scatter(seq: int) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace.operators.declaration import CHANGE, NUMBER, VALUE, declare
+from headrace.operators.entries import time_and_seq
 from headrace.operators.operator import EventOperator, FieldOperator, canonical, finite
 from headrace.operators.parts import Parts, plain
-from headrace.operators.runs import RowRuns, to_list, to_lists
+from headrace.operators.runs import RowRuns
+from headrace.operators.state_columns import Coded, Numbers, Records
 
 _SECOND_MS = 1000
 
@@ -19,7 +22,7 @@ _SECOND_MS = 1000
 class RateOfChange(FieldOperator):
     """The last value minus the first of the window, per second between them; null where no time lies between.
 
-    The state is ``[first time, first value, last time, last value]``.
+    The state is ``[first time, its number, first value, last time, its number, last value]``.
     """
 
     declaration = declare(
@@ -30,25 +33,38 @@ class RateOfChange(FieldOperator):
         window="required",
         field=NUMBER,
     )
+    order = "time"
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
-        """A new last value."""
-        return [at_ms, value, at_ms, value] if state is None else [state[0], state[1], at_ms, value]
+        """A new last value, or a new first one where it comes late."""
+        if state is None:
+            return [at_ms, seq, value, at_ms, seq, value]
+        if at_ms > state[3] or (at_ms == state[3] and seq > state[4]):
+            state[3], state[4], state[5] = at_ms, seq, value
+        elif at_ms < state[0] or (at_ms == state[0] and seq < state[1]):
+            state[0], state[1], state[2] = at_ms, seq, value
+        return state
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
-        """The first of the left, the last of the right."""
-        return [left[0], left[1], right[2], right[3]]
+        """The earlier of the first values, the later of the last ones."""
+        first = right if time_and_seq(right) < time_and_seq(left) else left
+        last = left if time_and_seq(left[3:]) > time_and_seq(right[3:]) else right
+        return first[:3] + last[3:]
 
     def finish(self, state: list[Any] | None, now: int = 0) -> float | None:
         """The rate."""
-        if state is None or state[2] == state[0]:
+        if state is None or state[3] == state[0]:
             return None
-        return finite((state[3] - state[1]) / (state[2] - state[0]) * _SECOND_MS)
+        return finite((state[5] - state[2]) / (state[3] - state[0]) * _SECOND_MS)
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
-        """The first and the last value of each run, with their times."""
-        first, last = runs.first_values(self._field), runs.last_values(self._field)
-        return to_lists(runs.first_times(), first, runs.last_times(), last)
+    def from_version_1(self, state: Any, at: int, seq: int) -> Any:
+        """Both values with this number, at the times that they had."""
+        first_ms, first, last_ms, last = state
+        return [first_ms, seq, first, last_ms, seq, last]
+
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
+        """The first and the last value of each run, with their times and numbers."""
+        return Records(*runs.first_rows(self._field), *runs.last_rows(self._field))
 
 
 class InterArrival(EventOperator):
@@ -75,9 +91,9 @@ class InterArrival(EventOperator):
         """The mean gap."""
         return None if state is None or state[2] == 1 else (state[1] - state[0]) / (state[2] - 1)
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The times of each run, and how many."""
-        return to_lists(runs.first_times(), runs.last_times(), to_list(runs.counts()))
+        return Records(runs.first_times(), runs.last_times(), Numbers(runs.counts()))
 
     def catalyst_parts(self) -> Parts:
         """Two times and a count."""
@@ -96,6 +112,7 @@ class ValueChanges(FieldOperator):
         "how often a value was another than the one before",
         "i64",
         window="required",
+        needs_log="a value that comes late lies between two others, and most values are not kept",
         field=VALUE,
     )
 
@@ -116,13 +133,13 @@ class ValueChanges(FieldOperator):
         """How often."""
         return 0 if state is None else state[2]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The first and the last value of each run, and its changes."""
-        codes, forms = runs.coded(self._field, lambda value: canonical(value, self.kind))
+        codes, forms = runs.coded(self._field, self.kind, lambda value: canonical(value, self.kind))
         differs = np.append(False, codes[1:] != codes[:-1]) & ~runs.is_first()
-        changes = to_list(np.add.reduceat(differs.astype(np.int64), runs.starts))
-        first, last = codes[runs.starts].tolist(), codes[runs.ends() - 1].tolist()
-        return to_lists([forms[code] for code in first], [forms[code] for code in last], changes)
+        changes = Numbers(np.add.reduceat(differs.astype(np.int64), runs.starts))
+        first, last = Coded(codes[runs.starts], forms), Coded(codes[runs.ends() - 1], forms)
+        return Records(first, last, changes)
 
 
 class Trend(FieldOperator):
@@ -178,14 +195,17 @@ class Trend(FieldOperator):
     def answer(self, n: int, times: float, together: float, values: float) -> float:
         """What is answered of the number of points and the squared deviations of time, of both, and of value."""
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The line of each run, in two passes: the means first, then the deviations from them."""
+        return runs.shared(("line", self._field), lambda: self._lines(runs))
+
+    def _lines(self, runs: RowRuns) -> Sequence[Any]:
         counts, starts = runs.counts(), runs.starts
         numbers, late = runs.doubles(self._field), runs.times - np.repeat(runs.times[starts], counts)
         means, middles = np.add.reduceat(numbers, starts) / counts, np.add.reduceat(late, starts) / counts
         away, apart = numbers - np.repeat(means, counts), late - np.repeat(middles, counts)
         sums = (np.add.reduceat(products, starts) for products in (apart * apart, apart * away, away * away))
-        return to_lists(*map(to_list, (runs.times[starts], counts, middles, means, *sums)))
+        return Records(*map(Numbers, (runs.times[starts], counts, middles, means, *sums)))
 
 
 class Slope(Trend):

@@ -93,6 +93,11 @@ class Measure(msgspec.Struct, frozen=True):
     """What a rollup computes in every pane and group."""
 
     kind: ClassVar[str]
+    #: The members of its document besides ``kind``.
+    members: ClassVar[tuple[str, ...]]
+    #: What it is of and what it answers, as the documentation says it.
+    measures: ClassVar[str]
+    answers: ClassVar[str]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -109,6 +114,9 @@ class Count(Measure, frozen=True):
     """How many events, or how many that match ``include``."""
 
     kind = "count"
+    members = ("include",)
+    measures = "all events, or those that match its own `include`"
+    answers = "`count`"
     include: Node | None = None
 
     @property
@@ -132,6 +140,11 @@ class Summary(FieldMeasure, frozen=True):
     """Count, sum, least and greatest of a number, and its log2 histogram if requested."""
 
     kind = "summary"
+    members = ("field", "histogram")
+    measures = "a number `field`"
+    answers = (
+        '`count`, `sum`, `min`, `max`, `avg`; with `"histogram": "log2_v1"` also `p50`, `p95`, `p99` and `histogram`'
+    )
     histogram: bool = False
 
 
@@ -139,6 +152,9 @@ class SummaryParts(Measure, frozen=True):
     """A summary of events that are summaries themselves."""
 
     kind = "summary_parts"
+    members = tuple(f"{part}JsonPointer" for part in PARTS)
+    measures = "events that are summaries themselves"
+    answers = "the same as `summary`"
     count: Pointer
     sum: Pointer
     min: Pointer
@@ -157,12 +173,22 @@ class Quantiles(FieldMeasure, frozen=True):
     """A sketch of how a number is distributed."""
 
     kind = "quantiles"
+    members = ("field",)
+    measures = "a number `field`"
+    answers = "`count`, `min`, `max`, `p50`, `p90`, `p95`, `p99`"
 
 
 class Distinct(FieldMeasure, frozen=True):
     """A sketch of how many different values a field has."""
 
     kind = "distinct"
+    members = ("field",)
+    measures = "a `field` of any kind but text"
+    answers = "`distinct`: how many different values"
+
+
+#: The measures that have a kind of their own, in the order of the documentation.
+OWN_KINDS: tuple[type[Measure], ...] = (Count, Summary, SummaryParts, Quantiles, Distinct)
 
 
 class OperatorMeasure(Measure, frozen=True):

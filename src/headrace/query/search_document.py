@@ -18,6 +18,7 @@ from headrace.query.document_reader import Part
 from headrace.query.search import (
     FIELD_TYPES,
     NUMBERS,
+    OWN_KINDS,
     STRINGS,
     Binding,
     Count,
@@ -117,11 +118,7 @@ LONGEST_MS = 8_640_000_000_000_000
 
 _ROLLUPS_KEYS = frozenset({"timestampField", "include", "dimensions", "intervals", "measures"})
 _MEASURE_KEYS = {
-    "count": {"kind", "include"},
-    "summary": {"kind", "field", "histogram"},
-    "summary_parts": {"kind", *(f"{name}JsonPointer" for name in ("count", "sum", "min", "max", "histogram"))},
-    "quantiles": {"kind", "field"},
-    "distinct": {"kind", "field"},
+    **{measure.kind: {"kind", *measure.members} for measure in OWN_KINDS},
     **{name: {"kind", "include", *DECLARATIONS[name].params} - {"window", "where"} for name in sorted(MEASURES)},
 }
 

@@ -212,6 +212,10 @@ class Sources(TableQueries):
         clause = "WHERE source_id = ? AND user_id = ? ORDER BY at_us, stream, first_seq"
         return self._all(_SOURCES, clause, source_id, user_id)
 
+    def has(self, user_id: str, source_id: str) -> bool:
+        """Whether a user has a source of this id."""
+        return self._first(_SOURCES, "WHERE source_id = ? AND user_id = ? LIMIT 1", source_id, user_id) is not None
+
     def save(self, user_id: str, source_id: str, ranges: Iterable[SourceRange]) -> None:
         """Store the range of further observations of a source."""
         self._replace(_SOURCES, ranges, user_id, source_id)

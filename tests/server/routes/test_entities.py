@@ -81,6 +81,8 @@ def refused(answer: Any) -> tuple[int, str]:
 def test_an_entity_is_told_with_where_its_values_are_from(contacts: Contacts) -> None:
     first = contacts.store("ada@x.org", name="Ada", tags=["a"], meta={"observed_at": "2024-01-01T00:00:00Z"})
     second = contacts.store("ada@x.org", tags=["b"], meta={"observed_at": "2024-02-01T00:00:00Z"})
+    stored = contacts.api.get(f"/v1/entities/{first['entity_id']}/observations").json()["observations"]
+    second_source, first_source = (one["source"]["source_id"] for one in stored)
     answer = contacts.get(first["entity_id"])
     assert answer.headers["headrace-coverage"] == "complete"
     assert answer.headers["cache-control"] == "no-store"
@@ -95,6 +97,7 @@ def test_an_entity_is_told_with_where_its_values_are_from(contacts: Contacts) ->
             "name": first["observation_id"],
             "tags": f"{second['observation_id']},{first['observation_id']}",
         },
+        "sources": {"email": [second_source], "name": [first_source], "tags": [second_source, first_source]},
         "computed_at": "2024-02-01T00:00:00Z",
         "observation_count": 2,
         "last_observation_at": "2024-02-01T00:00:00Z",

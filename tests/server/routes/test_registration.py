@@ -323,6 +323,9 @@ def test_a_break_is_stepped_over_and_told(pipeline: Pipeline) -> None:
     assert plain.json() == [{"user": "u", "amount": 7, "n": 7}]
     assert plain.headers["stream-earliest-offset"] == offsets[-1]
     assert len(api.get(path, schema_version=1, offset="-1").json()) == 2
+    assert api.get(path, last=3).json() == plain.json()
+    derived = api.get(f"/v1/stream/events/{pipeline.derived}", last=3)
+    assert derived.status_code == 400 and derived.json()["error"]["field"] == "last"
     assert api.get(path, offset=offsets[0]).json() == [{"user": "u", "amount": 7, "n": 7}]
     assert pipeline.row(pipeline.table) == {"count": 3, "total": 7.0, "whole": 8}
 

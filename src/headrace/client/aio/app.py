@@ -114,10 +114,11 @@ class AsyncApp:
 
         Any other error on the way has the ``results`` of the events before it among its facts.
         """
-        name, results = declared_name(event), []
+        name, results = declared_name(event), list[dict[str, Any]]()
         for batch in split_into_batches(rows, MAX_PUSHED_EVENTS):
             try:
-                results += features.read_push_results(await self.client.send(features.push(name, batch)))
+                request = features.push(name, batch, first_row=len(results))
+                results += features.read_push_results(await self.client.send(request))
             except PushRefused as refused:
                 results += refused.facts["results"]
             except HeadraceError as error:

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
-from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, SealResult, StreamInfo
+from headrace.client.frame_rows import FrameAppend, FrameOptions, FrameResult
 from headrace.client.frames import AsyncBatches
 from headrace.client.producer import AsyncProducer
 from headrace.client.requests import (
@@ -26,7 +27,7 @@ from headrace.client.schemas import UNSET, Plan, Profile, Registry, Revision, Se
 from headrace.client.search import AggregateOptions, AggregateResult, Paging, SearchOptions, SearchResult
 from headrace.client.tail import Reading, Tail
 from headrace.client.transport import AsyncTransport, make_settings
-from headrace.errors import HeadraceError
+from headrace.errors import BadRequest, HeadraceError, TooLarge
 
 T = TypeVar("T")
 
@@ -109,18 +110,36 @@ class AsyncStream(StreamHandle):
             await self.info()
         return answers.read_append_result(await self._client.send(self._append_request(value, **options)))
 
+    async def append_frame(self, frame: Any, **options: Unpack[FrameOptions]) -> FrameResult:
+        """Append the rows of a frame of pandas, polars or Arrow as events, each exactly once.
+
+        Raises ``RowsRefused`` at the end if some rows were refused; the others are appended then.
+        """
+        append = await asyncio.to_thread(FrameAppend, self.name, frame, **options)
+        while (request := await asyncio.to_thread(append.next_request)) is not None:
+            try:
+                append.accept(await self._client.send(request))
+            except (BadRequest, TooLarge) as refusal:
+                append.refuse(refusal)
+        return append.result()
+
     def read(
         self,
         offset: str = START,
         *,
         since: Moment | None = None,
+        last: int | None = None,
+        before: str | None = None,
         key: str | None = None,
         schema_version: int | None = None,
         filter: str | None = None,
     ) -> AsyncBatches:
-        """Everything after ``offset`` (or from ``since`` on) up to the tail: batch by batch, or as one table."""
-        reading = Reading(self.name, offset, since=since, key=key, schema_version=schema_version, filter=filter)
-        return AsyncBatches(self._read(reading))
+        """Everything after ``offset`` (or from ``since`` on) up to the tail: batch by batch, or as one table.
+
+        With ``last`` the newest so many entries instead; ``before`` ends a read at an offset.
+        """
+        narrowing: dict[str, Any] = {"key": key, "schema_version": schema_version, "filter": filter}
+        return AsyncBatches(self._read(Reading(self.name, offset, since=since, last=last, before=before, **narrowing)))
 
     async def _read(self, reading: Reading) -> AsyncIterator[Batch]:
         while not reading.ended:
@@ -130,6 +149,7 @@ class AsyncStream(StreamHandle):
         self,
         offset: str = NOW,
         *,
+        last: int | None = None,
         live: Live | None = None,
         key: str | None = None,
         schema_version: int | None = None,
@@ -137,6 +157,7 @@ class AsyncStream(StreamHandle):
     ) -> AsyncGenerator[Batch, None]:
         """What follows ``offset``, for as long as the stream is open; it reconnects after lost connections.
 
+        With ``last`` it begins with the newest so many entries.
         Without ``live`` it waits by SSE, and by long-poll for filters and for text.
         """
         content_type = self.content_type or (await self.info()).content_type
@@ -148,6 +169,7 @@ class AsyncStream(StreamHandle):
             content_type=content_type,
             key=key,
             backoff=backoff,
+            last=last,
             schema_version=schema_version,
             filter=filter,
         )
@@ -302,6 +324,14 @@ class AsyncStream(StreamHandle):
     async def close(self) -> AppendResult:
         """Close the stream for good: nothing more can be appended."""
         return answers.read_append_result(await self._client.send(requests.close(self.name)))
+
+    async def seal(self, *, wait: bool = True) -> SealResult:
+        """Publish what is in the log now, and wait until it is in the object store; else wait for some seconds."""
+        result = (await self._client.send(requests.seal(self.name))).decode(SealResult)
+        while wait and result.state == "sealing":
+            later = (await self._client.send(requests.seal(self.name))).decode(SealResult)
+            result = later.after(result)
+        return result
 
     async def delete(self) -> None:
         """Delete the stream and what it holds."""

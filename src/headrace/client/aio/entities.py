@@ -138,19 +138,22 @@ class AsyncEntities:
         return await self._client.fetch(entity_requests.get(entity_id, view), Snapshot)
 
     def list(self, entity_type: str | None = None, **filters: str | None) -> AsyncIterator[Snapshot]:
-        """Entities in the order in which they came; filters are ``search``, ``canonical_name`` and ``field.<name>``."""
+        """Entities in the order in which they came.
+
+        Filters are ``search``, ``canonical_name``, ``field.<name>`` and ``source``, from which a value has to be.
+        """
         wanted = {"entity_type": entity_type, **filters}
         return _iterate_pages(
             self._client.send, lambda after: entity_requests.page(wanted, after), entity_requests.read_snapshots
         )
 
     def observations(
-        self, entity_id: str, *, order: str = "newest", user_id: str | None = None
+        self, entity_id: str, *, order: str = "newest", user_id: str | None = None, source: str | None = None
     ) -> AsyncIterator[dict[str, Any]]:
-        """The observations of an entity, the newest or the oldest first."""
+        """The observations of an entity, the newest or the oldest first; those of one ``source``, or all."""
         return _iterate_pages(
             self._client.send,
-            lambda after: entity_requests.observations(entity_id, order, after, user_id),
+            lambda after: entity_requests.observations(entity_id, order, after, user_id, source),
             entity_requests.read_observations,
         )
 
@@ -159,7 +162,7 @@ class AsyncEntities:
         return await self._client.fetch(entity_requests.provenance(entity_id, field, view), dict[str, Any])
 
     async def source(self, source_id: str, user_id: str | None = None) -> dict[str, Any]:
-        """The content of a store request, as it was sent."""
+        """The entities that a source has brought, as they were sent; a source is given by its name or its id."""
         return await self._client.fetch(entity_requests.source(source_id, user_id), dict[str, Any])
 
     async def correct(

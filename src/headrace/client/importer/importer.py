@@ -6,7 +6,7 @@ The producer of the batches is named after a hash of the files.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
@@ -17,15 +17,18 @@ import xxhash
 from headrace.client.answers import Answer
 from headrace.client.client import Client, Stream
 from headrace.client.importer.facts import FieldFacts, read_facts
+from headrace.client.importer.prefetch import READ_AHEAD, prefetch
 from headrace.client.importer.reader import RowReader
 from headrace.client.requests import Request
 from headrace.client.retry import Backoff, is_transient
-from headrace.client.row_batches import BATCH_BYTES, BATCH_ROWS, BadRow, RefusedRow, RowAppends, cut_batches
+from headrace.client.row_batches import BATCH_BYTES, BATCH_ROWS, BadRow, RefusedRow, RowAppends, RowBatch, cut_batches
 from headrace.errors import BadRequest, HeadraceError, TooLarge
 
 #: How long a server that does not answer is waited for.
 _RETRY_FOR_S = 120.0
 _READ_BYTES = 1024 * 1024
+#: How many batches are read while the server works on one.
+BATCHES_AHEAD = 3
 
 
 class ImportResult(msgspec.Struct, frozen=True):
@@ -40,13 +43,14 @@ class ImportResult(msgspec.Struct, frozen=True):
 
 def scan(reader: RowReader, on_rows: Callable[[int], None], on_bad: Callable[[BadRow], None]) -> FieldFacts:
     """Return the facts of all rows; call ``on_rows`` with each count of rows read, and ``on_bad`` with each bad row."""
-    facts = FieldFacts()
-    for chunk in reader.chunks():
-        for bad in chunk.bad:
-            on_bad(bad)
-        if len(chunk.rows):
-            facts = facts.merge(read_facts(reader.cursor, chunk.rows))
-        on_rows(len(chunk.rows))
+    facts = reader.read_columns(on_rows, on_bad) if reader.has_columns else FieldFacts()
+    with prefetch(reader.chunks(of_columns=False), READ_AHEAD) as chunks:
+        for chunk in chunks:
+            for bad in chunk.bad:
+                on_bad(bad)
+            if len(chunk.rows):
+                facts = facts.merge(read_facts(reader.cursor, chunk.rows))
+            on_rows(len(chunk.rows))
     return facts
 
 
@@ -77,18 +81,19 @@ class Importer:
             self._rejected += 1
             on_bad(bad)
 
-        appends = RowAppends(
-            self._stream,
-            f"import-{_hash_files(self._reader)}",
-            cut_batches(self._reader.chunks(), reject),
-            on_refused=lambda row: reject(_bad_row(row)),
-            on_rows=on_rows,
-        )
-        while (request := appends.next_request()) is not None:
-            try:
-                appends.accept(self._send(request))
-            except (BadRequest, TooLarge) as refusal:
-                appends.refuse(refusal)
+        with prefetch(_read_batches(self._reader), BATCHES_AHEAD) as items:
+            appends = RowAppends(
+                self._stream,
+                f"import-{_hash_files(self._reader)}",
+                _take_batches(items, reject),
+                on_refused=lambda row: reject(_bad_row(row)),
+                on_rows=on_rows,
+            )
+            while (request := appends.next_request()) is not None:
+                try:
+                    appends.accept(self._send(request))
+                except (BadRequest, TooLarge) as refusal:
+                    appends.refuse(refusal)
         return ImportResult(appends.appended, appends.already_there, self._rejected, appends.next_offset)
 
     def _send(self, request: Request) -> Answer:
@@ -101,6 +106,24 @@ class Importer:
                 if not is_transient(error):
                     raise
                 time.sleep(retries.pause_s(error))
+
+
+def _read_batches(reader: RowReader) -> Iterator[RowBatch | BadRow]:
+    """The batches of all rows, and between them the rows that are none."""
+    bad: list[BadRow] = []
+    for batch in cut_batches(reader.chunks(), bad.append):
+        yield from bad
+        bad.clear()
+        yield batch
+    yield from bad
+
+
+def _take_batches(items: Iterator[RowBatch | BadRow], reject: Callable[[BadRow], None]) -> Iterator[RowBatch]:
+    for item in items:
+        if isinstance(item, BadRow):
+            reject(item)
+        else:
+            yield item
 
 
 def _bad_row(row: RefusedRow) -> BadRow:

@@ -1,14 +1,16 @@
 """Files as JSON rows, in chunks: CSV, TSV, lines of JSON, arrays of JSON, and Parquet, read by Arrow and DuckDB.
 
-JSON is taken as it is spelled.
+JSON is taken as it is spelled. Of other formats, values that JSON lacks are written so that nothing is lost: moments as
+RFC 3339 in UTC, dates as ISO 8601, decimals and large integers with all their digits, bytes in base64.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from csv import reader
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 import duckdb
@@ -17,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from headrace.client.importer.facts import DATE_TIME
-from headrace.client.json_rows import Column, identifier, join_members, member_name, quote, select_rows
+from headrace.client.importer.columns import ColumnFacts, encode_rows
+from headrace.client.importer.facts import MAX_MEMBERS, FieldFacts
+from headrace.client.importer.prefetch import READ_AHEAD, prefetch
+from headrace.client.json_rows import Column, identifier, quote, select_rows
 from headrace.client.row_batches import BadRow, Chunk
 
 Format = Literal["csv", "tsv", "jsonl", "json", "parquet"]
@@ -44,7 +48,7 @@ def find_files(paths: Sequence[str]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(child for child in path.rglob("*") if child.is_file() and _suffix(child) in _SUFFIXES)
+            inside = sorted(child for child in path.rglob("*") if child.is_file() and has_format(child))
             if not inside:
                 raise ValueError(f"{path} holds no file that can be imported ({', '.join(_SUFFIXES)})")
             files += inside
@@ -65,8 +69,13 @@ def format_of(path: Path) -> Format:
     return file_format
 
 
-def _suffix(path: Path) -> str:
-    return Path(path.stem).suffix.lower() if path.suffix.lower() in _COMPRESSED else path.suffix.lower()
+def has_format(path: PurePath) -> bool:
+    """Whether the name of a file tells its format."""
+    return _suffix(path) in _SUFFIXES
+
+
+def _suffix(path: PurePath) -> str:
+    return PurePath(path.stem).suffix.lower() if path.suffix.lower() in _COMPRESSED else path.suffix.lower()
 
 
 def _is_array(path: Path) -> bool:
@@ -75,80 +84,73 @@ def _is_array(path: Path) -> bool:
 
 
 _DELIMITERS: dict[Format, str] = {"csv": ",", "tsv": "\t"}
-_NUMBER = r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?"
-_MOMENT = DATE_TIME.replace("{", "{{").replace("}", "}}")  # the tests are formatted
-#: What the values of a CSV column may be, and how many of them are.
-_TESTS = {
-    "boolean": "count(*) FILTER ({column} IN ('true', 'false', 'True', 'False', 'TRUE', 'FALSE'))",
-    "number": f"count(*) FILTER (regexp_full_match({{column}}, {quote(_NUMBER)}))",
-    "moment": f"count(*) FILTER (regexp_full_match({{column}}, {quote(_MOMENT)}) "
-    "AND try_cast({column} AS TIMESTAMPTZ) IS NOT NULL)",
-}
-#: Turns a moment of ISO 8601 into one of RFC 3339, digit by digit; without a zone it is in UTC.
-_RFC3339_STEPS = (
-    (r"(T\d\d:\d\d)([Z+-]|$)", r"\1:00\2"),
-    (r"([+-]\d\d):?(\d\d)$", r"\1:\2"),
-    (r"(T[0-9:.]+)$", r"\1Z"),
-)
-
-
-def _rfc3339(text: str) -> str:
-    """SQL for a moment as RFC 3339."""
-    sql = f"replace(upper({text}), ' ', 'T')"
-    for pattern, replacement in _RFC3339_STEPS:
-        sql = f"regexp_replace({sql}, {quote(pattern)}, {quote(replacement)})"
-    return sql
-
-
-def _csv_text(kind: str, column: str) -> str:
-    """SQL for the JSON text of a CSV value; NULL where it is empty."""
-    match kind:
-        case "boolean":
-            return f"lower({column})"
-        case "number":
-            return column
-        case "moment":
-            return f"'\"' || {_rfc3339(column)} || '\"'"
-    return f"to_json({column})::VARCHAR"
-
-
-def _header(path: Path, delimiter: str) -> list[str]:
-    """The names of the columns of a file, from its first line."""
-    with pa.input_stream(str(path), compression="detect") as file:
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-        names = next(reader(text, delimiter=delimiter), [])
-        text.detach()
-    if not names:
-        raise ValueError(f"{path} is empty: its first line must name the columns")
-    for number, name in enumerate(names, 1):
-        if not name or names.count(name) > 1:
-            raise ValueError(f"{path}: column {number} is named {name!r}: every column needs a name of its own")
-    return names
-
-
-def _widen(kind: str, other: str) -> str:
-    """The kind that holds the values of both."""
-    if "null" in (kind, other) or kind == other:
-        return other if kind == "null" else kind
-    return "text"
 
 
 class RowReader:
-    """Reads the rows of files; what CSV columns hold is decided over all files at once."""
+    """Reads the rows of files; what CSV columns hold is decided over all files at once.
 
-    def __init__(self, files: Sequence[Path], file_format: Format | None = None) -> None:
+    Files are read once for facts and once for their rows, and a thread reads ahead of who takes the rows. What is held
+    at a time is ``READ_AHEAD + 2`` chunks.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        file_format: Format | None = None,
+        names: Mapping[Path, str] | None = None,
+        text_columns: Collection[str] = (),
+    ) -> None:
+        """``names`` are those that people know files by, where they are copies; cells of ``text_columns`` are text."""
+        self._names, self._text_columns = names or {}, frozenset(text_columns)
         self.formats = {path: file_format or format_of(path) for path in files}
         self._connection = duckdb.connect()
-        #: For queries over rows while others are read: a connection has one result at a time.
+        #: For queries over rows while others are read: a connection has one result at a time, in one thread.
         self.cursor = self._connection.cursor()
-        self._kinds = self._merge_kinds()
+        self._lines_cursor = self._connection.cursor()
+        self._columns: dict[str, ColumnFacts] | None = None
+        for path in self._tables():
+            self._read_header(path)
+
+    def _name(self, path: Path) -> str:
+        return self._names.get(path, str(path))
 
     def close(self) -> None:
         """Let go of what was read."""
         self._connection.close()
 
-    def chunks(self) -> Iterator[Chunk]:
-        """The rows of all files, in order."""
+    @property
+    def has_columns(self) -> bool:
+        """Whether there is a file with columns of texts, CSV or TSV."""
+        return bool(self._tables())
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The files with columns of texts, by the names that chunks have."""
+        return frozenset(map(self._name, self._tables()))
+
+    def read_columns(self, on_rows: Callable[[int], None], on_bad: Callable[[BadRow], None]) -> FieldFacts:
+        """Return the facts of all rows of CSV and TSV files, which tell how their values are written as JSON."""
+        columns: dict[str, ColumnFacts] = {}
+        rows = 0
+        for path in self._tables():
+            with prefetch(self._csv_batches(path), READ_AHEAD) as batches:
+                for batch in batches:
+                    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                        facts = ColumnFacts.of_text() if name in self._text_columns else ColumnFacts()
+                        columns.setdefault(name, facts).add(self.cursor, column)
+                    rows += batch.num_rows
+                    on_rows(batch.num_rows)
+            for bad in self._rejected(path):
+                on_bad(bad)
+        self._columns = columns
+        members = {name: column.field() for name, column in columns.items()}
+        is_map = len(members) > MAX_MEMBERS
+        return FieldFacts(types=Counter(object=rows), members={} if is_map else members, is_map=is_map)
+
+    def chunks(self, *, of_columns: bool = True) -> Iterator[Chunk]:
+        """The rows of all files, in order; without those of CSV and TSV files where ``of_columns`` is false."""
+        if of_columns and self.has_columns and self._columns is None:
+            self.read_columns(lambda _: None, lambda _: None)
         for path, file_format in self.formats.items():
             if file_format == "jsonl":
                 yield from self._read_lines(path)
@@ -157,9 +159,8 @@ class RowReader:
                 yield from self._read_query(path, objects)
             elif file_format == "parquet":
                 yield from self._read_query(path, self._parquet_rows(path))
-            else:
-                yield from self._read_query(path, self._csv_rows(path, file_format))
-                yield Chunk(str(path), pa.array([], pa.int64()), pa.array([], pa.string()), self._rejected(path))
+            elif of_columns:
+                yield from self._read_csv(path)
 
     # -- lines of JSON
 
@@ -167,7 +168,7 @@ class RowReader:
         bad: list[BadRow] = []
 
         def refuse(row: csv.InvalidRow) -> str:
-            bad.append(BadRow(str(path), row.number or 0, row.text, "the line has a control character"))
+            bad.append(BadRow(self._name(path), row.number or 0, row.text, "the line has a control character"))
             return "skip"
 
         read = csv.ReadOptions(column_names=["row"], block_size=_BLOCK_BYTES, use_threads=False)
@@ -189,14 +190,14 @@ class RowReader:
             rows = lines.cast(pa.string())
         except pa.ArrowInvalid:
             return self._check_lines_of_bytes(path, numbers, lines, bad)
-        self.cursor.register("import_lines", pa.table({"row": rows}))
-        valid = self.cursor.sql("SELECT json_valid(row) AS valid FROM import_lines").to_arrow_table().column(0)
-        self.cursor.unregister("import_lines")
+        self._lines_cursor.register("import_lines", pa.table({"row": rows}))
+        valid = self._lines_cursor.sql("SELECT json_valid(row) AS valid FROM import_lines").to_arrow_table().column(0)
+        self._lines_cursor.unregister("import_lines")
         is_bad = pc.and_(pc.invert(valid.combine_chunks()), pc.not_equal(pc.utf8_trim_whitespace(rows), ""))
         for number, text in zip(numbers[np.asarray(is_bad)].tolist(), rows.filter(is_bad).to_pylist(), strict=True):
-            bad.append(BadRow(str(path), number, text, "not JSON"))
+            bad.append(BadRow(self._name(path), number, text, "not JSON"))
         kept = valid.combine_chunks()
-        return Chunk(str(path), pa.array(numbers).filter(kept), rows.filter(kept), bad)
+        return Chunk(self._name(path), pa.array(numbers).filter(kept), rows.filter(kept), bad)
 
     def _check_lines_of_bytes(self, path: Path, numbers: Any, lines: pa.Array, bad: list[BadRow]) -> Chunk:
         """The same where a line is not UTF-8."""
@@ -205,7 +206,9 @@ class RowReader:
             try:
                 line.decode()
             except UnicodeDecodeError as reason:
-                bad.append(BadRow(str(path), number, line.decode(errors="replace"), f"not UTF-8: {reason.reason}"))
+                bad.append(
+                    BadRow(self._name(path), number, line.decode(errors="replace"), f"not UTF-8: {reason.reason}")
+                )
                 decodable.append(False)
             else:
                 decodable.append(True)
@@ -218,47 +221,41 @@ class RowReader:
         for batch in self._connection.sql(query).to_arrow_reader(CHUNK_ROWS):
             numbers = pa.array(np.arange(number, number + batch.num_rows))
             number += batch.num_rows
-            yield Chunk(str(path), numbers, batch.column(0), [])
+            yield Chunk(self._name(path), numbers, batch.column(0), [])
 
-    def _csv(self, path: Path, file_format: Format, *, store_rejects: bool) -> str:
-        columns = ", ".join(f"{quote(name)}: 'VARCHAR'" for name in _header(path, _DELIMITERS[file_format]))
+    def _tables(self) -> list[Path]:
+        return [path for path, file_format in self.formats.items() if file_format in _DELIMITERS]
+
+    def _read_header(self, path: Path) -> list[str]:
+        """The names of the columns of a file, from its first line."""
+        with pa.input_stream(str(path), compression="detect") as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            names = next(reader(text, delimiter=_DELIMITERS[self.formats[path]]), [])
+            text.detach()
+        if not names:
+            raise ValueError(f"{self._name(path)} is empty: its first line must name the columns")
+        for number, name in enumerate(names, 1):
+            if not name or names.count(name) > 1:
+                own = "every column needs a name of its own"
+                raise ValueError(f"{self._name(path)}: column {number} is named {name!r}: {own}")
+        return names
+
+    def _csv_batches(self, path: Path) -> Iterator[pa.RecordBatch]:
+        delimiter = _DELIMITERS[self.formats[path]]
+        columns = ", ".join(f"{quote(name)}: 'VARCHAR'" for name in self._read_header(path))
         options = ["header = true", "auto_detect = false", "quote = '\"'", "escape = '\"'", f"columns = {{{columns}}}"]
-        options.append(f"delim = {quote(_DELIMITERS[file_format])}")
-        options.append("store_rejects = true" if store_rejects else "ignore_errors = true")
-        return f"read_csv({quote(str(path))}, {', '.join(options)})"
+        options += [f"delim = {quote(delimiter)}", "store_rejects = true"]
+        relation = f"read_csv({quote(str(path))}, {', '.join(options)})"
+        yield from self._connection.sql(f"SELECT * FROM {relation}").to_arrow_reader(CHUNK_ROWS)
 
-    def _columns(self, relation: str) -> list[tuple[str, Any]]:
-        described = self._connection.sql(f"SELECT * FROM {relation} LIMIT 0")
-        return list(zip(described.columns, described.types, strict=True))
-
-    def _merge_kinds(self) -> dict[str, str]:
-        """What the columns of CSV files hold: the narrowest kind that all values of all files have."""
-        kinds: dict[str, str] = {}
-        for path, file_format in self.formats.items():
-            if file_format in _DELIMITERS:
-                for name, kind in self._column_kinds(self._csv(path, file_format, store_rejects=False)).items():
-                    kinds[name] = _widen(kinds.get(name, "null"), kind)
-        return kinds
-
-    def _column_kinds(self, relation: str) -> dict[str, str]:
-        names = [name for name, _ in self._columns(relation)]
-        tests = [
-            test.format(column=identifier(name)) for name in names for test in ("count({column})", *_TESTS.values())
-        ]
-        counts = iter(self._connection.sql(f"SELECT {', '.join(tests)} FROM {relation}").fetchall()[0])
-        kinds = {}
-        for name in names:
-            total, fits = next(counts), {kind: next(counts) for kind in _TESTS}
-            kinds[name] = next((kind for kind in _TESTS if fits[kind] == total), "text") if total else "null"
-        return kinds
-
-    def _csv_rows(self, path: Path, file_format: Format) -> str:
-        relation = self._csv(path, file_format, store_rejects=True)
-        members = [
-            f"{member_name(name)} || coalesce({_csv_text(self._kinds[name], identifier(name))}, 'null')"
-            for name, _ in self._columns(relation)
-        ]
-        return f"SELECT {join_members(members)} AS row FROM {relation}"
+    def _read_csv(self, path: Path) -> Iterator[Chunk]:
+        assert self._columns is not None
+        number = 1
+        for batch in self._csv_batches(path):
+            numbers = pa.array(np.arange(number, number + batch.num_rows))
+            number += batch.num_rows
+            yield Chunk(self._name(path), numbers, encode_rows(batch, self._columns), [])
+        yield Chunk(self._name(path), pa.array([], pa.int64()), pa.array([], pa.string()), self._rejected(path))
 
     def _rejected(self, path: Path) -> list[BadRow]:
         query = (
@@ -266,8 +263,10 @@ class RowReader:
         )
         rejected = self._connection.sql(query).fetchall()
         self._connection.execute("DROP TABLE reject_errors; DROP TABLE reject_scans")
-        return [BadRow(str(path), line, text or "", reason.splitlines()[0]) for line, text, reason in rejected]
+        return [BadRow(self._name(path), line, text or "", reason.splitlines()[0]) for line, text, reason in rejected]
 
     def _parquet_rows(self, path: Path) -> str:
         relation = f"read_parquet({quote(str(path))})"
-        return select_rows(relation, [Column(name, identifier(name), kind) for name, kind in self._columns(relation)])
+        described = self._connection.sql(f"SELECT * FROM {relation} LIMIT 0")
+        columns = zip(described.columns, described.types, strict=True)
+        return select_rows(relation, [Column(name, identifier(name), kind) for name, kind in columns])

@@ -146,10 +146,11 @@ class Log:
         budget: int,
         key: str | None = None,
         version: int | None = None,
+        waits: bool = False,
     ) -> ReadSlice:
         """Committed entries from a position on, all in one schema version: the current one if none is named."""
         view = None if head.registry is None else head.registry.view(version)
-        entries = reading.read(self._tiers, stream, head, position, budget=budget, key=key, view=view)
+        entries = reading.read(self._tiers, stream, head, position, budget=budget, key=key, view=view, waits=waits)
         self.counters.reads += 1
         self.counters.read_bytes += sum(map(len, entries.parts))
         return entries

@@ -54,11 +54,12 @@ def read(
     budget: int,
     key: str | None = None,
     view: StreamSchema | None = None,
+    waits: bool = False,
 ) -> ReadSlice:
     """Entries from ``position`` to the head, as many as the budget allows and at least one; a view turns them.
 
     With a key it may come back with nothing but a new position. Raises NeedsFetch where the first of them are not in
-    memory.
+    memory, and if it ``waits``, where any of them are not.
     """
     parts: list[Piece] = []
     start = position
@@ -67,8 +68,8 @@ def read(
             entries = _read_some(
                 tiers, stream, next(owned_entries(stream, head, position)), room, key, view, bool(parts)
             )
-        except (NeedsFetch, NotRepresentable):
-            if position == start:
+        except (NeedsFetch, NotRepresentable) as reason:
+            if position == start or (waits and isinstance(reason, NeedsFetch)):
                 raise
             break  # what was found so far is an answer
         parts += entries.parts

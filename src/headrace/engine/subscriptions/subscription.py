@@ -16,6 +16,7 @@ from headrace.engine.subscriptions.glob import Glob
 from headrace.engine.subscriptions.wakes import Wakes
 from headrace.errors import BadRequest, Conflict, NotFound, Unauthorized
 from headrace.format import offset as offsets
+from headrace.format.offset import OffsetText
 from headrace.storage.streams import LIVE
 
 DEFAULT_LEASE_MS = 30_000
@@ -271,8 +272,8 @@ class StreamView(msgspec.Struct, frozen=True):
 
     path: str
     link_type: str
-    acked_offset: str
-    tail_offset: str
+    acked_offset: OffsetText
+    tail_offset: OffsetText
     has_pending: bool
 
 

@@ -2,8 +2,8 @@
 
 An entity that is idle for longer than ``cold_after`` starts afresh with its next event; a global table has no
 entities and never does. Whether an event starts afresh depends on the event before it, which may lie in another part.
-So a state has a frame: the first and the last event of its range, and whether it started afresh within. Two parts
-merge to the right one alone where that one did, or does so at the seam.
+So a state has a frame: the first and the last number and time of its range, and whether it started afresh within. Two
+parts merge to the right one alone where that one did, or does so at the seam.
 
 The frame of a packed state ends with the version of its format. Those of version 1 have none: states of operators held
 fewer times and sequence numbers, and take those of the first event of their frame. Append time was their only time, so
@@ -65,19 +65,21 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
     ) -> None:
         table = resolved.table
         self.features = tuple(table.features)
-        self.rows = Rows(resolved.root.schema, resolved.ops, mentioned_names(resolved))
+        seen = mentioned_names(resolved)
+        self.rows = Rows(resolved.root.schema, resolved.ops, seen)
         self.keys = KeyEncoder(table.key, resolved.key_types)
         self.operators = {
             name: make_operator(feature.op, feature.params, resolved.types) for name, feature in table.features.items()
         }
         self.feature_versions = {name: feature_versions[name] for name in table.features}
-        self.types = resolved.types
-        #: Whether a row counts for a feature; without an entry all do.
-        self.wheres = {
-            name: compiled(parse(text), resolved.types)
-            for name, feature in table.features.items()
-            if (text := feature.params.get("where")) is not None
+        #: The types of the fields of events that are seen, the steps from events to rows, and the types after them.
+        self.source_types = {name: field.type for name, field in resolved.root.schema.items() if name in seen}
+        self.ops, self.types = resolved.ops, resolved.types
+        #: Which rows count for a feature; without an entry all do.
+        self.where_texts: dict[str, str] = {
+            name: text for name, feature in table.features.items() if (text := feature.params.get("where")) is not None
         }
+        self.wheres = {name: compiled(parse(text), resolved.types) for name, text in self.where_texts.items()}
         self._folds = [
             (name, feature_versions[name].birth, self.wheres.get(name), reducer.fold)
             for name, reducer in self.operators.items()
@@ -101,7 +103,10 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
                 state.states = {}
                 state.restarted = True
             state.last_seq = seq
-            state.last_ms = at
+            if at >= state.last_ms:
+                state.last_ms = at
+            elif at < state.first_ms:
+                state.first_ms = at
         states = state.states
         for name, start_seq, where, fold in self._folds:
             if seq >= start_seq:
@@ -124,7 +129,8 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
                 if name in ours or name in theirs
             }
         restarted = left.restarted or afresh
-        return KeyState(left.first_seq, left.first_ms, right.last_seq, right.last_ms, restarted, states)
+        first_ms, last_ms = min(left.first_ms, right.first_ms), max(left.last_ms, right.last_ms)
+        return KeyState(left.first_seq, first_ms, right.last_seq, last_ms, restarted, states)
 
     def finish(self, state: KeyState | None, now: int = 0, wanted: Sequence[str] | None = None) -> dict[str, Any]:
         """The features of a key at a moment; none at all of a key that is unseen or has gone cold."""

@@ -110,6 +110,18 @@ class Snapshot(msgspec.Struct, frozen=True):
     #: Fields that had more values than are kept.
     truncated: tuple[str, ...] = ()
 
+    @property
+    def sources(self) -> dict[str, list[str]]:
+        """The sources of each field, each once, in the order of their values; a correction has none."""
+        return {
+            name: list(dict.fromkeys(origin.source_id for origin in origins if origin.source_id is not None))
+            for name, origins in self.origins.items()
+        }
+
+    def has_source(self, source_id: str) -> bool:
+        """Whether a value is from a source."""
+        return any(origin.source_id == source_id for origins in self.origins.values() for origin in origins)
+
 
 class TypeReducer(KeyedReducer[Observation, EntityState]):
     """The observations of one entity type as a reducer; a version is named "" or by its user."""

@@ -26,7 +26,6 @@ from headrace.schema.problem import DottedLocation
 from headrace.types import parse_duration_ms
 
 INVALID = "aggregation_invalid_param"
-MAX_EDGES = 1024
 
 _ABSENT: Any = object()
 

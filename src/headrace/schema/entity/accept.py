@@ -176,4 +176,5 @@ class Acceptor:
     def _ignored_priority_notices(self, fields: Mapping[str, Any]) -> Iterator[Notice]:
         names = tuple(name for name in fields if self._config.policy(name).strategy == "last_write")
         if names:
-            yield Notice("SOURCE_PRIORITY_IGNORED", "the latest value wins whatever its priority", names)
+            message = "source_priority does not count for fields whose policy is last_write: the latest value wins"
+            yield Notice("SOURCE_PRIORITY_IGNORED", message, names)

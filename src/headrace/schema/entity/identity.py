@@ -10,12 +10,19 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
 
 from headrace.schema.canonical import value_text
 from headrace.schema.entity.nodes import Definition, Notice
 from headrace.schema.entity.values import decimal
 from headrace.schema.problem import RequestProblem
+
+#: The id of an entity in a document; it is not checked where the document is decoded.
+EntityId = Annotated[
+    str, msgspec.Meta(extra_json_schema={"pattern": "^ent_[0-9a-f]{24}$"}, examples=["ent_" + 24 * "0"])
+]
 
 _HONORIFICS = frozenset({"mr", "mrs", "ms", "miss", "mx", "dr", "prof", "professor", "sir", "dame"})
 _SUFFIXES = frozenset(

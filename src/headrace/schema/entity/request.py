@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from hashlib import sha256
 from itertools import islice
-from typing import Annotated, Any, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -21,17 +21,16 @@ from headrace.errors import BadRequest, BatchTooLarge, ConstraintViolation, Stor
 from headrace.schema.entity.accept import Refused
 from headrace.schema.entity.identity import find_links, find_moments
 from headrace.schema.entity.nodes import Definition, Notice
+from headrace.schema.entity.sources import CONTENT_PREFIX, SourceName, check_id, identify
 from headrace.schema.entries import check_text
 from headrace.schema.entries import read as read_exactly
-from headrace.types import json_fault, parse_timestamp_us
+from headrace.types import NonNegativeInt, json_fault, parse_timestamp_us
 
 MAX_ENTITIES = 10_000
 MAX_TYPES = 100
 #: How deep values may be nested: code that reads them later has as little room on the stack.
 MAX_LEVELS = 100
 MAX_CHARACTERS = 256
-#: The prefix of ids of sources that are hashes of their content.
-CONTENT_PREFIX = "src_"
 
 #: The pattern of names and keys that callers choose: any text without control characters.
 PRINTABLE = r"^[^\x00-\x1f\x7f]+(?![\s\S])"
@@ -58,6 +57,8 @@ class ObservationOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Options of observations: for a whole request, or for one entity under ``_meta``."""
 
     observed_at: Moment | None = None
+    #: The name of the source; it is the id of the source, and never remains beside it in options that were read.
+    source: SourceName | UnsetType | None = UNSET
     source_id: Name | None = None
     source_priority: Priority | None = None
     observation_source: SourceKind | None = None
@@ -69,6 +70,12 @@ class ObservationOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     def observed_at_us(self) -> int | None:
         """When the observation was made, if given."""
         return None if self.observed_at is None else parse_observed_at(self.observed_at)
+
+    def identify_source(self, where: str = "") -> Self:
+        """The options with the source by its id alone; an error begins with ``where``."""
+        if self.source is UNSET:
+            return self
+        return msgspec.structs.replace(self, source=UNSET, source_id=identify(self.source, self.source_id, where))
 
 
 class Meta(ObservationOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -86,7 +93,7 @@ class RequestOptions(ObservationOptions, frozen=True, forbid_unknown_fields=True
 
 
 class StoreRequest(msgspec.Struct, frozen=True):
-    """A parsed request; without a given ``source_id`` it is derived from the content.
+    """A parsed request; where neither ``source`` nor ``source_id`` is given, the id is derived from the content.
 
     The content are the entities, except those that name a source of their own.
     """
@@ -115,6 +122,7 @@ def read_store_request(body: bytes, user_id: str) -> StoreRequest:
 
 def make_store_request(entities: list[Any], envelope: RequestOptions, user_id: str) -> StoreRequest:
     """The request to store some entities."""
+    envelope = envelope.identify_source()
     if len(entities) > MAX_ENTITIES:
         raise BatchTooLarge(f"a request has at most {MAX_ENTITIES} entities", limit=MAX_ENTITIES)
     for number, entity in enumerate(entities):
@@ -126,7 +134,7 @@ def make_store_request(entities: list[Any], envelope: RequestOptions, user_id: s
     digest.update(_ENCODE_SORTED(contents))
     content_address = CONTENT_PREFIX + digest.hexdigest()
     source_id = envelope.source_id
-    check_source(source_id, content_address)
+    check_id(source_id, content_address)
     if len(contents) != len(entities):
         digest.update(_ENCODE_SORTED(entities))
     digest.update(_ENCODE_SORTED(msgspec.structs.replace(envelope, idempotency_key=None, commit=True)))
@@ -141,13 +149,7 @@ def address_of_contents(entities: list[Any], user_id: str) -> str:
 def _has_source(entity: dict[str, Any]) -> bool:
     """Whether an entity names a source of its own."""
     meta = entity.get("_meta")
-    return isinstance(meta, dict) and meta.get("source_id") is not None
-
-
-def check_source(source_id: str | None, content_address: str) -> None:
-    """Refuse the name of a source that would be the address of other contents."""
-    if source_id is not None and source_id != content_address and source_id.startswith(CONTENT_PREFIX):
-        raise BadRequest(f"{source_id}: ids that begin with {CONTENT_PREFIX} are those of contents", field="source_id")
+    return isinstance(meta, dict) and (meta.get("source_id") is not None or meta.get("source") is not None)
 
 
 def parse_observed_at(text: str) -> int:
@@ -255,7 +257,7 @@ class WarningAnswer(TypedDict):
     message: str
     fields: list[str]
     entity_type: str
-    items: list[int]
+    items: list[NonNegativeInt]
 
 
 class Warnings:
@@ -334,6 +336,8 @@ class StoreAnswer(msgspec.Struct):
     source_id: str
     unknown_fields_count: int
     store_warnings: list[WarningAnswer]
+    #: The name of the source, if it was given one.
+    source: str | UnsetType = UNSET
     dry_run: bool | UnsetType = UNSET
 
 

@@ -43,12 +43,12 @@ _REQUEST_HEADERS = (
     "producer-id, producer-epoch, producer-seq, traceparent, tracestate, baggage"
 )
 _RESPONSE_HEADERS = (
-    "stream-next-offset, stream-end-offset, stream-earliest-offset, stream-up-to-date, stream-cursor, stream-closed, "
-    "stream-ttl, stream-expires-at, stream-retention-age, stream-retention-bytes, stream-sse-data-encoding, "
-    "stream-expected-seq, stream-received-seq, producer-epoch, producer-seq, producer-expected-seq, "
-    "producer-received-seq, stream-deduplicated, idempotency-replayed, headrace-coverage, headrace-events-from, "
-    "stream-filter-scan-limit-reached, stream-filter-scan-limit-bytes, stream-filter-scanned-bytes, "
-    "stream-filter-timed-out, "
+    "stream-next-offset, stream-end-offset, stream-start-offset, stream-earliest-offset, stream-up-to-date, "
+    "stream-cursor, stream-closed, stream-ttl, stream-expires-at, stream-retention-age, stream-retention-bytes, "
+    "stream-sse-data-encoding, stream-expected-seq, stream-received-seq, producer-epoch, producer-seq, "
+    "producer-expected-seq, producer-received-seq, stream-deduplicated, idempotency-replayed, headrace-coverage, "
+    "headrace-registry-version, headrace-events-from, stream-filter-scan-limit-reached, "
+    "stream-filter-scan-limit-bytes, stream-filter-scanned-bytes, stream-filter-timed-out, "
     "etag, link, location, retry-after, x-request-id"
 )
 

@@ -9,18 +9,16 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from headrace.format.offset import OFFSET_PATTERN, OffsetText
 from headrace.server.http.auth import MAX_USER
 
-_CROCKFORD = "[0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]"
-OFFSET_PATTERN = rf"[0-7]{_CROCKFORD}{{18}}[048CGMRWcgmrw]0{{6}}"
 DURATION_PATTERN = r"((0|[1-9][0-9]{0,11})(ms|s|m|h|d))+"
-_EXAMPLE_OFFSET = "00000000000000000004000000"
 
 When = Annotated[str, Meta(extra_json_schema={"format": "date-time"}, examples=["2026-01-01T12:00:00.000000Z"])]
 NonNegative = Annotated[int, Meta(ge=0)]
 Counter = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Digits = Annotated[str, Meta(extra_json_schema={"pattern": r"^(0|[1-9][0-9]{0,17})$"}, examples=["42"])]
-Offset = Annotated[str, Meta(extra_json_schema={"pattern": f"^{OFFSET_PATTERN}$"}, examples=[_EXAMPLE_OFFSET])]
+Offset = OffsetText
 #: An offset, or the start of a stream in every epoch.
 AnyOffset = Annotated[str, Meta(extra_json_schema={"anyOf": [{"pattern": f"^{OFFSET_PATTERN}$"}, {"const": "0" * 26}]})]
 Moment = Annotated[

@@ -11,6 +11,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import NotReady
 from headrace.engine.entities.read.snapshots import EntityAnswer, EntityQuery
 from headrace.errors import BadRequest, EntityNotFound
+from headrace.schema.entity.identity import EntityId as Id
 from headrace.schema.entity.identity import find_links, find_moments
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
@@ -26,7 +27,6 @@ _SCOPES = ("global", "user")
 _FLAGS = {"true": True, "false": False}
 
 
-Id = Annotated[str, Meta(extra_json_schema={"pattern": "^ent_[0-9a-f]{24}$"}, examples=["ent_" + 24 * "0"])]
 #: What a caller names, which may be no id at all.
 RequestedId = Annotated[str, Meta(min_length=1, max_length=256)]
 Scope = Literal["global", "user"]
@@ -72,6 +72,7 @@ class EntitySnapshot(Struct, kw_only=True):
     schema_version: str
     snapshot: Object
     provenance: dict[str, str]
+    sources: dict[str, list[str]]
     computed_at: When
     observation_count: Counter
     last_observation_at: When
@@ -172,6 +173,7 @@ def snapshot(shown: EntityAnswer) -> EntitySnapshot:
         schema_version=entity.schema_version,
         snapshot=entity.snapshot,
         provenance=entity.provenance,
+        sources=entity.sources,
         computed_at=rfc3339(entity.computed_at_us),
         observation_count=entity.observation_count,
         last_observation_at=rfc3339(entity.last_observation_at_us),

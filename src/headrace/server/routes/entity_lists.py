@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -20,8 +21,10 @@ from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, NotFound,
 from headrace.format import offset as offsets
 from headrace.reduce.duplicates import LEAST, Pair, find_duplicates
 from headrace.schema.entity.accept import Fragment
+from headrace.schema.entity.identity import EntityId as Id
 from headrace.schema.entity.identity import name_part
 from headrace.schema.entity.observation import Kind
+from headrace.schema.entity.sources import name_of
 from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.route import READ, Answer, Parameter, in_path, in_query, route
 from headrace.server.http.starlette_json import json_response
@@ -33,7 +36,6 @@ from headrace.server.routes.entities import (
     FOR_USER,
     VIEWED,
     EntitySnapshot,
-    Id,
     RequestedId,
     admit,
     read_entity_query,
@@ -45,6 +47,7 @@ from headrace.types import rfc3339
 LISTED, MAX_LISTED = 50, 500
 _PAIRS, _MAX_PAIRS = 50, 1000
 _FIELD = "field."
+_SOURCE = "source"
 _TYPE = in_query("entity_type", RequestedId, "the type of the entities, or another name of it")
 
 
@@ -64,6 +67,8 @@ class SourceReference(Struct):
     """The source that an observation is from, and its address."""
 
     source_id: str
+    #: Its name; null where it was given none, and its id is a hash of its content.
+    name: str | None
     href: str
 
 
@@ -144,7 +149,7 @@ class EntityListRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._listing, self._snapshots = engine.entity_list, engine.snapshots
+        self._listing, self._snapshots, self._sources = engine.entity_list, engine.snapshots, engine.source_reader
 
     @route(
         "GET",
@@ -176,6 +181,7 @@ class EntityListRoutes:
             limit_parameter(LISTED, MAX_LISTED),
             in_query("canonical_name", str, "the name of the entity"),
             in_query("search", str, "a part of the name"),
+            in_query(_SOURCE, RequestedId, "the name or the id of a source that a value is from"),
             Parameter("query", "field", dict[str, str], f"values of fields: `{_FIELD}<name>=<value>`", prefix=_FIELD),
             FOR_USER,
         ),
@@ -197,7 +203,18 @@ class EntityListRoutes:
         stream = None if "entity_type" not in query else self._stream(query["entity_type"], user_id, principal)
         fields = {name.removeprefix(_FIELD): _values(text) for name, text in query.items() if name.startswith(_FIELD)}
         search = None if "search" not in query else query["search"].lower()
-        return EntityFilter(user_id, None if stream is None else stream.id, query.get("canonical_name"), search, fields)
+        return EntityFilter(
+            user_id,
+            None if stream is None else stream.id,
+            query.get("canonical_name"),
+            search,
+            fields,
+            self._read_source(query, user_id),
+        )
+
+    def _read_source(self, query: dict[str, str], user_id: str) -> str | None:
+        """The id of the source that a list is filtered by; raises where the user has no such source."""
+        return None if _SOURCE not in query else self._sources.require(user_id, query[_SOURCE])
 
     def _stream(self, entity_type: str, user_id: str, principal: Principal) -> Stream:
         name = self._engine.types.resolve(entity_type, user_id)
@@ -221,6 +238,7 @@ class EntityListRoutes:
             in_query("after", str, "the last offset of the page before"),
             limit_parameter(LISTED, MAX_LISTED),
             in_query("order", Literal["newest", "oldest"], "which come first; the newest by default"),
+            in_query(_SOURCE, RequestedId, "only those of a source, by its name or its id"),
             FOR_USER,
         ),
     )
@@ -233,7 +251,13 @@ class EntityListRoutes:
             raise BadRequest("order is newest or oldest", field="order")
         limit = number(query, "limit", LISTED, MAX_LISTED)
         after = None if "after" not in query else _seq(view.stream, query["after"])
-        observed = await self._listing.observations(view, after, limit + 1, newest_first=order == "newest")
+        observed = await self._listing.observations(
+            view,
+            after,
+            limit + 1,
+            newest_first=order == "newest",
+            source_id=self._read_source(query, view.query.user_id),
+        )
         documents = [observation(view, seen) for seen in observed[:limit]]
         following = documents[-1].offset if len(observed) > limit else None
         answer = ObservationPage(view.group.row.entity_id, documents, following)
@@ -336,15 +360,20 @@ def observation(view: EntityView, observed: StoredObservation) -> ObservationAns
     document: dict[str, Any] = msgspec.to_builtins(stored)
     del document["observed_at_us"]
     document |= {"fields": stored.fields, "fragments": stored.fragments}
-    source = None if stored.source_id is None else SourceReference(stored.source_id, f"/v1/sources/{stored.source_id}")
     return ObservationAnswer(
         **document,
         schema_scope=stored.schema_scope,
         observed_at=rfc3339(stored.observed_at_us),
         ingested_at=rfc3339(observed.at_us),
-        source=source,
+        source=_source(stored.source_id),
         offset=view.stream.offset_at(observed.seq + 1),
     )
+
+
+def _source(source_id: str | None) -> SourceReference | None:
+    if source_id is None:
+        return None
+    return SourceReference(source_id, name_of(source_id), f"/v1/sources/{quote(source_id, safe='')}")
 
 
 def number(query: dict[str, str], name: str, default: int, maximum: int) -> int:

@@ -13,11 +13,13 @@ from headrace.engine.assembly import Engine
 from headrace.engine.entities.read.snapshots import EntityQuery, EntityView
 from headrace.engine.entities.write.relations import SplitPredicate, StoredRelation, moved_observations, split_target
 from headrace.errors import BadRequest, Conflict, EntityNotFound
+from headrace.schema.entity.identity import EntityId as Id
+from headrace.schema.entity.sources import SourceName, identify
 from headrace.server.http.auth import Principal
 from headrace.server.http.route import WRITE, Answer, Body, Verb, route
 from headrace.server.http.starlette_json import json_response, read_json
 from headrace.server.http.wire import Moment, User, When
-from headrace.server.routes.entities import Id, RequestedId, admit
+from headrace.server.routes.entities import RequestedId, admit
 from headrace.server.routes.stream_headers import BAD_BODY
 from headrace.storage.entities import EntityRow
 from headrace.types import parse_timestamp_us, rfc3339
@@ -49,6 +51,7 @@ class PredicateBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Which observations move: those that match every condition."""
 
     observation_ids: Annotated[list[RequestedId], Meta(min_length=1, max_length=MAX_MOVED)] | None = None
+    source: SourceName | None = None
     source_id: RequestedId | None = None
     fields: dict[str, Any] = {}
     observed_from: Moment | None = None
@@ -60,7 +63,7 @@ class PredicateBody(Struct, forbid_unknown_fields=True, kw_only=True):
             raise BadRequest("the predicate is empty: nothing would stay", field="predicate")
         return SplitPredicate(
             None if self.observation_ids is None else frozenset(self.observation_ids),
-            self.source_id,
+            identify(self.source, self.source_id),
             self.fields,
             None if self.observed_from is None else parse_timestamp_us(self.observed_from, "observed_from"),
             None if self.observed_until is None else parse_timestamp_us(self.observed_until, "observed_until"),

@@ -15,11 +15,12 @@ from headrace.engine.entities.erasure.erasure_plan import ErasurePlan
 from headrace.engine.entities.read.snapshots import EntityQuery
 from headrace.errors import BadRequest, Conflict, EntityNotFound, InvalidCursor, NotFound
 from headrace.extract.erasure import load
+from headrace.schema.entity.identity import EntityId as Id
 from headrace.server.http.auth import Principal
 from headrace.server.http.route import READ, WRITE, Answer, Body, in_path, in_query, route
 from headrace.server.http.starlette_json import json_response, read_json
 from headrace.server.http.wire import AlwaysTrue, User, When
-from headrace.server.routes.entities import BY_ID, Id, RequestedId, admit, user_of
+from headrace.server.routes.entities import BY_ID, RequestedId, admit, user_of
 from headrace.server.routes.entity_lists import LISTED, MAX_LISTED, limit_parameter
 from headrace.server.routes.entity_relations import EntityChangeBody
 from headrace.server.routes.stream_headers import BAD_BODY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.engine.runtime.gates import Gate
 from headrace.errors import BadRequest, Conflict
 from headrace.format import offset as offsets
+from headrace.format.offset import OFFSET_PATTERN
 from headrace.query.filter import Filtered
 from headrace.reduce.features.events import DerivedEvents
 from headrace.server.http import parameters
@@ -24,7 +26,7 @@ from headrace.server.http.compression import ReplyCompressor, accepted_encoding
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
 from headrace.server.http.route import READ, Answer, Header, in_header, in_path, in_query, route
-from headrace.server.http.wire import OFFSET_PATTERN, Moment, NonEmpty, Wait
+from headrace.server.http.wire import Moment, NonEmpty, Offset, Wait
 from headrace.server.routes.live_reads import LongPoll, SseRenderer, SseSubscriber
 from headrace.server.routes.stream_headers import (
     CLOSED,
@@ -32,6 +34,7 @@ from headrace.server.routes.stream_headers import (
     END,
     ETAG,
     EXPIRES,
+    FIRST,
     NAME,
     NEXT,
     NOT_THERE,
@@ -44,10 +47,21 @@ CATCH_UP, LONG_POLL, SSE = "", "long-poll", "sse"
 _LIVE = {"": CATCH_UP, "false": CATCH_UP, "0": CATCH_UP, "true": LONG_POLL, "1": LONG_POLL, "long-poll": LONG_POLL}
 _LIVE["sse"] = SSE
 _FOREVER = "immutable, max-age=31536000"
+#: The newest entries that can be asked for at once.
+MAX_LAST = 10_000
+_COUNT = re.compile(r"[1-9]\d{0,4}", re.ASCII)
+#: What ``last`` cannot be combined with, and what to do instead.
+_NOT_WITH_LAST = {
+    "offset": "last says where the read begins: leave out offset; to read backward, give before",
+    "since": "last says where the read begins: leave out since",
+    "key": "the newest entries of one key cannot be asked for: read the key from an offset, or search",
+    "filter": "the newest events that match are found by _search, which sorts by offset:desc",
+}
 
 _From = Annotated[str, Meta(extra_json_schema={"pattern": f"^(-1|now|{OFFSET_PATTERN})$"}, examples=["-1", "now"])]
 _Version = Annotated[str, Meta(extra_json_schema={"pattern": "^[1-9][0-9]{0,8}$"}, examples=["1"])]
-_SLICE = (NEXT, END, UP_TO_DATE, CLOSED, EXPIRES)
+_Last = Annotated[int, Meta(ge=1, le=MAX_LAST)]
+_SLICE = (NEXT, END, FIRST, UP_TO_DATE, CLOSED, EXPIRES)
 _SCANNED = (
     Header("Stream-Filter-Scan-Limit-Reached", str, "true: a filtered read ended since it had looked at enough"),
     Header("Stream-Filter-Scan-Limit-Bytes", str, "how much that is"),
@@ -66,6 +80,8 @@ _ANSWERS = {
 _PARAMETERS = (
     in_query("offset", _From, "read after it; live reads need one"),
     in_query("since", Moment, "without an offset: read from this moment on"),
+    in_query("last", _Last, "the newest so many entries; not with offset, since, key or filter"),
+    in_query("before", Offset, "only entries before this offset; not with live"),
     in_query("format", Literal["raw", "json"], "json: an array; raw: entries joined"),
     in_query("live", Literal["", "false", "0", "true", "1", "long-poll", "sse"], "wait for new entries"),
     in_query("timeout", Wait, "longest wait of a long-poll"),
@@ -120,7 +136,8 @@ class ReadRoute:
             self._log.catalog.note_access(stream)
         live = _mode(request.query)
         wait_s = parameters.wait_s(request.query, self._config.long_poll_s, self._config.max_long_poll_s)
-        question = self._question(stream, request, live)
+        head = self._log.readable_head(stream)
+        question = self._question(stream, request, live, head)
         if derived is not None:
             question = _derived(question, derived)
         if live == SSE:
@@ -128,13 +145,12 @@ class ReadRoute:
         elif live == LONG_POLL:
             LongPoll(self.reader, question, request, wait_s).start()
         else:
-            self._catch_up(question, request)
+            self._catch_up(question, request, head)
 
-    def _catch_up(self, question: ReadRequest, request: Request) -> None:
-        head = self._log.readable_head(question.stream)
+    def _catch_up(self, question: ReadRequest, request: Request, head: Head) -> None:
         entries: ReadSlice | Filtered = ReadSlice([], head.next_seq)
         if not question.is_now:
-            entries = self.reader.find(question, question.position, head)
+            entries = self.reader.find(question, question.position, question.bounded(head))
         headers = self.reader.headers(question, head, entries.position)
         if question.version is None and head.registry is not None and question.position < head.registry.readable_from:
             headers["stream-earliest-offset"] = question.stream.offset_at(head.registry.readable_from)
@@ -153,38 +169,81 @@ class ReadRoute:
         reply = Reply(200, headers, self.reader.render(question, entries.parts))
         self.reader.compressor.send(request, reply, accepted_encoding(request.headers))
 
-    def _question(self, stream: Stream, request: Request, live: str) -> ReadRequest:
-        query, head = request.query, self._log.readable_head(stream)
+    def _question(self, stream: Stream, request: Request, live: str, head: Head) -> ReadRequest:
+        query = request.query
         key = request.target.key if request.target.key is not None else query.get("key")
-        since_us = parse_timestamp_us(query["since"], "since") if "since" in query else None
         filter = None
         if "filter" in query:
             if live == SSE:
                 raise BadRequest("a filter cannot be followed with live=sse; use live=long-poll", field="filter")
             # What a thread has found by another revision's fields is no answer to this one.
             filter = self.reader.filters.read(stream, query["filter"], (request.exchange, _revision(head)))
-        offset_text = query.get("offset")
-        is_now = offset_text == "now"
-        is_real = False
-        if is_now:
-            position = head.next_seq
-        elif offset_text is not None:
-            offset = parameters.offset(offset_text)
-            position, is_real = stream.locate(offset, head), offset.position > 0
-        elif since_us is not None:
-            position = self._log.seek(stream, since_us)
-        elif live:
-            raise BadRequest("a live read needs an offset", field="offset")
-        else:
-            position = head.first_seq
+        before = _before(stream, head, query, live)
         wanted, version = _format(stream, query), _version(head, query)
-        return ReadRequest(stream, position, key or None, wanted, is_now, is_real, version, filter)
+        if "last" in query:
+            position, is_real = _last(query, key, head, version, before), before is not None and before < head.next_seq
+        else:
+            position, is_real = self._start(stream, head, query, live)
+        if before is not None and before < position:
+            raise BadRequest("before lies before the offset at which the read begins", field="before")
+        is_now, is_last = query.get("offset") == "now", "last" in query
+        return ReadRequest(
+            stream, position, key or None, wanted, is_now, is_real, version, filter, before=before, is_last=is_last
+        )
+
+    def _start(self, stream: Stream, head: Head, query: dict[str, str], live: str) -> tuple[int, bool]:
+        """Where a read begins, and whether a minted offset says so."""
+        since_us = parse_timestamp_us(query["since"], "since") if "since" in query else None
+        offset_text = query.get("offset")
+        if offset_text == "now":
+            return head.next_seq, False
+        if offset_text is not None:
+            offset = parameters.offset(offset_text)
+            return stream.locate(offset, head), offset.position > 0
+        if since_us is not None:
+            return self._log.seek(stream, since_us), False
+        if live:
+            raise BadRequest("a live read needs an offset", field="offset")
+        return head.first_seq, False
+
+
+def _last(query: dict[str, str], key: str | None, head: Head, version: int | None, before: int | None) -> int:
+    """Where the newest entries begin that are asked for; refuses what cannot be combined with that."""
+    for field, advice in _NOT_WITH_LAST.items():
+        if key if field == "key" else field in query:
+            raise BadRequest(f"last cannot be combined with {field}: {advice}", field="last")
+    text = query["last"]
+    count = int(text) if _COUNT.fullmatch(text) else 0
+    if not 1 <= count <= MAX_LAST:
+        raise BadRequest(f"last: {text!r} is not a whole number from 1 to {MAX_LAST}", field="last")
+    end = head.next_seq if before is None else before
+    first = head.first_seq
+    if version is None and head.registry is not None:
+        first = max(first, head.registry.readable_from)
+    return min(end, max(first, end - count))
+
+
+def _before(stream: Stream, head: Head, query: dict[str, str], live: str) -> int | None:
+    """The position from which on entries are left out."""
+    if "before" not in query:
+        return None
+    if live:
+        raise BadRequest("before cannot be combined with live: a live read has no end", field="before")
+    offset = parameters.offset(query["before"], "before")
+    if not offset.position:
+        raise BadRequest("before: nothing lies before the start", field="before")
+    return stream.locate(offset, head)
 
 
 def _derived(question: ReadRequest, derived: DerivedEvents) -> ReadRequest:
-    """The read of a derived event, from its source; refuses parameters that depend on a schema of its own."""
-    for field, setting in (("filter", question.filter), ("schema_version", question.version)):
-        if setting is not None:
+    """The read of a derived event, from its source; refuses what only its source can answer."""
+    unanswered = (
+        ("filter", question.filter is not None),
+        ("schema_version", question.version is not None),
+        ("last", question.is_last),
+    )
+    for field, is_set in unanswered:
+        if is_set:
             raise BadRequest(f"{field} cannot be asked of a derived event; ask its source", field=field)
     return question._replace(derived=derived)
 

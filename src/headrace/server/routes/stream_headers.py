@@ -10,7 +10,7 @@ from headrace import errors
 from headrace.engine.log.stream import Stream
 from headrace.server.http.exchange import Headers
 from headrace.server.http.route import Body, Header, in_header, in_path
-from headrace.server.http.wire import Binary, Counter, Digits, IsTrue, Moment, NonNegative, Offset
+from headrace.server.http.wire import AnyOffset, Binary, Counter, Digits, IsTrue, Moment, NonNegative, Offset
 from headrace.types import format_duration, rfc3339
 
 StreamName = Annotated[
@@ -24,6 +24,7 @@ NAME = in_path("name", StreamName, "the stream's name; its slashes may be writte
 
 NEXT = Header("Stream-Next-Offset", Offset, "where to read on")
 END = Header("Stream-End-Offset", Offset, "the end of the stream")
+FIRST = Header("Stream-Start-Offset", AnyOffset, "with last: where the answer begins")
 CLOSED = Header("Stream-Closed", IsTrue, "the stream is closed, and this is its end")
 EXPIRES = Header("Stream-Expires-At", str, "when the stream is gone")
 TTL = Header("Stream-TTL", NonNegative, "the sliding window in seconds")

@@ -111,6 +111,18 @@ class ReadRequest(NamedTuple):
     version: int | None = None  # the schema version asked for; None is the current one
     filter: Filter | None = None
     derived: DerivedEvents | None = None
+    #: Entries from this position on are left out.
+    before: int | None = None
+    #: The newest entries were asked for, which begin at ``position``.
+    is_last: bool = False
+
+    def bounded(self, head: Head) -> Head:
+        """The head as if the stream ended where the read ends."""
+        if self.before is None or self.before >= head.next_seq:
+            return head
+        bounded = head.copy()  # where entries lie is known by the newest head alone
+        bounded.next_seq, bounded.closed = self.before, False
+        return bounded
 
 
 class StreamReader:
@@ -161,7 +173,13 @@ class StreamReader:
         derived = question.derived
         budget = self._budget if derived is None else min(self._budget, _DERIVED_BYTES)
         entries = self._log.read(
-            question.stream, head, position, budget=budget, key=question.key, version=question.version
+            question.stream,
+            head,
+            position,
+            budget=budget,
+            key=question.key,
+            version=question.version,
+            waits=question.is_last,
         )
         return entries if derived is None else ReadSlice(derived.turned(entries.parts), entries.position)
 
@@ -187,6 +205,8 @@ class StreamReader:
             "stream-next-offset": stream.offset_at(position),
             "stream-end-offset": stream.offset_at(head.next_seq),
         }
+        if question.is_last:
+            headers["stream-start-offset"] = stream.offset_at(question.position)
         if position >= head.next_seq:
             headers["stream-up-to-date"] = "true"
             if head.closed:

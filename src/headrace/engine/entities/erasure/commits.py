@@ -27,7 +27,7 @@ from headrace.engine.log.stream import Stream
 from headrace.errors import Conflict, EntityNotFound
 from headrace.extract.erasure import Targets
 from headrace.schema.entity.observation import decode, tombstone
-from headrace.schema.entity.request import CONTENT_PREFIX
+from headrace.schema.entity.sources import CONTENT_PREFIX
 from headrace.schema.entries import entries_of
 from headrace.storage.background_requests import RUNNING, ErasureRow, Erasures
 from headrace.storage.database import Connection

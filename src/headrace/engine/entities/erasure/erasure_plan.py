@@ -14,6 +14,7 @@ from headrace.engine.log.stream import Head, Stream
 from headrace.errors import Conflict
 from headrace.extract.erasure import Targets
 from headrace.format.decoded_columns import LruCache
+from headrace.schema.entity.identity import EntityId
 from headrace.schema.entity.observation import decode
 from headrace.storage.database import Connection
 from headrace.storage.dedupe import Idempotency
@@ -22,6 +23,7 @@ from headrace.storage.entities import Aliases, SourceRange, Sources
 from headrace.storage.published import Published, SegmentObject
 from headrace.storage.streams import Streams
 from headrace.storage.wal import Wal
+from headrace.types import NonNegativeInt
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
@@ -31,24 +33,24 @@ class AffectedObject(msgspec.Struct):
     """An object with data that would be erased."""
 
     name: str
-    bytes: int
+    bytes: NonNegativeInt
     #: How many of its observations would be erased; 0 where that is not counted.
-    observations: int = 0
+    observations: NonNegativeInt = 0
 
 
 class ErasurePlan(msgspec.Struct):
     """The data that an erasure would remove."""
 
-    ids: list[str]
-    observations: int
+    ids: list[EntityId]
+    observations: NonNegativeInt
     #: Rows of the log with such observations.
-    log_rows: int
+    log_rows: NonNegativeInt
     segments: list[AffectedObject]
     companions: list[AffectedObject]
     states: list[AffectedObject]
     #: The sources of the observations.
     sources: list[str]
-    idempotency_answers: int
+    idempotency_answers: NonNegativeInt
 
 
 class PlannedErasure(NamedTuple):

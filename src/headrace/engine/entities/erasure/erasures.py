@@ -43,7 +43,7 @@ from headrace.storage.entities import Aliases
 from headrace.storage.published import Published
 from headrace.storage.streams import Streams
 from headrace.storage.work import Work
-from headrace.types import Clock
+from headrace.types import Clock, NonNegativeInt
 
 if TYPE_CHECKING:
     from headrace.storage.segments import Segments
@@ -68,7 +68,7 @@ class _Stopped(Exception):
 class ErasureReport(msgspec.Struct):
     """The progress of an erasure."""
 
-    log_rows: int = 0
+    log_rows: NonNegativeInt = 0
     #: The new names of rewritten segments.
     rewritten: dict[str, str] = {}
     #: Objects that were removed from the store.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from headrace.engine.entities.read.observations import StoredObservation
 from headrace.engine.entities.read.snapshots import EntityAnswer, EntityQuery, EntityView, Snapshots
+from headrace.reduce.policies.reducer import Snapshot
 from headrace.storage.database import Connection
 from headrace.storage.entities import Aliases, Entities, EntityRow
 
@@ -21,7 +22,7 @@ _SLICE_S = 0.002
 
 
 class EntityFilter(NamedTuple):
-    """A filter of entities by user, type, name and values of fields."""
+    """A filter of entities by user, type, name, values of fields and the source of a value."""
 
     user_id: str
     #: The stream of the type; None for all types.
@@ -31,6 +32,8 @@ class EntityFilter(NamedTuple):
     search: str | None = None
     #: The values that each of these fields may have.
     fields: Mapping[str, Collection[Any]] = {}
+    #: The source that at least one value is from.
+    source_id: str | None = None
 
     def matches_name(self, row: EntityRow) -> bool:
         """Whether the name of an entity matches."""
@@ -38,9 +41,11 @@ class EntityFilter(NamedTuple):
             return False
         return self.search is None or self.search in row.canonical_name.lower()
 
-    def matches_values(self, snapshot: Mapping[str, Any]) -> bool:
-        """Whether the values of a snapshot match."""
-        return all(snapshot.get(name) in values for name, values in self.fields.items())
+    def matches_values(self, snapshot: Snapshot) -> bool:
+        """Whether the values of a snapshot match, and where they are from."""
+        if self.source_id is not None and not snapshot.has_source(self.source_id):
+            return False
+        return all(snapshot.snapshot.get(name) in values for name, values in self.fields.items())
 
 
 class EntityPage(NamedTuple):
@@ -94,19 +99,20 @@ class EntityList:
         if self._aliases.alias(row.entity_id) is not None:
             return None
         answer = await self._snapshots.find(EntityQuery(row.entity_id, row.user_id))
-        return answer if answer.snapshot is not None and wanted.matches_values(answer.snapshot.snapshot) else None
+        return answer if answer.snapshot is not None and wanted.matches_values(answer.snapshot) else None
 
     async def observations(
-        self, view: EntityView, after: int | None, limit: int, *, newest_first: bool
+        self, view: EntityView, after: int | None, limit: int, *, newest_first: bool, source_id: str | None = None
     ) -> list[StoredObservation]:
-        """The observations of an entity after one, in order or the newest first."""
+        """The observations of an entity after one, of one source or of all, in order or the newest first."""
 
         def read() -> list[StoredObservation]:
             with self._snapshots.observation_reader.open(view.stream, view.head) as observations:
                 start, stop = (0, after) if newest_first else (0 if after is None else after + 1, None)
-                return list(
-                    islice(view.group.observations(observations, start, stop, newest_first=newest_first), limit)
-                )
+                stored = view.group.observations(observations, start, stop, newest_first=newest_first)
+                if source_id is not None:
+                    stored = (candidate for candidate in stored if candidate.observation.source_id == source_id)
+                return list(islice(stored, limit))
 
         return await asyncio.to_thread(read)
 

@@ -15,7 +15,8 @@ from headrace.errors import NotFound, TooLarge
 from headrace.format.decoded_columns import LruCache
 from headrace.schema.entity.accept import rejoin_fragments
 from headrace.schema.entity.observation import Observation
-from headrace.schema.entity.request import CONTENT_PREFIX, address_of_contents
+from headrace.schema.entity.request import address_of_contents
+from headrace.schema.entity.sources import CONTENT_PREFIX, name_of
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
 from headrace.storage.entities import SourceRange, Sources
@@ -49,6 +50,8 @@ class SourceSummary(msgspec.Struct):
     """A source: the entities as they were sent, and their observations."""
 
     source_id: str
+    #: Its name; null where the id is a hash of the content.
+    name: str | None
     #: Whether the id is a hash of the content, so that completeness can be checked.
     content_addressed: bool
     #: Whether no entity is missing.
@@ -78,6 +81,12 @@ class SourceReader:
     ) -> None:
         self._sources, self._streams, self._catalog = Sources(reader), Streams(reader), catalog
         self._connect, self._segments = connect, segments
+
+    def require(self, user_id: str, source_id: str) -> str:
+        """The id of a source that a user has; raises NotFound for any other."""
+        if not self._sources.has(user_id, source_id):
+            raise NotFound("there is no such source", source_id=source_id)
+        return source_id
 
     def find_parts(self, user_id: str, source_id: str) -> list[SourcePart]:
         """The ranges of the observations of a user's source."""
@@ -114,6 +123,7 @@ class SourceReader:
         stored_at = rfc3339(min(source_range.range.at_us for source_range in parts))
         return SourceSummary(
             source_id,
+            name_of(source_id),
             is_addressed,
             complete,
             stored_at,

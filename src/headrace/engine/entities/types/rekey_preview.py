@@ -18,6 +18,7 @@ from headrace.schema.entity.identity import Resolver, Unresolved
 from headrace.schema.entity.versions import changes_identity
 from headrace.storage.entities import Entities, EntityRow
 from headrace.storage.entity_types import EVERYBODY
+from headrace.types import NonNegativeInt
 
 _PAGE = 500
 #: How many entities a preview reads, for how long, and how many of them it names.
@@ -27,13 +28,13 @@ MAX_ENTITIES, TIMEOUT_S, MAX_EXAMPLES = 10_000, 2.0, 20
 class Rekeyed(msgspec.Struct):
     """How many entities would keep or change their ids; ``complete`` where all of them were read."""
 
-    checked: int = 0
-    kept: int = 0
-    renamed: int = 0
+    checked: NonNegativeInt = 0
+    kept: NonNegativeInt = 0
+    renamed: NonNegativeInt = 0
     #: Entities that the rule would make one with another.
-    merging: int = 0
+    merging: NonNegativeInt = 0
     #: Entities that the rule cannot name by what is known of them.
-    unresolved: int = 0
+    unresolved: NonNegativeInt = 0
     complete: bool = False
     examples: list[dict[str, Any]] = []
 
