@@ -18,7 +18,7 @@ _NOUNS = {"push": "event", "tables": "table", "entities": "entity_id", "entity-t
 #: Facts that say what an error is about, in the order of the text.
 _SUBJECTS = ("app", "stream", "event", "table", "feature", "key", "entity_type", "entity_id", "source_id", "name")
 #: Facts that say where in a request something is wrong; the first that is there counts.
-_PLACES = ("pointer", "path", "field")
+_POINTERS = ("pointer", "path", "field")
 #: Members that hold one reason each, where a request is wrong in several ways.
 _REASONS = ("failures", "problems", "errors")
 
@@ -50,6 +50,9 @@ ADVICE = {
     "managed_stream": "Change it with `app.register(…)`.",
     "registration_conflict": "Look at what would be lost; `force=True` applies the change.",
     "version_conflict": "Read `app.registry()`, and register again with its version.",
+    "owned_by": "Leave it out, and name it by `hr.upstream(name)`: another app registers it.",
+    "used_by": "`cascade=True` removes what depends on it, too.",
+    "name_taken": "Choose another name: a stream has it.",
     "registry_full": "Use fewer registrations; the history of a registry is bounded.",
     "version_taken": "Raise the version.",
     "alias_taken": "Choose another name.",
@@ -102,9 +105,9 @@ def _details(facts: Mapping[str, Any], target: str) -> Iterator[tuple[str, str]]
     for name in _SUBJECTS:
         if subjects.get(name) not in (None, ""):
             yield str(subjects[name]), f"{name.replace('_', ' ')} {subjects[name]!r}"
-    place = next((str(facts[name]) for name in _PLACES if facts.get(name)), "body")
-    if place != "body":
-        yield place, f"at {place}"
+    pointer = next((str(facts[name]) for name in _POINTERS if facts.get(name)), "body")
+    if pointer != "body":
+        yield pointer, f"at {pointer}"
 
 
 def _name_target(target: str) -> dict[str, str]:
@@ -117,12 +120,12 @@ def _name_target(target: str) -> dict[str, str]:
 
 
 def _list_reasons(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every reason among the facts, with its place and without."""
+    """Every reason among the facts, with where it is and without."""
     for reason in (reason for name in _REASONS for reason in facts.get(name) or ()):
         text = str(reason.get("message") or reason.get("reason"))
-        place = str(reason.get("pointer") or reason.get("path") or "")
+        pointer = str(reason.get("pointer") or reason.get("path") or "")
         event = f"event {reason['index']}" if "index" in reason else ""
-        where = [part for part in (event, place if place not in text else "") if part]
+        where = [part for part in (event, pointer if pointer not in text else "") if part]
         yield (f"{', '.join(where)}: {text}" if where else text), text
 
 

@@ -88,15 +88,9 @@ class RegistrationRefused(ApiError):
         names = self.facts.get("names", ())
         reasons = [_DESCRIPTOR.sub(lambda path: _descriptor_name(path, names), str(problem)) for problem in self.errors]
         advice = {ADVICE[problem.code]: None for problem in self.errors if problem.code in ADVICE}
-        return "\n".join(
-            [
-                f"the registration is refused, and changes nothing: {self.message}"
-                if not reasons
-                else "the registration is refused, and changes nothing:",
-                *list_lines(reasons),
-                *advice,
-            ]
-        )
+        is_repeated = any(problem.message == self.message for problem in self.errors)
+        first = "the registration is refused, and changes nothing"
+        return "\n".join([first if is_repeated else f"{first}: {self.message}", *list_lines(reasons), *advice])
 
 
 class RegistrationInvalid(RegistrationRefused):
