@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.operators.catalogue import DECLARATIONS, MEASURES
+from headrace.operators.catalogue import DECLARATIONS, MEASURES, OPERATORS
 from headrace.operators.declaration import EIGHT_NUMBERS, REQUIRED, SECTIONS, Declaration, Parameter
 from headrace.query.search import OWN_KINDS
 
@@ -107,6 +107,7 @@ def page(text: str) -> str:
     """The page about features with its tables."""
     sections = [f"{_title(section)}\n\n{_section(section)}" for section in SECTIONS]
     text = _between(text, "operators", "\n\n".join(sections))
+    text = _between(text, "operators that need the log", _needing_log())
     return _between(text, "memory of operators", _memory())
 
 
@@ -114,8 +115,12 @@ def aggregates(text: str) -> str:
     """The page about aggregates with its tables of measures."""
     kinds = [f"| `{measure.kind}` | {measure.measures} | {measure.answers} |" for measure in OWN_KINDS]
     text = _between(text, "measures", "\n".join(["| kind | of | answers |", "|---|---|---|", *kinds]))
-    rows = [_row(DECLARATIONS[name], hidden=("where", "window")) for name in DECLARATIONS if name in MEASURES]
-    table = "\n".join(["| kind | members | answers |", "|---|---|---|", *rows])
+    rows = [
+        _row(DECLARATIONS[name], operator.order, hidden=("where", "window"))
+        for name, operator in OPERATORS.items()
+        if name in MEASURES
+    ]
+    table = "\n".join(["| kind | members | order | answers |", "|---|---|---|---|", *rows])
     return _between(text, "operators as measures", table)
 
 
@@ -125,13 +130,14 @@ def _title(section: str) -> str:
 
 
 def _section(section: str) -> str:
-    rows = [_row(declaration) for declaration in DECLARATIONS.values() if declaration.section == section]
-    return "\n".join(["| operator | parameters | result |", "|---|---|---|", *rows])
+    declarations = [declaration for declaration in DECLARATIONS.values() if declaration.section == section]
+    rows = [_row(declaration, OPERATORS[declaration.name].order) for declaration in declarations]
+    return "\n".join(["| operator | parameters | order | result |", "|---|---|---|---|", *rows])
 
 
-def _row(declaration: Declaration, hidden: Sequence[str] = ("where",)) -> str:
+def _row(declaration: Declaration, order: str, hidden: Sequence[str] = ("where",)) -> str:
     cells = [_cell(key, parameter) for key, parameter in declaration.params.items() if key not in hidden]
-    return f"| `{declaration.name}` | {', '.join(cells)}{' ' if cells else ''}| {declaration.doc} |"
+    return f"| `{declaration.name}` | {', '.join(cells)}{' ' if cells else ''}| `{order}` | {declaration.doc} |"
 
 
 def _cell(key: str, parameter: Parameter) -> str:
@@ -139,6 +145,15 @@ def _cell(key: str, parameter: Parameter) -> str:
     shown = "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
     written = f"`{key}`" if default is REQUIRED else f"`{key}={shown}`"
     return f"{written} {parameter.note}" if parameter.note else written
+
+
+def _needing_log() -> str:
+    by_reason: dict[str, list[str]] = {}
+    for declaration in DECLARATIONS.values():
+        if declaration.needs_log:
+            by_reason.setdefault(declaration.needs_log, []).append(f"`{declaration.name}`")
+    rows = [f"| {', '.join(names)} | {reason} |" for reason, names in by_reason.items()]
+    return "\n".join(["| operators | why they need the log |", "|---|---|", *rows])
 
 
 def _memory() -> str:

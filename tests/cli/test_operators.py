@@ -24,6 +24,7 @@ def test_every_operator_is_listed_as_it_is_declared(headrace: Headrace) -> None:
             declaration.memory,
         )
         assert row["order"] == OPERATORS[name].order
+        assert row["needs_log"] == declaration.needs_log
         assert [each["parameter"] for each in row["parameters"]] == list(declaration.params)
         for listed, parameter in zip(row["parameters"], declaration.params.values(), strict=True):
             assert (listed["default"] == "required") == (parameter.default is REQUIRED)

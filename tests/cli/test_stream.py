@@ -173,6 +173,17 @@ def test_newest_events_are_printed_alone_backward_and_before_what_follows(headra
     assert refused.code != 0 and "last cannot be combined with since" in refused.err
 
 
+def test_stream_is_sealed_when_asked_for(headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name)
+    headrace("stream", "append", name, "1", "2")
+    done = headrace("stream", "seal", name, "--wait", "--json")
+    assert done.code == 0
+    assert (done.lines[0]["state"], done.lines[0]["sealed_entries"]) == ("sealed", 2)
+    assert headrace("stream", "seal", name).lines[0]["state"] == "nothing_to_seal"
+    missing = headrace("stream", "seal", f"{name}/missing")
+    assert missing.code == 1 and "no such stream" in missing.err
+
+
 def test_append_is_refused_when_the_tail_has_moved(headrace: Headrace, name: str) -> None:
     tail = headrace("stream", "create", name).lines[0]["next_offset"]
     assert headrace("stream", "append", name, "1", "--if-match", tail).code == 0

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 import headrace as hr
+from headrace.client.answers import SealResult
 from headrace.errors import (
     BadRequest,
     Conflict,
@@ -441,3 +442,20 @@ def test_read_is_repeated_when_its_answer_is_lost(line: Line, client: hr.Client,
         line.lose_answers(2)
         assert everything(unlucky.stream(name)) == [1, 2]
     assert line.lost == 2
+
+
+def test_sealed_stream_is_published_up_to_its_end(stream: hr.Stream) -> None:
+    end = stream.append([1, 2, 3]).next_offset
+    result = stream.seal()
+    assert (result.state, result.sealed_entries) == ("sealed", 3)
+    assert result.published_offset == result.end_offset == end
+    assert stream.seal(wait=False).state == "nothing_to_seal"
+    assert everything(stream) == [1, 2, 3]
+
+
+def test_waiting_for_a_seal_ends_where_the_stream_ended_at_first() -> None:
+    first = SealResult("s", "sealing", 2, published_offset="2", end_offset="5", trouble="away")
+    later = SealResult("s", "sealing", 1, published_offset="3", end_offset="9", trouble="away")
+    assert later.after(first) == SealResult("s", "sealing", 3, published_offset="3", end_offset="5", trouble="away")
+    last = SealResult("s", "sealing", 4, published_offset="7", end_offset="9", trouble="away")
+    assert last.after(later.after(first)) == SealResult("s", "sealed", 7, published_offset="5", end_offset="5")

@@ -180,6 +180,7 @@ def test_every_operator_has_a_meaning_and_an_order() -> None:
     orders = {op: make_operator(op, params, TYPES).order for op in DECLARATIONS}
     assert {op for op, order in orders.items() if order == "time"} == TIMED
     assert {op for op, order in orders.items() if order == "log"} == LOGGED
+    assert {op for op, declaration in DECLARATIONS.items() if declaration.needs_log} == LOGGED
 
 
 def assert_any_order(

@@ -319,6 +319,7 @@ LITTLE: dict[tuple[str, str], Callable[[World], list[bytes]]] = {
     ("DELETE", "/v1/stream/{name}"): _always(http_request("DELETE", "/v1/stream/none")),
     ("HEAD", "/v1/stream/{name}"): _always(got(f"{STREAM}?offset=now")),
     ("POST", "/v1/stream/{name}/_retention"): _always(posted(f"{STREAM}/_retention", {"age": None})),
+    ("POST", "/v1/stream/{name}/_seal"): _always(http_request("POST", f"{STREAM}/_seal?timeout=0")),
     ("GET", "/v1/stream/{name}/_schema"): _always(got(f"{KEYED}/_schema")),
     ("GET", "/v1/stream/{name}/_schema/history"): _always(got(f"{KEYED}/_schema/history")),
     ("GET", "/v1/stream/{name}/_schema/verifications/{id}"): _always(got(f"{KEYED}/_schema/verifications/1")),

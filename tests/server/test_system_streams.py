@@ -188,6 +188,7 @@ def test_reserved_names_cannot_be_taken(api: Api, code_of: Code, name: str) -> N
         ("POST", "/_schema", {"routingKey": None}),
         ("POST", "/_profile", {"profile": {"kind": "generic"}}),
         ("POST", "/_retention", {"age": "1s"}),
+        ("POST", "/_seal", None),
     ],
 )
 def test_only_the_server_writes_its_streams(api: Api, code_of: Code, method: str, resource: str, body: Any) -> None:

@@ -84,6 +84,7 @@ ROUTES: dict[tuple[str, str], Any] = {
     ("head", STREAM): None,
     ("get", STREAM + "/pk/{key}"): None,
     ("post", STREAM + "/_retention"): {"age": "1s"},
+    ("post", STREAM + "/_seal"): b"",
     ("get", STREAM + "/_schema"): None,
     ("post", STREAM + "/_schema"): {"schema": {}},
     ("get", STREAM + "/_schema/history"): None,

@@ -368,7 +368,7 @@ class TestFaults:
         faults = [first.fault(request) for request in requests]
         assert faults == [again.fault(request) for request in requests]
         assert faults != [other.fault(request) for request in requests]
-        assert {fault for fault in faults if fault} == set(get_args(Fault)) - {"hang"}
+        assert {fault for fault in faults if fault} == set(get_args(Fault)) - {"hang", "deny"}
 
     def test_a_service_that_is_not_there_is_told_as_the_system_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.create_server(("127.0.0.1", 0)) as closing:

@@ -97,6 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(503, "SlowDown")
         elif fault == "conflict":
             self._refuse(409, "ConditionalRequestConflict")
+        elif fault == "deny":
+            self._refuse(403, "AccessDenied")
         elif fault == "cut":
             self.close_connection = True
         else:

@@ -9,10 +9,10 @@ from collections import Counter
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-#: What is not done: ``throttle`` (503), ``conflict`` (409), ``cut`` (no answer). What is done: ``lose`` (no answer),
-#: ``reset`` (of the connection), ``exists`` (412, as if it had been done before), ``truncate`` (half an answer),
-#: ``delay``, ``stale`` (a listing of what there was a moment ago); ``hang`` waits until ``released`` is set.
-Fault = Literal["throttle", "cut", "lose", "reset", "hang", "delay", "truncate", "conflict", "exists", "stale"]
+#: What is not done: ``throttle`` (503), ``conflict`` (409), ``deny`` (403), ``cut`` (no answer). What is done: ``lose``
+#: (no answer), ``reset`` (of the connection), ``exists`` (412, as if it had been done before), ``truncate`` (half an
+#: answer), ``delay``, ``stale`` (a listing of what there was a moment ago); ``hang`` waits until ``released`` is set.
+Fault = Literal["throttle", "cut", "lose", "reset", "hang", "delay", "truncate", "conflict", "exists", "stale", "deny"]
 _ALWAYS: tuple[Fault, ...] = ("throttle", "cut", "lose", "reset", "delay")
 #: How old the newest thing is that a stale listing knows.
 STALE_S = 1.5

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,7 +30,9 @@ _SHOWN_CHARACTERS = 80
 
 
 def import_files(
-    *files: Annotated[str, Parameter(allow_leading_hyphen=True, help="Files, directories, or - for stdin.")],
+    *files: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="Files, directories, URLs of objects, or - for stdin.")
+    ],
     stream: Annotated[str, Parameter(help="The stream; it is created if there is none.")],
     format: Annotated[
         Literal["csv", "tsv", "jsonl", "json", "parquet"] | None, Parameter(help="Default: by the file's name.")
@@ -50,10 +51,10 @@ def import_files(
     if not files:
         raise UsageError("Name a file, or - for stdin.")
     with ExitStack() as stack:
-        reader = stack.enter_context(_open(files, format))
+        reader = stack.enter_context(open_rows(files, format))
         client = stack.enter_context(remote.connect())
         target = client.stream(stream)
-        report = stack.enter_context(_Rejects(rejects))
+        report = stack.enter_context(Rejects(rejects))
         proposed = None
         if _needs_schema(client, target):
             with output.running_count("rows read") as advance:
@@ -99,29 +100,21 @@ def _needs_schema(client: Client, stream: Stream) -> bool:
 
 
 @contextmanager
-def _open(files: tuple[str, ...], file_format: Any) -> Iterator[RowReader]:
-    """The rows of files, and of stdin by way of a temporary file, as they are read twice."""
-    from headrace.client.importer.reader import RowReader, find_files
+def open_rows(files: tuple[str, ...], file_format: Any, text_columns: Collection[str] = ()) -> Iterator[RowReader]:
+    """The rows of files, and of copies of what is read from elsewhere; cells of ``text_columns`` are text."""
+    from headrace.cli.import_sources import collect_files
+    from headrace.client.importer.reader import RowReader
 
     with tempfile.TemporaryDirectory(prefix="headrace-import-") as directory:
-        paths = [str(_spool(Path(directory), file_format)) if file == "-" else file for file in files]
-        reader = RowReader(find_files(paths), file_format)
+        names = collect_files(files, file_format, Path(directory))
+        reader = RowReader(list(names), file_format, names, text_columns)
         try:
             yield reader
         finally:
             reader.close()
 
 
-def _spool(directory: Path, file_format: str | None) -> Path:
-    if file_format is None:
-        raise UsageError("Say what comes in on stdin: --format csv, tsv, jsonl, json or parquet.")
-    path = directory / f"stdin.{file_format}"
-    with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
-    return path
-
-
-class _Rejects:
+class Rejects:
     """Reports rows that are not imported: the first on stderr, all in a file."""
 
     def __init__(self, path: Path | None) -> None:
@@ -130,7 +123,7 @@ class _Rejects:
         self._count = 0
         self.previewed = 0
 
-    def __enter__(self) -> _Rejects:
+    def __enter__(self) -> Rejects:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -73,6 +73,7 @@ def _document(declaration: Declaration) -> dict[str, Any]:
         "answers": declaration.doc,
         "result": declaration.result,
         "order": OPERATORS[declaration.name].order,
+        "needs_log": declaration.needs_log,
         "memory": declaration.memory,
         "rollup": declaration.name in MEASURES,
         "aliases": list(declaration.aliases),

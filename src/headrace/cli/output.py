@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _LATER = "Try again in a moment."
-OK, FAILED, USAGE, UNREACHABLE, PARTIAL, INTERRUPTED = 0, 1, 2, 4, 5, 130
+OK, FAILED, USAGE, TIMED_OUT, UNREACHABLE, PARTIAL, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON.")]
 DryRun = Annotated[bool, Parameter(negative=(), help="Change nothing; say what would change.")]

@@ -96,7 +96,7 @@ def run(
             with server.connect() as client:
                 outcome = wait_until_indexed(work, client.stream(stream), seconds)
     output.show(outcome, as_json=json)
-    return output.OK if outcome.get("complete", True) else TIMED_OUT
+    return output.OK if outcome.get("complete", True) else output.TIMED_OUT
 
 
 @app.command
@@ -249,8 +249,6 @@ def events(span: Mapping[str, Any]) -> str:
     return f"events {first} to {first + count - 1}"
 
 
-#: The exit code where the time is up before all is indexed.
-TIMED_OUT = 3
 _POLL_S = 0.5
 #: Longer than any pause before a failed unit is tried again: whoever is not listed for so long is not worked on.
 _REST_S = 10.0

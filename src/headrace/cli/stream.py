@@ -297,6 +297,25 @@ def close(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> Non
 
 
 @app.command
+def seal(
+    name: Name,
+    /,
+    *,
+    wait: Annotated[bool, Parameter(negative=(), help="Come back when all of it is in the object store.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> int:
+    """Seal what is in the log and publish it now, whatever its age and size.
+
+    0 says that all of it is published, 3 that this takes longer and goes on.
+    """
+    with remote.connect() as client:
+        result = client.stream(name).seal(wait=wait)
+    output.show(msgspec.structs.asdict(result), as_json=json)
+    return output.TIMED_OUT if result.state == "sealing" else output.OK
+
+
+@app.command
 def delete(name: Name, /, *, yes: Yes = False, remote: Remote = LOCAL, json: AsJson = False) -> None:
     """Delete a stream with its content."""
     output.confirm(f"Delete the stream {name} and everything in it?", yes=yes)

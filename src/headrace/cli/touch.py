@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, Parameter(help="The stream; its profile is state-protocol, with touch.")]
 Timeout = Annotated[str, Parameter(help="How long, such as 90s; two minutes at most.")]
-#: Nothing was touched in time.
-TIMED_OUT = 3
 _MAX_TIMEOUT_S = 120.0
 #: Whoever follows does not ask more often.
 _MIN_PAUSE_S = 1.0
@@ -64,7 +62,7 @@ def wait(
             _follow(partial(ask, timeout=max(seconds, _MIN_PAUSE_S)), cursor, json)
         touch = ask(cursor=cursor, timeout=seconds)
         _print(touch, json)
-    return output.OK if touch.touched else output.PARTIAL if touch.stale else TIMED_OUT
+    return output.OK if touch.touched else output.PARTIAL if touch.stale else output.TIMED_OUT
 
 
 def _follow(ask: Callable[..., Touch], cursor: str, as_json: bool) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.client.aio.app import AsyncApp
 from headrace.client.aio.client import AsyncClient, AsyncStream
-from headrace.client.answers import AppendResult, Batch, CreateResult, StreamInfo
+from headrace.client.answers import AppendResult, Batch, CreateResult, SealResult, StreamInfo
 from headrace.client.app import App
 from headrace.client.client import Client, Stream
 from headrace.client.declared import Aggregated, DerivedEvent, Event, Rows, Table, event, table, upstream
@@ -147,6 +147,7 @@ __all__ = [
     "RowRefusal",
     "Rows",
     "RowsRefused",
+    "SealResult",
     "SearchResult",
     "Stream",
     "StreamInfo",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -106,6 +106,31 @@ class StreamInfo(msgspec.Struct, frozen=True):
     closed: bool
     ttl_s: int | None
     expires_at: str | None
+
+
+class SealResult(msgspec.Struct, frozen=True):
+    """How much of a stream was published, and whether everything that it held at first is in the object store."""
+
+    stream: str
+    #: Everything was published, or was before; or it takes longer.
+    state: Literal["sealed", "nothing_to_seal", "sealing"]
+    sealed_entries: int
+    published_offset: str
+    end_offset: str
+    #: Why the object store took nothing the last time, where it takes longer.
+    trouble: str | None = None
+
+    def after(self, earlier: SealResult) -> SealResult:
+        """The result of an earlier request with what a later one published."""
+        is_published = self.published_offset >= earlier.end_offset
+        return SealResult(
+            stream=self.stream,
+            state="sealed" if is_published else "sealing",
+            sealed_entries=earlier.sealed_entries + self.sealed_entries,
+            published_offset=min(self.published_offset, earlier.end_offset),
+            end_offset=earlier.end_offset,
+            trouble=None if is_published else self.trouble,
+        )
 
 
 class StreamPage(msgspec.Struct, frozen=True):

@@ -53,6 +53,7 @@ ADVICE = {
     "owned_by": "Leave it out, and name it by `hr.upstream(name)`: another app registers it.",
     "used_by": "`cascade=True` removes what depends on it, too.",
     "name_taken": "Choose another name: a stream has it.",
+    "events_do_not_fit": "Change the schema so that every stored event fits it.",
     "registry_full": "Use fewer registrations; the history of a registry is bounded.",
     "version_taken": "Raise the version.",
     "alias_taken": "Choose another name.",

@@ -237,6 +237,12 @@ def details(name: str) -> Request:
     return Request("GET", f"{stream_path(name)}/_details")
 
 
+def seal(name: str) -> Request:
+    """POST: publish what is in the log now; it may be asked again."""
+    query = {"timeout": f"{LONG_POLL_WAIT_S}s"}
+    return Request("POST", with_query(f"{stream_path(name)}/_seal", query), wait_s=90.0, changes=False)
+
+
 def delete(name: str) -> Request:
     """DELETE the stream."""
     return Request("DELETE", stream_path(name))

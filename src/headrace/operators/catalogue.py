@@ -63,12 +63,13 @@ DECLARATIONS: Mapping[str, Declaration] = {name: operator.declaration for name, 
 ALIASES: Mapping[str, str] = {
     alias: name for name, declaration in DECLARATIONS.items() for alias in declaration.aliases
 }
-#: Operators that may be measures of rollups: they need no order, no clock, and no panes of their own.
+#: Operators that may be measures of rollups: they need no clock, no panes of their own, and neither the order of events
+#: nor the numbers by which ties of their times are broken, which rows of rollups do not have.
 MEASURES: frozenset[str] = frozenset(
     name
     for name, operator in OPERATORS.items()
     if operator.order == "any"
-    and not (operator.reads_clock or operator.reads_seq)
+    and not operator.reads_clock
     and operator.in_window is Operator.in_window
     and name != "count"
 )

@@ -16,7 +16,21 @@ from headrace.types import FieldType, parse_duration_ms
 
 ParameterKind = Literal["field", "duration", "integer", "number", "edges", "categories", "where"]
 Windows = Literal["none", "optional", "required"]
-Result = Literal["str", "f64", "i64", "bool", "bytes", "datetime", "json", "field"]
+#: The type of an answer; ``field`` in it is the type of the field that the operator is about. A map has texts as keys.
+Result = Literal[
+    "str",
+    "f64",
+    "i64",
+    "bool",
+    "bytes",
+    "datetime",
+    "field",
+    "list<field>",
+    "list<i64>",
+    "map<i64>",
+    "map<f64>",
+    "list<struct<value: field, count: i64>>",
+]
 #: How the function of the client takes a parameter; "" is by keyword, and in its place where it is required.
 Position = Literal["", "optional", "required"]
 Params: TypeAlias = Mapping[str, Any]
@@ -141,6 +155,8 @@ class Declaration(NamedTuple):
     memory: str
     #: Other names, by which registrations may call it.
     aliases: tuple[str, ...]
+    #: Why events must come in the order of the log, as a clause; "" where they may come in any order.
+    needs_log: str
 
 
 NUMBER = Parameter("field", types=NUMBERS, example='"amount"')
@@ -172,9 +188,10 @@ def declare(
     memory: str = EIGHT_NUMBERS,
     aliases: tuple[str, ...] = (),
     where: Parameter = WHERE,
+    needs_log: str = "",
     **params: Parameter,
 ) -> Declaration:
     """The declaration of an operator; ``params`` are those that it has besides its window and ``where``."""
     windows = {} if window == "none" else {"window": WINDOW if window == "optional" else REQUIRED_WINDOW}
     every = {**params, **windows, "where": where}
-    return Declaration(name, section, doc, every, window, result, bound, memory, aliases)
+    return Declaration(name, section, doc, every, window, result, bound, memory, aliases, needs_log)

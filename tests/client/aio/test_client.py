@@ -43,6 +43,7 @@ def test_every_verb_answers(play: Callable[[Scene], None]) -> None:
         assert await everything(stream, first.next_offset) == [3]
         assert await everything(stream, key="a") == [1, 2]
         assert await everything(stream, last=2) == [2, 3]
+        assert (await stream.seal()).state == "sealed"
         fork = await stream.fork(f"{stream.name}/fork")
         await fork.append(4)
         assert await everything(fork) == [1, 2, 3, 4]

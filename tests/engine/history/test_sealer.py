@@ -72,6 +72,73 @@ def test_a_stream_is_due_once_its_first_entry_has_waited_long_enough(opened: Ope
     assert spans(rig, "s") == [(0, 2)]
 
 
+def test_a_stream_is_sealed_at_once_for_all_who_ask(opened: Open) -> None:
+    rig = opened()
+    rig.create("s", JSON, array(1, 2))
+    stream, seals = rig.find("s"), rig.engine.sealer
+
+    async def ask_twice() -> None:
+        first, second = seals.seal(stream), seals.seal(stream)
+        assert first is second
+        assert rig.engine.sealer.pace.callers == 0  # it has not begun
+        await first
+
+    rig.run(ask_twice())
+    assert seals.published_until(stream) == 2
+    assert spans(rig, "s") == [(0, 2)]
+    assert rows(rig) == 0
+    assert seals.pace.callers == 0
+
+
+def test_no_more_streams_are_sealed_at_the_same_time_than_the_limit(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealer, "MAX_SEALS", 1)
+    rig = opened()
+    for name in ("a", "b"):
+        rig.create(name, JSON, array(1))
+
+    async def ask() -> None:
+        first = rig.engine.sealer.seal(rig.find("a"))
+        with pytest.raises(Overloaded, match="too many streams"):
+            rig.engine.sealer.seal(rig.find("b"))
+        await first
+        await rig.engine.sealer.seal(rig.find("b"))
+
+    rig.run(ask())
+    assert [spans(rig, name) for name in ("a", "b")] == [[(0, 1)], [(0, 1)]]
+
+
+def test_a_seal_that_fails_says_why_and_is_made_up_for_in_the_next_round(opened: Open) -> None:
+    rig = opened(store_timeout_s=0.1)
+    store = disturb(rig.engine.objects)
+    rig.create("s", JSON, array(1))
+    store.plan = lambda _: "refuse"
+    with pytest.raises(StoreUnavailable):
+        rig.run(_sealed(rig, "s"))
+    store.plan = lambda _: None
+    _work(rig)
+    assert spans(rig, "s") == [(0, 1)]
+
+
+async def _sealed(rig: Rig, name: str) -> None:
+    await rig.engine.sealer.seal(rig.find(name))
+
+
+def test_what_is_published_of_a_fork_includes_what_it_reads_of_its_source(opened: Open) -> None:
+    rig = opened()
+    rig.create("s", JSON, array(1, 2, 3))
+    rig.fork("s", "fork", 2)
+    published_until = rig.engine.sealer.published_until
+    assert published_until(rig.find("fork")) == 0
+    rig.run(_sealed(rig, "fork"))
+    assert published_until(rig.find("fork")) == 2
+    rig.append("fork", array(4))
+    assert published_until(rig.find("fork")) == 2
+    rig.run(_sealed(rig, "fork"))
+    assert published_until(rig.find("fork")) == 3
+
+
 def test_entries_with_old_times_of_their_own_have_not_waited_since_then(opened: Open) -> None:
     rig = opened(seal_age_s=5.0)
     rig.create("s", OCTETS)

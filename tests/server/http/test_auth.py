@@ -335,7 +335,17 @@ def test_a_key_with_a_prefix_does_not_learn_which_other_streams_exist(
     store.close()
     key = {"authorization": f"Bearer {token}"}
     eventually(lambda: api.get("/v1/streams", key).status_code == 200)
-    resources = ("", "/pk/k", "/_details", "/_schema", "/_profile", "/_retention", "/_index_status", "/_search")
+    resources = (
+        "",
+        "/pk/k",
+        "/_details",
+        "/_schema",
+        "/_profile",
+        "/_retention",
+        "/_index_status",
+        "/_search",
+        "/_seal",
+    )
     for verb, resource in itertools.product(("GET", "HEAD", "POST", "PUT", "DELETE"), resources):
         asked = [api.call(verb, path + resource, headers=key) for path in (there, missing)]
         assert asked[0].status_code == asked[1].status_code in (403, 405), (verb, resource)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from csv import reader
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 import duckdb
@@ -48,7 +48,7 @@ def find_files(paths: Sequence[str]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(child for child in path.rglob("*") if child.is_file() and _suffix(child) in _SUFFIXES)
+            inside = sorted(child for child in path.rglob("*") if child.is_file() and has_format(child))
             if not inside:
                 raise ValueError(f"{path} holds no file that can be imported ({', '.join(_SUFFIXES)})")
             files += inside
@@ -69,8 +69,13 @@ def format_of(path: Path) -> Format:
     return file_format
 
 
-def _suffix(path: Path) -> str:
-    return Path(path.stem).suffix.lower() if path.suffix.lower() in _COMPRESSED else path.suffix.lower()
+def has_format(path: PurePath) -> bool:
+    """Whether the name of a file tells its format."""
+    return _suffix(path) in _SUFFIXES
+
+
+def _suffix(path: PurePath) -> str:
+    return PurePath(path.stem).suffix.lower() if path.suffix.lower() in _COMPRESSED else path.suffix.lower()
 
 
 def _is_array(path: Path) -> bool:
@@ -81,20 +86,6 @@ def _is_array(path: Path) -> bool:
 _DELIMITERS: dict[Format, str] = {"csv": ",", "tsv": "\t"}
 
 
-def _header(path: Path, delimiter: str) -> list[str]:
-    """The names of the columns of a file, from its first line."""
-    with pa.input_stream(str(path), compression="detect") as file:
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-        names = next(reader(text, delimiter=delimiter), [])
-        text.detach()
-    if not names:
-        raise ValueError(f"{path} is empty: its first line must name the columns")
-    for number, name in enumerate(names, 1):
-        if not name or names.count(name) > 1:
-            raise ValueError(f"{path}: column {number} is named {name!r}: every column needs a name of its own")
-    return names
-
-
 class RowReader:
     """Reads the rows of files; what CSV columns hold is decided over all files at once.
 
@@ -102,7 +93,15 @@ class RowReader:
     at a time is ``READ_AHEAD + 2`` chunks.
     """
 
-    def __init__(self, files: Sequence[Path], file_format: Format | None = None) -> None:
+    def __init__(
+        self,
+        files: Sequence[Path],
+        file_format: Format | None = None,
+        names: Mapping[Path, str] | None = None,
+        text_columns: Collection[str] = (),
+    ) -> None:
+        """``names`` are those that people know files by, where they are copies; cells of ``text_columns`` are text."""
+        self._names, self._text_columns = names or {}, frozenset(text_columns)
         self.formats = {path: file_format or format_of(path) for path in files}
         self._connection = duckdb.connect()
         #: For queries over rows while others are read: a connection has one result at a time, in one thread.
@@ -110,7 +109,10 @@ class RowReader:
         self._lines_cursor = self._connection.cursor()
         self._columns: dict[str, ColumnFacts] | None = None
         for path in self._tables():
-            _header(path, _DELIMITERS[self.formats[path]])
+            self._read_header(path)
+
+    def _name(self, path: Path) -> str:
+        return self._names.get(path, str(path))
 
     def close(self) -> None:
         """Let go of what was read."""
@@ -121,6 +123,11 @@ class RowReader:
         """Whether there is a file with columns of texts, CSV or TSV."""
         return bool(self._tables())
 
+    @property
+    def tables(self) -> frozenset[str]:
+        """The files with columns of texts, by the names that chunks have."""
+        return frozenset(map(self._name, self._tables()))
+
     def read_columns(self, on_rows: Callable[[int], None], on_bad: Callable[[BadRow], None]) -> FieldFacts:
         """Return the facts of all rows of CSV and TSV files, which tell how their values are written as JSON."""
         columns: dict[str, ColumnFacts] = {}
@@ -129,7 +136,8 @@ class RowReader:
             with prefetch(self._csv_batches(path), READ_AHEAD) as batches:
                 for batch in batches:
                     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                        columns.setdefault(name, ColumnFacts()).add(self.cursor, column)
+                        facts = ColumnFacts.of_text() if name in self._text_columns else ColumnFacts()
+                        columns.setdefault(name, facts).add(self.cursor, column)
                     rows += batch.num_rows
                     on_rows(batch.num_rows)
             for bad in self._rejected(path):
@@ -160,7 +168,7 @@ class RowReader:
         bad: list[BadRow] = []
 
         def refuse(row: csv.InvalidRow) -> str:
-            bad.append(BadRow(str(path), row.number or 0, row.text, "the line has a control character"))
+            bad.append(BadRow(self._name(path), row.number or 0, row.text, "the line has a control character"))
             return "skip"
 
         read = csv.ReadOptions(column_names=["row"], block_size=_BLOCK_BYTES, use_threads=False)
@@ -187,9 +195,9 @@ class RowReader:
         self._lines_cursor.unregister("import_lines")
         is_bad = pc.and_(pc.invert(valid.combine_chunks()), pc.not_equal(pc.utf8_trim_whitespace(rows), ""))
         for number, text in zip(numbers[np.asarray(is_bad)].tolist(), rows.filter(is_bad).to_pylist(), strict=True):
-            bad.append(BadRow(str(path), number, text, "not JSON"))
+            bad.append(BadRow(self._name(path), number, text, "not JSON"))
         kept = valid.combine_chunks()
-        return Chunk(str(path), pa.array(numbers).filter(kept), rows.filter(kept), bad)
+        return Chunk(self._name(path), pa.array(numbers).filter(kept), rows.filter(kept), bad)
 
     def _check_lines_of_bytes(self, path: Path, numbers: Any, lines: pa.Array, bad: list[BadRow]) -> Chunk:
         """The same where a line is not UTF-8."""
@@ -198,7 +206,9 @@ class RowReader:
             try:
                 line.decode()
             except UnicodeDecodeError as reason:
-                bad.append(BadRow(str(path), number, line.decode(errors="replace"), f"not UTF-8: {reason.reason}"))
+                bad.append(
+                    BadRow(self._name(path), number, line.decode(errors="replace"), f"not UTF-8: {reason.reason}")
+                )
                 decodable.append(False)
             else:
                 decodable.append(True)
@@ -211,14 +221,28 @@ class RowReader:
         for batch in self._connection.sql(query).to_arrow_reader(CHUNK_ROWS):
             numbers = pa.array(np.arange(number, number + batch.num_rows))
             number += batch.num_rows
-            yield Chunk(str(path), numbers, batch.column(0), [])
+            yield Chunk(self._name(path), numbers, batch.column(0), [])
 
     def _tables(self) -> list[Path]:
         return [path for path, file_format in self.formats.items() if file_format in _DELIMITERS]
 
+    def _read_header(self, path: Path) -> list[str]:
+        """The names of the columns of a file, from its first line."""
+        with pa.input_stream(str(path), compression="detect") as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            names = next(reader(text, delimiter=_DELIMITERS[self.formats[path]]), [])
+            text.detach()
+        if not names:
+            raise ValueError(f"{self._name(path)} is empty: its first line must name the columns")
+        for number, name in enumerate(names, 1):
+            if not name or names.count(name) > 1:
+                own = "every column needs a name of its own"
+                raise ValueError(f"{self._name(path)}: column {number} is named {name!r}: {own}")
+        return names
+
     def _csv_batches(self, path: Path) -> Iterator[pa.RecordBatch]:
         delimiter = _DELIMITERS[self.formats[path]]
-        columns = ", ".join(f"{quote(name)}: 'VARCHAR'" for name in _header(path, delimiter))
+        columns = ", ".join(f"{quote(name)}: 'VARCHAR'" for name in self._read_header(path))
         options = ["header = true", "auto_detect = false", "quote = '\"'", "escape = '\"'", f"columns = {{{columns}}}"]
         options += [f"delim = {quote(delimiter)}", "store_rejects = true"]
         relation = f"read_csv({quote(str(path))}, {', '.join(options)})"
@@ -230,8 +254,8 @@ class RowReader:
         for batch in self._csv_batches(path):
             numbers = pa.array(np.arange(number, number + batch.num_rows))
             number += batch.num_rows
-            yield Chunk(str(path), numbers, encode_rows(batch, self._columns), [])
-        yield Chunk(str(path), pa.array([], pa.int64()), pa.array([], pa.string()), self._rejected(path))
+            yield Chunk(self._name(path), numbers, encode_rows(batch, self._columns), [])
+        yield Chunk(self._name(path), pa.array([], pa.int64()), pa.array([], pa.string()), self._rejected(path))
 
     def _rejected(self, path: Path) -> list[BadRow]:
         query = (
@@ -239,7 +263,7 @@ class RowReader:
         )
         rejected = self._connection.sql(query).fetchall()
         self._connection.execute("DROP TABLE reject_errors; DROP TABLE reject_scans")
-        return [BadRow(str(path), line, text or "", reason.splitlines()[0]) for line, text, reason in rejected]
+        return [BadRow(self._name(path), line, text or "", reason.splitlines()[0]) for line, text, reason in rejected]
 
     def _parquet_rows(self, path: Path) -> str:
         relation = f"read_parquet({quote(str(path))})"

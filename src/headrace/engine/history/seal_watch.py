@@ -169,6 +169,8 @@ class SealPace:
         self._config = config
         self._columns_share = columns_share
         self._stopping = threading.Event()
+        #: How many wait for a publication, so that there is no rest.
+        self.callers = 0
         self.begin()
 
     def begin(self) -> None:
@@ -179,7 +181,7 @@ class SealPace:
         """Pause while appends are served, for a limited time."""
         now_s, seen = monotonic(), self._began_with
         until_s = now_s + self.rest_s(now_s - self._began_s)
-        while now_s < until_s and seen != (seen := self._appends()):
+        while now_s < until_s and not self.callers and seen != (seen := self._appends()):
             if self._stopping.wait(min(until_s - now_s, _LULL_S)):
                 break
             now_s = monotonic()

@@ -27,7 +27,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.writer import Writer
 from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread, RepeatedWarning
-from headrace.errors import Fenced, Unavailable
+from headrace.errors import Fenced, Overloaded, Unavailable
 from headrace.storage.database import Connection
 from headrace.storage.node import Node
 from headrace.storage.objects import Objects
@@ -50,6 +50,8 @@ _PAGE = 500
 _LONGEST_PAUSE_S = 60.0
 #: A stream that cannot be published may be so for good, and each try may leave objects behind.
 _LONGEST_PUT_OFF_S = 600.0
+#: So many streams are sealed at the same time for callers who wait for it.
+MAX_SEALS = 100
 
 
 class Sealer:
@@ -98,6 +100,8 @@ class Sealer:
         #: Streams that are published at the next look, however little they hold.
         self._requested: set[int] = set()
         self._publishing = asyncio.Lock()
+        #: Publications that callers wait for, by stream.
+        self._seals: dict[int, asyncio.Task[None]] = {}
         self._orphans_us = clock.now_us() + int(_ORPHANS_S * 1e6)
         self.watch = SealWatch(
             writer, connect, lambda: self._thread.run(node.check), clock, limit_bytes=config.backlog_bytes
@@ -134,6 +138,8 @@ class Sealer:
     async def stop(self) -> None:
         """Stop publishing once the current publication has ended."""
         self.pace.stop()
+        for seal in self._seals.values():
+            seal.cancel()
         await self._loop.stop(timeout_s=0)
         await self.watch.stop()
         await self._thread.stop()
@@ -233,6 +239,43 @@ class Sealer:
             for ancestor in self._behind(stream):
                 await self._publish(ancestor)
             return await self._publish(stream)
+
+    def seal(self, stream: Stream) -> asyncio.Task[None]:
+        """Publish one stream now, whatever it holds; every caller who waits for a stream gets the same task.
+
+        What fails is tried again in the next round.
+        """
+        if (seal := self._seals.get(stream.id)) is not None:
+            return seal
+        if len(self._seals) >= MAX_SEALS:
+            raise Overloaded("too many streams are being sealed", retry_after=1)
+        seal = self._seals[stream.id] = asyncio.create_task(self._seal(stream))
+        seal.add_done_callback(partial(self._forget_seal, stream.id))
+        return seal
+
+    async def _seal(self, stream: Stream) -> None:
+        self.pace.callers += 1
+        try:
+            with stream.held():
+                await self.publish(stream.id)
+        except Fenced as reason:
+            self.watch.fence(reason)
+            raise
+        finally:
+            self.pace.callers -= 1
+
+    def _forget_seal(self, stream: int, seal: asyncio.Task[None]) -> None:
+        del self._seals[stream]
+        if not seal.cancelled() and seal.exception() is not None:
+            self.request(stream)
+
+    def published_until(self, stream: Stream) -> int:
+        """How many entries of a stream are in the store, from its first on; those that a fork reads of others count."""
+        for owner, limit in stream.lineage:
+            row = self._streams.by_id(owner)
+            if row is not None and row.published_seq < limit:
+                return row.published_seq
+        return max(stream.head.published_seq, stream.own_from)
 
     async def purge(self, stream: int) -> list[str]:
         """Remove every object of a stream that is on none of its lists; returns their keys."""

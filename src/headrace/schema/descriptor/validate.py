@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headrace.deadline import check_deadline
 from headrace.operators.catalogue import DECLARATIONS
-from headrace.operators.declaration import Result
 from headrace.schema.descriptor.check import is_name
 from headrace.schema.descriptor.nodes import UNFIT, Derivation, Event, Feature, Node, RowOp, Table, Type, coerce_value
 from headrace.schema.descriptor.structure import ParsedDescriptor
@@ -360,10 +359,10 @@ def _find_table_upstreams(nodes: Mapping[str, Node]) -> Iterable[NodeProblem]:
             yield NodeProblem(name, "aggregation_on_table_not_supported", "upstreams", reason)
 
 
-def result_type(feature: Feature, types: Mapping[str, Type]) -> Result:
-    """The result type of a feature; ``json`` for lists and maps."""
+def result_type(feature: Feature, types: Mapping[str, Type]) -> str:
+    """The result type of a feature: that of a field, or a list, a map or a struct of such, as ``list<i64>``."""
     result = DECLARATIONS[feature.op].result
-    return types[feature.params["field"]] if result == "field" else result
+    return result.replace("field", types[feature.params["field"]]) if "field" in result else result
 
 
 def inputs(feature: Feature) -> tuple[str, ...]:

@@ -47,8 +47,9 @@ _RESPONSE_HEADERS = (
     "stream-cursor, stream-closed, stream-ttl, stream-expires-at, stream-retention-age, stream-retention-bytes, "
     "stream-sse-data-encoding, stream-expected-seq, stream-received-seq, producer-epoch, producer-seq, "
     "producer-expected-seq, producer-received-seq, stream-deduplicated, idempotency-replayed, headrace-coverage, "
-    "headrace-events-from, stream-filter-scan-limit-reached, stream-filter-scan-limit-bytes, "
-    "stream-filter-scanned-bytes, stream-filter-timed-out, etag, link, location, retry-after, x-request-id"
+    "headrace-registry-version, headrace-events-from, stream-filter-scan-limit-reached, "
+    "stream-filter-scan-limit-bytes, stream-filter-scanned-bytes, stream-filter-timed-out, "
+    "etag, link, location, retry-after, x-request-id"
 )
 
 

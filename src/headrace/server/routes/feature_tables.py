@@ -17,6 +17,7 @@ from headrace.reduce.features.replay import Question
 from headrace.server.http.route import Answer, Body, Header, Scope, in_path, route
 from headrace.server.http.starlette_json import json_response, read_json
 from headrace.server.http.wire import Counter, Moment, Object, Offset, RunState, When
+from headrace.server.routes.features import REGISTRY_VERSION
 from headrace.server.routes.push import NodeName
 from headrace.server.routes.stream_headers import BAD_BODY
 from headrace.storage.background_requests import HistoryRow
@@ -93,7 +94,9 @@ class FeatureTableRoutes:
         "Rows of a table [as they were](#the-past), for many keys and moments",
         _SCOPE,
         {
-            200: Answer("rows in order; empty for a key that was not seen", HistoryRowsAnswer, (_COVERAGE,)),
+            200: Answer(
+                "rows in order; empty for a key that was not seen", HistoryRowsAnswer, (_COVERAGE, REGISTRY_VERSION)
+            ),
             202: Answer("there is much to fold: ask again at the address that is told", BegunHistoryAnswer),
         },
         fails=(NotFound, *BAD_BODY),
@@ -113,7 +116,7 @@ class FeatureTableRoutes:
             return json_response(BegunHistoryAnswer(self._row_document(past)), status=202, headers={"location": where})
         reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
         answer = HistoryRowsAnswer(results=past.rows, complete=past.complete, since=past.since, events_from=reaches)
-        return await self._engine.computing.run(0, json_response, answer, headers=_coverage(past.complete))
+        return await self._engine.computing.run(0, json_response, answer, headers=self._headers(complete=past.complete))
 
     @route(
         "GET",
@@ -121,7 +124,7 @@ class FeatureTableRoutes:
         "get_history",
         "How a question about the past stands, and its rows once they are found",
         _SCOPE,
-        {200: Answer("the question", HistoryStatus, (_COVERAGE,))},
+        {200: Answer("the question", HistoryStatus, (_COVERAGE, REGISTRY_VERSION))},
         fails=(NotFound,),
         parameters=(_TABLE, in_path("id", str, "the question")),
     )
@@ -133,7 +136,7 @@ class FeatureTableRoutes:
         answer = decoding.decode(row.answer, HistoryAnswer)
         status = self._row_document(row)
         status.results = answer.rows
-        return json_response(status, headers=_coverage(answer.complete))
+        return json_response(status, headers=self._headers(complete=answer.complete))
 
     def _row_document(self, row: HistoryRow) -> HistoryStatus:
         total = len(decoding.decode(row.question, Question).requests)
@@ -153,6 +156,10 @@ class FeatureTableRoutes:
             status.complete, status.since = answer.complete, stream.offset_at(answer.since)
         return status
 
+    def _headers(self, *, complete: bool) -> dict[str, str]:
+        version = str(self._engine.features.current.version)
+        return {"headrace-coverage": "complete" if complete else "partial", "headrace-registry-version": version}
+
     def _admitted(self, request: Request) -> str:
         """The table; the caller must be allowed to read the events that it is computed from."""
         table: str = request.path_params["table"]
@@ -164,7 +171,3 @@ class FeatureTableRoutes:
 
 def _moments(body: HistoryBody) -> list[tuple[Any, int]]:
     return [(row.key, parse_timestamp_us(row.at, f"rows[{index}].at")) for index, row in enumerate(body.rows)]
-
-
-def _coverage(complete: bool) -> dict[str, str]:
-    return {"headrace-coverage": "complete" if complete else "partial"}

@@ -24,8 +24,8 @@ from headrace.server.http.auth import LOCAL, Principal
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.request import Request
 from headrace.server.http.route import Answer, Body, Header, Scope, route
+from headrace.server.http.wire import Counter, Object, When
 from headrace.server.http.wire import Moment as MomentText
-from headrace.server.http.wire import Object, When
 from headrace.server.routes.stream_headers import BAD_BODY
 from headrace.types import JSON, json_fault, parse_timestamp_us, rfc3339
 
@@ -36,9 +36,6 @@ _FEW, _BRIEFLY_S = 64, 0.003
 _WORTH = 5
 #: Where more rows are not found in time, it is said what any row of their tables lacks, and not what each of them does.
 _MAX_ROWS_CHECKED = 100
-_COMPLETE = {"headrace-coverage": "complete"}
-_BACKFILLING = {"headrace-coverage": "backfilling"}
-_PARTIAL = {"headrace-coverage": "partial"}
 _ENCODE = msgspec.json.Encoder().encode
 
 
@@ -77,6 +74,10 @@ _COVERAGE = Header(
     Literal["complete", "backfilling", "partial"],
     "whether every feature speaks of all events since its birth",
 )
+#: The registry that rows follow, whose ``types`` are theirs.
+REGISTRY_VERSION = Header(
+    "Headrace-Registry-Version", Counter, "the version of the registry whose `types` the values have"
+)
 _EVENTS_FROM = Header(
     "Headrace-Events-From", When, "with `as_of`: when the first event was appended that is still there"
 )
@@ -101,7 +102,7 @@ class FeatureRoutes:
         "get_row",
         "The features of [one key](#rows)",
         Scope("read", "read on the event source"),
-        {200: Answer("the row; empty for an unseen key", Object, (_COVERAGE, _EVENTS_FROM))},
+        {200: Answer("the row; empty for an unseen key", Object, (_COVERAGE, REGISTRY_VERSION, _EVENTS_FROM))},
         fails=(NotFound, UnsupportedMedia),
         body=Body(GetBody),
         is_hot=True,
@@ -115,7 +116,7 @@ class FeatureRoutes:
             self._background.begin(request.exchange, self._get_past(request, body, at_us))
             return
         try:
-            _reply_row(request, body, self._get_row(body))
+            self._reply_row(request, body, self._get_row(body))
         except NotReady:
             later = self._get_later(request, body)
             self._background.answer_with_timeout(request, later, self._time_s, lambda: self._late([body]))
@@ -127,14 +128,14 @@ class FeatureRoutes:
                 answer = self._get_row(body)
             except NotReady:
                 continue
-            _reply_row(request, body, answer)
+            self._reply_row(request, body, answer)
             return
 
     async def _get_past(self, request: Request, body: GetBody, at_us: int) -> None:
         past = await self._past_reader.rows(body.table, [(body.key, at_us)], body.features)
         reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
         explanation = {"as_of": rfc3339(at_us), "complete": past.complete, "since": past.since, "events_from": reaches}
-        headers = _COMPLETE if past.complete else _PARTIAL
+        headers = self._headers("complete" if past.complete else "partial")
         if reaches is not None:
             headers = {**headers, "headrace-events-from": reaches}
         request.exchange.reply_json(
@@ -150,7 +151,7 @@ class FeatureRoutes:
         "get_rows",
         "The features of many keys at one moment",
         Scope("read", "read on the event sources"),
-        {200: Answer("rows in order", BatchAnswer, (_COVERAGE,))},
+        {200: Answer("rows in order", BatchAnswer, (_COVERAGE, REGISTRY_VERSION))},
         fails=(NotFound, *BAD_BODY),
         body=Body(BatchBody),
         is_hot=True,
@@ -162,7 +163,7 @@ class FeatureRoutes:
             return
         bodies = self._checked(request.principal, _read(request, _BATCH).requests)
         if len(bodies) <= _FEW and (rows := self._get_few(bodies)) is not None:
-            _reply_rows(request, rows)
+            self._reply_rows(request, rows)
         else:
             self._get_later_all(request, bodies)
 
@@ -210,7 +211,7 @@ class FeatureRoutes:
                     for table in tables:
                         await self._serving.ready(table)
                 else:
-                    _reply_rows(request, rows)
+                    self._reply_rows(request, rows)
                     return
 
     async def _rows_in_slices(self, request: Request, bodies: list[GetBody], tables: list[str]) -> _Rows:
@@ -254,6 +255,17 @@ class FeatureRoutes:
                 break
         return len(rows.rows) == len(bodies)
 
+    def _reply_row(self, request: Request, body: GetBody, answer: FeatureAnswer) -> None:
+        headers = self._headers("complete" if answer.complete else "backfilling")
+        request.exchange.reply_json(_ENCODE(_row(body, answer)), headers)
+
+    def _reply_rows(self, request: Request, rows: _Rows) -> None:
+        headers = self._headers("complete" if rows.complete else "backfilling")
+        request.exchange.reply_json(b'{"results":[' + b",".join(rows.rows) + b"]}", headers)
+
+    def _headers(self, coverage: str) -> dict[str, str]:
+        return {"headrace-coverage": coverage, "headrace-registry-version": str(self._features.current.version)}
+
     def _admit(self, principal: Principal, table: str) -> None:
         """Refuse callers who may not read the events that a table is computed from."""
         current = self._features.current
@@ -273,16 +285,6 @@ def _read(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
 
 def _row(body: GetBody, answer: FeatureAnswer) -> dict[str, Any]:
     return {"row": answer.row, "explain": answer.explain} if body.explain else answer.row
-
-
-def _reply_row(request: Request, body: GetBody, answer: FeatureAnswer) -> None:
-    request.exchange.reply_json(_ENCODE(_row(body, answer)), _COMPLETE if answer.complete else _BACKFILLING)
-
-
-def _reply_rows(request: Request, rows: _Rows) -> None:
-    request.exchange.reply_json(
-        b'{"results":[' + b",".join(rows.rows) + b"]}", _COMPLETE if rows.complete else _BACKFILLING
-    )
 
 
 def _with_index(number: int, work: Callable[[], Any]) -> Any:

@@ -19,6 +19,7 @@ from headrace.errors import BadRequest, Conflict, ResetDisabled
 from headrace.schema.descriptor import generated
 from headrace.schema.descriptor.nodes import Event, Node, Table
 from headrace.schema.descriptor.registration import Registration, RegistrationResponse, read_registration
+from headrace.schema.descriptor.validate import resolve_table, result_type
 from headrace.schema.problem import RequestProblem
 from headrace.server.http import parameters
 from headrace.server.http.auth import Principal
@@ -121,6 +122,13 @@ class FeatureStart(Struct):
     start_seq: Counter = field(name="birth")
 
 
+class TableTypes(Struct):
+    """The types of a table: `str`, `i64`, `f64`, `bool`, `bytes`, `datetime`, and lists, maps and structs of them."""
+
+    key: dict[str, str]
+    features: dict[str, str]
+
+
 class FeatureRegistryAnswer(Struct, kw_only=True):
     """What is registered."""
 
@@ -128,6 +136,7 @@ class FeatureRegistryAnswer(Struct, kw_only=True):
     descriptors: list[NodeDescriptor]
     apps: dict[str, _NamedApp]
     features: dict[str, dict[str, FeatureStart]]
+    types: dict[str, TableTypes]
 
 
 class FeatureVersionAnswer(Struct, kw_only=True):
@@ -339,6 +348,7 @@ class RegistrationRoutes:
                 for table, versions in current.feature_versions.items()
                 if table in nodes
             },
+            types={name: _table_types(current, name) for name, node in nodes.items() if isinstance(node, Table)},
         )
         return json_response(answer)
 
@@ -380,6 +390,15 @@ def _version(row: FeatureRegistryRow) -> FeatureVersionAnswer:
         removed=plan.removed,
         changed=cast(tuple[ChangedNode, ...], plan.changed),
         plan=FeaturePlan(plan.features, plan.streams),
+    )
+
+
+def _table_types(current: Current, name: str) -> TableTypes:
+    resolved = resolve_table(current.nodes, name)
+    features = resolved.table.features.items()
+    return TableTypes(
+        dict(zip(resolved.table.key, resolved.key_types, strict=True)),
+        {name: result_type(feature, resolved.types) for name, feature in features},
     )
 
 

@@ -38,6 +38,7 @@ from headrace.server.routes.reads import ReadRoute
 from headrace.server.routes.registration import RegistrationRoutes
 from headrace.server.routes.routing_keys import RoutingKeysRoute
 from headrace.server.routes.schemas import SchemaRoutes
+from headrace.server.routes.seal import SealRoute
 from headrace.server.routes.search import AggregateRoute, SearchRoutes
 from headrace.server.routes.service import Readiness, ServiceRoutes
 from headrace.server.routes.stream_list import StreamListRoutes
@@ -48,7 +49,7 @@ from headrace.server.routes.work import WorkRoutes
 
 #: The classes whose methods are verbs, in the order in which pages list their routes.
 OWNERS: tuple[type, ...] = (
-    StreamRoutes, ReadRoute, SchemaRoutes, DetailsRoute, SearchRoutes, AggregateRoute, RoutingKeysRoute,
+    StreamRoutes, SealRoute, ReadRoute, SchemaRoutes, DetailsRoute, SearchRoutes, AggregateRoute, RoutingKeysRoute,
     IndexStatusRoute, ProfileRoutes, OtlpRoutes, Observer, TouchRoutes, StreamListRoutes, SubscriptionRoutes,
     ServiceRoutes, RegistrationRoutes, PushRoute, FeatureRoutes, FeatureTableRoutes, WorkRoutes, EntityTypeRoutes,
     EnhancementRoutes, ObservationRoute, SourceRoute, EntityListRoutes, EntityRoute, ObservationDecisionRoutes,
