@@ -157,3 +157,26 @@ def test_sources_are_shown_by_their_names(
     shown = headrace("entity", "get", ada["entity_id"], "--provenance").out.decode()
     assert "(correction)" in shown and "src_" in shown and "…" in shown
     assert "sources" in headrace("entity", "ls", contact).out.decode().splitlines()[0]
+
+
+def test_a_source_is_observed_by_words_and_by_files(headrace: Headrace, contact: str, tmp_path: Path) -> None:
+    source = ("--source", f"crm-a of {contact}", "--type", contact)
+    [stored] = headrace("entity", "observe", "name=Ada", "age=36", *source).lines
+    assert stored["action"] == "created" and stored["source"] == source[1]
+    assert headrace("entity", "observe", "name=Ada", "age=36", *source).lines[0]["action"] == "unchanged"
+    file, rejects = tmp_path / "people.csv", tmp_path / "rejects.jsonl"
+    file.write_text("name,age,seen\nAda,37,2040-01-01T00:00:00Z\nBob,,2040-01-01T00:00:00Z\nCyd,5,\n")
+    options = ("--observed-at-field", "seen", "--rejects", str(rejects))
+    first = headrace("entity", "observe", str(file), *source, *options)
+    assert first.code == output.PARTIAL and "row 3" in first.err and "no value in seen" in first.err
+    assert first.lines == [{"source": source[1], "rows": 3, "updated": 1, "created": 1, "rejected": 1}]
+    assert json.loads(rejects.read_text())["number"] == 3
+    assert headrace("entity", "observe", str(file), *source, *options).lines[0]["unchanged"] == 2
+    assert [one["snapshot"] for one in headrace("entity", "ls", contact, "--source", source[1]).lines] == [
+        {"name": "Ada", "age": 37}, {"name": "Bob"},
+    ]  # fmt: skip
+    assert headrace("entity", "observe", *source).code == output.USAGE
+    assert headrace("entity", "observe", str(tmp_path / "none.csv"), *source).code == output.USAGE
+    assert headrace("entity", "observe", "name=Ada", "--observed-at-field", "seen", *source).code == output.USAGE
+    dry = headrace("entity", "observe", "name=Dee", *source, "--dry-run")
+    assert dry.lines[0]["action"] == "would_create"

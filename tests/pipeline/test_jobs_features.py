@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.format.object_names import state_key
-from headrace.pipeline.jobs import _result, _split_units, weight
-from headrace.pipeline.kernels import history
+from headrace.pipeline.jobs import _result, _split_units, pack_folds, weight
+from headrace.pipeline.kernels import features, history
 from headrace.reduce.work_units import JobName, Unit
 from headrace.server.routes.work import store_url
-from support.feature_rig import ORDERS, USERS, Pipelines, perform
+from support.feature_rig import ORDERS, SPENT, USERS, Pipelines, perform, table
 
 FEATURES: tuple[JobName, ...] = ("features",)
 
@@ -80,6 +80,38 @@ def test_segments_that_hold_other_events_than_a_unit_says_are_an_error(pipelines
     short = msgspec.structs.replace(unit, count=unit.count + 1)
     error = perform(short, store(pipelines)).error
     assert error is not None and "hold" in error
+
+
+def test_tables_of_one_source_are_folded_together(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipelines.register(ORDERS, USERS, table("All", "Order", [], SPENT))
+    units = leased(pipelines, *FEATURES)
+    (pack,) = pack_folds([msgspec.to_builtins(unit) for unit in units], 1)
+    assert [len(group) for group in features.group_units(units)] == [2, 2]
+    reads: list[str] = []
+    batches = features.events
+    monkeypatch.setattr(features, "events", lambda unit, here: reads.append(unit.unit) or batches(unit, here))
+    results = features.perform(pack, store(pipelines))
+    assert len(reads) == 2
+    rows = {(result["state"].table, result["state"].first_seq): result["state"].rows for result in results}
+    assert rows == {("Users", 0): 2, ("All", 0): 1, ("Users", 4): 2, ("All", 4): 1}
+
+
+def test_a_table_that_cannot_be_folded_is_no_failure_of_the_others(
+    pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipelines.register(ORDERS, USERS, table("All", "Order", [], SPENT))
+    units = [msgspec.json.encode(unit) for unit in leased(pipelines, *FEATURES)]
+    fold_table = features.fold_table
+
+    def fold_users(unit: Unit, columns: pa.Table) -> Any:
+        if unit.table != "Users":
+            raise ValueError("no other")
+        return fold_table(unit, columns)
+
+    monkeypatch.setattr(features, "fold_table", fold_users)
+    results = features.perform(units, store(pipelines))
+    assert sorted(result["state"].table for result in results if "state" in result) == ["Users", "Users"]
+    assert [result["error"] for result in results if "error" in result] == ["ValueError: no other"] * 2
 
 
 def told(unit: Unit, where: str) -> dict[str, Any]:

@@ -9,14 +9,15 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from headrace.engine.features.source import EventSource, SourceRules
-from headrace.reduce.features.columns import make_rows, reduce_rows
 from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.event_columns import SourceColumns
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.schema.descriptor.generated import json_schema
 from headrace.schema.descriptor.nodes import Derivation, Event, EventField, Feature, FeatureVersion, Node, RowOp, Table
 from headrace.schema.document import Validator
 from headrace.schema.registry import Registry
+from reduce.features.column_states import states_of
 
 EVENT = Event(
     "E", {"k": EventField("i64"), "x": EventField("f64"), "n": EventField("i64", required=False)}, dedupe_key="k"
@@ -75,8 +76,9 @@ def _assert_folded(defined: TableDefinition, told: EventRun, numbers: list[int])
         placed = reducer.key_and_row(event)
         assert placed is not None
         rows[placed[0]] = reducer.fold(rows.get(placed[0]), 1, seq, placed[1])
-    seqs = list(range(len(events)))
-    for found in (rows, dict(reduce_rows(reducer, make_rows(reducer, seqs, [1] * len(seqs), events)))):
+    columns = SourceColumns(shapes, EVENT, sorted(reducer.source_types))
+    columns.add(told)
+    for found in (rows, states_of(reducer, columns.table())):
         answers = {key: reducer.finish(row, 1) for key, row in found.items()}
         assert answers == {reducer.key(number): {"last": number} for number in numbers}
     hashes = [defined.keying.of_key(reducer.key(number)) for number in numbers]

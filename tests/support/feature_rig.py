@@ -14,7 +14,6 @@ from headrace.engine.derive.lease_scheduler import Grant
 from headrace.engine.features.feature_reader import FeatureAnswer
 from headrace.engine.features.proposals import FeatureChange
 from headrace.pipeline.kernels import features, merge
-from headrace.pipeline.kernels.units import result
 from headrace.reduce.features import lanes
 from headrace.reduce.work_units import JobName, Result, Settled, Unit
 from headrace.schema.descriptor.registration import Registration, RegistrationResponse, read_registration
@@ -133,7 +132,7 @@ def perform(unit: Unit, store: str) -> Result:
     """What comes of a unit, by the kernels of the pipeline."""
     encoded = msgspec.json.encode(unit)
     if not unit.states:
-        return msgspec.convert(msgspec.to_builtins(result(features.perform, encoded, store)), Result)
+        return msgspec.convert(msgspec.to_builtins(features.perform([encoded], store)[0]), Result)
     found = merge.split_unit(unit)
     reads = [(merge.in_lanes(gathers), lanes.columns(found.alike(gathers))) for gathers in (False, True)]
     read = [reduced(_read(encoded, *one, store), merge.SORTED, one[1]) for one in reads if one[1]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,7 +19,7 @@ from headrace.cli.output import AsJson, UsageError, Yes
 
 if TYPE_CHECKING:
     from headrace.client.entities import Entities
-    from headrace.client.entity_requests import ErasurePlan
+    from headrace.client.entity_requests import ErasurePlan, StoreOptions
 
 Id = Annotated[str, Parameter(help="The id of an entity.")]
 #: How a table shows a source without a name: the beginning of its id.
@@ -30,6 +30,8 @@ app = App(
     help="Store, read, correct and merge entities.",
     version_flags=(),
     help_epilogue=output.examples(
+        "headrace entity observe name=Ada email=ada@example.com --type contact --source crm-a",
+        "headrace entity observe customers.csv --type contact --source crm-b",
         "headrace entity store people.jsonl --entity-type contact",
         "headrace entity ls contact --search grace",
         "headrace entity get ent_29ab6436c7c63c95d8ccc613 --provenance",
@@ -53,7 +55,6 @@ def store(
     json: AsJson = False,
 ) -> None:
     """Store the entities of a file; a second run of the same file stores nothing twice."""
-    from headrace.client.entity_requests import StoreOptions
 
     options: StoreOptions = {
         "observed_at": format_moment(observed_at),
@@ -79,6 +80,86 @@ def store(
     output.show({"entities": len(entities), **counts, **warnings}, as_json=json)
     for code, reason in reasons.items():
         print(f"headrace: {code}: {reason}", file=sys.stderr)
+
+
+@app.command
+def observe(
+    *words: Annotated[str, Parameter(help="FIELD=VALUE of one entity; or files, URLs, or - for stdin.")],
+    entity_type: Annotated[str, Parameter(name=["--type", "--entity-type"], help="The type of the entities.")],
+    source: Annotated[str, Parameter(help="The name of the source, such as crm-a.")],
+    observed_at: Annotated[str | None, Parameter(help="When it was so, such as 2026-11-15; default: now.")] = None,
+    observed_at_field: Annotated[str | None, Parameter(help="The column that says so for each row.")] = None,
+    source_priority: Annotated[int | None, Parameter(help="How much it counts.")] = None,
+    observation_source: Annotated[str | None, Parameter(help="sensor, human, import, sync …")] = None,
+    format: Annotated[
+        Literal["csv", "tsv", "jsonl", "json", "parquet"] | None, Parameter(help="Default: by the file's name.")
+    ] = None,
+    rejects: Annotated[Path | None, Parameter(help="Write rows that cannot be stored to this file.")] = None,
+    dry_run: Annotated[bool, Parameter(negative=(), help="Store nothing; say what would become of each.")] = False,
+    remote: Remote = LOCAL,
+    json: AsJson = False,
+) -> int:
+    """Store what a source says of an entity, or of each row of files; a second run stores nothing twice."""
+
+    if not words:
+        raise UsageError("Say what is observed: FIELD=VALUE…, or name a file, or - for stdin.")
+    options: StoreOptions = {
+        "observed_at": format_moment(observed_at),
+        "source": source,
+        "source_priority": source_priority,
+        "observation_source": observation_source,
+        "commit": False if dry_run else None,
+    }
+    if any("=" not in word or "://" in word.partition("=")[0] or Path(word).exists() for word in words):
+        return _observe_files(words, format, entity_type, options, observed_at_field, rejects, remote, json)
+    if observed_at_field is not None:
+        raise UsageError("--observed-at-field names a column of files; pass --observed-at.")
+    with _connect(remote, retries=True) as entities:
+        stored = entities.store({"entity_type": entity_type, **dict(map(_assigned, words))}, **options)
+    [entity] = stored.entities
+    facts = {"entity_id": entity.entity_id, "action": entity.action, "observation_id": entity.observation_id}
+    output.show({**facts, "source": stored.source}, as_json=json)
+    for warning in stored.store_warnings:
+        print(f"headrace: {warning['code']}: {warning['message']}", file=sys.stderr)
+    return output.OK
+
+
+def _observe_files(
+    files: tuple[str, ...],
+    file_format: str | None,
+    entity_type: str,
+    options: StoreOptions,
+    observed_at_field: str | None,
+    rejects: Path | None,
+    remote: Remote,
+    as_json: bool,
+) -> int:
+    from headrace.cli.import_files import Rejects, open_rows
+    from headrace.client.importer import observations
+
+    with ExitStack() as stack:
+        client = stack.enter_context(remote.connect(retries=True))
+        field_types = observations.read_field_types(client, entity_type)
+        # Moments become RFC 3339 in whatever way a file spells them.
+        spelled = [name for name, kind in field_types.items() if kind != "date"]
+        reader = stack.enter_context(open_rows(files, file_format, spelled))
+        report = stack.enter_context(Rejects(rejects))
+        importer = observations.ObservationImporter(
+            client,
+            reader,
+            entity_type,
+            options,
+            field_types=field_types,
+            observed_at_field=observed_at_field,
+            read_moment=format_moment,
+        )
+        advance = stack.enter_context(output.running_count("rows stored"))
+        counts = importer.run(advance, report.add)
+    facts = {"rows": counts.rows, **counts.actions, "rejected": counts.rejected, **counts.warnings}
+    output.show({"source": options["source"], **facts}, as_json=as_json)
+    for code, reason in counts.reasons.items():
+        print(f"headrace: {code}: {reason}", file=sys.stderr)
+    return output.PARTIAL if counts.rejected else output.OK
 
 
 @app.command

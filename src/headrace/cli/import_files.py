@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -51,10 +51,10 @@ def import_files(
     if not files:
         raise UsageError("Name a file, or - for stdin.")
     with ExitStack() as stack:
-        reader = stack.enter_context(_open(files, format))
+        reader = stack.enter_context(open_rows(files, format))
         client = stack.enter_context(remote.connect())
         target = client.stream(stream)
-        report = stack.enter_context(_Rejects(rejects))
+        report = stack.enter_context(Rejects(rejects))
         proposed = None
         if _needs_schema(client, target):
             with output.running_count("rows read") as advance:
@@ -100,21 +100,21 @@ def _needs_schema(client: Client, stream: Stream) -> bool:
 
 
 @contextmanager
-def _open(files: tuple[str, ...], file_format: Any) -> Iterator[RowReader]:
-    """The rows of files, and of copies of what is read from elsewhere."""
+def open_rows(files: tuple[str, ...], file_format: Any, text_columns: Collection[str] = ()) -> Iterator[RowReader]:
+    """The rows of files, and of copies of what is read from elsewhere; cells of ``text_columns`` are text."""
     from headrace.cli.import_sources import collect_files
     from headrace.client.importer.reader import RowReader
 
     with tempfile.TemporaryDirectory(prefix="headrace-import-") as directory:
         names = collect_files(files, file_format, Path(directory))
-        reader = RowReader(list(names), file_format, names)
+        reader = RowReader(list(names), file_format, names, text_columns)
         try:
             yield reader
         finally:
             reader.close()
 
 
-class _Rejects:
+class Rejects:
     """Reports rows that are not imported: the first on stderr, all in a file."""
 
     def __init__(self, path: Path | None) -> None:
@@ -123,7 +123,7 @@ class _Rejects:
         self._count = 0
         self.previewed = 0
 
-    def __enter__(self) -> _Rejects:
+    def __enter__(self) -> Rejects:
         return self
 
     def __exit__(self, *_: object) -> None:

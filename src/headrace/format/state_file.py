@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.format.parquet_file import ParquetSource, intact
@@ -59,14 +60,24 @@ _COMPRESSION_LEVEL = 1
 Packed = tuple[bytes, Mapping[str, bytes]]
 
 
-def write(path: Path, info: StateInfo, name: str, rows: Iterable[Packed]) -> State:
+class PackedColumns(NamedTuple):
+    """The same of many keys, in order, as binary columns; null where a key has no state. Without keys there are none.
+
+    The columns are Arrow arrays under the names that `Packed` has them under.
+    """
+
+    keys: Any
+    columns: Mapping[str, Any]
+
+
+def write(path: Path, info: StateInfo, name: str, rows: Iterable[Packed] | PackedColumns) -> State:
     """Write a state, and return its entry in metadata; the file is not synced."""
-    sink, last = _Sink(path, info), b""
-    for key, packed in rows:
-        if sink.rows and key <= last:
-            raise ValueError(f"the keys of {name} are out of order")
-        sink.add(key, packed)
-        last = key
+    sink = _Sink(path, info, name)
+    if isinstance(rows, PackedColumns):
+        sink.add_columns(rows)
+    else:
+        for key, packed in rows:
+            sink.add(key, packed)
     sink.close()
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -76,7 +87,8 @@ def write(path: Path, info: StateInfo, name: str, rows: Iterable[Packed]) -> Sta
 class _Sink:
     """One file; rows are gathered until they make a row group."""
 
-    def __init__(self, path: Path, info: StateInfo) -> None:
+    def __init__(self, path: Path, info: StateInfo, name: str) -> None:
+        self._name, self._last = name, b""
         self._version_ids = sorted(set(info.lives.values()))
         fields = [pa.field(name, pa.binary(), nullable=False) for name in (KEY, FRAME)]
         fields += [pa.field(VERSION_PREFIX + version_id, pa.binary()) for version_id in self._version_ids]
@@ -96,10 +108,24 @@ class _Sink:
 
     def add(self, key: bytes, packed: Mapping[str, bytes]) -> None:
         """One more row."""
+        if self.rows and key <= self._last:
+            raise ValueError(f"the keys of {self._name} are out of order")
+        self._last = key
         self._held.append((key, packed))
         self.rows += 1
         if self.rows % ROWS == 0:
             self._flush()
+
+    def add_columns(self, packed: PackedColumns) -> None:
+        """All rows."""
+        keys = packed.keys
+        if not len(keys):
+            return
+        if not pc.all(pc.greater(keys[1:], keys[:-1]), min_count=0).as_py():
+            raise ValueError(f"the keys of {self._name} are out of order")
+        columns = [packed.columns[version_id] for version_id in ("", *self._version_ids)]
+        self._file.write_table(pa.Table.from_arrays([keys, *columns], schema=self._schema), row_group_size=ROWS)
+        self.rows += len(keys)
 
     def close(self) -> None:
         """Write what is left, and the identity."""

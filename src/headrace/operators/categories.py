@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace.operators.declaration import DISTRIBUTIONS, MAX_CATEGORIES, VALUE, Parameter, Params, declare
+from headrace.operators.distinct import counts_of_values
 from headrace.operators.operator import FieldOperator, canonical
-from headrace.operators.runs import RowRuns, by_run, to_list
+from headrace.operators.runs import RowRuns, counts_by_run
+from headrace.operators.state_columns import Coded, Maps, Mixed, Numbers, Records, Same
 from headrace.types import FieldType
 
 KEPT = 1024
@@ -55,16 +57,18 @@ class ValueCounts(FieldOperator):
             counts[value] = counts.get(value, 0) + count
         return self._thin([counts, left[1] + right[1], left[2] + right[2]])
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The counts of each run."""
-        codes, forms = runs.coded(self._field, lambda value: canonical(value, self.kind))
-        split, counted = np.unique(runs.run_of_row() * len(forms) + codes, return_counts=True)
-        pairs = list(zip((split % len(forms)).tolist(), counted.tolist(), strict=True))
-        totals = to_list(runs.counts())
-        return [
-            self._thin([{forms[code]: count for code, count in counts if self.counts(forms[code])}, total, 0])
-            for counts, total in zip(by_run(split // len(forms), len(totals), pairs), totals, strict=True)
-        ]
+        owners, values, counted, forms = counts_of_values(self._field, self.kind, runs)
+        chosen = np.array([self.counts(form) for form in forms], np.bool_)[values]
+        if not chosen.all():
+            owners, values, counted = owners[chosen], values[chosen], counted[chosen]
+        different, totals = counts_by_run(owners, len(runs.starts)), runs.counts()
+        states = Records(
+            Maps(different, Coded(values, forms), Numbers(counted)), Numbers(totals), Same(0, len(different))
+        )
+        many = np.flatnonzero(different > 2 * self._kept).tolist()
+        return Mixed(states, many, [self._thin(states[run]) for run in many])
 
     def counts(self, value: Any) -> bool:
         """Whether a value, in its canonical form, is counted by itself."""

@@ -14,7 +14,8 @@ import numpy as np
 from headrace.operators.declaration import COUNTS, NUMBER, declare
 from headrace.operators.operator import FieldOperator, Operator, Row, finite
 from headrace.operators.parts import INTEGERS, Alone, Parts, StatePart, double, plain
-from headrace.operators.runs import RowRuns, exact_sums, to_list, to_lists
+from headrace.operators.runs import RowRuns, exact_sums
+from headrace.operators.state_columns import Numbers, Records
 
 
 class Count(Operator):
@@ -41,9 +42,9 @@ class Count(Operator):
         """The count."""
         return state or 0
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The number of rows."""
-        return to_list(runs.counts())
+        return Numbers(runs.counts())
 
     def catalyst_parts(self) -> Parts:
         """A count."""
@@ -72,7 +73,7 @@ class Sum(FieldOperator):
         """The sum."""
         return finite(state)
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The sums, of integers exactly."""
         return exact_sums(runs.numbers(self._field), runs.starts)
 
@@ -112,9 +113,9 @@ class Mean(Sum):
         """The mean."""
         return None if state is None else finite(state[0] / state[1])
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """Sums and numbers."""
-        return to_lists(super().fold_runs(runs), to_list(runs.counts()))
+        return Records(super().fold_runs(runs), Numbers(runs.counts()))
 
     def catalyst_parts(self) -> Parts:
         """A sum and a count."""
@@ -141,10 +142,10 @@ class SumOfSquares(FieldOperator):
         """The sum."""
         return finite(state)
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The sums."""
         with np.errstate(over="ignore"):  # a sum may leave the range of doubles
-            return to_list(np.add.reduceat(runs.doubles(self._field) ** 2, runs.starts))
+            return Numbers(np.add.reduceat(runs.doubles(self._field) ** 2, runs.starts))
 
     def catalyst_parts(self) -> Parts:
         """A sum."""
@@ -172,9 +173,9 @@ class Extreme(FieldOperator):
         """The value."""
         return self.render(state)
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The best of each run."""
-        return to_list(self.choose_array.reduceat(runs.numbers(self._field), runs.starts))
+        return Numbers(self.choose_array.reduceat(runs.numbers(self._field), runs.starts))
 
     def catalyst_parts(self) -> Parts:
         """An extreme."""

@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.operators.declaration import DECAY, HALF_LIFE, NUMBER, declare
 from headrace.operators.operator import FieldOperator, Operator, Row, finite
-from headrace.operators.runs import Numbers, RowRuns, to_list, to_lists
+from headrace.operators.runs import Longs, RowRuns, Values
+from headrace.operators.state_columns import Numbers, Records
 
 _LN2 = math.log(2)
+#: Rows of so many runs are folded at once; of fewer, one by one.
+_LEAST_RUNS = 16
+
+Doubles = NDArray[np.float64]
 _WEIGHTS = (
     "the weight of a value depends on the time of the one before, and most values are not kept to be weighed again"
 )
@@ -69,6 +76,37 @@ class Weighted(FieldOperator, HalfLife):
         weight, away, squares = _pool(first, (state[5], state[6], state[7]))
         return finite(self.answer(state[3], away, squares / weight))
 
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
+        """What folding gives: the second rows of all runs are folded at once, then the third ones, and so on."""
+        return runs.shared(("weighted", self._field, self._half_life_ms), lambda: self._fold_at_once(runs))
+
+    def _fold_at_once(self, runs: RowRuns) -> Sequence[Any]:
+        order = np.argsort(-runs.counts(), kind="stable")  # the longest first
+        counts, starts = runs.counts()[order], runs.starts[order]
+        values, (kept, gained) = runs.doubles(self._field), self._weights_of(np.diff(runs.times, prepend=0))
+        made, position = np.zeros((4, len(order))), 1
+        made[0] = 1.0
+        while (left := int(np.searchsorted(-counts, -position))) >= _LEAST_RUNS:
+            rows = starts[:left] + position
+            made[:, :left] = _add_values(made[:, :left], values[rows - 1], values[rows], kept[rows], gained[rows])
+            position += 1
+        for number in range(left):
+            self._fold_rest(runs, made[:, number], int(starts[number]), position, int(counts[number]))
+        states = np.empty_like(made)
+        states[:, order] = made
+        first, last = runs.first_values(self._field), runs.last_values(self._field)
+        times = (Numbers(runs.times[runs.starts]), Numbers(runs.times[runs.ends() - 1]))
+        return Records(times[0], first, times[1], last, *map(Numbers, states))
+
+    def _fold_rest(self, runs: RowRuns, made: Doubles, start: int, position: int, count: int) -> None:
+        """Fold the rows of one run from a position on, one by one."""
+        times = runs.times[start + position - 1 : start + count].tolist()
+        values = runs.column(self._field).slice(start + position - 1, count - position + 1).to_pylist()
+        state = [None, None, times[0], values[0], *made.tolist()]
+        for at_ms, value in zip(times[1:], values[1:], strict=True):
+            state = self.add(state, value, at_ms, 0)
+        made[:] = state[4:]
+
     @abstractmethod
     def answer(self, last: float, away: float, spread: float) -> float | None:
         """What is answered of the last value, the distance of the mean from it, and the variance."""
@@ -79,6 +117,21 @@ class Weighted(FieldOperator, HalfLife):
             return 0.5, 0.5
         faded = -_LN2 * gap_ms / self._half_life_ms
         return math.exp(faded), -math.expm1(faded)
+
+    def _weights_of(self, gaps_ms: Longs) -> tuple[Doubles, Doubles]:
+        """The same of many gaps."""
+        faded, passed = -_LN2 * np.maximum(gaps_ms, 0) / self._half_life_ms, gaps_ms > 0
+        with np.errstate(under="ignore"):
+            return np.where(passed, np.exp(faded), 0.5), np.where(passed, -np.expm1(faded), 0.5)
+
+
+def _add_values(made: Doubles, before: Doubles, values: Doubles, kept: Doubles, gained: Doubles) -> Doubles:
+    """What `Weighted` keeps besides times and values, with one more value each, in the order of its operations."""
+    first, weight, away, squares = made[0] * kept, made[1] * kept, made[2] + before - values, made[3] * kept
+    total = weight + gained
+    mean = np.where(weight >= gained, away + -away * (gained / total), 0.0 - -away * (weight / total))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return np.stack([first, total, mean, squares + away * away * (weight * gained / total)])
 
 
 def _pool(left: tuple[float, ...], right: tuple[float, ...]) -> tuple[float, float, float]:
@@ -173,7 +226,7 @@ class Decayed(HalfLife):
         """What an event adds."""
 
     @abstractmethod
-    def values(self, runs: RowRuns) -> Numbers:
+    def values(self, runs: RowRuns) -> Values:
         """What each row adds."""
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
@@ -185,14 +238,14 @@ class Decayed(HalfLife):
         """The sum, faded to the moment."""
         return None if state is None else finite(self._fade(state, now))
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The sum of each run, faded to its last time."""
         last = np.maximum.reduceat(runs.times, runs.starts)
         gaps = runs.times - np.repeat(last, runs.counts())
         with np.errstate(under="ignore", over="ignore"):
             faded = self.values(runs) * np.exp2(gaps / self._half_life_ms)
             sums = np.add.reduceat(faded, runs.starts)
-        return to_lists(to_list(sums), to_list(last))
+        return Records(Numbers(sums), Numbers(last))
 
     def _fade(self, state: list[Any], at_ms: int) -> float:
         faded: float = state[0] * 2.0 ** ((state[1] - at_ms) / self._half_life_ms)
@@ -216,7 +269,7 @@ class DecayedSum(Decayed):
         value: float | None = row.get(self.params["field"])
         return value
 
-    def values(self, runs: RowRuns) -> Numbers:
+    def values(self, runs: RowRuns) -> Values:
         """The values of the field."""
         return runs.doubles(self.params["field"])
 
@@ -236,7 +289,7 @@ class DecayedCount(Decayed):
         """One."""
         return 1.0
 
-    def values(self, runs: RowRuns) -> Numbers:
+    def values(self, runs: RowRuns) -> Values:
         """One for each row."""
         return np.ones(len(runs.times))
 
@@ -284,9 +337,9 @@ class TimeWeighted(FieldOperator):
             return finite(value)
         return finite((held + value * (now - last_ms)) / (now - first_ms))
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The times of each run, its last value, and the sum."""
         until = np.append(runs.times[1:], runs.times[-1:])
         until[runs.ends() - 1] = runs.times[runs.ends() - 1]
         held = np.add.reduceat(runs.doubles(self._field) * (until - runs.times), runs.starts)
-        return to_lists(runs.first_times(), runs.last_times(), runs.last_values(self._field), to_list(held))
+        return Records(runs.first_times(), runs.last_times(), runs.last_values(self._field), Numbers(held))

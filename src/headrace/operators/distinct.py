@@ -22,7 +22,8 @@ from headrace.operators.entries import time_and_seq
 from headrace.operators.operator import FieldOperator, Operator, Row, canonical
 from headrace.operators.parts import EXACT as EXACT_PART
 from headrace.operators.parts import Parts, plain
-from headrace.operators.runs import Longs, RowRuns, by_run
+from headrace.operators.runs import Longs, RowRuns, counts_by_run
+from headrace.operators.state_columns import Blobs, Coded, Maps, Mixed, Numbers, Records, Same, StateColumn
 from headrace.types import FieldType
 
 EXACT = 256
@@ -71,10 +72,13 @@ class NUnique(FieldOperator, Distinct):
         """One more value."""
         return add_value(state, canonical(value, self.kind))
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The different values of each run."""
-        codes, forms = runs.coded(self._field, lambda value: canonical(value, self.kind))
-        return _states_of_runs(runs, codes, forms)
+        return runs.shared(("distinct", self._field, self.kind), lambda: self._states_of_runs(runs))
+
+    def _states_of_runs(self, runs: RowRuns) -> Sequence[Any]:
+        owners, values, _, forms = counts_of_values(self._field, self.kind, runs)
+        return _states(owners, len(runs.starts), Coded(values, forms))
 
 
 class BurstCount(Distinct):
@@ -100,10 +104,13 @@ class BurstCount(Distinct):
         """The sub-window of one more event."""
         return add_value(state, at // self._sub_window_ms) if matched else state
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The sub-windows of each run."""
-        numbers, codes = np.unique(runs.times // self._sub_window_ms, return_inverse=True)
-        return _states_of_runs(runs, codes, numbers.tolist())
+        numbers = runs.times // self._sub_window_ms
+        order = np.lexsort((numbers, runs.run_of_row()))
+        owners, numbers = runs.run_of_row()[order], numbers[order]
+        differs = np.append(True, (np.diff(owners) != 0) | (np.diff(numbers) != 0))
+        return _states(owners[differs], len(runs.starts), Numbers(numbers[differs]))
 
 
 def add_value(state: Any, value: Any) -> Any:
@@ -129,11 +136,25 @@ def merge_states(states: Sequence[list[Any]]) -> list[Any]:
     return [values, sketches.union(parts) if parts else None]
 
 
-def _states_of_runs(runs: RowRuns, codes: Longs, values: list[Any]) -> list[Any]:
-    """The states of runs: each value once per run."""
-    different = np.unique(runs.run_of_row() * len(values) + codes)
-    by_code = by_run(different // len(values), len(runs.starts), (different % len(values)).tolist())
-    return [merge_states([[dict.fromkeys((values[code] for code in chosen), 0), None]]) for chosen in by_code]
+def counts_of_values(field: str, kind: FieldType, runs: RowRuns) -> tuple[Longs, Longs, Longs, list[Any]]:
+    """The different values of each run: the run, a number for the value, how often it is there; and all by number."""
+
+    def make() -> tuple[Longs, Longs, Longs, list[Any]]:
+        codes, forms = runs.coded(field, kind, lambda value: canonical(value, kind))
+        pairs = np.sort(runs.run_of_row() * len(forms) + codes)
+        starts = np.flatnonzero(np.append(True, pairs[1:] != pairs[:-1]))
+        owners, values = np.divmod(pairs[starts], len(forms))
+        return owners, values, np.diff(starts, append=len(pairs)), forms
+
+    return runs.shared(("values", field, kind), make)
+
+
+def _states(owners: Longs, count: int, values: StateColumn) -> Sequence[Any]:
+    """The states of so many runs; ``owners`` are the runs of ``values``, of which none is twice in a run."""
+    different = counts_by_run(owners, count)
+    states = Records(Maps(different, values, Same(0, len(values))), Same(None, count))
+    many = np.flatnonzero(different > EXACT).tolist()
+    return Mixed(states, many, [merge_states([states[run]]) for run in many])
 
 
 def _merge_parts(exact: list[dict[Any, int]], sketch: bytes | None) -> list[Any]:
@@ -202,24 +223,25 @@ class BloomMember(FieldOperator):
         """The newest value at this time and number."""
         return [at, seq, *state]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The bits of each run, each different value hashed once."""
-        codes, forms = runs.coded(self._field, lambda value: canonical(value, self.kind))
-        hashed = [_digest(form) for form in forms]
-        positions = [self._positions(digest) for digest in hashed]
-        codes_list, states = codes.tolist(), []
-        lasts = runs.ends() - 1
-        newest = zip(runs.times[lasts].tolist(), runs.seqs[lasts].tolist(), strict=True)
-        for (start, end), (at_ms, seq) in zip(runs.bounds(), newest, strict=True):
-            bits, last = bytearray(self._bytes), codes_list[end - 1]
-            for code in dict.fromkeys(codes_list[start : end - 1]):
-                for position in positions[code]:
-                    bits[position >> 3] |= 1 << (position & 7)
-            was_present = self._has(bits, hashed[last])
-            for position in positions[last]:
-                bits[position >> 3] |= 1 << (position & 7)
-            states.append([at_ms, seq, bits, hashed[last], was_present])
-        return states
+        codes, forms = runs.coded(self._field, self.kind, lambda value: canonical(value, self.kind))
+        hashed = np.frombuffer(b"".join(map(_digest, forms)), "<u8").reshape(-1, 2)
+        size, last = np.uint64(8 * self._bytes), runs.ends() - 1
+        begun, step = hashed[:, :1] % size, (hashed[:, 1:] | np.uint64(1)) % size
+        positions = ((begun + np.arange(self._probes, dtype=np.uint64) * step) % size).astype(np.int64)
+        set_bits = runs.run_of_row()[:, None] * (8 * self._bytes) + positions[codes]
+        bits = np.zeros(len(last) * self._bytes, np.uint8)
+        before = np.delete(set_bits, last, axis=0).ravel()
+        np.bitwise_or.at(bits, before >> 3, np.uint8(1) << (before & 7).astype(np.uint8))
+        newest = set_bits[last]
+        bit = np.uint8(1) << (newest & 7).astype(np.uint8)
+        was_present = np.all(bits[newest >> 3] & bit, axis=1)
+        np.bitwise_or.at(bits, newest.ravel() >> 3, bit.ravel())
+        digests = hashed.view(np.uint8).reshape(-1, 16)[codes[last]]
+        newest_times, newest_seqs = Numbers(runs.times[last]), Numbers(runs.seqs[last])
+        packed_bits = Blobs(bits.reshape(-1, self._bytes))
+        return Records(newest_times, newest_seqs, packed_bits, Blobs(digests), Numbers(was_present))
 
     def _has(self, bits: bytes | bytearray, hashed: bytes) -> bool:
         return all(bits[position >> 3] >> (position & 7) & 1 for position in self._positions(hashed))

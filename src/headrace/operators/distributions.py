@@ -23,6 +23,7 @@ from headrace.operators.operator import FieldOperator, Operator, Row, finite
 from headrace.operators.parts import EXACT as EXACT_PART
 from headrace.operators.parts import Parts, plain
 from headrace.operators.runs import Longs, RowRuns
+from headrace.operators.state_columns import Lists, Mixed, Numbers, Records, Same, Vectors
 from headrace.types import FieldType
 
 EXACT = 256
@@ -51,13 +52,17 @@ def merge_parts(exact: list[list[float]], sketch: bytes | None) -> list[Any]:
     return merge_states([[[], sketch], *([numbers, None] for numbers in exact)])
 
 
-def states_of_runs(field: str, runs: RowRuns) -> list[Any]:
+def states_of_runs(field: str, runs: RowRuns) -> Sequence[Any]:
     """The state of the numbers of each run."""
-    numbers = runs.numbers(field)
-    return [
-        [numbers[start:end].tolist(), None] if end - start <= EXACT else [[], sketches.quantiles(numbers[start:end])]
-        for start, end in runs.bounds()
-    ]
+
+    def make() -> Sequence[Any]:
+        numbers, counts = runs.numbers(field), runs.counts()
+        states = Records(Lists(counts, Numbers(numbers)), Same(None, len(counts)))
+        bounds = [(run, *runs.bounds()[run]) for run in np.flatnonzero(counts > EXACT).tolist()]
+        sketched = [[[], sketches.quantiles(numbers[start:end])] for _, start, end in bounds]
+        return Mixed(states, [run for run, _, _ in bounds], sketched)
+
+    return runs.shared(("state of numbers", field), make)
 
 
 def quantile(state: list[Any], fraction: float) -> float:
@@ -120,7 +125,7 @@ class Quantile(FieldOperator):
         """The quantile."""
         return None if state is None else finite(quantile(state, self.params["q"]))
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The numbers of each run."""
         return states_of_runs(self._field, runs)
 
@@ -167,16 +172,16 @@ class Cells(Operator):
         """All cells."""
         return [0] * self.cells if state is None else list(state)
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The counts of each run."""
-        number_of_runs, states = len(runs.starts), list[Any]()
+        number_of_runs, counts = len(runs.starts), list[Longs]()
         flat = runs.run_of_row() * self.cells + self.cells_of(runs)
         bounds = [*runs.starts.tolist(), len(runs.times)]
         for first in range(0, number_of_runs, _RUNS_AT_ONCE):
             count = min(_RUNS_AT_ONCE, number_of_runs - first)
             chosen = flat[bounds[first] : bounds[first + count]] - first * self.cells
-            states += np.bincount(chosen, minlength=count * self.cells).reshape(count, self.cells).tolist()
-        return states
+            counts.append(np.bincount(chosen, minlength=count * self.cells).reshape(count, self.cells))
+        return Vectors(np.concatenate(counts))
 
 
 class Histogram(Cells):

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from headrace.operators.runs import Longs, RowRuns
+from headrace.operators.state_columns import Lists, Numbers, Records, StateColumn
 
 Entry = Sequence[Any]
 
@@ -34,21 +33,16 @@ def merge_entries(left: list[Entry], right: list[Entry]) -> list[Entry]:
     return entries
 
 
-def first_entries(runs: RowRuns, fields: Sequence[str], limit: int) -> list[list[Entry]]:
+def first_entries(runs: RowRuns, fields: Sequence[str], limit: int) -> StateColumn:
     """The first entries of each run, up to so many."""
-    counts = np.minimum(runs.counts(), limit)
-    return _entries(runs, fields, runs.starts, counts)
+    return _entries(runs, fields, *runs.oldest(limit))
 
 
-def last_entries(runs: RowRuns, fields: Sequence[str], limit: int) -> list[list[Entry]]:
+def last_entries(runs: RowRuns, fields: Sequence[str], limit: int) -> StateColumn:
     """The last entries of each run, up to so many."""
-    counts = np.minimum(runs.counts(), limit)
-    return _entries(runs, fields, runs.ends() - counts, counts)
+    return _entries(runs, fields, *runs.newest(limit))
 
 
-def _entries(runs: RowRuns, fields: Sequence[str], firsts: Longs, counts: Longs) -> list[list[Entry]]:
-    ends = np.cumsum(counts)
-    chosen = np.repeat(firsts - (ends - counts), counts) + np.arange(ends[-1])
-    values = (runs.rows.column(field).take(chosen).to_pylist() for field in fields)
-    entries: list[Entry] = list(zip(runs.times[chosen].tolist(), runs.seqs[chosen].tolist(), *values, strict=True))
-    return [entries[start:end] for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False)]
+def _entries(runs: RowRuns, fields: Sequence[str], counts: Longs, chosen: Longs) -> StateColumn:
+    values = (runs.chosen(field, chosen) for field in fields)
+    return Lists(counts, Records(Numbers(runs.times[chosen]), Numbers(runs.seqs[chosen]), *values))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from headrace.operators.declaration import COUNT, LATITUDE, LONGITUDE, PLACES, Params, declare
 from headrace.operators.entries import add_entry, last_entries, merge_entries
-from headrace.operators.moments import add_value, merge_moments, moments_of_runs
+from headrace.operators.moments import add_value, merge_moments, moments_of_field
 from headrace.operators.operator import Operator, Row, finite
 from headrace.operators.parts import Parts, pooled
-from headrace.operators.runs import RowRuns, to_list, to_lists
+from headrace.operators.runs import RowRuns
+from headrace.operators.state_columns import Numbers, Optional, Records, StateColumn
 from headrace.types import FieldType
 
 _RADIUS_KM = 6371.0
@@ -66,7 +67,7 @@ class LocationOperator(Operator):
         """Latitudes and longitudes."""
         return runs.doubles(self.fields[0]), runs.doubles(self.fields[1])
 
-    def ends(self, runs: RowRuns) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    def ends(self, runs: RowRuns) -> tuple[StateColumn, StateColumn, StateColumn, StateColumn]:
         """The first latitude and longitude of each run, and the last."""
         lat, lon = self.fields
         return runs.first_values(lat), runs.first_values(lon), runs.last_values(lat), runs.last_values(lon)
@@ -104,16 +105,16 @@ class GeoVelocity(LocationOperator):
         """The speed."""
         return None if state is None else finite(state[6])
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The ends of each run, and its greatest speed."""
         gaps = np.diff(runs.times, prepend=runs.times[:1])
         counts = (gaps > 0) & ~runs.is_first()
         steps = np.append(0.0, _steps_km(*self.places(runs)))
         speeds = np.where(counts, steps / np.where(counts, gaps, 1) * _HOUR_MS, -1.0)
-        greatest = [None if speed < 0 else speed for speed in to_list(np.maximum.reduceat(speeds, runs.starts))]
+        greatest = np.maximum.reduceat(speeds, runs.starts)
         first_lat, first_lon, last_lat, last_lon = self.ends(runs)
         first, last = runs.first_times(), runs.last_times()
-        return to_lists(first, first_lat, first_lon, last, last_lat, last_lon, greatest)
+        return Records(first, first_lat, first_lon, last, last_lat, last_lon, Optional(greatest, greatest >= 0))
 
 
 class GeoDistance(LocationOperator):
@@ -146,11 +147,11 @@ class GeoDistance(LocationOperator):
         """The length."""
         return 0.0 if state is None else finite(state[4])
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The ends of each run, and the length of its way."""
         steps = np.append(0.0, _steps_km(*self.places(runs)))
         steps[runs.starts] = 0.0
-        return to_lists(*self.ends(runs), to_list(np.add.reduceat(steps, runs.starts)))
+        return Records(*self.ends(runs), Numbers(np.add.reduceat(steps, runs.starts)))
 
 
 class GeoSpread(LocationOperator):
@@ -186,10 +187,9 @@ class GeoSpread(LocationOperator):
         narrow = math.cos(math.radians(lat))
         return finite(_DEGREE_KM * math.sqrt((up + along * narrow * narrow) / n))
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The moments of each run."""
-        lats, lons = self.places(runs)
-        return to_lists(moments_of_runs(lats, runs.starts), moments_of_runs(lons, runs.starts))
+        return Records(moments_of_field(self.fields[0], runs), moments_of_field(self.fields[1], runs))
 
     def catalyst_parts(self) -> Parts:
         """Moments of both."""
@@ -251,6 +251,6 @@ class DistanceFromHome(Operator):
         """The places at this time and number."""
         return [(at, seq, lat, lon) for lat, lon in state]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last places of each run."""
         return last_entries(runs, self.fields, self._kept)

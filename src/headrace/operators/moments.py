@@ -6,6 +6,7 @@ All measures are those of the population. A z-score is null where there are fewe
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +16,8 @@ from headrace.operators.declaration import CHANGE, COUNTS, NUMBER, REQUIRED_WHER
 from headrace.operators.entries import time_and_seq
 from headrace.operators.operator import FieldOperator, Operator, Row, finite
 from headrace.operators.parts import Alone, Parts, plain, pooled
-from headrace.operators.runs import Longs, RowRuns, by_run, to_list, to_lists
+from headrace.operators.runs import Longs, RowRuns, counts_by_run
+from headrace.operators.state_columns import Maps, Numbers, Records, StateColumn
 
 Moments: TypeAlias = list[Any]
 
@@ -43,12 +45,17 @@ def merge_moments(left: Moments | None, right: Moments) -> Moments:
     return [n, mean, left[2] + right[2] + away * away * (left[0] * right[0] / n)]
 
 
-def moments_of_runs(numbers: NDArray[np.float64], starts: Longs) -> list[Moments]:
-    """The moments of each run, in two passes: the means first, then the squared deviations from them."""
+def moments_of_field(field: str, runs: RowRuns) -> StateColumn:
+    """The moments of the values that a field has in each run, in two passes."""
+    return runs.shared(("moments", field), lambda: _moments(runs.doubles(field), runs.starts))
+
+
+def _moments(numbers: NDArray[np.float64], starts: Longs) -> StateColumn:
+    """The means first, then the squared deviations from them."""
     counts = np.diff(starts, append=len(numbers))
     means = np.add.reduceat(numbers, starts) / counts
     away = numbers - np.repeat(means, counts)
-    return to_lists(to_list(counts), to_list(means), to_list(np.add.reduceat(away * away, starts)))
+    return Records(Numbers(counts), Numbers(means), Numbers(np.add.reduceat(away * away, starts)))
 
 
 def variance(moments: Moments) -> float:
@@ -94,9 +101,9 @@ class Variance(FieldOperator):
         """The variance."""
         return None if state is None else finite(variance(state))
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The moments of each run."""
-        return moments_of_runs(runs.doubles(self._field), runs.starts)
+        return moments_of_field(self._field, runs)
 
     def catalyst_parts(self) -> Parts:
         """Moments."""
@@ -151,10 +158,10 @@ class Ratio(Operator):
         """The share."""
         return None if state is None else state[0] / state[1]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The counts of each run."""
         matched = np.add.reduceat(runs.matched.astype(np.int64), runs.starts)
-        return to_lists(to_list(matched), to_list(runs.counts()))
+        return Records(Numbers(matched), Numbers(runs.counts()))
 
     def catalyst_parts(self) -> Parts:
         """Two counts."""
@@ -205,9 +212,9 @@ class ZScore(FieldOperator):
         """The last value at this time and number."""
         return [at, seq, *state]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last value and the moments of each run."""
-        return to_lists(*runs.last_rows(self._field), moments_of_runs(runs.doubles(self._field), runs.starts))
+        return Records(*runs.last_rows(self._field), moments_of_field(self._field, runs))
 
 
 class SeasonalDeviation(FieldOperator):
@@ -253,11 +260,10 @@ class SeasonalDeviation(FieldOperator):
         """The last value at this time and number, in the hour that it had."""
         return [at, seq, *state]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last value of each run, its hour, and the moments of each hour."""
         hours = runs.times // HOUR_MS % 24
         by_hour, owners, split_hours = runs.split(hours)
-        moments = moments_of_runs(by_hour.doubles(self._field), by_hour.starts)
-        entries = by_run(owners, len(runs.starts), list(zip(to_list(split_hours), moments, strict=True)))
-        last_hours = to_list(hours[runs.ends() - 1])
-        return to_lists(*runs.last_rows(self._field), last_hours, [dict(pairs) for pairs in entries])
+        moments = moments_of_field(self._field, by_hour)
+        by_run = Maps(counts_by_run(owners, len(runs.starts)), Numbers(split_hours), moments)
+        return Records(*runs.last_rows(self._field), Numbers(hours[runs.ends() - 1]), by_run)

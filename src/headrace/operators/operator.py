@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -66,9 +66,11 @@ class Operator(Reducer[Row, Any, bytes]):
         """A state of version 1, whose events are taken to lie at this time and number, as one of today."""
         return state
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The state of each run of rows, all of which count: what folding them one by one gives."""
-        rows = runs.rows.select(list(self.fields)).to_pylist() if self.fields else [{}] * len(runs.times)
+        columns = [runs.column(field).to_pylist() for field in self.fields]
+        rows = [dict(zip(self.fields, values, strict=True)) for values in zip(*columns, strict=True)]
+        rows = rows if self.fields else [{}] * len(runs.times)
         events = list(zip(runs.times.tolist(), runs.seqs.tolist(), rows, runs.matched.tolist(), strict=True))
         states = []
         for start, end in runs.bounds():

@@ -7,6 +7,7 @@ as many values as asked for, n or samples, one more for ``lag``, two for ``delta
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
@@ -16,7 +17,8 @@ import numpy as np
 from headrace.operators.declaration import COUNT, NUMBER, SAMPLES, VALUE, declare
 from headrace.operators.entries import add_entry, first_entries, last_entries, merge_entries, time_and_seq
 from headrace.operators.operator import FieldOperator, OneFieldOperator, Row, finite
-from headrace.operators.runs import RowRuns, to_lists
+from headrace.operators.runs import RowRuns
+from headrace.operators.state_columns import Lists, Numbers, Records
 
 _MASK = 2**64 - 1
 _MEMORY = "as many values as `n` or `samples` says"
@@ -48,9 +50,9 @@ class First(OneFieldOperator):
         """The value at this time and number."""
         return [at, seq, state]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The first values."""
-        return to_lists(*runs.first_rows(self._field))
+        return Records(*runs.first_rows(self._field))
 
 
 class Last(OneFieldOperator):
@@ -79,9 +81,9 @@ class Last(OneFieldOperator):
         """The value at this time and number."""
         return [at, seq, state]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last values."""
-        return to_lists(*runs.last_rows(self._field))
+        return Records(*runs.last_rows(self._field))
 
 
 class SomeValues(OneFieldOperator):
@@ -141,7 +143,7 @@ class FirstN(SomeValues):
         """The values."""
         return self.values(state)
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The first values of each run."""
         return first_entries(runs, self.fields, self.kept)
 
@@ -176,7 +178,7 @@ class Recent(SomeValues):
     def answer(self, values: list[Any]) -> Any:
         """What is answered of the last values, the oldest first."""
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last values of each run."""
         return last_entries(runs, self.fields, self.kept)
 
@@ -307,16 +309,15 @@ class Sample(FieldOperator):
         """The values at this time, each with the number that it had."""
         return [[drawn, at, own_seq, value] for drawn, own_seq, value in state]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The values with the least hashes of each run."""
         hashes = _scatter_all(runs.seqs)
         order = np.lexsort((hashes, runs.run_of_row()))
         rank = np.arange(len(order)) - np.repeat(runs.starts, runs.counts())
         kept = order[rank < self._samples]
-        values = runs.rows.column(self._field).take(kept).to_pylist()
-        drawn = to_lists(hashes[kept].tolist(), runs.times[kept].tolist(), runs.seqs[kept].tolist(), values)
-        ends = np.cumsum(np.minimum(runs.counts(), self._samples)).tolist()
-        return [drawn[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        drawn = (Numbers(hashes[kept]), Numbers(runs.times[kept]), Numbers(runs.seqs[kept]))
+        entries = Records(*drawn, runs.chosen(self._field, kept))
+        return Lists(np.minimum(runs.counts(), self._samples), entries)
 
 
 _HASH, _TIME_AND_SEQ = itemgetter(0), itemgetter(1, 2)

@@ -9,15 +9,17 @@ as in ``quantiles``: exact up to 256 per pane, then within 1.33 % of the pane's.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.operators import distributions
 from headrace.operators.declaration import CHANGE, NUMBER, Parameter, declare
-from headrace.operators.moments import Moments, add_value, deviation, merge_moments, moments_of_runs
+from headrace.operators.moments import Moments, add_value, deviation, merge_moments, moments_of_field
 from headrace.operators.operator import FieldOperator, Windowed
 from headrace.operators.parts import EXACT as EXACT_PART
 from headrace.operators.parts import Parts, plain, pooled
-from headrace.operators.runs import RowRuns, to_lists
+from headrace.operators.runs import RowRuns
+from headrace.operators.state_columns import Records
 
 LEAST = 5
 
@@ -61,10 +63,10 @@ class Outliers(FieldOperator):
         away = sigma * math.sqrt(squares * (n - 1) / (n * (n + sigma**2)))
         return distributions.outside(numbers, mean - away, mean + away)
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The moments and the numbers of each run."""
-        moments = moments_of_runs(runs.doubles(self._field), runs.starts)
-        return to_lists(moments, distributions.states_of_runs(self._field, runs))
+        moments = moments_of_field(self._field, runs)
+        return Records(moments, distributions.states_of_runs(self._field, runs))
 
     def catalyst_parts(self) -> Parts:
         """Moments, numbers that are kept as they are, and a sketch."""

@@ -6,13 +6,17 @@ Every state is one time, or n of them.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from headrace.operators.declaration import COUNT, OPTIONAL_WHERE, RECENCY, declare
 from headrace.operators.operator import EventOperator
 from headrace.operators.parts import EARLIEST, LATEST, Parts
 from headrace.operators.runs import RowRuns
+from headrace.operators.state_columns import Lists, Numbers
 
 
 class FirstSeen(EventOperator):
@@ -33,7 +37,7 @@ class FirstSeen(EventOperator):
         """The time."""
         return state
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The earliest times."""
         return runs.first_times()
 
@@ -71,7 +75,7 @@ class LastSeen(EventOperator):
         """The time."""
         return state
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The latest times."""
         return runs.last_times()
 
@@ -164,7 +168,9 @@ class TimeSinceLastN(EventOperator):
         """The span."""
         return now - state[0] if state is not None and len(state) == self.params["n"] else None
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last times of each run."""
-        times, n = runs.times.tolist(), self.params["n"]
-        return [sorted(times[start:end])[-n:] for start, end in runs.bounds()]
+        times, (counts, at) = runs.times, runs.newest(self._n)
+        if bool(np.any((times[1:] < times[:-1]) & ~runs.is_first()[1:])):
+            times = times[np.lexsort((times, runs.run_of_row()))]
+        return Lists(counts, Numbers(times[at]))

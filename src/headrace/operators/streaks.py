@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from headrace.operators.declaration import RECENCY, REQUIRED_WHERE, declare
 from headrace.operators.operator import Operator, Row
-from headrace.operators.runs import RowRuns, to_list, to_lists
+from headrace.operators.runs import RowRuns
+from headrace.operators.state_columns import Numbers, Records
 
 _SPLIT = "an event that comes late may split a row of events, and where each of them lies in it is not kept"
 
@@ -49,11 +51,11 @@ class Streak(Operator):
         """The length."""
         return 0 if state is None else state[0]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The length of the streak at the end of each run, and its number of rows."""
         breaks = np.where(runs.matched == self.wanted, -1, np.arange(len(runs.times)))
         last_break = np.maximum(np.maximum.reduceat(breaks, runs.starts), runs.starts - 1)
-        return to_lists(to_list(runs.ends() - 1 - last_break), to_list(runs.counts()))
+        return Records(Numbers(runs.ends() - 1 - last_break), Numbers(runs.counts()))
 
 
 class NegativeStreak(Streak):
@@ -110,15 +112,15 @@ class MaxStreak(Operator):
         """The length."""
         return 0 if state is None else state[2]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The streaks at the start and at the end of each run, and the longest."""
         rows, ends = np.arange(len(runs.times)), runs.ends()
         before_run = np.where(runs.is_first(), rows - 1, -1)
         lengths = rows - np.maximum.accumulate(np.where(runs.matched, before_run, rows))
         first_break = np.minimum.reduceat(np.where(runs.matched, len(rows), rows), runs.starts)
-        return to_lists(
-            to_list(np.minimum(first_break, ends) - runs.starts),
-            to_list(lengths[ends - 1]),
-            to_list(np.maximum.reduceat(lengths, runs.starts)),
-            to_list(runs.counts()),
+        return Records(
+            Numbers(np.minimum(first_break, ends) - runs.starts),
+            Numbers(lengths[ends - 1]),
+            Numbers(np.maximum.reduceat(lengths, runs.starts)),
+            Numbers(runs.counts()),
         )

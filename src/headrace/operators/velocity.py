@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from headrace.operators.declaration import CHANGE, NUMBER, VALUE, declare
 from headrace.operators.entries import time_and_seq
 from headrace.operators.operator import EventOperator, FieldOperator, canonical, finite
 from headrace.operators.parts import Parts, plain
-from headrace.operators.runs import RowRuns, to_list, to_lists
+from headrace.operators.runs import RowRuns
+from headrace.operators.state_columns import Coded, Numbers, Records
 
 _SECOND_MS = 1000
 
@@ -60,9 +62,9 @@ class RateOfChange(FieldOperator):
         first_ms, first, last_ms, last = state
         return [first_ms, seq, first, last_ms, seq, last]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The first and the last value of each run, with their times and numbers."""
-        return to_lists(*runs.first_rows(self._field), *runs.last_rows(self._field))
+        return Records(*runs.first_rows(self._field), *runs.last_rows(self._field))
 
 
 class InterArrival(EventOperator):
@@ -89,9 +91,9 @@ class InterArrival(EventOperator):
         """The mean gap."""
         return None if state is None or state[2] == 1 else (state[1] - state[0]) / (state[2] - 1)
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The times of each run, and how many."""
-        return to_lists(runs.first_times(), runs.last_times(), to_list(runs.counts()))
+        return Records(runs.first_times(), runs.last_times(), Numbers(runs.counts()))
 
     def catalyst_parts(self) -> Parts:
         """Two times and a count."""
@@ -131,13 +133,13 @@ class ValueChanges(FieldOperator):
         """How often."""
         return 0 if state is None else state[2]
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The first and the last value of each run, and its changes."""
-        codes, forms = runs.coded(self._field, lambda value: canonical(value, self.kind))
+        codes, forms = runs.coded(self._field, self.kind, lambda value: canonical(value, self.kind))
         differs = np.append(False, codes[1:] != codes[:-1]) & ~runs.is_first()
-        changes = to_list(np.add.reduceat(differs.astype(np.int64), runs.starts))
-        first, last = codes[runs.starts].tolist(), codes[runs.ends() - 1].tolist()
-        return to_lists([forms[code] for code in first], [forms[code] for code in last], changes)
+        changes = Numbers(np.add.reduceat(differs.astype(np.int64), runs.starts))
+        first, last = Coded(codes[runs.starts], forms), Coded(codes[runs.ends() - 1], forms)
+        return Records(first, last, changes)
 
 
 class Trend(FieldOperator):
@@ -193,14 +195,17 @@ class Trend(FieldOperator):
     def answer(self, n: int, times: float, together: float, values: float) -> float:
         """What is answered of the number of points and the squared deviations of time, of both, and of value."""
 
-    def fold_runs(self, runs: RowRuns) -> list[Any]:
+    def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The line of each run, in two passes: the means first, then the deviations from them."""
+        return runs.shared(("line", self._field), lambda: self._lines(runs))
+
+    def _lines(self, runs: RowRuns) -> Sequence[Any]:
         counts, starts = runs.counts(), runs.starts
         numbers, late = runs.doubles(self._field), runs.times - np.repeat(runs.times[starts], counts)
         means, middles = np.add.reduceat(numbers, starts) / counts, np.add.reduceat(late, starts) / counts
         away, apart = numbers - np.repeat(means, counts), late - np.repeat(middles, counts)
         sums = (np.add.reduceat(products, starts) for products in (apart * apart, apart * away, away * away))
-        return to_lists(*map(to_list, (runs.times[starts], counts, middles, means, *sums)))
+        return Records(*map(Numbers, (runs.times[starts], counts, middles, means, *sums)))
 
 
 class Slope(Trend):

@@ -16,7 +16,7 @@ from headrace import decoding
 from headrace.config import PipelineConfig
 from headrace.operators.parts import COLUMNS
 from headrace.pipeline.kernels import compact, erase, features, history, index, merge, verify
-from headrace.pipeline.kernels.units import Perform, failure, over
+from headrace.pipeline.kernels.units import Kernel, Perform, failure, over
 from headrace.pipeline.work import Lease
 from headrace.reduce import spark as reducing
 from headrace.reduce.features import lanes
@@ -206,30 +206,47 @@ def _fold_units(
 ) -> list[ResultDocument]:
     """Units that fold events, and units that merge states."""
     merging = [unit for unit in units if unit.get("states")]
-    folding = pack_units([unit for unit in units if not unit.get("states")], config.tasks)
+    folding = pack_folds([unit for unit in units if not unit.get("states")], config.tasks)
     encoded_units = {unit["unit"]: msgspec.json.encode(unit) for unit in merging}
     packs = pack_units(merging, config.tasks)
-    return _map_units(spark, features.perform, folding, store) + merge_states(
+    return _run_kernel(spark, features.kernel(folding, store), folding) + merge_states(
         spark, encoded_units, packs, store, config.shuffle_partitions
     )
 
 
 def _map_units(spark: SparkSession, perform: Perform, packs: Packs, store: str) -> list[ResultDocument]:
     """The results of a kernel, unit by unit."""
+    return _run_kernel(spark, over(perform, packs, store), packs)
+
+
+def _run_kernel(spark: SparkSession, kernel: Kernel, packs: Packs) -> list[ResultDocument]:
+    """The results of a kernel that is given numbers of packs."""
     if not packs:
         return []
-    frame = spark.range(0, len(packs), 1, len(packs)).mapInArrow(over(perform, packs, store), "result string")
+    frame = spark.range(0, len(packs), 1, len(packs)).mapInArrow(kernel, "result string")
     return [msgspec.json.decode(row["result"]) for row in frame.collect()]
 
 
 def pack_units(units: Sequence[UnitDocument], tasks: int) -> Packs:
     """Units in so many tasks at most, the largest first into the task that has least."""
-    packs: Packs = [[] for _ in range(min(tasks, len(units)))]
+    return _pack_groups([[unit] for unit in units], tasks)
+
+
+def pack_folds(units: Sequence[UnitDocument], tasks: int) -> Packs:
+    """The same of units that fold events; those of one source and range, which are decoded once, stay together."""
+    documents = {unit["unit"]: unit for unit in units}
+    groups = features.group_units([decoding.convert(unit, Unit) for unit in units])
+    return _pack_groups([[documents[unit.unit] for unit in group] for group in groups], tasks)
+
+
+def _pack_groups(groups: Sequence[Sequence[UnitDocument]], tasks: int) -> Packs:
+    packs: Packs = [[] for _ in range(min(tasks, len(groups)))]
     sizes = [0] * len(packs)
-    for unit in sorted(units, key=weight, reverse=True):
+    weights = [sum(map(weight, group)) for group in groups]
+    for at in sorted(range(len(groups)), key=weights.__getitem__, reverse=True):
         least = sizes.index(min(sizes))
-        packs[least].append(msgspec.json.encode(unit))
-        sizes[least] += weight(unit) + 1
+        packs[least] += map(msgspec.json.encode, groups[at])
+        sizes[least] += weights[at] + len(groups[at])
     return packs
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.format.state import State, StateInfo
-from headrace.format.state_file import Packed, write
+from headrace.format.state_file import Packed, PackedColumns, write
 from headrace.reduce.fragments import build as fragments
 from headrace.reduce.policies import build as types
 from headrace.reduce.states.coverage import Chain, holding, merge_row
@@ -31,7 +31,9 @@ class JobFolder(Protocol):
     def defined_by(self, unit: Unit) -> Definition:
         """The definition that a unit folds, restricted to the feature versions that it names."""
 
-    def fold_events(self, unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
+    def fold_events(
+        self, unit: Unit, batches: Iterable[Any], rest: Callable[[], None]
+    ) -> Iterator[Packed] | PackedColumns:
         """The rows of a unit's events."""
 
 
@@ -53,7 +55,9 @@ def defined_by(unit: Unit) -> Definition:
     return folder_of(unit.job).defined_by(unit)
 
 
-def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None] = lambda: None) -> Iterator[Packed]:
+def fold_events(
+    unit: Unit, batches: Iterable[Any], rest: Callable[[], None] = lambda: None
+) -> Iterator[Packed] | PackedColumns:
     """The rows of a unit's events, in the columns of segments; ``rest`` is called between slices of them."""
     return folder_of(unit.job).fold_events(unit, batches, rest)
 
@@ -83,7 +87,7 @@ def merge_states(unit: Unit, rows: Iterable[InputRow]) -> Iterator[Packed]:
             yield key, reducer.pack(row)
 
 
-def write_state(unit: Unit, rows: Iterable[Packed], directory: Path) -> tuple[Path, State]:
+def write_state(unit: Unit, rows: Iterable[Packed] | PackedColumns, directory: Path) -> tuple[Path, State]:
     """The file of a unit's state, under a name of this attempt."""
     assert unit.table is not None and unit.lives is not None
     name = unit.name_begins + secrets.token_hex(4)

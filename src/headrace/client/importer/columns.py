@@ -50,6 +50,11 @@ class ColumnFacts(msgspec.Struct):
     #: The facts of the values as texts; moments are counted as long as there are no others.
     texts: FieldFacts = msgspec.field(default_factory=FieldFacts)
 
+    @classmethod
+    def of_text(cls) -> ColumnFacts:
+        """The facts of a column whose values are text, whatever they look like."""
+        return cls(is_boolean=False, is_number=False, is_integer=False, is_moment=False)
+
     @property
     def kind(self) -> Kind:
         """The narrowest kind that all values have."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from csv import reader
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -94,10 +94,14 @@ class RowReader:
     """
 
     def __init__(
-        self, files: Sequence[Path], file_format: Format | None = None, names: Mapping[Path, str] | None = None
+        self,
+        files: Sequence[Path],
+        file_format: Format | None = None,
+        names: Mapping[Path, str] | None = None,
+        text_columns: Collection[str] = (),
     ) -> None:
-        """``names`` are those that people know files by, where they are copies."""
-        self._names = names or {}
+        """``names`` are those that people know files by, where they are copies; cells of ``text_columns`` are text."""
+        self._names, self._text_columns = names or {}, frozenset(text_columns)
         self.formats = {path: file_format or format_of(path) for path in files}
         self._connection = duckdb.connect()
         #: For queries over rows while others are read: a connection has one result at a time, in one thread.
@@ -119,6 +123,11 @@ class RowReader:
         """Whether there is a file with columns of texts, CSV or TSV."""
         return bool(self._tables())
 
+    @property
+    def tables(self) -> frozenset[str]:
+        """The files with columns of texts, by the names that chunks have."""
+        return frozenset(map(self._name, self._tables()))
+
     def read_columns(self, on_rows: Callable[[int], None], on_bad: Callable[[BadRow], None]) -> FieldFacts:
         """Return the facts of all rows of CSV and TSV files, which tell how their values are written as JSON."""
         columns: dict[str, ColumnFacts] = {}
@@ -127,7 +136,8 @@ class RowReader:
             with prefetch(self._csv_batches(path), READ_AHEAD) as batches:
                 for batch in batches:
                     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                        columns.setdefault(name, ColumnFacts()).add(self.cursor, column)
+                        facts = ColumnFacts.of_text() if name in self._text_columns else ColumnFacts()
+                        columns.setdefault(name, facts).add(self.cursor, column)
                     rows += batch.num_rows
                     on_rows(batch.num_rows)
             for bad in self._rejected(path):

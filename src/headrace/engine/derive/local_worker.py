@@ -27,6 +27,7 @@ from headrace.engine.runtime.gates import Gate
 from headrace.format.decoded_columns import LruCache
 from headrace.format.object_names import state_key
 from headrace.format.ranges import Range
+from headrace.format.state_file import Packed, PackedColumns
 from headrace.reduce import build_states
 from headrace.reduce.states.coverage import history
 from headrace.reduce.states.definition import Definition
@@ -227,7 +228,7 @@ class FoldThread(BackgroundThread):
         except Exception as reason:  # it is the unit's own, which is tried again later or parked
             return Result(unit.unit, error=f"{type(reason).__name__}: {reason}"[:_REASON_LENGTH])
 
-    def _fold_events(self, unit: Unit, stream: Stream, head: Head) -> Iterator[Any]:
+    def _fold_events(self, unit: Unit, stream: Stream, head: Head) -> Iterator[Packed] | PackedColumns:
         return build_states.fold_events(
             unit, self._batches(stream, head, Range(unit.first_seq, unit.end_seq)), self._rest
         )

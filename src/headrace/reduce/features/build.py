@@ -1,17 +1,18 @@
-"""Folding the events of a unit of the job ``features``, as make_rows."""
+"""Folding the events of units of the job ``features``: the events of a range are decoded once for all their tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from headrace.errors import CorruptData
-from headrace.format.state_file import Packed
-from headrace.reduce.features.columns import make_rows, reduce_rows
+from headrace.format.state_file import PackedColumns
+from headrace.reduce.features.columns import fold_rows
 from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.event_columns import SourceColumns
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
@@ -22,32 +23,41 @@ _SLICE_BYTES = 1024 * 1024
 _KEPT = 64
 
 
-def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> Iterator[Packed]:
-    """The rows of a unit's events, in the make_rows of segments; ``rest`` is called between slices of them."""
-    import pyarrow as pa
+def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> PackedColumns:
+    """The states of a unit's events, in the columns of segments; ``rest`` is called between slices of them."""
+    return fold_table(unit, decode_events([unit], batches, rest))
 
-    shapes, reducer = _shapes(unit), defined_by(unit).reducer
-    tables, count = [], 0
+
+def decode_events(units: Sequence[Unit], batches: Iterable[Any], rest: Callable[[], None] = lambda: None) -> Any:
+    """The columns of events that units of one source and range need."""
+    first = units[0]
+    fields = {name for unit in units for name in defined_by(unit).reducer.source_types}
+    event = defined_by(first).event
+    registry = _registry(msgspec.json.encode(first.registry, order="sorted"))
+    columns = SourceColumns(EventShapes(registry, event), event, sorted(fields))
     for batch in batches:
         for run in runs_of_batch(batch, _SLICE_BYTES):
-            seqs = range(run.first_seq, run.first_seq + len(run.times_us))
-            times_ms = [at_us // 1000 for at_us in run.times_us]
-            tables.append(make_rows(reducer, seqs, times_ms, shapes.events(run.body, run.version)))
-            count += len(seqs)
+            columns.add(run)
             rest()
-    if count != unit.count:
-        raise CorruptData(f"the segments of {unit.unit} hold {count} entries, not {unit.count}")
-    rows = reduce_rows(reducer, pa.concat_tables(tables)) if tables else iter(())
-    return ((key, reducer.pack(row)) for key, row in rows)
+    if columns.count != first.count:
+        raise CorruptData(f"the segments of {first.unit} hold {columns.count} entries, not {first.count}")
+    return columns.table()
+
+
+def fold_table(unit: Unit, events: Any) -> PackedColumns:
+    """The states of a unit's table, given the columns of its events."""
+    return fold_rows(defined_by(unit).reducer, events)
+
+
+def source_and_range(unit: Unit) -> Hashable:
+    """What is the same for units whose events can be decoded together."""
+    event = msgspec.json.encode(defined_by(unit).event)
+    return unit.stream, unit.incarnation, unit.first_seq, unit.count, unit.segments, event
 
 
 def defined_by(unit: Unit) -> TableDefinition:
     """The table of a unit, with the features that it asks for."""
     return _load_definition(msgspec.json.encode(unit.defined, order="sorted"), tuple(sorted(unit.lives or {})))
-
-
-def _shapes(unit: Unit) -> EventShapes:
-    return EventShapes(_registry(msgspec.json.encode(unit.registry, order="sorted")), defined_by(unit).event)
 
 
 @lru_cache(maxsize=_KEPT)

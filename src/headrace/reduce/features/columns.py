@@ -1,15 +1,14 @@
 """A table's states from columns: many events at once, without a Python call for each.
 
-Rows come as an Arrow table: the fields that rows have after the steps, and under names that no field can have their
-sequence numbers (``$seq``), times in ms (``$at_ms``) and, for every feature with a ``where``, whether it is true
-(``$where.`` and the feature's name). Rows are sorted by key, time and sequence number; then a key is a run of
-rows, a pane of a key too, and operators make the states of many runs at once.
+Rows come as an Arrow table: the fields of events, and their sequence numbers and times in ms. After the steps they are
+sorted by key, time and sequence number; then a key is a run of rows, a pane of a key too, and operators make the states
+of many runs at once, as columns. Features that count the same rows in the same panes share their runs, and what
+operators make of those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,22 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headrace.format.state import VERSION
+from headrace.format.state_file import PackedColumns
 from headrace.operators.operator import Operator, Windowed
-from headrace.operators.runs import Longs, RowRuns, to_list
-from headrace.reduce.features.table import NEVER, KeyState, TableReducer
-from headrace.schema.descriptor.nodes import Type
-
-SEQ, AT_MS, WHERE = "$seq", "$at_ms", "$where."
-
-_ARROW: dict[Type, pa.DataType] = {
-    "i64": pa.int64(),
-    "f64": pa.float64(),
-    "bool": pa.bool_(),
-    "str": pa.string(),
-    "bytes": pa.string(),
-    "datetime": pa.string(),
-}
-
+from headrace.operators.runs import Longs, RowRuns
+from headrace.operators.state_columns import Maps, Numbers, Records, Same, StateColumn, column_of
+from headrace.reduce.features.column_expressions import apply_steps, evaluate
+from headrace.reduce.features.event_columns import AT_MS, SEQ
+from headrace.reduce.features.table import NEVER, TableReducer
+from headrace.schema.expression import fields as expression_fields
+from headrace.schema.expression import parse
 
 Booleans = NDArray[np.bool_]
 
@@ -42,63 +35,65 @@ class _KeyedRows(NamedTuple):
 
     keys: list[bytes]
     rows: pa.Table
-    #: The place of the key of every row.
+    #: The number of the key of every row.
     key_of: Longs
     starts: Longs
     seqs: Longs
     times: Longs
 
 
-def make_rows(
-    reducer: TableReducer, seqs: Sequence[int], times_ms: Sequence[int], events: Sequence[dict[str, Any]]
-) -> pa.Table:
-    """The rows of events as the table that this module describes."""
-    made = {SEQ: pa.array(seqs, pa.int64()), AT_MS: pa.array(times_ms, pa.int64())}
-    rows: list[Any] = list(events)
-    if reducer.rows.has_steps or reducer.wheres:
-        rows = [reducer.rows.of(event) for event in events]
-    if None in rows:
-        left = pa.array([row is not None for row in rows])
-        made = {name: column.filter(left) for name, column in made.items()}
-        rows = [row for row in rows if row is not None]
-    fields = {field for operator in reducer.operators.values() for field in operator.fields}
-    for name in sorted(fields.union(reducer.keys.fields)):
-        made[name] = _column([row.get(name) for row in rows], reducer.types[name])
-    for name, where in reducer.wheres.items():
-        made[WHERE + name] = pa.array([where(row) for row in rows], pa.bool_())
-    return pa.table(made)
+class _ChosenRows:
+    """Some rows of a table, of which a column is taken when it is asked for."""
+
+    def __init__(self, rows: pa.Table, at: Longs | None) -> None:
+        self._rows, self._at = rows, at
+
+    def column(self, name: str) -> pa.Array:
+        """A column of these rows."""
+        column = self._rows.column(name).combine_chunks()
+        return column if self._at is None else column.take(pa.array(self._at))
+
+    def take(self, indices: pa.Array) -> _ChosenRows:
+        """Some of these rows."""
+        at = indices.to_numpy()
+        return _ChosenRows(self._rows, at if self._at is None else self._at[at])
 
 
-def _column(values: list[Any], kind: Type) -> pa.Array:
-    try:
-        return pa.array(values, _ARROW[kind])
-    except pa.ArrowInvalid:
-        # Arrow takes no integer for a double that is not exactly that one.
-        return pa.array([None if value is None else float(value) for value in values], _ARROW[kind])
+class _Counted(NamedTuple):
+    """Which rows count: where, the fields without which they do not, and the first event."""
+
+    where: str | None
+    fields: tuple[str, ...]
+    start_seq: int
 
 
-def reduce_rows(reducer: TableReducer, rows: pa.Table) -> Iterator[tuple[bytes, KeyState]]:
-    """The state of every key, in order of keys: what folding the rows one by one gives."""
-    keyed = _group_by_key(reducer, rows)
+class _Runs(NamedTuple):
+    """Rows in runs, the places of the rows among those of all keys (None: all), and the keys and panes of the runs."""
+
+    runs: RowRuns
+    at: Longs | None
+    owners: Longs
+    panes: Longs | None
+
+
+def fold_rows(reducer: TableReducer, rows: pa.Table) -> PackedColumns:
+    """The packed states of every key, in order of keys: what folding the rows one by one gives."""
+    keyed = _group_by_key(reducer, apply_steps(reducer.ops, reducer.source_types, rows))
     if not keyed.keys:
-        return
-    afresh = _restart_rows(reducer, keyed)
-    alive = np.arange(len(keyed.seqs)) >= np.maximum(afresh, keyed.starts)[keyed.key_of]
-    states: list[dict[str, Any]] = [{} for _ in keyed.keys]
-    for name, operator in reducer.operators.items():
-        counts = alive & (keyed.seqs >= reducer.feature_versions[name].birth) & _counts(operator, name, keyed.rows)
-        _reduce(operator, name, keyed, np.flatnonzero(counts), states)
-    ends = np.append(keyed.starts[1:], len(keyed.seqs)) - 1
-    least, greatest = (choose.reduceat(keyed.seqs, keyed.starts) for choose in (np.minimum, np.maximum))
-    parts = least, keyed.times[keyed.starts], greatest, keyed.times[ends], afresh >= 0
-    frames = zip(*map(to_list, parts), strict=True)
-    for key, held, (first_seq, first_ms, last_seq, last_ms, restarted) in zip(keyed.keys, states, frames, strict=True):
-        yield key, KeyState(first_seq, first_ms, last_seq, last_ms, restarted, held)
+        return PackedColumns(pa.array([], pa.binary()), {})
+    restarts = _restart_rows(reducer, keyed)
+    features = _FeatureStates(reducer, keyed, restarts)
+    columns = {
+        reducer.feature_versions[name].id: features.packed(name, operator)
+        for name, operator in reducer.operators.items()
+    }
+    return PackedColumns(pa.array(keyed.keys, pa.binary()), {"": _frames(keyed, restarts), **columns})
 
 
 def _group_by_key(reducer: TableReducer, rows: pa.Table) -> _KeyedRows:
     for name in reducer.keys.fields:
-        rows = rows.filter(pc.is_valid(rows.column(name)))
+        if rows.column(name).null_count:
+            rows = rows.filter(pc.is_valid(rows.column(name)))
     codes, chosen = _codes(reducer.keys.fields, rows)
     # Different spellings of one moment are one key.
     chosen_keys = [reducer.keys.of(row) or b"" for row in chosen]
@@ -116,16 +111,24 @@ def _codes(fields: Sequence[str], rows: pa.Table) -> tuple[Longs, list[dict[str,
     codes = np.zeros(len(rows), np.int64)
     chosen: list[dict[str, Any]] = [{}] if len(rows) else []
     for name in fields:
-        encoded = rows.column(name).combine_chunks().dictionary_encode()
+        encoded = rows.column(name).combine_chunks()
+        encoded = encoded if pa.types.is_dictionary(encoded.type) else encoded.dictionary_encode()
         values = encoded.dictionary.to_pylist()
-        both = codes * max(1, len(values)) + encoded.indices.to_numpy()
-        if len(chosen) == 1:
-            codes, chosen = both, [{**chosen[0], name: value} for value in values]
-            continue
-        numbers, codes = np.unique(both, return_inverse=True)
-        pairs = (divmod(number, len(values)) for number in numbers.tolist())
+        limit = max(1, len(values))
+        numbers, codes = _renumber(codes * limit + encoded.indices.to_numpy(), len(chosen) * limit)
+        pairs = (divmod(number, limit) for number in numbers.tolist())
         chosen = [{**chosen[before], name: values[value]} for before, value in pairs]
     return codes, chosen
+
+
+def _renumber(codes: Longs, limit: int) -> tuple[Longs, Longs]:
+    """The different codes, which are below a limit, and the number of each row's code among them."""
+    if limit > 4 * len(codes):
+        return np.unique(codes, return_inverse=True)
+    numbers = np.flatnonzero(np.bincount(codes, minlength=limit))
+    renumbered = np.zeros(limit, np.int64)
+    renumbered[numbers] = np.arange(len(numbers))
+    return numbers, renumbered[codes]
 
 
 def _order(key_of: Longs, keys: int, seqs: Longs, times: Longs) -> Longs:
@@ -137,13 +140,21 @@ def _order(key_of: Longs, keys: int, seqs: Longs, times: Longs) -> Longs:
 
 def _needed_columns(reducer: TableReducer, rows: pa.Table) -> list[str]:
     fields = {field for operator in reducer.operators.values() for field in operator.fields}
-    wheres = {WHERE + name for name in reducer.operators}
-    return [name for name in rows.column_names if name in {SEQ, AT_MS, *fields, *wheres}]
+    fields |= {name for text in reducer.where_texts.values() for name in expression_fields(parse(text))}
+    return [name for name in rows.column_names if name in {SEQ, AT_MS, *fields}]
 
 
 def _longs(rows: pa.Table, name: str) -> Longs:
     longs: Longs = rows.column(name).to_numpy()
     return longs
+
+
+def _frames(keyed: _KeyedRows, restarts: Longs) -> pa.Array:
+    """Where each key was first and last seen, and whether it started afresh, as `pack_frame` has it."""
+    ends = np.append(keyed.starts[1:], len(keyed.seqs)) - 1
+    least, greatest = (choose.reduceat(keyed.seqs, keyed.starts) for choose in (np.minimum, np.maximum))
+    parts = (least, keyed.times[keyed.starts], greatest, keyed.times[ends], restarts >= 0)
+    return Records(*map(Numbers, parts), Same(VERSION, len(ends))).packed()
 
 
 def _restart_rows(reducer: TableReducer, keyed: _KeyedRows) -> Longs:
@@ -158,46 +169,108 @@ def _restart_rows(reducer: TableReducer, keyed: _KeyedRows) -> Longs:
     return last_restarts
 
 
-def _counts(operator: Operator | Windowed, name: str, rows: pa.Table) -> Booleans:
-    """Which rows count for a feature."""
-    counts = np.ones(len(rows), np.bool_) if operator.takes_all else _matching_rows(name, rows)
-    for field in operator.fields:
-        counts &= rows.column(field).is_valid().to_numpy()
-    return counts
+class _FeatureStates:
+    """Makes the packed states of features; what several of them need is made once."""
 
+    def __init__(self, reducer: TableReducer, keyed: _KeyedRows, restarts: Longs) -> None:
+        self._reducer, self._keyed = reducer, keyed
+        restarted = bool(np.any(restarts >= 0))
+        #: Rows that come before their key started afresh do not count.
+        self._alive = np.arange(len(keyed.seqs)) >= restarts[keyed.key_of] if restarted else None
+        self._first_seq = int(keyed.seqs.min())
+        self._wheres: dict[str, Booleans] = {}
+        self._runs: dict[tuple[_Counted, int, int], _Runs | None] = {}
+        #: With the columns they are made of, which must not go while their ids are known.
+        self._packed: dict[tuple[int, int], tuple[StateColumn, pa.Array]] = {}
 
-def _matching_rows(name: str, rows: pa.Table) -> Booleans:
-    if WHERE + name not in rows.column_names:
-        return np.ones(len(rows), np.bool_)
-    matched: Booleans = pc.fill_null(rows.column(WHERE + name), False).to_numpy()
-    return matched.copy()
+    def packed(self, name: str, operator: Operator | Windowed) -> pa.Array:
+        """The packed states of a feature, null where a key has none."""
+        inner, span, width_ms = operator, 0, 0
+        if isinstance(operator, Windowed):
+            inner, span, width_ms = operator.inner, operator.span, operator.width_ms
+        where = self._reducer.where_texts.get(name)
+        start_seq = self._reducer.feature_versions[name].birth
+        counted = _Counted(
+            None if operator.takes_all else where,
+            tuple(field for field in operator.fields if self._keyed.rows.column(field).null_count),
+            start_seq if start_seq > self._first_seq else 0,
+        )
+        runs = self._made_once(self._runs, (counted, span, width_ms), lambda: self._make_runs(counted, span, width_ms))
+        if runs is None:
+            return pa.nulls(len(self._keyed.keys), pa.binary())
+        own = runs.runs
+        if operator.takes_all and where is not None:
+            matched = self._matching(where)
+            own = own.with_matched(matched if runs.at is None else matched[runs.at])
+        states = column_of(inner.fold_runs(own))  # type: ignore[union-attr]
+        _, packed = self._made_once(self._packed, (id(runs), id(states)), lambda: (states, self._pack(runs, states)))
+        return packed
 
+    @staticmethod
+    def _made_once(made: dict[Any, Any], name: object, make: Callable[[], Any]) -> Any:
+        if name not in made:
+            made[name] = make()
+        return made[name]
 
-def _reduce(
-    operator: Operator | Windowed, name: str, keyed: _KeyedRows, at: Longs, states: list[dict[str, Any]]
-) -> None:
-    """Put the states of a feature, made of these rows, into those of the keys."""
-    key_of = keyed.key_of[at]
-    panes = np.zeros(len(at), np.int64)
-    if isinstance(operator, Windowed):
-        panes = keyed.times[at] // operator.width_ms
-        newest = np.full(len(keyed.keys), np.iinfo(np.int64).min)
-        np.maximum.at(newest, key_of, panes)
-        kept = panes > newest[key_of] - operator.span
-        at, key_of, panes = at[kept], key_of[kept], panes[kept]
-    starts = np.flatnonzero(np.diff(key_of, prepend=-1) | np.diff(panes, prepend=panes[:1]))
-    if not len(starts):
-        return
-    matched = _matching_rows(name, keyed.rows)[at]
-    inner = operator.inner if isinstance(operator, Windowed) else operator
-    rows = keyed.rows.select([*dict.fromkeys(inner.fields)]).take(at)
-    made = inner.fold_runs(RowRuns(starts, keyed.times[at], keyed.seqs[at], matched, rows))
-    owners = key_of[starts]
-    if inner is operator:
-        for key, state in zip(owners.tolist(), made, strict=True):
-            states[key][name] = state
-        return
-    numbers = panes[starts].tolist()
-    firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
-    for start, end in pairwise([*firsts, len(made)]):
-        states[owners[start]][name] = dict(zip(numbers[start:end], made[start:end], strict=True))
+    def _make_runs(self, counted: _Counted, span: int, width_ms: int) -> _Runs | None:
+        keyed, at = self._keyed, self._rows_that_count(counted)
+        key_of, times, seqs = (
+            column if at is None else column[at] for column in (keyed.key_of, keyed.times, keyed.seqs)
+        )
+        panes = None
+        if span and len(key_of):
+            panes = times // width_ms
+            key_starts = np.flatnonzero(np.diff(key_of, prepend=-1))
+            newest = np.maximum.reduceat(panes, key_starts)
+            kept = panes > np.repeat(newest, np.diff(key_starts, append=len(panes))) - span
+            if not kept.all():
+                at = np.flatnonzero(kept) if at is None else at[kept]
+                key_of, times, seqs, panes = key_of[kept], times[kept], seqs[kept], panes[kept]
+        begins = np.diff(key_of, prepend=-1) != 0
+        if panes is not None:
+            begins |= np.diff(panes, prepend=panes[0]) != 0
+        starts = np.flatnonzero(begins)
+        if not len(starts):
+            return None
+        rows: Any = _ChosenRows(keyed.rows, at)
+        runs = RowRuns(starts, times, seqs, np.ones(len(times), np.bool_), rows)
+        return _Runs(runs, at, key_of[starts], None if panes is None else panes[starts])
+
+    def _rows_that_count(self, counted: _Counted) -> Longs | None:
+        """The places of the rows that count for a feature; None for all."""
+        keyed = self._keyed
+        masks = [keyed.rows.column(field).is_valid().to_numpy() for field in counted.fields]
+        masks += [] if self._alive is None else [self._alive]
+        masks += [keyed.seqs >= counted.start_seq] if counted.start_seq else []
+        masks += [] if counted.where is None else [self._matching(counted.where)]
+        if not masks:
+            return None
+        counts = np.logical_and.reduce(masks)
+        return None if counts.all() else np.flatnonzero(counts)
+
+    def _matching(self, where: str) -> Booleans:
+        """Which rows match an expression."""
+        if where not in self._wheres:
+            self._wheres[where] = self._evaluate(where)
+        return self._wheres[where]
+
+    def _evaluate(self, where: str) -> Booleans:
+        rows, types = self._keyed.rows, self._reducer.types
+        columns = {name: rows.column(name).combine_chunks() for name in rows.column_names if name in types}
+        values = evaluate(parse(where), types, columns, len(rows), "bool")
+        matched: Booleans = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+        return matched
+
+    def _pack(self, runs: _Runs, states: StateColumn) -> pa.Array:
+        """States of runs as those of keys: of each pane, where there is a window."""
+        owners = runs.owners
+        if runs.panes is not None:
+            firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+            states = Maps(np.diff(firsts, append=len(owners)), Numbers(runs.panes), states)
+            owners = owners[firsts]
+        packed = states.packed()
+        if len(owners) == len(self._keyed.keys):
+            return packed
+        at = np.full(len(self._keyed.keys), -1)
+        at[owners] = np.arange(len(owners))
+        return packed.take(pa.array(at, mask=at < 0))

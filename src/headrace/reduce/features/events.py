@@ -56,17 +56,18 @@ class EventShapes:
 
     def events(self, joined: bytes, version: int) -> list[dict[str, Any]]:
         """Events joined by commas, each with every field of the source."""
-        current = self._registry.current_version
-        target = min((cut for cut in self._registry.breaks if cut >= version), default=current)
-        if version not in (target, 0):
-            joined = self._promote(joined, version, target)
-        events = self._decoder.decode(joined)
-        if target != current:
+        events = self._decoder.decode(self.newest_body(joined, version))
+        if self._target(version) != self._registry.current_version:
             return [{**self._blank, **event} for event in events]
         for event in events if self._optional else ():
             for name, default in self._optional:
                 event.setdefault(name, default)
         return events
+
+    def newest_body(self, joined: bytes, version: int) -> bytes:
+        """Events joined by commas, in the newest shape that they can have; fields may be left out."""
+        target = self._target(version)
+        return joined if version in (target, 0) else self._promote(joined, version, target)
 
     def is_newest(self, version: int) -> bool:
         """Whether events that are stored under a version have the newest shape, apart from fields that are left out."""
@@ -77,6 +78,11 @@ class EventShapes:
         """The same, one after the other."""
         for at, event in enumerate(self.events(run.body, run.version)):
             yield run.first_seq + at, run.times_us[at] // 1000, event
+
+    def _target(self, version: int) -> int:
+        """The newest version that events of a version can be brought to."""
+        breaks = (cut for cut in self._registry.breaks if cut >= version)
+        return min(breaks, default=self._registry.current_version)
 
     def _promote(self, joined: bytes, version: int, target: int) -> bytes:
         try:

@@ -65,19 +65,21 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
     ) -> None:
         table = resolved.table
         self.features = tuple(table.features)
-        self.rows = Rows(resolved.root.schema, resolved.ops, mentioned_names(resolved))
+        seen = mentioned_names(resolved)
+        self.rows = Rows(resolved.root.schema, resolved.ops, seen)
         self.keys = KeyEncoder(table.key, resolved.key_types)
         self.operators = {
             name: make_operator(feature.op, feature.params, resolved.types) for name, feature in table.features.items()
         }
         self.feature_versions = {name: feature_versions[name] for name in table.features}
-        self.types = resolved.types
-        #: Whether a row counts for a feature; without an entry all do.
-        self.wheres = {
-            name: compiled(parse(text), resolved.types)
-            for name, feature in table.features.items()
-            if (text := feature.params.get("where")) is not None
+        #: The types of the fields of events that are seen, the steps from events to rows, and the types after them.
+        self.source_types = {name: field.type for name, field in resolved.root.schema.items() if name in seen}
+        self.ops, self.types = resolved.ops, resolved.types
+        #: Which rows count for a feature; without an entry all do.
+        self.where_texts: dict[str, str] = {
+            name: text for name, feature in table.features.items() if (text := feature.params.get("where")) is not None
         }
+        self.wheres = {name: compiled(parse(text), resolved.types) for name, text in self.where_texts.items()}
         self._folds = [
             (name, feature_versions[name].birth, self.wheres.get(name), reducer.fold)
             for name, reducer in self.operators.items()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headrace.engine.entities.entity_type import Effective, dedupe_key
+from headrace.errors import BadRequest
 from headrace.schema.entity import identity as identities
 from headrace.schema.entity.accept import Accepted, Refused
 from headrace.schema.entity.definition import infer_schema
@@ -152,10 +153,7 @@ class _Acceptance:
             details["given_type"] = spelled
         if "_meta" in fields:
             details["meta"] = fields.pop("_meta")
-            where = f"entity {number}, _meta: "
-            meta = convert(details["meta"], Meta, where).identify_source(where)
-            check_id(meta.source_id, self.request.source_id)
-            options = _Options(meta, self.request.envelope, self.request.source_id)
+            meta, options = self._read_meta(number, details["meta"])
         user = self.request.user_id
         accepted = typed.effective.acceptor.accept(fields, user, meta.target_id, options.prioritised)
         if isinstance(accepted, Refused):
@@ -167,6 +165,17 @@ class _Acceptance:
         if accepted.notices or options.escalates:
             self.warnings.add(typed.entity_type, number, [*accepted.notices, *options.notices()])
         self._keep(draft)
+
+    def _read_meta(self, number: int, document: Any) -> tuple[Meta, _Options]:
+        """The ``_meta`` of an entity, and its options; an error has the number of the entity."""
+        where = f"entity {number}, _meta: "
+        try:
+            meta = convert(document, Meta, where).identify_source(where)
+            check_id(meta.source_id, self.request.source_id)
+            return meta, _Options(meta, self.request.envelope, self.request.source_id)
+        except BadRequest as refusal:
+            refusal.facts.setdefault("item", number)
+            raise
 
     def _draft(
         self,

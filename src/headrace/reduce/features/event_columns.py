@@ -1,0 +1,81 @@
+"""The stored events of a source as columns, decoded once for all its tables.
+
+Events are decoded into structs of the fields that are needed, in their types. A slice of events with a number that is
+spelled as one of another type, or with anything else that a struct does not take, is decoded value by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace import decoding
+from headrace.reduce.features.column_expressions import to_column
+from headrace.reduce.features.events import EventShapes
+from headrace.reduce.states.definition import EventRun
+from headrace.schema.descriptor.nodes import Event, Type
+
+#: The columns of sequence numbers and of times in ms; no field can have these names.
+SEQ, AT_MS = "$seq", "$at_ms"
+
+_PYTHON: dict[Type, Any] = {
+    "i64": int | None,
+    "f64": float | None,
+    "bool": bool | None,
+    "str": str | None,
+    "bytes": str | None,
+    "datetime": str | None,
+}
+
+
+class SourceColumns:
+    """Gathers the fields of events, slice by slice."""
+
+    def __init__(self, shapes: EventShapes, event: Event, fields: Sequence[str]) -> None:
+        self._shapes = shapes
+        self._types = {name: event.schema[name].type for name in fields}
+        names = [f"f{number}" for number in range(len(fields))]
+        typed = [
+            (name, _PYTHON[event.schema[field].type], event.schema[field].default)
+            for name, field in zip(names, fields, strict=True)
+        ]
+        struct = msgspec.defstruct("Fields", typed, rename=dict(zip(names, fields, strict=True)), gc=False)
+        self._decode = decoding.make_decoder(list[struct]).decode  # type: ignore[valid-type]
+        self._values = [attrgetter(name) for name in names]
+        self._slices: list[pa.Table] = []
+        self.count = 0
+
+    def add(self, run: EventRun) -> None:
+        """Take the next events."""
+        columns = self._columns(run)
+        count = len(run.times_us)
+        columns[SEQ] = pa.array(range(run.first_seq, run.first_seq + count), pa.int64())
+        columns[AT_MS] = pa.array([at_us // 1000 for at_us in run.times_us], pa.int64())
+        self._slices.append(pa.table(columns))
+        self.count += count
+
+    def table(self) -> pa.Table:
+        """All of them; texts are numbered, as most come more than once."""
+        rows = pa.concat_tables(self._slices).combine_chunks() if self._slices else pa.table({})
+        for name, kind in self._types.items() if self._slices else ():
+            if _PYTHON[kind] == str | None:
+                column = rows.column(name).combine_chunks().dictionary_encode()
+                rows = rows.set_column(rows.column_names.index(name), name, column)
+        return rows
+
+    def _columns(self, run: EventRun) -> dict[str, pa.Array]:
+        try:
+            rows = self._decode(b"[" + self._shapes.newest_body(run.body, run.version) + b"]")
+            values = [list(map(of, rows)) for of in self._values]
+        except msgspec.ValidationError:
+            return columns_of(self._types, self._shapes.events(run.body, run.version))
+        return {name: to_column(held, kind) for (name, kind), held in zip(self._types.items(), values, strict=True)}
+
+
+def columns_of(types: Mapping[str, Type], events: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
+    """The columns of events that are given as dicts."""
+    return {name: to_column([event.get(name) for event in events], kind) for name, kind in types.items()}
