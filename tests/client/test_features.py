@@ -122,7 +122,10 @@ def test_a_row_may_be_explained() -> None:
 
 def test_rows_come_in_the_order_in_which_they_were_asked_for() -> None:
     body = b'{"results": [{"n": 1}, {}]}'
-    assert features.read_rows(Answer(200, {"headrace-coverage": "complete"}, body)) == [{"n": 1}, {}]
+    assert features.read_rows(Answer(200, {"headrace-coverage": "complete"}, body), [("T", 1), ("T", 2)], {}) == [
+        {"n": 1},
+        {},
+    ]
 
 
 CONFLICT: dict[str, Any] = {
@@ -225,7 +228,7 @@ def test_a_table_name_cannot_leave_its_place() -> None:
 
 def test_an_answer_at_once_has_its_rows() -> None:
     body = b'{"results": [{"n": 1}, {}], "complete": false, "since": "0", "events_from": "2026-01-01T00:00:00Z"}'
-    first, second = features.read_history_rows(features.read_history(Answer(200, {}, body)))
+    first, second = features.read_history_rows(features.read_history(Answer(200, {}, body)), [(1, 2), (3, 4)])
     assert first == {"n": 1}
     assert second == {}
     assert first.complete is False
@@ -240,4 +243,4 @@ def test_an_answer_later_says_where_it_will_be() -> None:
 def test_a_question_that_failed_says_why() -> None:
     body = b'{"id": "7f", "state": "failed", "reason": "the events are gone"}'
     with pytest.raises(hr.HistoryFailed, match="the rows were not found: the events are gone"):
-        features.read_history_rows(Answer(200, {}, body).decode(History))
+        features.read_history_rows(Answer(200, {}, body).decode(History), [])
