@@ -73,11 +73,11 @@ def _java(config: Config) -> Finding:
 
     with tempfile.TemporaryDirectory() as scratch:
         java_home = java.find(Path(scratch))
-    found = f"Java {java_home.version} ({java_home.source})"
+    runtime = f"Java {java_home.version} ({java_home.source})"
     if (unfit := java.unfit_home()) is not None:
         advice = f"JAVA_HOME names {unfit}, where there is no Java 17 to 21: unset or correct it"
-        return Finding("java", "warn", found, advice)
-    return Finding("java", "ok", found)
+        return Finding("java", "warn", runtime, advice)
+    return Finding("java", "ok", runtime)
 
 
 def _spark(config: Config) -> Finding:
