@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import answers, evlog, extract, keyed, observations, published, schemas, sealed, sealing, search, touch
+from bench import (
+    answers,
+    evlog,
+    extract,
+    keyed,
+    newest,
+    observations,
+    published,
+    schemas,
+    sealed,
+    sealing,
+    search,
+    touch,
+)
 from bench.driver import Sample, Times, append, difference, drive, job
 from bench.features import backfilling, costs, entities
 from bench.scale import Scale
@@ -81,6 +94,7 @@ MEASURES: dict[str, Measure] = {
     "evlog": _on_fresh_server(evlog.evlog_appends),
     "schemas": _on_fresh_server(schemas.schema_costs),
     "sealed": sealed.sealed_reads,
+    "newest": newest.newest_events,
     "sealing": sealing.sealing_costs,
     "keyed": keyed.keyed_reads,
     "search": search.searches,
@@ -107,6 +121,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "evlog": evlog.LEFT_OUT,
     "schemas": schemas.LEFT_OUT,
     "sealed": published.LEFT_OUT,
+    "newest": newest.LEFT_OUT,
     "sealing": sealing.LEFT_OUT,
     "keyed": published.LEFT_OUT,
     "search": search.LEFT_OUT,

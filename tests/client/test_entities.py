@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -152,3 +153,22 @@ def test_a_store_may_be_sent_again_and_a_correction_may_not() -> None:
 
 def test_an_id_cannot_leave_its_place() -> None:
     assert entity_requests.delete("a/b?c", {}).target == "/v1/entities/a%2Fb%3Fc/delete"
+
+
+def test_lists_of_entities_and_of_observations_become_tables(entities: Entities) -> None:
+    name = f"sdk_contact{next(_numbers)}"
+    fields = {**DEFINITION["fields"], "kind": {"type": "string"}, "entity_id": {"type": "string"}}
+    entities.register(name, "1.0.0", {**DEFINITION, "fields": fields}, POLICIES, activate=True)
+    ada = {"entity_type": name, "name": "Ada", "age": 36, "kind": "friend", "entity_id": "x"}
+    stored = entities.store(ada, observed_at="2026-01-01T00:00:00Z", source=f"crm of {name}")
+    entities.store({"entity_type": name, "name": "Bob", "tags": ["b"]}, observed_at="2026-01-02T00:00:00Z")
+    table = entities.list(name).to_arrow()
+    ids = [entity.entity_id for entity in entities.list(name)]
+    assert table["entity_id"].to_pylist() == ids and table["field.entity_id"].to_pylist() == ["x", None]
+    assert table["age"].to_pylist() == [36, None] and table["tags"].to_pylist() == [None, ["b"]]
+    days = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2)]
+    assert table["last_observation_at"].to_pylist() == days
+    assert entities.list(name).to_pandas()["name"].tolist() == entities.list(name).to_polars()["name"].to_list()
+    [row] = entities.observations(stored.entities[0].entity_id).rows()
+    assert (row["source"], row["kind"], row["field.kind"]) == (f"crm of {name}", "observation", "friend")
+    assert stored.source == row["source"] and row["observed_at"] == days[0]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypedDict
 
 import msgspec
 
 from headrace.client.answers import Answer
+from headrace.client.frames import Row
 from headrace.client.json_values import moment
 from headrace.client.requests import Moment, Request, check_options, post, segment, with_query
 
@@ -151,6 +153,33 @@ class _Page(msgspec.Struct):
 class _Observations(msgspec.Struct):
     observations: list[dict[str, Any]]
     after: str | None = None
+
+
+#: Columns of tables that are no fields.
+_SNAPSHOT_COLUMNS = ("entity_id", "entity_type", "canonical_name", "observation_count", "last_observation_at")
+_OBSERVATION_COLUMNS = (
+    *("id", "entity_id", "kind", "observed_at", "ingested_at", "schema_version", "source_priority"),
+    *("observation_source", "source"),
+)
+_MOMENTS = ("last_observation_at", "observed_at", "ingested_at")
+
+
+def snapshot_row(entity: Snapshot) -> Row:
+    """An entity as a row: what it is, and a column for each field, ``field.NAME`` where another column has the name."""
+    return _row({name: getattr(entity, name) for name in _SNAPSHOT_COLUMNS}, entity.snapshot)
+
+
+def observation_row(observation: Mapping[str, Any]) -> Row:
+    """An observation as a row: what it is, the name of its source or else the id, and a column for each field."""
+    columns = {name: observation[name] for name in _OBSERVATION_COLUMNS}
+    return _row({**columns, "source": observation["source_id"]}, observation["fields"])
+
+
+def _row(columns: Row, fields: Mapping[str, Any]) -> Row:
+    for name in _MOMENTS:
+        if name in columns:
+            columns[name] = datetime.fromisoformat(columns[name])
+    return columns | {f"field.{name}" if name in columns else name: value for name, value in fields.items()}
 
 
 def get(entity_id: str, view: View) -> Request:

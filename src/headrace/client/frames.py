@@ -7,8 +7,8 @@ name, each value is its JSON text, so that nothing is lost or converted.
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Row = dict[str, Any]
+Item = TypeVar("Item")
 #: The column of events that are no objects, and of streams of bytes.
 VALUE = "value"
 
@@ -64,7 +65,46 @@ class Batches(Tabular):
         return [row for batch in self for row in batch_rows(batch)]
 
 
-class AsyncBatches:
+class Listing(Tabular, Generic[Item]):
+    """The items of a list, one after the other; or all that are left of them as one table."""
+
+    def __init__(self, items: Iterator[Item], make_row: Callable[[Item], Row]) -> None:
+        self._items, self._make_row = items, make_row
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Item:
+        return next(self._items)
+
+    def rows(self) -> list[Row]:
+        """A row for each item that is left."""
+        return [self._make_row(item) for item in self]
+
+
+class AsyncTabular:
+    """A mixin for answers that are rows, which are awaited."""
+
+    __slots__ = ()
+
+    async def rows(self) -> list[Row]:
+        """The rows, each by the names of its columns."""
+        raise NotImplementedError
+
+    async def to_arrow(self) -> pyarrow.Table:
+        """The rows as an Arrow table."""
+        return arrow_table(await self.rows())
+
+    async def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a pandas DataFrame."""
+        return pandas_frame(await self.to_arrow())
+
+    async def to_polars(self) -> polars.DataFrame:
+        """The rows as a polars DataFrame."""
+        return polars_frame(await self.to_arrow())
+
+
+class AsyncBatches(AsyncTabular):
     """Batches of a read, one after the other; or all that are left of them as one table."""
 
     def __init__(self, batches: AsyncIterator[Batch]) -> None:
@@ -80,17 +120,22 @@ class AsyncBatches:
         """The events of all batches that are left."""
         return [row async for batch in self for row in batch_rows(batch)]
 
-    async def to_arrow(self) -> pyarrow.Table:
-        """The events as an Arrow table."""
-        return arrow_table(await self.rows())
 
-    async def to_pandas(self) -> pandas.DataFrame:
-        """The events as a pandas DataFrame."""
-        return pandas_frame(await self.to_arrow())
+class AsyncListing(AsyncTabular, Generic[Item]):
+    """The items of a list, one after the other; or all that are left of them as one table."""
 
-    async def to_polars(self) -> polars.DataFrame:
-        """The events as a polars DataFrame."""
-        return polars_frame(await self.to_arrow())
+    def __init__(self, items: AsyncIterator[Item], make_row: Callable[[Item], Row]) -> None:
+        self._items, self._make_row = items, make_row
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        return await anext(self._items)
+
+    async def rows(self) -> list[Row]:
+        """A row for each item that is left."""
+        return [self._make_row(item) async for item in self]
 
 
 def batch_rows(batch: Batch) -> Iterable[Row]:
@@ -123,6 +168,21 @@ def pandas_frame(table: pyarrow.Table) -> pandas.DataFrame:
     """A table as a pandas DataFrame."""
     import_library("pandas")
     frame: pandas.DataFrame = table.to_pandas()
+    return frame
+
+
+def join_columns(left: pyarrow.Table, right: pyarrow.Table) -> pyarrow.Table:
+    """The columns of two tables with the same rows."""
+    for name, column in zip(right.column_names, right.columns, strict=True):
+        left = left.append_column(name, column)
+    return left
+
+
+def nullable_pandas_frame(table: pyarrow.Table) -> pandas.DataFrame:
+    """A table as a pandas DataFrame in which integers and booleans stay such where there are nulls; maps are dicts."""
+    pa, pd = import_library("pyarrow"), import_library("pandas")
+    nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    frame: pandas.DataFrame = table.to_pandas(types_mapper=nullable.get, maps_as_pydicts="strict")
     return frame
 
 

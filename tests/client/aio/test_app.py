@@ -101,6 +101,7 @@ def test_entities_are_stored_and_listed(server: testing.VirtualApp) -> None:
         assert [snapshot.snapshot["name"] for snapshot in listed] == ["A", "B"]
         await app.entities.delete(listed[0].entity_id)
         assert [snapshot.snapshot["name"] async for snapshot in app.entities.list("company")] == ["B"]
+        assert (await app.entities.list("company").to_arrow())["name"].to_pylist() == ["B"]
 
     run(server, scene)
 

@@ -19,6 +19,7 @@ from headrace.client.entity_requests import (
     View,
 )
 from headrace.client.entity_types import SchemaVersion, TypeChange, TypeOptions
+from headrace.client.frames import AsyncListing
 from headrace.client.requests import Request, segment, split_into_batches
 
 Item = TypeVar("Item")
@@ -137,25 +138,27 @@ class AsyncEntities:
         """The snapshot of an entity, now or in the past."""
         return await self._client.fetch(entity_requests.get(entity_id, view), Snapshot)
 
-    def list(self, entity_type: str | None = None, **filters: str | None) -> AsyncIterator[Snapshot]:
-        """Entities in the order in which they came.
+    def list(self, entity_type: str | None = None, **filters: str | None) -> AsyncListing[Snapshot]:
+        """Entities in the order in which they came: one after the other, or with ``to_pandas()`` as one table.
 
         Filters are ``search``, ``canonical_name``, ``field.<name>`` and ``source``, from which a value has to be.
         """
         wanted = {"entity_type": entity_type, **filters}
-        return _iterate_pages(
+        snapshots = _iterate_pages(
             self._client.send, lambda after: entity_requests.page(wanted, after), entity_requests.read_snapshots
         )
+        return AsyncListing(snapshots, entity_requests.snapshot_row)
 
     def observations(
         self, entity_id: str, *, order: str = "newest", user_id: str | None = None, source: str | None = None
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncListing[dict[str, Any]]:
         """The observations of an entity, the newest or the oldest first; those of one ``source``, or all."""
-        return _iterate_pages(
+        observations = _iterate_pages(
             self._client.send,
             lambda after: entity_requests.observations(entity_id, order, after, user_id, source),
             entity_requests.read_observations,
         )
+        return AsyncListing(observations, entity_requests.observation_row)
 
     async def provenance(self, entity_id: str, field: str, **view: Unpack[View]) -> dict[str, Any]:
         """The observations that the value of a field is from, and their sources."""
