@@ -85,7 +85,7 @@ class HeadraceError(Exception):
         self.facts = facts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.facts)
+        return _rebuild, (type(self), self.message, self.facts), {"args": self.args}
 
     def body(self) -> dict[str, Any]:
         """The JSON body of the answer."""

@@ -78,7 +78,7 @@ RESULTS: dict[str, Any] = {
 def test_refused_events_of_many_are_raised_by_number() -> None:
     found = features.read_push_results(Answer(200, {}, msgspec.json.encode(RESULTS)))
     with pytest.raises(hr.PushRefused, match="1 of 2 events were refused") as caught:
-        features.check_all_pushed(found)
+        features.check_all_pushed("Txn", found)
     (refusal,) = caught.value.refusals.values()
     assert caught.value.refusals.keys() == {1}
     assert isinstance(refusal, errors.MissingField)
@@ -89,7 +89,7 @@ def test_refused_events_of_many_are_raised_by_number() -> None:
 def test_every_event_of_many_has_its_acknowledgement() -> None:
     whole = {**RESULTS, "results": RESULTS["results"][:1] * 2}
     found = features.read_push_results(Answer(200, {}, msgspec.json.encode(whole)))
-    assert features.check_all_pushed(found) == [hr.Pushed("0004", 3)] * 2
+    assert features.check_all_pushed("Txn", found) == [hr.Pushed("0004", 3)] * 2
 
 
 def test_many_events_of_which_none_was_taken_are_refused() -> None:
@@ -177,7 +177,10 @@ def test_a_conflict_has_the_diff_that_needs_force() -> None:
     assert refused.errors == [hr.Problem("registration_conflict", "T", "the table is removed")]
     assert isinstance(refused, errors.RegistrationConflict)
     assert str(refused) == (
-        "state would be lost\n  T: the table is removed (registration_conflict)\nregistry version 3: conflict\n  - T"
+        "the registration is refused, and changes nothing: state would be lost\n"
+        "  T: the table is removed (registration_conflict)\n"
+        "Look at what would be lost; `force=True` applies the change.\n"
+        "registry version 3: conflict\n  - T"
     )
 
 

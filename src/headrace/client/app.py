@@ -13,7 +13,7 @@ from headrace.client.declared import Descriptor, EventSource, Table, collect_des
 from headrace.client.diffs import Diff
 from headrace.client.embedded_server import EmbeddedServer
 from headrace.client.entities import Entities
-from headrace.client.errors import PushRefused
+from headrace.client.errors import PushRefused, RegistrationRefused
 from headrace.client.features import (
     MAX_PUSHED_EVENTS,
     GetOptions,
@@ -83,8 +83,12 @@ class App:
         Raises ``RegistrationInvalid`` where they are wrong, and ``RegistrationConflict`` where state would be lost.
         """
         check_options(RegisterOptions, options)
-        request = features.register({"descriptors": collect_descriptors(descriptors), **options})
-        return self.client.fetch(request, Diff)
+        collected = collect_descriptors(descriptors)
+        try:
+            return self.client.fetch(features.register({"descriptors": collected, **options}), Diff)
+        except RegistrationRefused as refused:
+            refused.facts["names"] = [descriptor.get("name", "") for descriptor in collected]
+            raise
 
     def registry(self, app: str | None = None) -> Registered:
         """All that is registered, by one app or by all."""
@@ -109,6 +113,8 @@ class App:
 
         Any other error on the way has the ``results`` of the events before it among its facts.
         """
+        if isinstance(rows, Mapping):
+            raise TypeError("rows is one event and not several: use push, or put it into a list")
         name, results = declared_name(event), list[dict[str, Any]]()
         for batch in split_into_batches(rows, MAX_PUSHED_EVENTS):
             try:
@@ -119,7 +125,7 @@ class App:
             except HeadraceError as error:
                 error.facts["results"] = results
                 raise
-        return features.check_all_pushed(results)
+        return features.check_all_pushed(name, results)
 
     def get(self, table: str | Table, key: Key = (), **options: Unpack[GetOptions]) -> Row:
         """The features of a key by now; a key of several fields is a list or a tuple, a global table has none."""

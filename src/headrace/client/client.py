@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, SealResult, StreamInfo
+from headrace.client.errors import explain
 from headrace.client.frame_rows import FrameAppend, FrameOptions, FrameResult
 from headrace.client.frames import Batches
 from headrace.client.producer import Producer
@@ -80,6 +81,7 @@ class Client:
             try:
                 return self.transport.send(request).checked()
             except HeadraceError as error:
+                explain(error, request.target)
                 if is_repeated_delete(request, error, backoff):
                     return Answer(204, {})
                 time.sleep(backoff.pause_s(check_repeatable(request, error)))

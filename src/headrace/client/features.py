@@ -228,11 +228,12 @@ def read_push_results(answer: Answer) -> list[dict[str, Any]]:
     return [{"registry_version": batch.registry_version, **outcome} for outcome in batch.results]
 
 
-def check_all_pushed(outcomes: Sequence[dict[str, Any]]) -> list[Pushed]:
-    """The acknowledgements of all events; raises PushRefused if one was refused."""
+def check_all_pushed(event: str, outcomes: Sequence[dict[str, Any]]) -> list[Pushed]:
+    """The acknowledgements of all events of a name; raises PushRefused if one was refused."""
     refused = sum("error" in outcome for outcome in outcomes)
     if refused:
-        raise PushRefused(f"{refused:,} of {len(outcomes):,} events were refused", results=list(outcomes))
+        message = f"{refused:,} of {len(outcomes):,} events were refused, the others are stored"
+        raise PushRefused(message, event=event, results=list(outcomes))
     return decoding.convert(list(outcomes), list[Pushed])
 
 

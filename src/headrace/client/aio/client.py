@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, SealResult, StreamInfo
+from headrace.client.errors import explain
 from headrace.client.frame_rows import FrameAppend, FrameOptions, FrameResult
 from headrace.client.frames import AsyncBatches
 from headrace.client.producer import AsyncProducer
@@ -82,6 +83,7 @@ class AsyncClient:
             try:
                 return (await self.transport.send(request)).checked()
             except HeadraceError as error:
+                explain(error, request.target)
                 if is_repeated_delete(request, error, backoff):
                     return Answer(204, {})
                 await asyncio.sleep(backoff.pause_s(check_repeatable(request, error)))
