@@ -79,6 +79,7 @@ def test_every_problem_is_told_at_once_when_there_are_many() -> None:
                     "b": {"tie_breaker": "x"},
                 },
                 "observation_source_priority": ["human", "human", "robot"],
+                "source_priorities": {"crm-a": 5, " crm": 5, "src_0": 1, "crm-b": True, "crm-c": 2**31, "crm-d": 0.5},
             },
         }
     )
@@ -108,6 +109,10 @@ def test_every_problem_is_told_at_once_when_there_are_many() -> None:
         f"{config}/merge_policies/b/tie_breaker": "unknown_tie_breaker",
         f"{config}/observation_source_priority/1": "schema_invalid",
         f"{config}/observation_source_priority/2": "unknown_source_kind",
+        **{
+            f"{config}/source_priorities/{name}": "schema_invalid"
+            for name in (" crm", "src_0", "crm-b", "crm-c", "crm-d")
+        },
     }
 
 
