@@ -36,6 +36,7 @@
      │   │   ├─ SequenceConflict  Stream-Seq does not increase                   409
      │   │   ├─ ManagedStream     changes only through its registry              409
      │   │   ├─ RegistrationConflict  it lacks force, or others forbid it     409
+     │   │   ├─ EventsDoNotFit  stored events do not fit a first schema          409
      │   │   ├─ RegistryFull      its history takes no further change            409
      │   │   ├─ VersionTaken      the version of the entity type exists          409
      │   │   ├─ AliasTaken        the name stands for another entity type        409
@@ -84,7 +85,7 @@ class HeadraceError(Exception):
         self.facts = facts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.facts)
+        return _rebuild, (type(self), self.message, self.facts), {"args": self.args}
 
     def body(self) -> dict[str, Any]:
         """The JSON body of the answer."""
@@ -310,6 +311,12 @@ class RegistrationConflict(Conflict):
     """A registration would take something away and lacks force, or the registry forbids it."""
 
     code = "registration_conflict"
+
+
+class EventsDoNotFit(Conflict):
+    """Stored events do not fit the first schema of their stream; ``failures`` names the first of them."""
+
+    code = "events_do_not_fit"
 
 
 class RegistryFull(Conflict):

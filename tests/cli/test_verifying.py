@@ -55,7 +55,7 @@ def test_events_that_would_fail_are_told_and_the_exit_code_says_so(
     found = planned["verification"]
     assert found["state"] == "done"
     assert found["events"] == 3
-    assert found["failing"] == {"lens": 0, "schema": 1}
+    assert found["failing"] == {"lens": 0, "schema": 1, "key": 0}
     assert [(one["seq"], one["pointer"]) for one in found["failures"]] == [(1, "/qty")]
     assert "refused" in done.err
     assert headrace("schema", "show", orders).lines[0]["currentVersion"] == 1
@@ -64,7 +64,7 @@ def test_events_that_would_fail_are_told_and_the_exit_code_says_so(
 def test_a_lens_that_is_refused_and_carried_is_still_refused(headrace: Headrace, orders: str, file: Written) -> None:
     done = headrace("schema", "plan", orders, "--on-data", "--schema", file("next", quantity(minimum=0)))
     assert done.code == 1
-    assert done.lines[0]["verification"]["failing"] == {"lens": 0, "schema": 0}
+    assert done.lines[0]["verification"]["failing"] == {"lens": 0, "schema": 0, "key": 0}
     assert "refused" in done.err
 
 
@@ -91,12 +91,12 @@ def test_people_see_the_plan_and_the_verdict(orders: str, file: Written) -> None
     ("verification", "said"),
     [
         (None, "there is no new version"),
-        ({"failing": {"lens": 0, "schema": 0}, "events": 1234}, "all 1,234 events up to X carry the change"),
+        ({"failing": {"lens": 0, "schema": 0, "key": 0}, "events": 1234}, "all 1,234 events up to X carry the change"),
         (
-            {"failing": {"lens": 200, "schema": 50}, "events": 5000},
+            {"failing": {"lens": 200, "schema": 50, "key": 0}, "events": 5000},
             "of 5,000 events up to X 250 would fail: 200 at the lens and 50 at the schema",
         ),
-        ({"failing": {"lens": 200, "schema": 50}, "events": 5000}, "and 249 more"),
+        ({"failing": {"lens": 200, "schema": 50, "key": 0}, "events": 5000}, "and 249 more"),
     ],
 )
 def test_a_verdict_is_a_sentence(

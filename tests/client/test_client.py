@@ -356,7 +356,7 @@ def test_closing_a_client_ends_its_tails_at_once(server: ServerProcess, stream: 
         waiting = threading.Thread(target=follow, args=(tail,))
         waiting.start()
     waiting.join(10)
-    assert [str(error) for error in caught] == ["the client is closed"]
+    assert [str(error) for error in caught] == ["the client is closed: make another"]
 
 
 def test_tails_can_be_closed_by_their_type() -> None:

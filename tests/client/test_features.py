@@ -78,7 +78,7 @@ RESULTS: dict[str, Any] = {
 def test_refused_events_of_many_are_raised_by_number() -> None:
     found = features.read_push_results(Answer(200, {}, msgspec.json.encode(RESULTS)))
     with pytest.raises(hr.PushRefused, match="1 of 2 events were refused") as caught:
-        features.check_all_pushed(found)
+        features.check_all_pushed("Txn", found)
     (refusal,) = caught.value.refusals.values()
     assert caught.value.refusals.keys() == {1}
     assert isinstance(refusal, errors.MissingField)
@@ -89,7 +89,7 @@ def test_refused_events_of_many_are_raised_by_number() -> None:
 def test_every_event_of_many_has_its_acknowledgement() -> None:
     whole = {**RESULTS, "results": RESULTS["results"][:1] * 2}
     found = features.read_push_results(Answer(200, {}, msgspec.json.encode(whole)))
-    assert features.check_all_pushed(found) == [hr.Pushed("0004", 3)] * 2
+    assert features.check_all_pushed("Txn", found) == [hr.Pushed("0004", 3)] * 2
 
 
 def test_many_events_of_which_none_was_taken_are_refused() -> None:
@@ -122,7 +122,10 @@ def test_a_row_may_be_explained() -> None:
 
 def test_rows_come_in_the_order_in_which_they_were_asked_for() -> None:
     body = b'{"results": [{"n": 1}, {}]}'
-    assert features.read_rows(Answer(200, {"headrace-coverage": "complete"}, body)) == [{"n": 1}, {}]
+    assert features.read_rows(Answer(200, {"headrace-coverage": "complete"}, body), [("T", 1), ("T", 2)], {}) == [
+        {"n": 1},
+        {},
+    ]
 
 
 CONFLICT: dict[str, Any] = {
@@ -174,7 +177,10 @@ def test_a_conflict_has_the_diff_that_needs_force() -> None:
     assert refused.errors == [hr.Problem("registration_conflict", "T", "the table is removed")]
     assert isinstance(refused, errors.RegistrationConflict)
     assert str(refused) == (
-        "state would be lost\n  T: the table is removed (registration_conflict)\nregistry version 3: conflict\n  - T"
+        "the registration is refused, and changes nothing: state would be lost\n"
+        "  T: the table is removed (registration_conflict)\n"
+        "Look at what would be lost; `force=True` applies the change.\n"
+        "registry version 3: conflict\n  - T"
     )
 
 
@@ -222,7 +228,7 @@ def test_a_table_name_cannot_leave_its_place() -> None:
 
 def test_an_answer_at_once_has_its_rows() -> None:
     body = b'{"results": [{"n": 1}, {}], "complete": false, "since": "0", "events_from": "2026-01-01T00:00:00Z"}'
-    first, second = features.read_history_rows(features.read_history(Answer(200, {}, body)))
+    first, second = features.read_history_rows(features.read_history(Answer(200, {}, body)), [(1, 2), (3, 4)])
     assert first == {"n": 1}
     assert second == {}
     assert first.complete is False
@@ -237,4 +243,4 @@ def test_an_answer_later_says_where_it_will_be() -> None:
 def test_a_question_that_failed_says_why() -> None:
     body = b'{"id": "7f", "state": "failed", "reason": "the events are gone"}'
     with pytest.raises(hr.HistoryFailed, match="the rows were not found: the events are gone"):
-        features.read_history_rows(Answer(200, {}, body).decode(History))
+        features.read_history_rows(Answer(200, {}, body).decode(History), [])

@@ -43,7 +43,7 @@ def test_a_change_that_events_do_not_carry_is_told_with_the_events(stream: hr.St
     assert found.passed is False
     assert found.events == 3
     assert found.total == 3
-    assert found.failing == {"lens": 0, "schema": 1}
+    assert found.failing == {"lens": 0, "schema": 1, "key": 0}
     (misfit,) = found.failures
     assert isinstance(misfit, hr.Misfit)
     assert misfit.seq == 1
@@ -72,7 +72,7 @@ def test_the_async_client_does_the_same(server: ServerProcess, stream: hr.Stream
             told: list[hr.Verification] = []
             verified = await same.verify(shape(qty=POSITIVE), tell=told.append)
             assert verified.verification == told[-1]
-            assert told[-1].failing == {"lens": 0, "schema": 1}
+            assert told[-1].failing == {"lens": 0, "schema": 1, "key": 0}
             assert (await same.verify(search=None)).verification is None
 
     asyncio.run(main())

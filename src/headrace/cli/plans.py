@@ -64,9 +64,14 @@ def show_verdict(verification: Mapping[str, Any] | None) -> None:
         return
     at = " and ".join(f"{count:,} at the {cause}" for cause, count in counts.items() if count)
     _print(_heading(f"of {events:,} events up to {offset} {failing:,} would fail: {at}", "bold red"))
-    _print(_misfits(verification["failures"]))
-    if failing > len(verification["failures"]):
-        _print(_dim(f"  and {failing - len(verification['failures']):,} more"))
+    show_misfits(verification["failures"], failing)
+
+
+def show_misfits(failures: Sequence[Mapping[str, Any]], total: int) -> None:
+    """Print the first of so many events that do not fit."""
+    _print(_misfits(failures))
+    if total > len(failures):
+        _print(_dim(f"  and {total - len(failures):,} more"))
 
 
 def show_changes(subject: str, classification: str, changes: Sequence[Mapping[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from headrace.cli import output, plans
 from headrace.cli.arguments import LOCAL, Remote, document
 from headrace.cli.import_files import show_proposal
 from headrace.cli.output import AsJson, DryRun, UsageError, Yes
-from headrace.errors import HeadraceError
+from headrace.errors import EventsDoNotFit, HeadraceError
 from headrace.types import JSON, media_type
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ _NEXT_STEPS = {
     ("conflict", ""): "Look at `headrace schema show {name}`, and begin from its current version.",
     ("registry_full", ""): "Make a new stream with this schema, and go on there.",
     ("bad_request", "/search"): "Pass --schema and --search together.",
-    ("bad_request", "/schema"): "Make a new stream with this schema, then copy the events: "
-    "`headrace stream read {name} | headrace stream append NEW`.",
+    ("bad_request", "/schema"): "If the stored events fit it, add --first-on-data. If not, make a new stream with this "
+    "schema, then copy the events: `headrace stream read {name} | headrace stream append NEW`.",
 }
 _ELSE = "Mend it where the pointers say, and plan again."
 
@@ -86,6 +86,10 @@ class SchemaChange:
     routing_key: Annotated[str | None, Parameter(help="Where events hold their key: a JSON Pointer.")] = None
     required: Annotated[bool | None, Parameter(negative="--optional", help="Whether each event must hold it.")] = None
 
+    first_on_data: Annotated[
+        bool, Parameter(negative=(), help="Install a first schema on stored events, if all of them fit.")
+    ] = False
+
     def arguments(self) -> dict[str, Any]:
         """The arguments of ``Stream.evolve``."""
         files = {"schema": self.schema, "lens": self.lens, "search": self.search}
@@ -96,7 +100,7 @@ class SchemaChange:
             changes["routing_key"] = {"jsonPointer": self.routing_key, "required": self.required}
         if not changes:
             raise UsageError("Say what to change: --schema, --search or --routing-key.")
-        return changes
+        return {**changes, "first_on_data": self.first_on_data}
 
 
 NO_CHANGE = SchemaChange()
@@ -237,7 +241,7 @@ def _plan_and_apply(
         output.confirm(f"The change of {stream.name} is {planned.classification}. Apply it?", yes=yes)
     elif lost := [impact["subject"] for impact in planned.impact if impact["effect"] == "lost"]:
         output.confirm(f"The change of {stream.name} leaves {', '.join(lost)} without values. Apply it?", yes=yes)
-    done = stream.evolve(**arguments)
+    done = _apply(stream, arguments, as_json)
     if output.wants_table(as_json):
         print(f"{stream.name} is at version {done.registry['currentVersion']}.")
     else:
@@ -314,6 +318,19 @@ def _plan_on_data(stream: Stream, arguments: dict[str, Any], as_json: bool) -> i
         raise HeadraceError(f"Not all events were looked at: {verification.reason}")
     _check(verified.plan)
     return output.OK if verification is None or verification.passed else output.FAILED
+
+
+def _apply(stream: Stream, arguments: dict[str, Any], as_json: bool) -> Plan:
+    """Apply a change, with its progress where stored events are checked for it."""
+    if not arguments.get("first_on_data"):
+        return stream.evolve(**arguments)
+    try:
+        with output.progress_bar("looking at events") as report:
+            return stream.evolve(**arguments, on_progress=lambda progress: report(progress.events, progress.total))
+    except EventsDoNotFit as refusal:
+        if output.wants_table(as_json):
+            plans.show_misfits(refusal.facts["failures"], sum(refusal.facts["failing"].values()))
+        raise
 
 
 def _show(planned: Plan, as_json: bool) -> None:

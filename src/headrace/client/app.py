@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -14,25 +13,21 @@ from headrace.client.declared import Descriptor, EventSource, Table, collect_des
 from headrace.client.diffs import Diff
 from headrace.client.embedded_server import EmbeddedServer
 from headrace.client.entities import Entities
-from headrace.client.errors import PushRefused
+from headrace.client.errors import PushRefused, RegistrationRefused
 from headrace.client.features import (
-    MAX_HISTORY_ROWS,
     MAX_PUSHED_EVENTS,
     GetOptions,
-    History,
     Key,
+    KeyRows,
     Pushed,
     Registered,
     RegisterOptions,
     RegistryVersion,
     Row,
-    poll_history,
-    read_history,
-    read_history_rows,
-    request_history,
 )
+from headrace.client.history import HistoryRows, Types
+from headrace.client.history_question import HistoryQuestion
 from headrace.client.requests import Moment, check_options, split_into_batches
-from headrace.client.schemas import poll_pauses
 from headrace.errors import HeadraceError
 
 Fields = Mapping[str, Any]
@@ -58,6 +53,7 @@ class App:
         """Times are in seconds; ``retry_for`` is how long a request that may be repeated is repeated."""
         self.client = Client(url, key, timeout=timeout, retry_for=retry_for, ca_file=ca_file)
         self.entities = Entities(self.client)
+        self._types = Types(self.client)
         self._server: EmbeddedServer | None = None
 
     @classmethod
@@ -86,8 +82,12 @@ class App:
         Raises ``RegistrationInvalid`` where they are wrong, and ``RegistrationConflict`` where state would be lost.
         """
         check_options(RegisterOptions, options)
-        request = features.register({"descriptors": collect_descriptors(descriptors), **options})
-        return self.client.fetch(request, Diff)
+        collected = collect_descriptors(descriptors)
+        try:
+            return self.client.fetch(features.register({"descriptors": collected, **options}), Diff)
+        except RegistrationRefused as refused:
+            refused.facts["names"] = [descriptor.get("name", "") for descriptor in collected]
+            raise
 
     def registry(self, app: str | None = None) -> Registered:
         """All that is registered, by one app or by all."""
@@ -112,6 +112,8 @@ class App:
 
         Any other error on the way has the ``results`` of the events before it among its facts.
         """
+        if isinstance(rows, Mapping):
+            raise TypeError("rows is one event and not several: use push, or put it into a list")
         name, results = declared_name(event), list[dict[str, Any]]()
         for batch in split_into_batches(rows, MAX_PUSHED_EVENTS):
             try:
@@ -122,32 +124,32 @@ class App:
             except HeadraceError as error:
                 error.facts["results"] = results
                 raise
-        return features.check_all_pushed(results)
+        return features.check_all_pushed(name, results)
 
     def get(self, table: str | Table, key: Key = (), **options: Unpack[GetOptions]) -> Row:
         """The features of a key by now; a key of several fields is a list or a tuple, a global table has none."""
-        answer = self.client.send(features.get(declared_name(table), key, **options))
-        return features.read_row(answer, explained=options.get("explain", False))
+        name = declared_name(table)
+        answer = self.client.send(features.get(name, key, **options))
+        types = self._types.of(answer)
+        return features.read_row(answer, types.get(name), explained=options.get("explain", False))
 
-    def batch_get(self, lookups: Sequence[Lookup]) -> list[Row]:
+    def batch_get(self, lookups: Sequence[Lookup]) -> KeyRows:
         """The features of several keys as of one moment: ``(table, key)`` or ``(table, key, features)`` each."""
         named = [(declared_name(table), *rest) for table, *rest in lookups]
-        return features.read_rows(self.client.send(features.batch_get(named)))
+        answer = self.client.send(features.batch_get(named))
+        return features.read_rows(answer, named, self._types.of(answer))
 
     def history(
-        self, table: str | Table, rows: Iterable[tuple[Key, Moment]], features: Sequence[str] | None = None
-    ) -> Iterator[Row]:
-        """The rows of keys, each as it was at its moment: ``(key, moment)`` each, in this order."""
-        name = declared_name(table)
-        for batch in split_into_batches(rows, MAX_HISTORY_ROWS):
-            history = read_history(self.client.send(request_history(name, batch, features)))
-            yield from read_history_rows(self._wait_for_history(name, history))
+        self,
+        table: str | Table,
+        rows: Iterable[tuple[Key, Moment]] | Any,
+        features: Sequence[str] | None = None,
+        *,
+        at: str | None = None,
+    ) -> HistoryRows:
+        """The rows of keys, each as it was at its moment: ``(key, moment)`` each, in this order.
 
-    def _wait_for_history(self, table: str, history: History) -> History:
-        """A history query once it has ended."""
-        for pause in poll_pauses():
-            if history.state != "running":
-                break
-            time.sleep(pause)
-            history = self.client.fetch(poll_history(table, history.id), History)
-        return history
+        ``rows`` may be a frame of pandas, polars or Arrow with a column for each field of the key, and one of moments:
+        the one that ``at`` names, else ``at``, else the only column of moments.
+        """
+        return HistoryRows(self.client, self._types, HistoryQuestion(declared_name(table), rows, features, at))

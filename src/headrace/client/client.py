@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, SealResult, StreamInfo
+from headrace.client.errors import explain
 from headrace.client.frame_rows import FrameAppend, FrameOptions, FrameResult
 from headrace.client.frames import Batches
 from headrace.client.producer import Producer
@@ -80,6 +81,7 @@ class Client:
             try:
                 return self.transport.send(request).checked()
             except HeadraceError as error:
+                explain(error, request.target)
                 if is_repeated_delete(request, error, backoff):
                     return Answer(204, {})
                 time.sleep(backoff.pause_s(check_repeatable(request, error)))
@@ -204,10 +206,26 @@ class Stream(StreamHandle):
         routing_key: Setting = UNSET,
         search: Setting = UNSET,
         dry_run: bool = False,
+        first_on_data: bool = False,
+        on_progress: Callable[[Verification], None] | None = None,
     ) -> Plan:
-        """Apply the changes that are passed, and return the plan; with ``dry_run`` only return the plan."""
-        request = schemas.evolve(self.name, schema, lens, routing_key=routing_key, search=search, dry_run=dry_run)
-        return schemas.read_plan(self._client.send(request))
+        """Apply the changes that are passed, and return the plan; with ``dry_run`` only return the plan.
+
+        A first schema needs an empty stream. With ``first_on_data`` it is installed if every stored event fits, which
+        may take a while: ``on_progress`` is called with the progress. EventsDoNotFit names events that do not.
+        """
+        request = schemas.evolve(
+            self.name,
+            schema,
+            lens,
+            routing_key=routing_key,
+            search=search,
+            dry_run=dry_run,
+            first_on_data=first_on_data,
+        )
+        while (answer := self._client.send(request)).status == 202:
+            self._follow(schemas.read_verified(answer).verification, on_progress)
+        return schemas.read_plan(answer)
 
     def verify(
         self,
@@ -216,22 +234,35 @@ class Stream(StreamHandle):
         *,
         routing_key: Setting = UNSET,
         search: Setting = UNSET,
+        first_on_data: bool = False,
         tell: Callable[[Verification], None] | None = None,
     ) -> Verified:
         """Check a change against every stored event; ``tell`` is called with the progress."""
         wanted = schemas.evolve(
-            self.name, schema, lens, routing_key=routing_key, search=search, dry_run=True, on_data=True
+            self.name,
+            schema,
+            lens,
+            routing_key=routing_key,
+            search=search,
+            dry_run=True,
+            on_data=True,
+            first_on_data=first_on_data,
         )
         begun = schemas.read_verified(self._client.send(wanted))
-        verification = begun.verification
+        return Verified(begun.plan, self._follow(begun.verification, tell))
+
+    def _follow(
+        self, verification: Verification | None, on_progress: Callable[[Verification], None] | None
+    ) -> Verification | None:
+        """A verification once it has ended."""
         for pause in schemas.poll_pauses():
             if verification is None or verification.ended:
                 break
             time.sleep(pause)
             verification = self._client.fetch(schemas.verification(self.name, verification.id), Verification)
-            if tell is not None:
-                tell(verification)
-        return Verified(begun.plan, verification)
+            if on_progress is not None:
+                on_progress(verification)
+        return verification
 
     def schema_history(self) -> list[Revision]:
         """Every revision of the registry, the oldest first."""

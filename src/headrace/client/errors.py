@@ -21,13 +21,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace import decoding, errors
 from headrace.client.diffs import Diff, Problem
+from headrace.client.error_text import ADVICE, describe, list_lines
 from headrace.errors import HeadraceError
 
 #: Every error that a server may answer with, in the order of the tree: of several with one code the first is meant.
@@ -41,6 +43,8 @@ BY_CODE = {kind.code: kind for kind in reversed(_SERVER_ERRORS)}
 _BY_STATUS = {kind.status: kind for kind in reversed(_SERVER_ERRORS) if kind.status != 500}
 # The answer to a HEAD has no words, and only streams are asked so.
 _WORDLESS = {404: "there is no such stream"}
+#: How the server begins the refusal of an event, and where a registration has a descriptor.
+_EVENT, _DESCRIPTOR = re.compile(r"^event \d+ does"), re.compile(r"^descriptors\[(\d+)\]")
 _NUMBERS = {"producer_epoch", "expected_seq", "received_seq", "retry_after"}
 
 
@@ -48,6 +52,10 @@ class ClientError(HeadraceError):
     """Something failed on this side of the wire."""
 
     code = "client_error"
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        explain(self)
 
 
 class ApiError(ClientError):
@@ -57,9 +65,10 @@ class ApiError(ClientError):
         super().__init__(message, **facts)
         # The tree declares both on the class; here each answer has its own.
         self.__dict__.update(status=status, code=code)
+        explain(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.status, self.code, self.message, self.facts)
+        return type(self), (self.status, self.code, self.message, self.facts), {"args": self.args}
 
 
 class RegistrationRefused(ApiError):
@@ -76,7 +85,12 @@ class RegistrationRefused(ApiError):
         return decoding.convert(self.facts.get("errors", []), list[Problem])
 
     def __str__(self) -> str:
-        return "\n".join([self.message, *(f"  {problem}" for problem in self.errors)])
+        names = self.facts.get("names", ())
+        reasons = [_DESCRIPTOR.sub(lambda path: _descriptor_name(path, names), str(problem)) for problem in self.errors]
+        advice = {ADVICE[problem.code]: None for problem in self.errors if problem.code in ADVICE}
+        is_repeated = any(problem.message == self.message for problem in self.errors)
+        first = "the registration is refused, and changes nothing"
+        return "\n".join([first if is_repeated else f"{first}: {self.message}", *list_lines(reasons), *advice])
 
 
 class RegistrationInvalid(RegistrationRefused):
@@ -87,7 +101,7 @@ class RegistrationConflict(RegistrationRefused, errors.RegistrationConflict):
     """The registry does not allow it: state would be lost, or names and versions are another's."""
 
     def __str__(self) -> str:
-        return f"{super().__str__()}\n{self.diff}"
+        return f"{super().__str__()}\n{self.diff}" if self.diff else super().__str__()
 
 
 class HistoryFailed(ClientError):
@@ -103,9 +117,22 @@ class PushRefused(ClientError):
 
     @property
     def refusals(self) -> dict[int, HeadraceError]:
-        """Why, by the number of the event, counted from 0."""
+        """Why, by the index of the event among those that were pushed."""
         results: list[dict[str, Any]] = self.facts["results"]
-        return {at: _from_error(400, {}, outcome["error"]) for at, outcome in enumerate(results) if "error" in outcome}
+        return {
+            index: _from_error(400, {}, _renumber(outcome["error"], index))
+            for index, outcome in enumerate(results)
+            if "error" in outcome
+        }
+
+    def __str__(self) -> str:
+        reasons = [
+            f"rows[{index}]: {refusal.message.removeprefix(f'event {index} does not fit: ')} ({refusal.code})"
+            for index, refusal in self.refusals.items()
+        ]
+        event = f"{self.facts['event']}: " if "event" in self.facts else ""
+        advice = "Push the refused events again when they are mended; `refusals` has each by its index."
+        return "\n".join([f"{event}{self.message}", *list_lines(reasons), advice])
 
 
 class RowRefusal(NamedTuple):
@@ -166,6 +193,23 @@ class ProducerClosed(ClientError):
     code = "producer_closed"
 
 
+def explain(error: HeadraceError, target: str = "") -> None:
+    """Let the text of an error say what its facts say, and what to do; ``target`` is that of the request."""
+    code = "connection_lost" if isinstance(error, Unreachable) and error.sent else error.code
+    error.args = (describe(error.message, code, error.facts, target),)
+
+
+def _renumber(refusal: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """The refusal of an event by its index among all events, where the server counts those of one request."""
+    failures = [{**failure, "index": index} for failure in refusal.get("failures", ())]
+    message = _EVENT.sub(f"event {index} does", str(refusal.get("message", "")))
+    return {**refusal, "message": message, **({"failures": failures} if failures else {})}
+
+
+def _descriptor_name(path: re.Match[str], names: Sequence[str]) -> str:
+    return names[int(path[1])] if int(path[1]) < len(names) else path[0]
+
+
 def from_answer(status: int, headers: Mapping[str, str], body: bytes) -> HeadraceError:
     """The error that an answer stands for, with the facts of its body and headers."""
     document = _document(body)
@@ -196,7 +240,9 @@ def _from_error(status: int, headers: Mapping[str, str], error: Mapping[str, Any
     for fact, header in kind.header_facts.items():
         if fact not in facts and header in headers:
             facts[fact] = _fact(fact, headers[header])
-    return kind(message or _WORDLESS.get(status, f"the server answered {status}"), **facts)
+    rebuilt = kind(message or _WORDLESS.get(status, f"the server answered {status}"), **facts)
+    explain(rebuilt)
+    return rebuilt
 
 
 def _from_envelope(status: int, document: Mapping[str, Any]) -> RegistrationRefused:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 
 from headrace import decoding
 from headrace.client import answers
 from headrace.client.answers import Answer
+from headrace.client.declared_types import TableTypes, type_values, typed_table
 from headrace.client.diffs import Effects
 from headrace.client.errors import HistoryFailed, PushRefused
+from headrace.client.frames import Tabular, nullable_pandas_frame
 from headrace.client.json_values import moment, to_json
 from headrace.client.requests import Moment, Request, check_options, post, segment, with_query
+from headrace.errors import UnknownTable
 from headrace.types import JSON
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
 
 REGISTRY_PATH = "/v1/registry"
 
@@ -44,6 +51,8 @@ class Registered(msgspec.Struct, frozen=True):
     apps: dict[str, str] = {}
     #: The version of every feature, by table and name.
     features: dict[str, dict[str, dict[str, Any]]] = {}
+    #: The types of every table.
+    types: dict[str, TableTypes] = {}
 
 
 class RegistryVersion(msgspec.Struct, frozen=True):
@@ -123,6 +132,9 @@ class Pushed(msgspec.Struct, frozen=True):
 class Row(dict[str, Any]):
     """The features of a key by name; none where the key was never seen.
 
+    Values have the types that the table declares: moments are ``datetime`` in UTC, bytes are ``bytes``; ``raw`` has
+    them as JSON has. In rows of the past ``key`` and ``at`` are those of the question.
+
     Where ``complete`` is false, features that are None are still computed from events of the past; in a row of the
     past, events that would count are not there any more, and ``events_from`` is when the first came that is.
     """
@@ -130,6 +142,57 @@ class Row(dict[str, Any]):
     complete: bool
     events_from: str | None = None
     explain: dict[str, Any] | None = None
+    key: Key = None
+    at: Any = None
+
+    def __init__(self, features: Mapping[str, Any], types: Mapping[str, str] | None = None) -> None:
+        super().__init__(type_values(features, types) if types else features)
+        self.raw: Mapping[str, Any] = features
+
+
+class KeyRows(list[Row], Tabular):
+    """The rows of several keys of one moment, in the order of the request; or all as one table, with their keys."""
+
+    def __init__(self, rows: Iterable[Row], lookups: Sequence[Sequence[Any]], types: Mapping[str, TableTypes]) -> None:
+        super().__init__(rows)
+        self._lookups = lookups
+        self._types = types
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as JSON has their values, each with the fields of its key."""
+        names = list(self._table_types().key)
+        return [{**key_fields(names, row.key), **row.raw} for row in self]
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The rows as an Arrow table whose columns have the types that are declared; rows of one table of features."""
+        types = self._table_types()
+        features = {name for _, _, *rest in self._lookups for name in (rest[0] if rest else types.features)}
+        wanted = {name: kind for name, kind in types.features.items() if name in features}
+        return typed_table(self.rows(), {**types.key, **wanted})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a pandas DataFrame, in which integers with a null stay integers."""
+        return nullable_pandas_frame(self.to_arrow())
+
+    def _table_types(self) -> TableTypes:
+        tables = list(dict.fromkeys(lookup[0] for lookup in self._lookups))
+        if len(tables) != 1:
+            raise ValueError(f"a table has the rows of one table of features, and these are of {len(tables)}: {tables}")
+        return require_types(self._types, tables[0])
+
+
+def require_types(types: Mapping[str, TableTypes], table: str) -> TableTypes:
+    """The types of a table; raises UnknownTable where there are none."""
+    if table not in types:
+        raise UnknownTable(f"there is no table {table} whose types the server says", table=table)
+    return types[table]
+
+
+def key_fields(names: Sequence[str], key: Key) -> dict[str, Any]:
+    """The fields of a key by their names, as JSON has their values."""
+    plain = msgspec.json.decode(to_json(key))
+    values = plain if isinstance(plain, list) else [plain]
+    return dict(zip(names, values, strict=False))
 
 
 class _Explained(msgspec.Struct):
@@ -165,32 +228,38 @@ def read_push_results(answer: Answer) -> list[dict[str, Any]]:
     return [{"registry_version": batch.registry_version, **outcome} for outcome in batch.results]
 
 
-def check_all_pushed(outcomes: Sequence[dict[str, Any]]) -> list[Pushed]:
-    """The acknowledgements of all events; raises PushRefused if one was refused."""
+def check_all_pushed(event: str, outcomes: Sequence[dict[str, Any]]) -> list[Pushed]:
+    """The acknowledgements of all events of a name; raises PushRefused if one was refused."""
     refused = sum("error" in outcome for outcome in outcomes)
     if refused:
-        raise PushRefused(f"{refused:,} of {len(outcomes):,} events were refused", results=list(outcomes))
+        message = f"{refused:,} of {len(outcomes):,} events were refused, the others are stored"
+        raise PushRefused(message, event=event, results=list(outcomes))
     return decoding.convert(list(outcomes), list[Pushed])
 
 
-def read_row(answer: Answer, *, explained: bool = False) -> Row:
+def read_row(answer: Answer, types: TableTypes | None = None, *, explained: bool = False) -> Row:
     """The row of one key, with its explanation where that was requested."""
     body = answer.checked().body
     if not explained:
-        return _make_row(answers.decode_body(body, dict[str, Any]), answer)
+        return _make_row(answers.decode_body(body, dict[str, Any]), answer, types)
     explained_row = answers.decode_body(body, _Explained)
-    row = _make_row(explained_row.row, answer)
+    row = _make_row(explained_row.row, answer, types)
     row.explain = explained_row.explain
     return row
 
 
-def read_rows(answer: Answer) -> list[Row]:
+def read_rows(answer: Answer, lookups: Sequence[Sequence[Any]], types: Mapping[str, TableTypes]) -> KeyRows:
     """The rows of several keys, in the order of the request."""
-    return [_make_row(row, answer) for row in answer.decode(_Batch).results]
+    rows = []
+    for (table, key, *_), features in zip(lookups, answer.decode(_Batch).results, strict=True):
+        row = _make_row(features, answer, types.get(table))
+        row.key = key
+        rows.append(row)
+    return KeyRows(rows, lookups, types)
 
 
-def _make_row(features: dict[str, Any], answer: Answer) -> Row:
-    row = Row(features)
+def _make_row(features: dict[str, Any], answer: Answer, types: TableTypes | None) -> Row:
+    row = Row(features, types.features if types is not None else None)
     row.complete = answer.headers.get("headrace-coverage", "complete") == "complete"
     row.events_from = answer.headers.get("headrace-events-from")
     return row
@@ -229,9 +298,19 @@ class _Begun(msgspec.Struct):
     history: History
 
 
-def request_history(table: str, rows: Sequence[tuple[Key, Moment]], features: Sequence[str] | None) -> Request:
-    """POST: a history query: the rows of keys, each at its moment."""
-    document = {"rows": [{"key": key, "at": moment(at)} for key, at in rows]}
+def request_history(
+    table: str, rows: Sequence[tuple[Key, Moment]], features: Sequence[str] | None, *, first_row: int = 0
+) -> Request:
+    """POST: a history query: the rows of keys, each at its moment; messages count them from ``first_row`` on."""
+    documents = []
+    for number, row in enumerate(rows, first_row):
+        try:
+            key, at = row
+            documents.append({"key": key, "at": moment(at)})
+        except (TypeError, ValueError) as reason:
+            kind = TypeError if isinstance(reason, TypeError) else ValueError
+            raise kind(f"row {number} is no (key, moment): {reason}") from reason
+    document = {"rows": msgspec.Raw(to_json(documents, first_row=first_row))}
     body = document if features is None else {**document, "features": list(features)}
     return Request("POST", _path(table), {"content-type": JSON}, to_json(body), changes=False)
 
@@ -248,14 +327,17 @@ def read_history(answer: Answer) -> History:
     return answers.decode_body(answer.body, History)
 
 
-def read_history_rows(history: History) -> list[Row]:
+def read_history_rows(
+    history: History, questions: Sequence[tuple[Key, Moment]], types: TableTypes | None = None
+) -> list[Row]:
     """The rows of a history query that is done, in the order of the request."""
     if history.state != "done":
         raise HistoryFailed(f"the rows were not found: {history.reason}", history=history.id)
     rows = []
-    for features in history.results:
-        row = Row(features)
+    for features, (key, at) in zip(history.results, questions, strict=True):
+        row = Row(features, types.features if types is not None else None)
         row.complete, row.events_from = history.complete, history.events_from
+        row.key, row.at = key, at
         rows.append(row)
     return rows
 

@@ -165,6 +165,20 @@ class FrameRows:
                 yield Chunk("", positions, rows, [])
 
 
+def is_frame(value: Any) -> bool:
+    """Whether a value is a frame, or nearly one."""
+    return hasattr(value, "__arrow_c_stream__") or type(value).__name__ == "LazyFrame"
+
+
+def frame_table(frame: Any) -> pyarrow.Table:
+    """The whole of a frame as a table of Arrow."""
+    pa = import_library("pyarrow")
+    frame = _check_frame(frame)
+    if _library(frame) == "pandas":
+        return _pandas_table(frame, 0)
+    return pa.RecordBatchReader.from_stream(frame).read_all()
+
+
 def _check_frame(frame: Any) -> Any:
     """The frame; raises TypeError for anything else, and says what to do."""
     name = type(frame).__name__

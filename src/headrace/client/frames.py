@@ -171,6 +171,21 @@ def pandas_frame(table: pyarrow.Table) -> pandas.DataFrame:
     return frame
 
 
+def join_columns(left: pyarrow.Table, right: pyarrow.Table) -> pyarrow.Table:
+    """The columns of two tables with the same rows."""
+    for name, column in zip(right.column_names, right.columns, strict=True):
+        left = left.append_column(name, column)
+    return left
+
+
+def nullable_pandas_frame(table: pyarrow.Table) -> pandas.DataFrame:
+    """A table as a pandas DataFrame in which integers and booleans stay such where there are nulls; maps are dicts."""
+    pa, pd = import_library("pyarrow"), import_library("pandas")
+    nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    frame: pandas.DataFrame = table.to_pandas(types_mapper=nullable.get, maps_as_pydicts="strict")
+    return frame
+
+
 def polars_frame(table: pyarrow.Table) -> polars.DataFrame:
     """A table as a polars DataFrame."""
     frame: polars.DataFrame = import_library("polars").from_arrow(table)

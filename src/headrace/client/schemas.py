@@ -125,11 +125,13 @@ def evolve(
     search: Setting,
     dry_run: bool,
     on_data: bool = False,
+    first_on_data: bool = False,
 ) -> Request:
     """POST: the next schema, the lens that leads to it, and the settings beside them."""
     changes = {"schema": schema, "lens": UNSET if lens is None else lens, "routingKey": routing_key, "search": search}
     body = {field: value for field, value in changes.items() if value is not UNSET}
-    flags = "&".join(f"{flag}=true" for flag, is_set in {"dry_run": dry_run, "on_data": on_data}.items() if is_set)
+    choices = {"dry_run": dry_run, "on_data": on_data, "first_on_data": first_on_data}
+    flags = "&".join(f"{flag}=true" for flag, is_set in choices.items() if is_set)
     target = f"{_path(name)}?{flags}" if flags else _path(name)
     return Request("POST", target, {"content-type": JSON}, msgspec.json.encode(body))
 

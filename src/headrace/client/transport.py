@@ -24,6 +24,7 @@ from headrace.errors import BadRequest, HeadraceError
 _CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 #: Whoever follows many streams has many connections; only idle ones are few.
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+_CLOSED = "the client is closed: make another"
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 
 
@@ -169,12 +170,12 @@ def _shut_down(connected: socket.socket) -> None:
 @contextmanager
 def _translate_errors(transport: Transport | AsyncTransport) -> Iterator[None]:
     if transport.closed:
-        raise ClientError("the client is closed")
+        raise ClientError(_CLOSED)
     try:
         yield
     except httpx2.HTTPError as reason:
         if transport.closed:
-            raise ClientError("the client is closed") from reason
+            raise ClientError(_CLOSED) from reason
         raise _error(transport.settings.url, reason) from reason
 
 

@@ -44,6 +44,7 @@ from headrace.engine.search.extraction import TailExtractor
 from headrace.engine.search.index_status import IndexStatusReader
 from headrace.engine.startup import OpenDatabase, open_database, reread_journals, take_over_store
 from headrace.engine.touch.touches import Touches
+from headrace.engine.verification.first_schema import FirstSchemaProofs
 from headrace.engine.verification.verifier import Verifier
 from headrace.extract.erasure import Masks
 from headrace.storage import database
@@ -300,6 +301,7 @@ class Engine:
             segments=self.caches.segments,
             gate=self.gates.index,
         )
+        self.first_schemas = FirstSchemaProofs(self.verifier)
 
     def _create_features(self) -> None:
         """Readers of feature tables: at present, as of the past, and for training."""

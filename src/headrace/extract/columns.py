@@ -269,7 +269,8 @@ class Extractor:
         texts = [pa.concat_arrays(columns) for columns in zip(*(run.texts for run in runs), strict=True)]
         return SourceTexts(texts, np.concatenate([run.irregular_rows for run in runs]))
 
-    def _of_version(self, payloads: Column, version: int) -> SourceTexts:
+    def _of_version(self, payloads: Column, stored_version: int) -> SourceTexts:
+        version = max(stored_version, 1)  # events from before the first schema fit it
         if not self._definition.oldest_version <= version <= self._definition.current_version:
             nothing = pa.nulls(len(payloads), pa.string())
             return SourceTexts([nothing] * len(self._sources), np.ones(len(payloads), np.bool_))

@@ -135,6 +135,7 @@ class Definition:
         return [self._described(part) for part in value] if isinstance(value, tuple) else value
 
     def _origins(self, sources: Sources, through_version: int) -> dict[str, Any]:
+        through_version = max(through_version, 1)  # events from before the first schema fit it
         return {str(version): self._origin(sources, version) for version in sources if version <= through_version}
 
     def _origin(self, sources: Sources, version: int) -> Any:

@@ -94,7 +94,9 @@ def propose_registry(
     if plan.to_version == plan.from_version or any(map(_is_unreadable, plan.refusals)):
         return None
     if not registry.current_version:
-        return registry.advanced(update.schema, None, next_seq)
+        # Only a key that comes with the schema has to be that of every stored event.
+        key = None if update.routing_key is UNSET else update.routing_key
+        return replace(registry.advanced(update.schema, None, next_seq), routing_key=key)
     lens = _empty_lens(registry) if update.lens is UNSET else update.lens
     parsed = lens_document.parse(lens)
     if not isinstance(parsed, Lens) or not is_runnable(update.schema, parsed.ops):
@@ -122,9 +124,9 @@ def _repeats_schema(registry: Registry, update: SchemaUpdate) -> bool:
 def _plan_first_version(plan: Plan[Registry], update: SchemaUpdate, is_empty: bool) -> Plan[Registry]:
     """The first version; a lens that leads to it has nothing to carry."""
     refusals = _refusals("schema_invalid", "/schema", document.problems(update.schema))
-    if not is_empty:
-        reason = "the first schema needs an empty stream, and this one has events"
-        refusals.append(Refusal("bad_request", "/schema", reason))
+    if not is_empty and not update.first_on_data:
+        reason = "the first schema needs an empty stream, and this one has events; with first_on_data=true it is "
+        refusals.append(Refusal("bad_request", "/schema", reason + "installed if every one of them fits"))
     if update.lens is not UNSET:
         refusals += _lens_refusals(plan.registry, lens_document.parse(update.lens))
     change = Change("", "schema_installed", Classification.ADDITIVE, "the stream gets its first schema")
@@ -132,6 +134,7 @@ def _plan_first_version(plan: Plan[Registry], update: SchemaUpdate, is_empty: bo
         plan,
         to_version=1,
         changes=(change,),
+        reasons=() if is_empty else (_ON_DATA,),
         registry=plan.registry.advanced(update.schema, None, 0),
         refusals=tuple(refusals),
     )
@@ -161,6 +164,7 @@ def _plan_next_version(plan: Plan[Registry], update: SchemaUpdate, next_seq: int
     )
 
 
+_ON_DATA = "it is installed only if every stored event fits; from then on these are read as events of version 1"
 _WRITTEN = "every event that was valid stays valid, so a lens without operations is written"
 _PROVEN = "the lens is proven to make every event that was valid a valid one of the new version"
 

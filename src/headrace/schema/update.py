@@ -112,12 +112,16 @@ _ACCEPTED = ("apiVersion", "schema", "lens", "routingKey", "search")
 
 
 class SchemaUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """A change request; what is unset stays as it is, and None clears."""
+    """A change request; what is unset stays as it is, and None clears.
+
+    With ``first_on_data`` a first schema may be installed on stored events, if all of them fit.
+    """
 
     schema: Any = UNSET
     lens: Any = UNSET
     routing_key: KeySetting | msgspec.UnsetType | None = UNSET
     search: Any = UNSET
+    first_on_data: bool = False
 
 
 def parse_update(body: Any) -> SchemaUpdate | list[Problem]:

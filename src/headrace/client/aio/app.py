@@ -10,28 +10,24 @@ from typing import Any, Self, Unpack
 from headrace.client import features
 from headrace.client.aio.client import AsyncClient
 from headrace.client.aio.entities import AsyncEntities
+from headrace.client.aio.history import AsyncHistoryRows, AsyncTypes
 from headrace.client.declared import Descriptor, EventSource, Table, collect_descriptors, declared_name
 from headrace.client.diffs import Diff
 from headrace.client.embedded_server import EmbeddedServer
-from headrace.client.errors import PushRefused
+from headrace.client.errors import PushRefused, RegistrationRefused
 from headrace.client.features import (
-    MAX_HISTORY_ROWS,
     MAX_PUSHED_EVENTS,
     GetOptions,
-    History,
     Key,
+    KeyRows,
     Pushed,
     Registered,
     RegisterOptions,
     RegistryVersion,
     Row,
-    poll_history,
-    read_history,
-    read_history_rows,
-    request_history,
 )
+from headrace.client.history_question import HistoryQuestion
 from headrace.client.requests import Moment, check_options, split_into_batches
-from headrace.client.schemas import poll_pauses
 from headrace.errors import HeadraceError
 
 Fields = Mapping[str, Any]
@@ -57,6 +53,7 @@ class AsyncApp:
         """Times are in seconds; ``retry_for`` is how long a request that may be repeated is repeated."""
         self.client = AsyncClient(url, key, timeout=timeout, retry_for=retry_for, ca_file=ca_file)
         self.entities = AsyncEntities(self.client)
+        self._types = AsyncTypes(self.client)
         self._server: EmbeddedServer | None = None
 
     @classmethod
@@ -87,8 +84,12 @@ class AsyncApp:
         Raises ``RegistrationInvalid`` where they are wrong, and ``RegistrationConflict`` where state would be lost.
         """
         check_options(RegisterOptions, options)
-        request = features.register({"descriptors": collect_descriptors(descriptors), **options})
-        return await self.client.fetch(request, Diff)
+        collected = collect_descriptors(descriptors)
+        try:
+            return await self.client.fetch(features.register({"descriptors": collected, **options}), Diff)
+        except RegistrationRefused as refused:
+            refused.facts["names"] = [descriptor.get("name", "") for descriptor in collected]
+            raise
 
     async def registry(self, app: str | None = None) -> Registered:
         """All that is registered, by one app or by all."""
@@ -114,6 +115,8 @@ class AsyncApp:
 
         Any other error on the way has the ``results`` of the events before it among its facts.
         """
+        if isinstance(rows, Mapping):
+            raise TypeError("rows is one event and not several: use push, or put it into a list")
         name, results = declared_name(event), list[dict[str, Any]]()
         for batch in split_into_batches(rows, MAX_PUSHED_EVENTS):
             try:
@@ -124,33 +127,32 @@ class AsyncApp:
             except HeadraceError as error:
                 error.facts["results"] = results
                 raise
-        return features.check_all_pushed(results)
+        return features.check_all_pushed(name, results)
 
     async def get(self, table: str | Table, key: Key = (), **options: Unpack[GetOptions]) -> Row:
         """The features of a key by now; a key of several fields is a list or a tuple, a global table has none."""
-        answer = await self.client.send(features.get(declared_name(table), key, **options))
-        return features.read_row(answer, explained=options.get("explain", False))
+        name = declared_name(table)
+        answer = await self.client.send(features.get(name, key, **options))
+        types = await self._types.of(answer)
+        return features.read_row(answer, types.get(name), explained=options.get("explain", False))
 
-    async def batch_get(self, lookups: Sequence[Lookup]) -> list[Row]:
+    async def batch_get(self, lookups: Sequence[Lookup]) -> KeyRows:
         """The features of several keys as of one moment: ``(table, key)`` or ``(table, key, features)`` each."""
         named = [(declared_name(table), *rest) for table, *rest in lookups]
-        return features.read_rows(await self.client.send(features.batch_get(named)))
+        answer = await self.client.send(features.batch_get(named))
+        return features.read_rows(answer, named, await self._types.of(answer))
 
-    async def history(
-        self, table: str | Table, rows: Iterable[tuple[Key, Moment]], features: Sequence[str] | None = None
-    ) -> AsyncIterator[Row]:
-        """The rows of keys, each as it was at its moment: ``(key, moment)`` each, in this order."""
-        name = declared_name(table)
-        for batch in split_into_batches(rows, MAX_HISTORY_ROWS):
-            history = read_history(await self.client.send(request_history(name, batch, features)))
-            for row in read_history_rows(await self._wait_for_history(name, history)):
-                yield row
+    def history(
+        self,
+        table: str | Table,
+        rows: Iterable[tuple[Key, Moment]] | Any,
+        features: Sequence[str] | None = None,
+        *,
+        at: str | None = None,
+    ) -> AsyncHistoryRows:
+        """The rows of keys, each as it was at its moment: ``(key, moment)`` each, in this order.
 
-    async def _wait_for_history(self, table: str, history: History) -> History:
-        """A history query once it has ended."""
-        for pause in poll_pauses():
-            if history.state != "running":
-                break
-            await asyncio.sleep(pause)
-            history = await self.client.fetch(poll_history(table, history.id), History)
-        return history
+        ``rows`` may be a frame of pandas, polars or Arrow with a column for each field of the key, and one of moments:
+        the one that ``at`` names, else ``at``, else the only column of moments.
+        """
+        return AsyncHistoryRows(self.client, self._types, HistoryQuestion(declared_name(table), rows, features, at))

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client import answers, requests, schemas, search, touches
 from headrace.client.answers import Answer, AppendResult, Batch, CreateResult, SealResult, StreamInfo
+from headrace.client.errors import explain
 from headrace.client.frame_rows import FrameAppend, FrameOptions, FrameResult
 from headrace.client.frames import AsyncBatches
 from headrace.client.producer import AsyncProducer
@@ -82,6 +83,7 @@ class AsyncClient:
             try:
                 return (await self.transport.send(request)).checked()
             except HeadraceError as error:
+                explain(error, request.target)
                 if is_repeated_delete(request, error, backoff):
                     return Answer(204, {})
                 await asyncio.sleep(backoff.pause_s(check_repeatable(request, error)))
@@ -212,10 +214,26 @@ class AsyncStream(StreamHandle):
         routing_key: Setting = UNSET,
         search: Setting = UNSET,
         dry_run: bool = False,
+        first_on_data: bool = False,
+        on_progress: Callable[[Verification], None] | None = None,
     ) -> Plan:
-        """Apply the changes that are passed, and return the plan; with ``dry_run`` only return the plan."""
-        request = schemas.evolve(self.name, schema, lens, routing_key=routing_key, search=search, dry_run=dry_run)
-        return schemas.read_plan(await self._client.send(request))
+        """Apply the changes that are passed, and return the plan; with ``dry_run`` only return the plan.
+
+        A first schema needs an empty stream. With ``first_on_data`` it is installed if every stored event fits, which
+        may take a while: ``on_progress`` is called with the progress. EventsDoNotFit names events that do not.
+        """
+        request = schemas.evolve(
+            self.name,
+            schema,
+            lens,
+            routing_key=routing_key,
+            search=search,
+            dry_run=dry_run,
+            first_on_data=first_on_data,
+        )
+        while (answer := await self._client.send(request)).status == 202:
+            await self._follow(schemas.read_verified(answer).verification, on_progress)
+        return schemas.read_plan(answer)
 
     async def verify(
         self,
@@ -224,22 +242,35 @@ class AsyncStream(StreamHandle):
         *,
         routing_key: Setting = UNSET,
         search: Setting = UNSET,
+        first_on_data: bool = False,
         tell: Callable[[Verification], None] | None = None,
     ) -> Verified:
         """Check a change against every stored event; ``tell`` is called with the progress."""
         wanted = schemas.evolve(
-            self.name, schema, lens, routing_key=routing_key, search=search, dry_run=True, on_data=True
+            self.name,
+            schema,
+            lens,
+            routing_key=routing_key,
+            search=search,
+            dry_run=True,
+            on_data=True,
+            first_on_data=first_on_data,
         )
         begun = schemas.read_verified(await self._client.send(wanted))
-        verification = begun.verification
+        return Verified(begun.plan, await self._follow(begun.verification, tell))
+
+    async def _follow(
+        self, verification: Verification | None, on_progress: Callable[[Verification], None] | None
+    ) -> Verification | None:
+        """A verification once it has ended."""
         for pause in schemas.poll_pauses():
             if verification is None or verification.ended:
                 break
             await asyncio.sleep(pause)
             verification = await self._client.fetch(schemas.verification(self.name, verification.id), Verification)
-            if tell is not None:
-                tell(verification)
-        return Verified(begun.plan, verification)
+            if on_progress is not None:
+                on_progress(verification)
+        return verification
 
     async def schema_history(self) -> list[Revision]:
         """Every revision of the registry, the oldest first."""

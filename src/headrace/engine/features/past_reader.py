@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +14,7 @@ from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.tiers import NeedsFetch
 from headrace.engine.runtime.gates import Gate
-from headrace.errors import CorruptData, TimedOut
+from headrace.errors import CorruptData, KeyShapeMismatch, TimedOut
 from headrace.format.decoded_columns import LruCache
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.replay import KeyMoment, Question, Replay, ReplayStart, find_start
@@ -108,7 +108,7 @@ class PastReader:
 
 
 def _question(defined: TableDefinition, features: tuple[str, ...], moments: Sequence[tuple[Any, int]]) -> Question:
-    return Question(features, tuple((defined.reducer.key(key), at_us) for key, at_us in moments), defined)
+    return Question(features, tuple(_packed_moments(defined, moments)), defined)
 
 
 class _ReplayTask(NamedTuple):
@@ -169,3 +169,13 @@ class _ReplayTask(NamedTuple):
         if monotonic() > self.end_s:
             events = self.head.next_seq - self.start.start
             raise TimedOut(f"{events} events are too many to fold within the time of a request", events=events)
+
+
+def _packed_moments(defined: TableDefinition, moments: Sequence[tuple[Any, int]]) -> Iterator[tuple[bytes, int]]:
+    """Each key as it is stored, and its moment; a refusal names the row."""
+    for number, (key, at_us) in enumerate(moments):
+        try:
+            yield defined.reducer.key(key), at_us
+        except KeyShapeMismatch as refused:
+            path = f"rows[{number}].key"
+            raise KeyShapeMismatch(f"{path}: {refused.message}", **refused.facts, path=path) from None

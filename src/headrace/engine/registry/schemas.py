@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -62,12 +62,28 @@ class SaveSchema(Stage, frozen=True):
         save_registry(batch, self.stream.id, registry)
 
 
+class EventProof(Protocol):
+    """The proof that stored events fit a first schema."""
+
+    def covers(self, batch: Batch) -> bool:
+        """Whether every event fits that a commit finds; raises where one of the newest does not.
+
+        False where there are more new events than a commit should check.
+        """
+
+
+#: Proves that the events of a stream fit a proposed first schema, or raises.
+ProveEvents = Callable[[Stream, Registry], Awaitable[EventProof]]
+
+
 class PlannedSchemaChange(PlannedChange):
     """A plan for the registry of a stream."""
 
-    def __init__(self, stream: Stream, base: StreamRegistry | None, plan: Plan[Registry]) -> None:
+    def __init__(
+        self, stream: Stream, base: StreamRegistry | None, plan: Plan[Registry], proof: EventProof | None = None
+    ) -> None:
         self.streams = (stream,)
-        self.stream, self.base, self.plan = stream, base, plan
+        self.stream, self.base, self.plan, self._proof = stream, base, plan, proof
 
     @property
     def has_effect(self) -> bool:
@@ -75,12 +91,14 @@ class PlannedSchemaChange(PlannedChange):
         return not self.plan.refusals and not self.plan.changes_nothing
 
     def is_outdated(self, batch: Batch) -> bool:
-        """Whether the stream has another registry now, or entries that a first schema must not find."""
+        """Whether the stream has another registry now, or entries that are not proven to fit a first schema."""
         head = batch.draft(self.stream)
         if head.state != LIVE:
             raise NotFound("the stream was deleted", stream=self.stream.name)
+        if head.registry is not self.base:
+            return True
         is_first = not self.plan.from_version and bool(self.plan.to_version)
-        return head.registry is not self.base or (is_first and head.next_seq > 0)
+        return is_first and head.next_seq > 0 and not (self._proof is not None and self._proof.covers(batch))
 
     def make_stages(self, snapshot: RegistrySnapshot) -> Sequence[Stage]:
         """The next revision."""
@@ -113,24 +131,32 @@ class Schemas:
         change = await self._changes.run(partial(self.prepare, stream, update), SERVER, dry_run=True)
         return change.planned.plan
 
-    async def prepare(self, stream: Stream, update: SchemaUpdate) -> PlannedSchemaChange:
-        """An update, planned from the registry that the stream has now."""
+    async def prepare(
+        self, stream: Stream, update: SchemaUpdate, prove: ProveEvents | None = None
+    ) -> PlannedSchemaChange:
+        """An update, planned from the registry that the stream has now; with the proof that a first schema needs."""
         base, registry, next_seq = stream.head.registry, self.registry(stream), stream.head.next_seq
         plan = await self._changes.compute(
             lambda: changes.apply(registry, update, next_seq=next_seq, is_empty=not next_seq, search_rules=SEARCH)
         )
         if not plan.refusals and not plan.changes_nothing and (full := self._full(stream, plan.registry)) is not None:
             plan = msgspec.structs.replace(plan, registry=registry, refusals=(full,))
-        return PlannedSchemaChange(stream, base, plan)
+        proof = None
+        if prove is not None and next_seq and not (plan.refusals or registry.current_version):
+            proposal = await self._propose(registry, update, plan, next_seq)
+            proof = None if proposal is None else await prove(stream, proposal)
+        return PlannedSchemaChange(stream, base, plan, proof)
 
     async def propose(self, stream: Stream, update: SchemaUpdate) -> tuple[Plan[Registry], Registry | None]:
         """The plan of an update, and the registry to try on events, refused or not; None where there is none."""
         registry, next_seq = self.registry(stream), stream.head.next_seq
         plan = await self.plan(stream, update)
-        proposal = await self._changes.compute(
-            lambda: changes.propose_registry(registry, update, plan, next_seq=next_seq)
-        )
-        return plan, proposal
+        return plan, await self._propose(registry, update, plan, next_seq)
+
+    async def _propose(
+        self, registry: Registry, update: SchemaUpdate, plan: Plan[Registry], next_seq: int
+    ) -> Registry | None:
+        return await self._changes.compute(lambda: changes.propose_registry(registry, update, plan, next_seq=next_seq))
 
     def _full(self, stream: Stream, registry: Registry) -> Refusal | None:
         """Why the history of a stream's registry cannot take another revision, if it cannot."""
@@ -142,10 +168,15 @@ class Schemas:
         message += f"revisions and {MAX_HISTORY_BYTES} bytes are kept; go on with another stream"
         return Refusal("registry_full", "", message, {"revisions": revisions, "bytes": size})
 
-    async def apply(self, stream: Stream, update: SchemaUpdate, who: str = SERVER) -> tuple[Plan[Registry], Registry]:
-        """Make an update, whole, or raise the reasons why not; returns the registry that the stream has then."""
+    async def apply(
+        self, stream: Stream, update: SchemaUpdate, who: str = SERVER, prove: ProveEvents | None = None
+    ) -> tuple[Plan[Registry], Registry]:
+        """Make an update, whole, or raise the reasons why not; returns the registry that the stream has then.
+
+        ``prove`` is asked where a first schema may be installed on stored events.
+        """
         with stream.held():
-            change = await self._changes.run(partial(self.prepare, stream, update), who, stream=stream.name)
+            change = await self._changes.run(partial(self.prepare, stream, update, prove), who, stream=stream.name)
         plan = change.planned.plan
         if plan.refusals:
             raise refused(plan.refusals)

@@ -35,9 +35,10 @@ from headrace.engine.verification.verify_job import (
 from headrace.errors import Conflict, CorruptData, HeadraceError, NotFound, Overloaded
 from headrace.format.decoded_columns import LruCache
 from headrace.format.ranges import Range
-from headrace.format.segment.columns import body_runs
+from headrace.format.segment import layout
+from headrace.format.segment.columns import BodyRun, body_runs
 from headrace.schema.registry import Registry
-from headrace.schema.trial import Findings, Trial
+from headrace.schema.trial import Findings, Trial, checks_keys
 from headrace.storage.background_requests import RUNNING, VerificationRow, Verifications
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
@@ -84,7 +85,8 @@ class BeginVerification(StreamChange):
             ended_us=None, start=self.proposal.readable_from, target=0, tail=0, looked="[]", findings="{}", reason=None,
             proposal=msgspec.json.encode(self.proposal.dump()).decode(),
         )  # fmt: skip
-        begin_verification(batch, row, self.min_rows)
+        # Workers know no keys.
+        begin_verification(batch, row, self.min_rows, server_only=checks_keys(self.proposal))
 
 
 class Verifier:
@@ -144,6 +146,15 @@ class Verifier:
             raise NotFound("there is no such verification", stream=stream.name, verification=id)
         return row
 
+    async def check_events(self, row: VerificationRow, stream: Stream, where: Range) -> tuple[int, Findings]:
+        """Check the first events of a range by the proposal of a row; returns where it ended, and findings."""
+        async with self._gate:
+            return await self._thread.check_events(row, stream, stream.head, where)
+
+    async def compile_trial(self, row: VerificationRow) -> Trial:
+        """What checks events by the proposal of a row."""
+        return await self._thread.run(self._thread.trial, row)
+
     async def _run_round(self) -> float | None:
         """Run one step of each verification; returns the pause until the next round, None where none is running."""
         rows = self._rows.running()
@@ -198,8 +209,7 @@ class Verifier:
 
     async def _check_events(self, row: VerificationRow, stream: Stream, where: Range) -> bool:
         try:
-            async with self._gate:
-                end, findings = await self._thread.check_events(row, stream, stream.head, where)
+            end, findings = await self.check_events(row, stream, where)
         except CorruptData as reason:
             self._failures[row.id] = self._failures.get(row.id, 0) + 1
             # A segment that is not there may just have been replaced.
@@ -245,13 +255,14 @@ class VerifyThread(BackgroundThread):
     def _check_events(self, row: VerificationRow, stream: Stream, head: Head, where: Range) -> tuple[int, Findings]:
         if where.first < head.first_seq:
             return where.first, Findings()
-        trial, findings, at = self._trial(row), Findings(), where.first
+        trial, findings, at = self.trial(row), Findings(), where.first
         events = Events(self.connection, self._segments, LruCache(0), stream, head)
         try:
             for batch in events.batches(events.first_chunk(*where)):
                 for run in body_runs(batch, SLICE_BYTES):
                     begun = monotonic()
-                    findings += trial.check(run.first_seq, run.version, run.body, run.entries)
+                    keys = _stored_keys(batch, run) if trial.checks_keys else ()
+                    findings += trial.check(run.first_seq, run.version, run.body, run.entries, keys)
                     at = run.first_seq + run.entries
                     if self.stopping.is_set():
                         return at, findings
@@ -260,9 +271,17 @@ class VerifyThread(BackgroundThread):
             pass
         return at, findings
 
-    def _trial(self, row: VerificationRow) -> Trial:
+    def trial(self, row: VerificationRow) -> Trial:
+        """What checks events by the proposal of a row; for calls in the thread."""
         trial = self._trials.get(row.id)
         if trial is None:
             document: Any = msgspec.json.decode(row.proposal or "null")
             trial = self._trials[row.id] = Trial(Registry.load(document))
         return trial
+
+
+def _stored_keys(batch: Any, run: BodyRun) -> list[str | None]:
+    """The routing keys of a run of the entries of a batch."""
+    start = run.first_seq - batch.column(layout.SEQ)[0].as_py()
+    keys: list[str | None] = batch.column(layout.KEY).slice(start, run.entries).to_pylist()
+    return keys

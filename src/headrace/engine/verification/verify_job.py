@@ -127,14 +127,14 @@ class VerifyPlanner(JobPlanner):
         return [Range(unit.first_seq, unit.end_seq) for unit in units if unit.verification == row.id]
 
 
-def begin_verification(batch: Batch, row: VerificationRow, min_rows: int) -> None:
-    """Store a verification; where little is published the server checks all of it."""
+def begin_verification(batch: Batch, row: VerificationRow, min_rows: int, *, server_only: bool = False) -> None:
+    """Store a verification; where little is published, or with ``server_only``, the server checks all of it."""
     stream = batch.streams.by_id(row.stream)
     assert stream is not None
     start = min(max(row.start, stream.first_seq), stream.next_seq)
     owned = owned_ranges(batch.streams, stream, start)
     target = owned[-1].end if owned else start
-    is_little = target - start < max(1, min_rows)
+    is_little = server_only or target - start < max(1, min_rows)
     Verifications(batch.connection).add(
         msgspec.structs.replace(row, start=start, target=stream.next_seq if is_little else target, tail=int(is_little))
     )

@@ -67,12 +67,12 @@ class EventShapes:
     def newest_body(self, joined: bytes, version: int) -> bytes:
         """Events joined by commas, in the newest shape that they can have; fields may be left out."""
         target = self._target(version)
-        return joined if version in (target, 0) else self._promote(joined, version, target)
+        # Events from before the first schema are of version 1, and a stream may have no version yet.
+        return joined if max(version, 1) == max(target, 1) else self._promote(joined, version, target)
 
     def is_newest(self, version: int) -> bool:
         """Whether events that are stored under a version have the newest shape, apart from fields that are left out."""
-        current = self._registry.current_version
-        return version == current or (version == 0 and not self._registry.breaks)
+        return max(version, 1) == max(self._registry.current_version, 1)
 
     def decode_run(self, run: EventRun) -> Iterator[Folded]:
         """The same, one after the other."""

@@ -64,6 +64,7 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
         cold: Sequence[tuple[int, int | None]] = (),
     ) -> None:
         table = resolved.table
+        self.name = table.name
         self.features = tuple(table.features)
         seen = mentioned_names(resolved)
         self.rows = Rows(resolved.root.schema, resolved.ops, seen)
@@ -173,7 +174,7 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
         """The key that a caller gives: an array, or a scalar where it has one part; "" is the key of a global table."""
         key = self.keys.from_caller(caller_key)
         if key is None:
-            raise KeyShapeMismatch(f"the key must be {self.keys.shape()}", key=caller_key)
+            raise KeyShapeMismatch(f"the key must be {self.keys.shape()}", table=self.name, key=caller_key)
         return key
 
     def may_restart(self, first_seq: int, end_seq: int) -> bool:

@@ -26,7 +26,10 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class LensChain:
-    """The lenses and schemas of a registry; the steps between two versions are compiled at first use."""
+    """The lenses and schemas of a registry; the steps between two versions are compiled at first use.
+
+    Events from before the first schema, which were stored under version 0, fit it: they are of version 1.
+    """
 
     def __init__(self, lenses: Mapping[int, Lens], schemas: Mapping[int, Any]) -> None:
         self._lenses = lenses
@@ -51,6 +54,7 @@ class LensChain:
         return _ENCODER.encode(documents)[1:-1]
 
     def _compile(self, source: int, target: int) -> _NumberedSteps:
+        source = max(source, 1)
         ahead = target >= source
         versions = range(source, target) if ahead else range(source - 1, target - 1, -1)
         return tuple((version, *numbered) for version in versions for numbered in self._steps(version, ahead))

@@ -11,8 +11,9 @@ from headrace.engine.assembly import Engine
 from headrace.engine.log.stream import Stream
 from headrace.engine.registry.schemas import Schemas as Registries
 from headrace.engine.registry.schemas import refused
+from headrace.engine.verification.first_schema import VerificationRunning, describe_misfit
 from headrace.engine.verification.verify_job import Progress
-from headrace.errors import BadRequest, Conflict
+from headrace.errors import BadRequest, Conflict, EventsDoNotFit
 from headrace.schema import entries
 from headrace.schema.change import Change
 from headrace.schema.plan import PlannedLens, Refusal
@@ -118,10 +119,11 @@ class MisfitEvent(Struct):
 
 
 class FailingEvents(Struct):
-    """The number of events that fail at a lens, and at the schema."""
+    """The number of events that fail at a lens, at the schema, and at the routing key of a first schema."""
 
     lens: NonNegative
     schema: NonNegative
+    key: NonNegative
 
 
 class Verification(Struct, kw_only=True):
@@ -229,13 +231,14 @@ class SchemaRoutes:
         WRITE,
         {
             200: Answer("the registry and its diff; of a dry run the plan", one_of(SchemaRegistry, SchemaPlan)),
-            202: Answer("the plan, which is checked against stored events from now on", VerifiedPlan),
+            202: Answer("the plan, which is being checked against stored events", VerifiedPlan),
         },
-        fails=(*NOT_THERE, Conflict, *BAD_BODY),
+        fails=(*NOT_THERE, Conflict, EventsDoNotFit, *BAD_BODY),
         parameters=(
             NAME,
             in_query("dry_run", Flag, "only say what would change"),
             in_query("on_data", Flag, "check the change against stored events; only with dry_run"),
+            in_query("first_on_data", Flag, "install a first schema although there are events, if all of them fit"),
         ),
         body=Body(SchemaChangeBody, MAX_UPDATE_BYTES),
         is_hot=True,
@@ -250,7 +253,8 @@ class SchemaRoutes:
             raise BadRequest("only a dry run is made on data: on_data goes with dry_run=true", field="on_data")
         if stream.media_type != JSON:
             raise BadRequest(f"a schema needs a JSON stream; this one holds {stream.content_type}", field="schema")
-        update = _update(request.body)
+        first_on_data = flag(request.query, "first_on_data")
+        update = msgspec.structs.replace(_update(request.body), first_on_data=first_on_data)
         answer = self._verify if on_data else self._plan if dry_run else self._apply
         self._background.begin(request.exchange, answer(request, stream, update))
 
@@ -268,7 +272,14 @@ class SchemaRoutes:
         request.exchange.reply(Reply.json(202, fill(VerifiedPlan, document)))
 
     async def _apply(self, request: Request, stream: Stream, update: SchemaUpdate) -> None:
-        planned, registry = await self._engine.schemas.apply(stream, update, request.principal.user_id)
+        prove = self._engine.first_schemas.prove if update.first_on_data else None
+        try:
+            planned, registry = await self._engine.schemas.apply(stream, update, request.principal.user_id, prove)
+        except VerificationRunning as running:
+            planned = await self._engine.schemas.plan(stream, update)
+            document = {**planned.dump(), "verification": _verification(stream, running.row)}
+            request.exchange.reply(Reply.json(202, fill(VerifiedPlan, document)))
+            return
         plan = planned.dump()
         del plan["registry"]
         request.exchange.reply(Reply.json(200, fill(SchemaRegistry, {**registry.dump(), "diff": plan})))
@@ -294,11 +305,8 @@ def _verification(stream: Stream, row: VerificationRow) -> Verification:
         events=findings.events,
         total=max(findings.events, row.target - row.start),
         through_offset=stream.offset_at(progress.through_seq),
-        failing=FailingEvents(findings.lens, findings.schema),
-        failures=[
-            MisfitEvent(stream.offset_at(misfit.seq + 1), misfit.seq, misfit.cause, misfit.pointer, misfit.reason)
-            for misfit in findings.misfits
-        ],
+        failing=FailingEvents(findings.lens, findings.schema, findings.key),
+        failures=[MisfitEvent(**describe_misfit(stream, misfit)) for misfit in findings.misfits],
     )
 
 

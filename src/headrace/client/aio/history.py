@@ -1,0 +1,104 @@
+"""Rows of the past as they come, or as one table; and the types of tables that values and columns have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+
+from headrace.client import features
+from headrace.client.aio.client import AsyncClient
+from headrace.client.answers import Answer
+from headrace.client.declared_types import TableTypes
+from headrace.client.features import (
+    History,
+    Registered,
+    Row,
+    poll_history,
+    read_history,
+    read_history_rows,
+    request_history,
+    require_types,
+)
+from headrace.client.frames import import_library, join_columns, nullable_pandas_frame, pandas_frame, polars_frame
+from headrace.client.history_question import HistoryQuestion
+from headrace.client.schemas import poll_pauses
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+
+class AsyncTypes:
+    """The types of tables, asked for once for each version of the registry."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._version = ""
+        self._tables: Mapping[str, TableTypes] = {}
+
+    async def of(self, answer: Answer) -> Mapping[str, TableTypes]:
+        """The types by table that the rows of an answer have; none where the server does not say them."""
+        version = answer.headers.get("headrace-registry-version", self._version)
+        return self._tables if version == self._version else await self.newest()
+
+    async def newest(self) -> Mapping[str, TableTypes]:
+        """The types by table of the registry as it is now."""
+        registered = await self._client.fetch(features.registry(None), Registered)
+        self._version, self._tables = str(registered.registry_version), registered.types
+        return self._tables
+
+
+class AsyncHistoryRows:
+    """Rows of the past in the order in which they were asked for: one after the other, or all as one table."""
+
+    def __init__(self, client: AsyncClient, types: AsyncTypes, question: HistoryQuestion) -> None:
+        self._client = client
+        self._types = types
+        self._question = question
+
+    async def __aiter__(self) -> AsyncIterator[Row]:
+        question, first_row = self._question, 0
+        types = None
+        if question.is_frame:
+            types = require_types(await self._types.newest(), question.table)
+        for batch in question.batches(types):
+            request = request_history(question.table, batch, question.features, first_row=first_row)
+            answer = await self._client.send(request)
+            types = (await self._types.of(answer)).get(question.table)
+            for row in read_history_rows(await self._wait(read_history(answer)), batch, types):
+                yield row
+            first_row += len(batch)
+
+    async def to_arrow(self) -> pyarrow.Table:
+        """The columns that were asked with, and the features, as an Arrow table with the types that are declared."""
+        inputs, answers = await self._tables()
+        return join_columns(inputs, answers)
+
+    async def to_pandas(self) -> pandas.DataFrame:
+        """The same as a pandas DataFrame, in which integers with a null stay integers."""
+        inputs, answers = await self._tables()
+        frames = [pandas_frame(inputs), nullable_pandas_frame(answers)]
+        frame: pandas.DataFrame = import_library("pandas").concat(frames, axis=1)
+        return frame
+
+    async def to_polars(self) -> polars.DataFrame:
+        """The same as a polars DataFrame."""
+        return polars_frame(await self.to_arrow())
+
+    async def _tables(self) -> tuple[pyarrow.Table, pyarrow.Table]:
+        rows: list[Row] = []
+        async for row in self:
+            rows.append(row)
+        types = require_types(await self._types.newest(), self._question.table)
+        return self._question.answer_table(rows, types)
+
+    async def _wait(self, history: History) -> History:
+        """A history query once it has ended."""
+        for pause in poll_pauses():
+            if history.state != "running":
+                break
+            await asyncio.sleep(pause)
+            history = await self._client.fetch(poll_history(self._question.table, history.id), History)
+        return history
