@@ -79,7 +79,6 @@ def test_every_problem_is_told_at_once_when_there_are_many() -> None:
                     "b": {"tie_breaker": "x"},
                 },
                 "observation_source_priority": ["human", "human", "robot"],
-                "source_priorities": {"crm-a": 5, " crm": 5, "src_0": 1, "crm-b": True, "crm-c": 2**31, "crm-d": 0.5},
             },
         }
     )
@@ -109,11 +108,18 @@ def test_every_problem_is_told_at_once_when_there_are_many() -> None:
         f"{config}/merge_policies/b/tie_breaker": "unknown_tie_breaker",
         f"{config}/observation_source_priority/1": "schema_invalid",
         f"{config}/observation_source_priority/2": "unknown_source_kind",
-        **{
-            f"{config}/source_priorities/{name}": "schema_invalid"
-            for name in (" crm", "src_0", "crm-b", "crm-c", "crm-d")
-        },
     }
+
+
+def test_priorities_of_sources_are_whole_numbers_by_names() -> None:
+    wrong: dict[str, Any] = {" crm": 5, "src_0": 1, "crm-b": True, "crm-c": 2**31, "crm-d": 0.5}
+    config = {"merge_policies": {}, "source_priorities": {"crm-a": -5, **wrong}}
+    found = codes(registration.read_registration(payload(reducer_config=config)))
+    assert found == {f"/reducer_config/source_priorities/{name}": "schema_invalid" for name in wrong}
+    for whole in ([], {f"crm {number}": 1 for number in range(1001)}):
+        config = {"merge_policies": {}, "source_priorities": whole}
+        found = codes(registration.read_registration(payload(reducer_config=config)))
+        assert found == {"/reducer_config/source_priorities": "schema_invalid"}
 
 
 @pytest.mark.parametrize("given", [None, [], "x", 3])
