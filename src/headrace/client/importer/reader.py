@@ -40,7 +40,7 @@ _SUFFIXES: dict[str, Format] = {
 _COMPRESSED = (".gz", ".zst")
 #: A chunk has about so many bytes, and a number of rows that goes with the rows at the beginning of the file.
 _CHUNK_BYTES = 16 * 1024 * 1024
-_LEAST_ROWS, _MOST_ROWS = 2_048, 65_536
+_MIN_CHUNK_ROWS, _MAX_CHUNK_ROWS = 2_048, 65_536
 _PROBED_BYTES = 1024 * 1024
 
 
@@ -230,7 +230,7 @@ class RowReader:
             with pa.input_stream(str(path), compression="detect") as file:
                 probe = file.read(_PROBED_BYTES)
             size, rows = len(probe), probe.count(b"\n")
-        return min(max(_CHUNK_BYTES * rows // max(size, 1), _LEAST_ROWS), _MOST_ROWS)
+        return min(max(_CHUNK_BYTES * rows // max(size, 1), _MIN_CHUNK_ROWS), _MAX_CHUNK_ROWS)
 
     def _read_query(self, path: Path, query: str) -> Iterator[Chunk]:
         number = 1
