@@ -9,6 +9,7 @@ from bench import (
     answers,
     evlog,
     extract,
+    file_import,
     keyed,
     newest,
     observations,
@@ -104,16 +105,17 @@ MEASURES: dict[str, Measure] = {
     "entities": entities.entity_costs,
     "backfill": backfilling.backfills,
     "observations": observations.imports,
+    "import": file_import.file_imports,
 }
 
 #: Measures that take so long that one round has to do.
-ONCE = ("keyed", "search", "answers", "extract", "entities", "backfill", "observations")
+ONCE = ("keyed", "search", "answers", "extract", "entities", "backfill", "observations", "import")
 
 #: Measures that each round repeats so many times: they are short, and one of them says little on a machine with others.
 REPEATED = {"single": 3}
 
 #: Measures that do less where they have to be quick or the disk is small, which is said then.
-SIZED = ("keyed", "search", "entities", "backfill", "observations")
+SIZED = ("keyed", "search", "entities", "backfill", "observations", "import")
 
 #: Servers that a measure leaves out, and why.
 LEFT_OUT: dict[str, dict[str, str]] = {
@@ -131,6 +133,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "entities": costs.LEFT_OUT,
     "backfill": costs.LEFT_OUT,
     "observations": observations.LEFT_OUT,
+    "import": file_import.LEFT_OUT,
 }
 
 

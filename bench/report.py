@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import answers, evlog, keyed, observations, schemas, sealed, sealing, touch
+from bench import answers, evlog, file_import, keyed, observations, schemas, sealed, sealing, touch
 from bench.driver import Sample
 from bench.features import rows as features
 from bench.ingest import Ingest
@@ -21,7 +21,7 @@ from bench.targets import TARGETS, Target
 
 TITLES = {target.name: target.title for target in TARGETS}
 #: Units of which less is better.
-TIMES = ("ms", "s", "KB", "MB")
+TIMES = ("µs", "ms", "s", "KB", "MB")
 MOST_MEMORY = 500.0
 MOST_SLOWER = 1.5
 LEAST_PROMOTED = 150_000.0
@@ -119,6 +119,7 @@ def bars(results: Results) -> list[Bar]:
     judged = [*(_bar(results, *promise) for promise in wanted), *_schema_bars(results), *_segment_bars(results)]
     judged += [Bar(*promise) for promise in (*promises(results.value), *features.promises(results.value))]
     judged += [Bar(*promise) for promise in (*touch.promises(results.value), *observations.promises(results.value))]
+    judged += [Bar(*promise) for promise in file_import.promises(results.value)]
     judged += [Bar(*promise) for promise in (*evlog.promises(results.value), *answers.promises(results.value))]
     alone = _stream_bars(results.streams) if results.streams else []
     return [bar for bar in judged if bar] + alone + (_ingest_bars(results.ingest) if results.ingest else [])

@@ -23,6 +23,7 @@ EXTRACTED_EVENTS, FEW_EXTRACTED_EVENTS = 1_000_000, 200_000
 ENTITIES, FEW_ENTITIES = 100_000, 20_000
 BACKFILLED_EVENTS, FEW_BACKFILLED_EVENTS = 1_000_000, 100_000
 OBSERVATIONS, FEW_OBSERVATIONS = 1_000_000, 100_000
+IMPORTED_ROWS, FEW_IMPORTED_ROWS = 2_000_000, 200_000
 #: So many times the events that are searched are searched again.
 GROWTH = 10
 EVENTS_PER_KEY = 50
@@ -44,6 +45,7 @@ class Scale:
     entities: int
     backfilled_events: int
     observations: int
+    imported_rows: int
     #: Where a size is not the one that was meant, and why.
     remarks: tuple[str, ...]
 
@@ -65,6 +67,7 @@ def scale_of(times: Times, quick: bool, directory: Path, searched: int, observed
     small = "the disk is small"
     reason, chosen = ("quick", "quick") if quick else (small, "as told")
     entities, backfilled = (FEW_ENTITIES, FEW_BACKFILLED_EVENTS) if quick else (ENTITIES, BACKFILLED_EVENTS)
+    imported = FEW_IMPORTED_ROWS if quick else IMPORTED_ROWS
     sizes = (
         (reason, keyed, KEYED_EVENTS, "keyed events"),
         (reason, size, INGEST_BYTES, "bytes of ingest"),
@@ -73,6 +76,7 @@ def scale_of(times: Times, quick: bool, directory: Path, searched: int, observed
         (reason, entities, ENTITIES, "entities"),
         (reason, backfilled, BACKFILLED_EVENTS, "backfilled events"),
         (chosen, observed, OBSERVATIONS, "observations"),
+        (reason, imported, IMPORTED_ROWS, "imported rows"),
     )
     remarks = [f"{why}: {less:,} {unit} instead of {whole:,}" for why, less, whole, unit in sizes if less < whole]
     return Scale(
@@ -86,5 +90,6 @@ def scale_of(times: Times, quick: bool, directory: Path, searched: int, observed
         entities=entities,
         backfilled_events=backfilled,
         observations=observed,
+        imported_rows=imported,
         remarks=tuple(remarks),
     )
