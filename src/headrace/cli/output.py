@@ -27,7 +27,7 @@ Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not 
 _NEXT_STEPS = {
     "unreachable": "Start a server with `headrace up`, or name another with --url or HEADRACE_URL.",
     "unauthorized": "Pass a key with --key or HEADRACE_KEY; `headrace key create` makes one.",
-    "forbidden": "Use a key whose scopes and prefix allow this; `headrace key list` shows them.",
+    "forbidden": "Use a key whose scopes and prefix allow this; `headrace key ls` shows them.",
     "there is no such stream": "`headrace stream ls` lists what there is; `headrace stream create NAME` makes one.",
     "touch not enabled": "Give the stream the profile state-protocol with touch: `headrace profile set --help`.",
     "search is not configured for this stream; see _schema": "Declare what can be asked: "
