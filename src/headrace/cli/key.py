@@ -73,7 +73,7 @@ def create(
     _show_token(key, token, json)
 
 
-@app.command(name=["ls", "list"])
+@app.command(name=("ls", "list"))
 def list_keys(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson = False) -> None:
     """List the keys, revoked ones too; never their tokens."""
     with _store(_existing_config(data_dir, config)) as keys:

@@ -100,6 +100,7 @@ class _Sink:
             compression="zstd",
             compression_level=_COMPRESSION_LEVEL,
             use_dictionary=False,
+            write_statistics=[KEY],
             write_page_checksum=True,
             store_schema=False,
         )

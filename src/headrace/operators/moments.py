@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.operators.declaration import CHANGE, COUNTS, NUMBER, REQUIRED_WHERE, REQUIRED_WINDOW, declare
 from headrace.operators.entries import time_and_seq
-from headrace.operators.operator import FieldOperator, Operator, Row, finite
+from headrace.operators.operator import FieldOperator, OneFieldOperator, Operator, Row, finite
 from headrace.operators.parts import Alone, Parts, plain, pooled
 from headrace.operators.runs import Longs, RowRuns, counts_by_run
 from headrace.operators.state_columns import Maps, Numbers, Records, StateColumn
@@ -168,7 +168,7 @@ class Ratio(Operator):
         return Parts(plain("m"), plain("n"))
 
 
-class ZScore(FieldOperator):
+class ZScore(OneFieldOperator):
     """How many standard deviations the last value lies above the mean of all of the window, itself among them.
 
     The state is ``[last time, its number, last value, moments]``.
@@ -190,13 +190,15 @@ class ZScore(FieldOperator):
         """The window of the baseline."""
         return self.params.get("baseline_window")
 
-    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+    def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
         """One more value, the last one unless it comes late."""
+        if not matched or (value := row.get(self._field)) is None:
+            return state
         if state is None:
-            return [at_ms, seq, value, add_value(None, value)]
+            return [at, seq, value, add_value(None, value)]
         add_value(state[3], value)
-        if at_ms > state[0] or (at_ms == state[0] and seq > state[1]):
-            state[0], state[1], state[2] = at_ms, seq, value
+        if at > state[0] or (at == state[0] and seq > state[1]):
+            state[0], state[1], state[2] = at, seq, value
         return state
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
@@ -217,7 +219,7 @@ class ZScore(FieldOperator):
         return Records(*runs.last_rows(self._field), moments_of_field(self._field, runs))
 
 
-class SeasonalDeviation(FieldOperator):
+class SeasonalDeviation(OneFieldOperator):
     """How many standard deviations the last value lies above the mean of its hour of the day (UTC), itself among them.
 
     The state is ``[last time, its number, last value, its hour, {hour: moments}]``, of at most 24 hours.
@@ -233,15 +235,17 @@ class SeasonalDeviation(FieldOperator):
     )
     order = "time"
 
-    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+    def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
         """One more value, the last one unless it comes late."""
-        hour = at_ms // HOUR_MS % 24
+        if not matched or (value := row.get(self._field)) is None:
+            return state
+        hour = at // HOUR_MS % 24
         if state is None:
-            return [at_ms, seq, value, hour, {hour: add_value(None, value)}]
+            return [at, seq, value, hour, {hour: add_value(None, value)}]
         hours = state[4]
         hours[hour] = add_value(hours.get(hour), value)
-        if at_ms > state[0] or (at_ms == state[0] and seq > state[1]):
-            state[0], state[1], state[2], state[3] = at_ms, seq, value, hour
+        if at > state[0] or (at == state[0] and seq > state[1]):
+            return [at, seq, value, hour, hours]
         return state
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:

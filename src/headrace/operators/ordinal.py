@@ -7,18 +7,18 @@ as many values as asked for, n or samples, one more for ``lag``, two for ``delta
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from headrace.operators.declaration import COUNT, NUMBER, SAMPLES, VALUE, declare
+from headrace.operators.declaration import COUNT, NUMBER, SAMPLES, VALUE, Params, declare
 from headrace.operators.entries import add_entry, first_entries, last_entries, merge_entries, time_and_seq
 from headrace.operators.operator import FieldOperator, OneFieldOperator, Row, finite
 from headrace.operators.runs import RowRuns
 from headrace.operators.state_columns import Lists, Numbers, Records
+from headrace.types import FieldType
 
 _MASK = 2**64 - 1
 _MEMORY = "as many values as `n` or `samples` says"
@@ -91,7 +91,10 @@ class SomeValues(OneFieldOperator):
 
     order = "time"
 
-    @cached_property
+    def __init__(self, params: Params, types: Mapping[str, FieldType]) -> None:
+        super().__init__(params, types)
+        self._kept = self.kept()
+
     def kept(self) -> int:
         """How many values are kept."""
         n: int = self.params["n"]
@@ -122,7 +125,7 @@ class FirstN(SomeValues):
 
     def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
         """One more while there is room; one that comes late in place of the newest."""
-        if state is not None and len(state) == self.kept:
+        if state is not None and len(state) == self._kept:
             newest = state[-1]
             if at > newest[0] or (at == newest[0] and seq > newest[1]):
                 return state
@@ -131,13 +134,13 @@ class FirstN(SomeValues):
         if state is None:
             return [(at, seq, value)]
         add_entry(state, (at, seq, value))
-        if len(state) > self.kept:
+        if len(state) > self._kept:
             del state[-1]
         return state
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The first n of both."""
-        return merge_entries(left, right)[: self.kept]
+        return merge_entries(left, right)[: self._kept]
 
     def finish(self, state: list[Any] | None, now: int = 0) -> list[Any]:
         """The values."""
@@ -145,7 +148,7 @@ class FirstN(SomeValues):
 
     def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The first values of each run."""
-        return first_entries(runs, self.fields, self.kept)
+        return first_entries(runs, self.fields, self._kept)
 
 
 class Recent(SomeValues):
@@ -162,13 +165,13 @@ class Recent(SomeValues):
             state.append((at, seq, value))
         else:
             add_entry(state, (at, seq, value))
-        if len(state) > self.kept:
+        if len(state) > self._kept:
             del state[0]
         return state
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:
         """The last of both."""
-        return merge_entries(left, right)[-self.kept :]
+        return merge_entries(left, right)[-self._kept :]
 
     def finish(self, state: list[Any] | None, now: int = 0) -> Any:
         """The answer made of them."""
@@ -180,7 +183,7 @@ class Recent(SomeValues):
 
     def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last values of each run."""
-        return last_entries(runs, self.fields, self.kept)
+        return last_entries(runs, self.fields, self._kept)
 
 
 class LastN(Recent):
@@ -235,7 +238,6 @@ class Lag(Recent):
         n=COUNT._replace(default=1, position="optional", note=""),
     )
 
-    @cached_property
     def kept(self) -> int:
         """One more than lie between."""
         n: int = self.params["n"]
@@ -243,7 +245,7 @@ class Lag(Recent):
 
     def answer(self, values: list[Any]) -> Any:
         """The oldest of them."""
-        return values[0] if len(values) == self.kept else None
+        return values[0] if len(values) == self._kept else None
 
 
 class DeltaFromPrevious(Recent):
@@ -251,7 +253,6 @@ class DeltaFromPrevious(Recent):
 
     declaration = declare("delta_from_prev", SAMPLES, "the newest value minus the one before", "f64", field=NUMBER)
 
-    @cached_property
     def kept(self) -> int:
         """Two."""
         return 2
@@ -280,19 +281,17 @@ class Sample(FieldOperator):
     )
     order = "time"
 
-    @cached_property
-    def _samples(self) -> int:
-        """How many values are kept."""
-        samples: int = self.params["samples"]
-        return samples
+    def __init__(self, params: Params, types: Mapping[str, FieldType]) -> None:
+        super().__init__(params, types)
+        self._samples: int = params["samples"]
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """The value in its place if its hash is among the least."""
-        drawn = [scatter(seq), at_ms, seq, value]
+        drawn = scatter(seq)
         if state is None:
-            return [drawn]
-        if len(state) < self._samples or drawn[0] < state[-1][0]:
-            state.append(drawn)
+            return [[drawn, at_ms, seq, value]]
+        if len(state) < self._samples or drawn < state[-1][0]:
+            state.append([drawn, at_ms, seq, value])
             state.sort(key=_HASH)
             del state[self._samples :]
         return state

@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.operators.declaration import CHANGE, NUMBER, VALUE, declare
 from headrace.operators.entries import time_and_seq
-from headrace.operators.operator import EventOperator, FieldOperator, canonical, finite
+from headrace.operators.operator import EventOperator, FieldOperator, OneFieldOperator, Row, canonical, finite
 from headrace.operators.parts import Parts, plain
 from headrace.operators.runs import RowRuns
 from headrace.operators.state_columns import Coded, Numbers, Records
@@ -19,7 +19,7 @@ from headrace.operators.state_columns import Coded, Numbers, Records
 _SECOND_MS = 1000
 
 
-class RateOfChange(FieldOperator):
+class RateOfChange(OneFieldOperator):
     """The last value minus the first of the window, per second between them; null where no time lies between.
 
     The state is ``[first time, its number, first value, last time, its number, last value]``.
@@ -35,14 +35,16 @@ class RateOfChange(FieldOperator):
     )
     order = "time"
 
-    def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
+    def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:
         """A new last value, or a new first one where it comes late."""
+        if not matched or (value := row.get(self._field)) is None:
+            return state
         if state is None:
-            return [at_ms, seq, value, at_ms, seq, value]
-        if at_ms > state[3] or (at_ms == state[3] and seq > state[4]):
-            state[3], state[4], state[5] = at_ms, seq, value
-        elif at_ms < state[0] or (at_ms == state[0] and seq < state[1]):
-            state[0], state[1], state[2] = at_ms, seq, value
+            return [at, seq, value, at, seq, value]
+        if at > state[3] or (at == state[3] and seq > state[4]):
+            state[3], state[4], state[5] = at, seq, value
+        elif at < state[0] or (at == state[0] and seq < state[1]):
+            state[0], state[1], state[2] = at, seq, value
         return state
 
     def merge_both(self, left: list[Any], right: list[Any]) -> list[Any]:

@@ -151,3 +151,16 @@ def test_directories_are_searched_and_what_is_missing_is_named(tmp_path: Path) -
         find_files([str(empty)])
     with pytest.raises(ValueError, match="does not tell the format"):
         format_of(tmp_path / "readme.md")
+
+
+def test_chunks_have_few_rows_where_rows_are_long(tmp_path: Path) -> None:
+    long = {"text": ["x" * 10_000] * 5_000}
+    pq.write_table(pa.table(long), tmp_path / "a.parquet", use_dictionary=False)
+    write(tmp_path / "a.csv", "text\n" + "\n".join(long["text"]))
+    write(tmp_path / "a.json", json.dumps([{"text": text} for text in long["text"]]))
+    for suffix in ("parquet", "csv", "json"):
+        reader = RowReader([tmp_path / f"a.{suffix}"])
+        sizes = [chunk.rows.nbytes for chunk in reader.chunks()]
+        reader.close()
+        assert max(sizes) < 48 * 1024 * 1024, suffix
+        assert sum(sizes) > 50_000_000

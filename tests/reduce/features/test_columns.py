@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.operators.catalogue import DECLARATIONS
+from headrace.operators.catalogue import DECLARATIONS, OPERATORS
 from headrace.reduce.features.table import KeyState, TableReducer
 from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, RowOp, Table
 from headrace.schema.descriptor.validate import resolve_table
@@ -60,6 +60,27 @@ def test_columns_reduce_to_what_rows_fold_to(op: str, data: st.DataObject) -> No
         assert_same(told[key], wanted, feature, made)
 
 
+@pytest.mark.parametrize("op", sorted(op for op, operator in OPERATORS.items() if operator.order != "log"))
+@BOUNDED
+@given(st.data())
+def test_times_need_not_have_the_order_of_the_log(op: str, data: st.DataObject) -> None:
+    feature = data.draw(features(op))
+    reducer = table(("s",), Feature(op, {**feature.params, **data.draw(WHERES)}), 0, [])
+    made = data.draw(events())
+    moments = data.draw(st.permutations([event.at_ms for event in made]))
+    logged = [event._replace(at_ms=at_ms) for event, at_ms in zip(made, moments, strict=True)]
+    folded: dict[bytes, KeyState] = {}
+    for event in sorted(logged, key=lambda event: (event.at_ms, event.seq)):
+        placed = reducer.key_and_row(event.row)
+        if placed is not None:
+            folded[placed[0]] = reducer.fold(folded.get(placed[0]), event.at_ms, event.seq, placed[1])
+    found = fold_columns(reducer, [e.seq for e in logged], [e.at_ms for e in logged], [e.row for e in logged])
+    assert list(found) == sorted(folded)
+    now_ms = max(moments, default=0)
+    for key, row in found.items():
+        assert_same(reducer.finish(row, now_ms), reducer.finish(folded[key], now_ms), feature, logged)
+
+
 def reduce_to(feature: Feature, rows: list[dict[str, Any]]) -> tuple[Any, Any]:
     """The state of the one key of some rows, and its answer."""
     reducer = table(("s",), feature, 0, [])
@@ -96,3 +117,14 @@ def test_rows_that_the_steps_leave_out_do_not_count() -> None:
     assert reducer.finish(row, 3) == {"f": 7.0}
     assert row.first_seq == 1
     assert row.last_seq == 3
+
+
+def test_keys_of_any_length_are_in_order() -> None:
+    reducer, keys = table(("s",), Feature("count"), 0, []), ["b", "", "é", "a" * 31, "a" * 32, "b" * 300, "aa"]
+    for chosen in (keys[:4], keys):
+        found = fold_columns(
+            reducer, range(len(chosen) + 2), range(len(chosen) + 2), [{"s": key} for key in [*chosen, "b", None]]
+        )
+        wanted = {reducer.key(key): {"f": 1 + (key == "b")} for key in chosen}
+        assert list(found) == sorted(wanted)
+        assert {key: reducer.finish(row, 9) for key, row in found.items()} == wanted

@@ -2,8 +2,8 @@
 
 An entity that is idle for longer than ``cold_after`` starts afresh with its next event; a global table has no
 entities and never does. Whether an event starts afresh depends on the event before it, which may lie in another part.
-So a state has a frame: the first and the last number and time of its range, and whether it started afresh within. Two
-parts merge to the right one alone where that one did, or does so at the seam.
+So a state has a frame: the first and the last event of its range, and whether it started afresh within. Two parts
+merge to the right one alone where that one did, or does so at the seam.
 
 The frame of a packed state ends with the version of its format. Those of version 1 have none: states of operators held
 fewer times and sequence numbers, and take those of the first event of their frame. Append time was their only time, so
@@ -104,10 +104,7 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
                 state.states = {}
                 state.restarted = True
             state.last_seq = seq
-            if at >= state.last_ms:
-                state.last_ms = at
-            elif at < state.first_ms:
-                state.first_ms = at
+            state.last_ms = at
         states = state.states
         for name, start_seq, where, fold in self._folds:
             if seq >= start_seq:
@@ -130,8 +127,7 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
                 if name in ours or name in theirs
             }
         restarted = left.restarted or afresh
-        first_ms, last_ms = min(left.first_ms, right.first_ms), max(left.last_ms, right.last_ms)
-        return KeyState(left.first_seq, first_ms, right.last_seq, last_ms, restarted, states)
+        return KeyState(left.first_seq, left.first_ms, right.last_seq, right.last_ms, restarted, states)
 
     def finish(self, state: KeyState | None, now: int = 0, wanted: Sequence[str] | None = None) -> dict[str, Any]:
         """The features of a key at a moment; none at all of a key that is unseen or has gone cold."""
