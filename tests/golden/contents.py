@@ -160,9 +160,12 @@ STATE = StateInfo(
     lives={"größe": "größe@7", "n": "n@3"},
 )  # fmt: skip
 STATE_ROWS: list[Packed] = [
-    (b"\x90", {"": b"\x95\x00\x01\x02\x03\xc2", "n@3": b"\x05"}),
-    (b"\x91\xa1a", {"": b"\x95\x04\x05\x06\x07\xc3", "n@3": b"", "größe@7": bytes(range(256))}),
+    (b"\x90", {"": b"\x96\x00\x01\x02\x03\xc2\x02", "n@3": b"\x05"}),
+    (b"\x91\xa1a", {"": b"\x96\x04\x05\x06\x07\xc3\x02", "n@3": b"", "größe@7": bytes(range(256))}),
 ]
+#: The same in format version 1, whose frames did not say so.
+STATE_V1 = msgspec.structs.replace(STATE, version=1)
+STATE_ROWS_V1: list[Packed] = [(key, {**states, "": b"\x95" + states[""][1:-1]}) for key, states in STATE_ROWS]
 
 
 def main() -> None:
@@ -180,8 +183,8 @@ def main() -> None:
                 print(name, writer.finish().sha256)
     if not (here / "manifest-v4.json").exists():
         (here / "manifest-v4.json").write_bytes(manifests.encode(manifest_v4()))
-    if not (here / "state-v1.parquet").exists():
-        write_state(here / "state-v1.parquet", STATE, "golden", STATE_ROWS)
+    if not (here / "state-v2.parquet").exists():
+        write_state(here / "state-v2.parquet", STATE, "golden", STATE_ROWS)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,28 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 import duckdb
-import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from golden.contents import ROWS_A_GROUP, STATE, STATE_ROWS, byte_runs, json_runs, manifest, manifest_v2, manifest_v4
+from golden.contents import (
+    ROWS_A_GROUP,
+    STATE,
+    STATE_ROWS,
+    STATE_ROWS_V1,
+    STATE_V1,
+    byte_runs,
+    json_runs,
+    manifest,
+    manifest_v2,
+    manifest_v4,
+)
 from headrace.format.decoded_columns import LruCache
 from headrace.format.manifest import Manifest, decode
 from headrace.format.object_names import manifest_key
 from headrace.format.segment.reader import SegmentReader
 from headrace.format.segment.row_group import AppendRun
-from headrace.format.state_file import StateReader
+from headrace.format.state import StateInfo
+from headrace.format.state_file import Packed, StateReader
 
 HERE = Path(__file__).parent
 JSON, BYTES = HERE / "segment-v1-json.parquet", HERE / "segment-v1-bytes.parquet"
@@ -28,6 +39,7 @@ DIGESTS = {
     HERE / "manifest-v2.json": "a237717490e10f3de7e3c9157a29eafbd9901f6ba6f1a1d4ab586deec8504e76",
     HERE / "manifest-v4.json": "4d6537f8a600165dd6bfbadb6d17cf55aae69019745e779dbbcbc804952f50e4",
     HERE / "state-v1.parquet": "5af1813f663a13e70559244ac34cedfc3f95beecb928b8de6c0dafe4a789bd32",
+    HERE / "state-v2.parquet": "d72fb56f8088b2764a94b34bfe4a2b07f8eec2c3306f074f99b8a9d3f7a4f559",
 }
 SEGMENTS = [(JSON, json_runs()), (BYTES, byte_runs())]
 
@@ -94,10 +106,13 @@ def test_pandas_reads_a_segment() -> None:
     assert frame["seq"].tolist() == [row[0] for row in rows(json_runs())]
 
 
-def test_a_state_is_read_back_whole() -> None:
-    reader = StateReader(HERE / "state-v1.parquet", "golden")
-    assert reader.info == msgspec.structs.replace(STATE, version=1)
-    assert list(reader.rows()) == STATE_ROWS
+@pytest.mark.parametrize(
+    ("version", "info", "held"), [(1, STATE_V1, STATE_ROWS_V1), (2, STATE, STATE_ROWS)], ids=["v1", "v2"]
+)
+def test_a_state_is_read_back_whole(version: int, info: StateInfo, held: list[Packed]) -> None:
+    reader = StateReader(HERE / f"state-v{version}.parquet", "golden")
+    assert reader.info == info
+    assert list(reader.rows()) == held
 
 
 @pytest.mark.parametrize(

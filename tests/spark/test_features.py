@@ -27,6 +27,7 @@ from headrace.pipeline import jobs
 from headrace.pipeline.work import Lease
 from headrace.reduce.features import lanes
 from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.table import pack_frame
 from headrace.reduce.work_units import JobName, Result
 from headrace.schema.descriptor.nodes import Event as EventNode
 from headrace.schema.descriptor.nodes import EventField, Feature, FeatureVersion, Table
@@ -268,7 +269,7 @@ def test_sketches_and_moments_are_reduced_by_catalyst_as_operators_merge_them(sp
     table = Table("T", "E", (), {name: one.feature for name, one in MANY.items()})
     nodes = {"E": EventNode("E", {"x": EventField("f64"), "s": EventField("str")}), "T": table}
     reducer = TableDefinition("T", "E", "events/E", nodes, {name: FeatureVersion(name, 0) for name in MANY}).reducer
-    found, frame = lanes.assign_lanes(reducer), pack([0, 0, 1, 1, False])
+    found, frame = lanes.assign_lanes(reducer), pack_frame(0, 0, 1, 1, restarted=False)
     batches: list[list[pa.RecordBatch]] = [[], []]
     for name, one in MANY.items():
         for state in one.states():
@@ -288,7 +289,7 @@ def test_sketches_and_moments_are_reduced_by_catalyst_as_operators_merge_them(sp
         [(name, "ascending") for name in ("lane", "pane")]
     )
     ((key, packed),) = lanes.implode_rows(found, merged)
-    assert key == b"k" and unpack(packed[""]) == [0, 0, 1, 1, False]
+    assert (key, packed[""]) == (b"k", frame)
     for name, one in MANY.items():
         reduced = make_operator(one.feature.op, one.feature.params, {"x": "f64", "s": "str"})
         own = list(one.states())
