@@ -57,6 +57,32 @@ def test_a_machine_that_has_everything_is_well(headrace: Headrace, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_java_home_without_java_is_named(headrace: Headrace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    code, found = findings(headrace)
+    assert code == output.OK
+    assert found["java"]["status"] == "warn"
+    assert found["java"]["found"].startswith("Java ")
+    assert str(tmp_path / "gone") in found["java"]["advice"]
+
+
+def test_the_server_that_is_named_is_looked_at(
+    headrace: Headrace, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_URL", server.url)
+    code, found = findings(headrace)
+    assert code == output.OK
+    assert found["server"]["status"] == "ok"
+    assert found["server"]["found"].startswith(f"{server.url} is ready: Headrace ")
+
+
+def test_a_named_server_that_does_not_answer_is_bad(headrace: Headrace) -> None:
+    code, found = findings(headrace, "--url", "http://127.0.0.1:1")
+    assert code == output.FAILED
+    assert found["server"]["status"] == "bad"
+    assert "127.0.0.1:1" in found["server"]["found"] and "HEADRACE_URL" in found["server"]["advice"]
+
+
 def test_java_of_the_wheel_is_found_where_the_machine_has_none(
     headrace: Headrace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

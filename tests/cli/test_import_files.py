@@ -137,3 +137,25 @@ def test_a_stream_without_events_has_no_schema_to_infer(headrace: Headrace, at: 
     done = headrace("schema", "infer", name)
     assert done.code == output.FAILED
     assert "no event" in done.err
+
+
+def test_inferred_schema_is_installed_on_the_events_that_it_fits(
+    headrace: Headrace, at: ServerProcess, name: str
+) -> None:
+    headrace("stream", "create", name)
+    rows = [{"at": "2026-11-01T10:00:00Z", "service": "web", "ms": number} for number in (12.5, 480, 7)]
+    headrace("stream", "append", name, *map(json.dumps, rows))
+    asked = headrace("schema", "infer", name, "--apply")
+    assert asked.code == 2
+    assert "--yes" in asked.err
+    assert headrace("schema", "show", name).lines[0]["currentVersion"] == 0
+    done = headrace("schema", "infer", name, "--apply", "--yes")
+    assert done.code == 0, done.err
+    (plan,) = done.lines
+    assert [plan["from_version"], plan["to_version"]] == [0, 1]
+    assert headrace("stream", "read", name, "--schema-version", "1").lines == rows
+    assert [hit["fields"]["ms"] for hit in headrace("search", name, "ms:>10", "--sort", "ms:asc").lines] == [12.5, 480]
+    assert headrace("stream", "append", name, '{"at": "yesterday"}').code == 1
+    again = headrace("schema", "infer", name, "--apply", "--yes")
+    assert again.code == 1
+    assert f"headrace schema evolve {name}" in again.err

@@ -79,13 +79,28 @@ def test_programs_get_the_whole_story(at: ServerProcess, headrace: Headrace, str
     assert {"stream": stream, "done": 0, "total": 50} in told["streams"]
 
 
+def test_nothing_published_is_said_where_nobody_waits(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch, headrace: Headrace, name: str
+) -> None:
+    monkeypatch.setenv("HEADRACE_URL", server.url)
+    logs = Logs(server.url)
+    logs.create(name, SEARCH)
+    logs.append(name, 0, 3)
+    run = headrace("pipeline", "run", "--stream", name)
+    assert run.code == 0
+    assert f"None of the 3 events of {name} is published" in run.err
+    assert f"headrace stream seal {name}" in run.err
+    assert headrace("stream", "seal", name).code == 0
+    assert headrace("pipeline", "run", "--stream", name).err == ""
+
+
 def test_people_see_streams_leases_and_what_is_parked(
     at: ServerProcess, headrace: Headrace, stream: str, people: None
 ) -> None:
     assert "streams due    0" in headrace("pipeline", "status").out.decode()
     headrace("pipeline", "run", "--stream", stream)
     due = headrace("pipeline", "status").out.decode()
-    assert "work is        given out" in due
+    assert "pipeline       running" in due
     assert due.splitlines()[-1].split() == [stream, "0", "50", "0%"]
     granted = leased(at)
     working_on = headrace("pipeline", "status").out.decode()

@@ -113,3 +113,40 @@ def _shown(*words: str, code: int) -> str:
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", running.shown())
     assert running.ended() == code, shown
     return shown
+
+
+@pytest.fixture
+def unshaped(at: ServerProcess, headrace: Headrace, name: str) -> str:
+    """A stream without a schema, with three events."""
+    headrace("stream", "create", name)
+    headrace("stream", "append", name, stdin=b'{"qty": 1}\n{"qty": 0}\n{"qty": 7}\n')
+    return name
+
+
+def test_first_schema_is_installed_where_the_events_fit(headrace: Headrace, unshaped: str, file: Written) -> None:
+    first = file("first", quantity(minimum=0))
+    planned = headrace("schema", "plan", unshaped, "--schema", first, "--first-on-data", "--on-data")
+    assert planned.code == 0
+    assert planned.lines[0]["verification"]["events"] == 3
+    assert headrace("schema", "show", unshaped).lines[0]["currentVersion"] == 0
+    done = headrace("schema", "apply", unshaped, "--schema", first, "--first-on-data")
+    assert done.code == 0, done.err
+    assert done.lines[0]["registry"]["boundaries"] == [{"offset": 0, "version": 1}]
+    again = headrace("schema", "apply", unshaped, "--schema", first, "--first-on-data")
+    assert again.lines[0]["changes"] == []
+    assert headrace("stream", "append", unshaped, '{"qty": -1}').code == 1
+
+
+def test_first_schema_that_events_do_not_fit_names_them(headrace: Headrace, unshaped: str, file: Written) -> None:
+    words = ("schema", "apply", unshaped, "--schema", file("first", quantity(minimum=1)), "--first-on-data")
+    done = headrace(*words, "--json")
+    assert done.code == 1
+    error = json.loads(done.err)["error"]
+    assert error["code"] == "events_do_not_fit"
+    assert [(failure["seq"], failure["pointer"]) for failure in error["failures"]] == [(1, "/qty")]
+    running = Terminal(list(words))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", running.shown())
+    assert running.ended() == 1
+    assert error["failures"][0]["offset"] in shown
+    assert "1 of 3 stored events does not fit the schema" in shown
+    assert headrace("schema", "show", unshaped).lines[0]["currentVersion"] == 0

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 import headrace as hr
@@ -172,3 +175,44 @@ def test_lists_of_entities_and_of_observations_become_tables(entities: Entities)
     [row] = entities.observations(stored.entities[0].entity_id).rows()
     assert (row["source"], row["kind"], row["field.kind"]) == (f"crm of {name}", "observation", "friend")
     assert stored.source == row["source"] and row["observed_at"] == days[0]
+
+
+def test_entities_of_a_type_have_columns_of_its_types(entities: Entities) -> None:
+    name = f"sdk_visit{next(_numbers)}"
+    fields = {
+        "name": {"type": "string", "required": True},
+        "visits": {"type": "number", "validator": "integer"},
+        "score": {"type": "number"},
+        "active": {"type": "boolean"},
+        "seen": {"type": "date", "validator": "iso_datetime"},
+        "day": {"type": "date"},
+        "tags": {"type": "array"},
+    }
+    version = {"fields": fields, "canonical_name_fields": ["name"]}
+    entities.register(name, "1.0.0", version, POLICIES, activate=True)
+    kinds = [pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us", "UTC"), pa.string(), pa.null()]
+    empty = entities.list(name).to_arrow()
+    assert empty.schema.names[-7:] == list(fields) and empty.schema.types[-7:] == kinds
+    ada = {"visits": np.int64(3), "score": np.float32(2), "active": np.bool_(True), "tags": np.array(["a", "b"])}
+    seen = {"seen": pd.Timestamp("2026-11-15T10:00:00Z"), "day": np.datetime64("2026-11-15")}
+    entities.store(
+        {"entity_type": name, "name": np.str_("Ada"), **ada, **seen}, observed_at=np.datetime64("2026-11-16")
+    )
+    entities.store({"entity_type": name, "name": "Bob"})
+    table = entities.list(name).to_arrow()
+    assert table.schema.types[-7:] == [*kinds[:-1], pa.list_(pa.string())]
+    wanted = ["Ada", 3, 2.0, True, datetime(2026, 11, 15, 10, tzinfo=UTC), "2026-11-15", ["a", "b"]]
+    assert list(table.select(list(fields)).to_pylist()[0].values()) == wanted
+    assert list(table.select(list(fields)).to_pylist()[1].values()) == ["Bob", *[None] * 6]
+    [first, _] = entities.list(name)
+    assert first.last_observation_at == "2026-11-16T00:00:00Z"
+    assert first.snapshot["seen"] == "2026-11-15T10:00:00Z"
+    assert entities.types.get(name).type_values(first.snapshot)["seen"] == wanted[4]
+
+
+def test_a_value_that_json_cannot_have_is_named_by_its_entity(entities: Entities) -> None:
+    rows: list[dict[str, Any]] = [{"entity_type": "t", "name": str(number)} for number in range(3)]
+    with pytest.raises(TypeError, match="row 0, field 'age': object cannot be JSON"):
+        entities.store({"entity_type": "t", "age": object()})
+    with pytest.raises(ValueError, match="row 3, field 'age': nan is a number"):
+        list(entities.store_many([*rows, {"entity_type": "t", "age": float("nan")}]))

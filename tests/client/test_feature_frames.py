@@ -167,6 +167,25 @@ def test_a_frame_asks_for_the_past_and_is_answered_by_one(app: testing.VirtualAp
     assert history.to_polars()["count"].to_list() == ANSWERS
 
 
+def test_a_training_set_has_features_of_several_tables(app: testing.VirtualApp) -> None:
+    frame = pa.table(QUESTIONS)
+    made = app.training_set(frame, {Visits: ["count"], "Users": ["n", "first_at"]})
+    users = app.history(Users, frame).to_arrow()
+    table = made.to_arrow()
+    assert table.column_names == ["user", "n", "when", "ok", "count", "Users.n", "first_at"]
+    assert table.column("count").to_pylist() == ANSWERS
+    assert table.column("Users.n").to_pylist() == users.column("Users.n").to_pylist() == [1, 1, None, None]
+    assert made.to_pandas()["Users.n"].dtype == pd.Int64Dtype()
+    everything = app.training_set(frame, [Users, Everything], at="when").to_polars()
+    assert everything.columns == ["user", "n", "when", "ok", "Users.n", "first_at", "Everything.n"]
+    assert everything["Everything.n"].to_list() == [2, 2, None, 2]
+    for tables in ([], "Users"):
+        with pytest.raises(TypeError, match="tables are a list of tables"):
+            app.training_set(frame, tables)
+    with pytest.raises(TypeError, match="a frame is a DataFrame"):
+        app.training_set([("ada", AT)], [Users])
+
+
 def test_pairs_ask_for_the_past_too(app: testing.VirtualApp) -> None:
     pairs = [
         ("ada", pd.Timestamp("2026-01-01T00:45Z")),

@@ -12,6 +12,7 @@ import headrace as hr
 from headrace.client import schemas
 from headrace.client.answers import Answer
 from headrace.client.schemas import UNSET, Verification
+from headrace.errors import BadRequest, EventsDoNotFit
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess
@@ -94,3 +95,20 @@ def test_answer_that_is_no_verification_is_a_bad_answer(body: bytes) -> None:
         schemas.read_verified(Answer(202, {}, body))
     with pytest.raises(hr.BadAnswer):
         Answer(200, {}, body).decode(Verification)
+
+
+def test_first_schema_is_installed_on_events_that_fit(client: hr.Client, name: str) -> None:
+    stream = client.stream(name)
+    stream.create()
+    stream.append([{"qty": 1}, {"qty": 0}])
+    with pytest.raises(BadRequest, match="first_on_data=true"):
+        stream.evolve(shape(qty=WHOLE))
+    with pytest.raises(EventsDoNotFit) as refusal:
+        stream.evolve(shape(qty=POSITIVE), first_on_data=True)
+    assert [failure["seq"] for failure in refusal.value.facts["failures"]] == [1]
+    verified = stream.verify(shape(qty=POSITIVE), first_on_data=True)
+    assert verified.plan.refusals == []
+    assert verified.verification is not None and not verified.verification.passed
+    plan = stream.evolve(shape(qty=WHOLE), first_on_data=True)
+    assert (plan.from_version, plan.to_version) == (0, 1)
+    assert [batch.items for batch in stream.read(schema_version=1)] == [[{"qty": 1}, {"qty": 0}]]

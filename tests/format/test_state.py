@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import CorruptData
-from headrace.format import object_names
+from headrace.format import object_names, state_file
 from headrace.format.object_names import range_name
 from headrace.format.state import VERSION, State, StateInfo, decode_info
-from headrace.format.state_file import ROWS, Packed, StateReader, write
+from headrace.format.state_file import ROWS, Packed, PackedColumns, StateReader, write
 
 INFO = StateInfo(
     stream="events/E",
@@ -29,6 +30,11 @@ def written(path: Path, rows: list[Packed]) -> State:
     return write(path, INFO, "some", iter(rows))
 
 
+def encoded(path: Path) -> list[Packed]:
+    rows = StateReader(path, "x").encoded_rows()
+    return [(key, msgspec.msgpack.decode(packed, type=dict[str, bytes])) for key, packed in rows]
+
+
 def test_rows_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     rows: list[Packed] = [
         (b"\x91\x01", {"": b"f1", "a@1": b"s1", "frame@2": b"t1"}),
@@ -38,7 +44,7 @@ def test_rows_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     state = written(tmp_path / "x.parquet", rows)
     reader = StateReader(tmp_path / "x.parquet", "x")
     assert reader.info == INFO
-    assert list(reader.rows()) == rows
+    assert list(reader.rows()) == encoded(tmp_path / "x.parquet") == rows
     assert state.rows == 3
     assert state.end_seq == 15
     assert state.lives == INFO.lives
@@ -54,12 +60,30 @@ def test_many_rows_lie_in_several_row_groups(tmp_path: Path) -> None:
     rows: list[Packed] = [(f"{n:06}".encode(), {"": b"f", "a@1": str(n).encode()}) for n in range(ROWS + 3)]
     assert written(tmp_path / "x.parquet", rows).rows == ROWS + 3
     assert pq.ParquetFile(tmp_path / "x.parquet").num_row_groups == 2
-    assert list(StateReader(tmp_path / "x.parquet", "x").rows()) == rows
+    assert list(StateReader(tmp_path / "x.parquet", "x").rows()) == encoded(tmp_path / "x.parquet") == rows
+
+
+def test_columns_are_written_as_their_rows_are(tmp_path: Path) -> None:
+    rows: list[Packed] = [(b"a", {"": b"f", "a@1": b"s"}), (b"b", {"": b"g", "frame@2": b"t"})]
+    columns = {name: pa.array([row.get(name) for _, row in rows], pa.binary()) for name in ("", "a@1", "frame@2")}
+    keys = pa.array([key for key, _ in rows], pa.binary())
+    by_rows = written(tmp_path / "rows.parquet", rows)
+    assert write(tmp_path / "columns.parquet", INFO, "some", PackedColumns(keys, columns)) == by_rows
+    assert write(tmp_path / "none.parquet", INFO, "none", PackedColumns(keys[:0], {})).rows == 0
+    with pytest.raises(ValueError, match="out of order"):
+        write(tmp_path / "order.parquet", INFO, "some", PackedColumns(keys.take(pa.array([1, 0])), columns))
+
+
+def test_rows_are_encoded_apart_where_they_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_file, "_MAX_ENCODED_BYTES", 3_000)
+    rows: list[Packed] = [(bytes([n]), {"": b"f", "a@1": bytes(n * 70)}) for n in range(60)]
+    written(tmp_path / "x.parquet", rows)
+    assert encoded(tmp_path / "x.parquet") == rows
 
 
 def test_a_state_may_be_empty(tmp_path: Path) -> None:
     assert written(tmp_path / "x.parquet", []).rows == 0
-    assert list(StateReader(tmp_path / "x.parquet", "x").rows()) == []
+    assert list(StateReader(tmp_path / "x.parquet", "x").rows()) == encoded(tmp_path / "x.parquet") == []
 
 
 @pytest.mark.parametrize("second", [b"a", b"b"])

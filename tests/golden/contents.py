@@ -7,6 +7,7 @@ a program, this writes only those that are missing.
 from __future__ import annotations
 
 import msgspec
+import pyarrow as pa
 
 from headrace.format import manifest as manifests
 from headrace.format import object_names
@@ -16,8 +17,13 @@ from headrace.format.object_names import range_name
 from headrace.format.segment.row_group import AppendRun
 from headrace.format.segment.writer import SegmentWriter
 from headrace.format.state import State, StateInfo
-from headrace.format.state_file import Packed
+from headrace.format.state_file import Packed, PackedColumns
 from headrace.format.state_file import write as write_state
+from headrace.reduce.features.columns import fold_rows
+from headrace.reduce.features.event_columns import AT_MS, SEQ, columns_of, number_texts
+from headrace.reduce.features.table import TableReducer
+from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, Table
+from headrace.schema.descriptor.validate import resolve_table
 from headrace.schema.entries import entries_of
 
 START_US = 1_763_200_000_000_000
@@ -160,12 +166,48 @@ STATE = StateInfo(
     lives={"größe": "größe@7", "n": "n@3"},
 )  # fmt: skip
 STATE_ROWS: list[Packed] = [
-    (b"\x90", {"": b"\x96\x00\x01\x02\x03\xc2\x02", "n@3": b"\x05"}),
-    (b"\x91\xa1a", {"": b"\x96\x04\x05\x06\x07\xc3\x02", "n@3": b"", "größe@7": bytes(range(256))}),
+    (b"\x90", {"": b"\x95\x00\x01\x02\x03\xc2", "n@3": b"\x05"}),
+    (b"\x91\xa1a", {"": b"\x95\x04\x05\x06\x07\xc3", "n@3": b"", "größe@7": bytes(range(256))}),
 ]
-#: The same in format version 1, whose frames did not say so.
-STATE_V1 = msgspec.structs.replace(STATE, version=1)
-STATE_ROWS_V1: list[Packed] = [(key, {**states, "": b"\x95" + states[""][1:-1]}) for key, states in STATE_ROWS]
+
+#: What state-v2.parquet holds: a table over these events, each ten seconds after the one before, folded from columns.
+TABLE = Table(
+    "Users",
+    "E",
+    ("user",),
+    {
+        "n": Feature("count"),
+        "n_minute": Feature("count", {"window": 60_000}),
+        "total": Feature("sum", {"field": "amount"}),
+        "mean": Feature("mean", {"field": "amount", "window": 60_000}),
+        "middle": Feature("quantile", {"field": "amount", "q": 0.5}),
+        "shops": Feature("n_unique", {"field": "shop"}),
+        "often": Feature("top_k", {"field": "shop", "k": 2, "window": 60_000}),
+        "seen": Feature("last_seen", {"where": "(amount > 2)"}),
+    },
+)
+EVENTS = [
+    {"user": "añb"[number % 3], "amount": number / 2, "shop": None if number % 5 == 0 else f"shop {number % 4}"}
+    for number in range(24)
+]
+EVENT_MS = [1_763_200_000_000 + 10_000 * number for number in range(24)]
+
+
+def table_reducer() -> TableReducer:
+    """The table of `EVENTS`."""
+    source = Event("E", {"user": EventField("str"), "amount": EventField("f64"), "shop": EventField("str", False)})
+    versions = {name: FeatureVersion(f"{name}@1", 0) for name in TABLE.features}
+    return TableReducer(resolve_table({"E": source, "Users": TABLE}, "Users"), versions)
+
+
+def state_v2() -> tuple[StateInfo, PackedColumns]:
+    """The states of the table, folded from columns."""
+    reducer = table_reducer()
+    columns = columns_of(reducer.source_types, EVENTS)
+    columns |= {SEQ: pa.array(range(24), pa.int64()), AT_MS: pa.array(EVENT_MS, pa.int64())}
+    lives = {name: version.id for name, version in reducer.feature_versions.items()}
+    info = msgspec.structs.replace(STATE, version=2, table="Users", first_seq=0, count=24, level=0, lives=lives)
+    return info, fold_rows(reducer, number_texts(pa.table(columns)))
 
 
 def main() -> None:
@@ -183,8 +225,11 @@ def main() -> None:
                 print(name, writer.finish().sha256)
     if not (here / "manifest-v4.json").exists():
         (here / "manifest-v4.json").write_bytes(manifests.encode(manifest_v4()))
+    if not (here / "state-v1.parquet").exists():
+        write_state(here / "state-v1.parquet", STATE, "golden", STATE_ROWS)
     if not (here / "state-v2.parquet").exists():
-        write_state(here / "state-v2.parquet", STATE, "golden", STATE_ROWS)
+        info, packed = state_v2()
+        write_state(here / "state-v2.parquet", info, "golden", packed)
 
 
 if __name__ == "__main__":

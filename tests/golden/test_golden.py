@@ -7,28 +7,31 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 import duckdb
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
 from golden.contents import (
+    EVENT_MS,
+    EVENTS,
     ROWS_A_GROUP,
     STATE,
     STATE_ROWS,
-    STATE_ROWS_V1,
-    STATE_V1,
     byte_runs,
     json_runs,
     manifest,
     manifest_v2,
     manifest_v4,
+    state_v2,
+    table_reducer,
 )
 from headrace.format.decoded_columns import LruCache
 from headrace.format.manifest import Manifest, decode
 from headrace.format.object_names import manifest_key
 from headrace.format.segment.reader import SegmentReader
 from headrace.format.segment.row_group import AppendRun
-from headrace.format.state import StateInfo
-from headrace.format.state_file import Packed, StateReader
+from headrace.format.state_file import StateReader
+from headrace.reduce.features.table import KeyState
 
 HERE = Path(__file__).parent
 JSON, BYTES = HERE / "segment-v1-json.parquet", HERE / "segment-v1-bytes.parquet"
@@ -39,7 +42,7 @@ DIGESTS = {
     HERE / "manifest-v2.json": "a237717490e10f3de7e3c9157a29eafbd9901f6ba6f1a1d4ab586deec8504e76",
     HERE / "manifest-v4.json": "4d6537f8a600165dd6bfbadb6d17cf55aae69019745e779dbbcbc804952f50e4",
     HERE / "state-v1.parquet": "5af1813f663a13e70559244ac34cedfc3f95beecb928b8de6c0dafe4a789bd32",
-    HERE / "state-v2.parquet": "d72fb56f8088b2764a94b34bfe4a2b07f8eec2c3306f074f99b8a9d3f7a4f559",
+    HERE / "state-v2.parquet": "6a155de273f1694ce4376d68a5f66a6df72ffb4851a4d44a6efc5d41a430a4ac",
 }
 SEGMENTS = [(JSON, json_runs()), (BYTES, byte_runs())]
 
@@ -106,13 +109,23 @@ def test_pandas_reads_a_segment() -> None:
     assert frame["seq"].tolist() == [row[0] for row in rows(json_runs())]
 
 
-@pytest.mark.parametrize(
-    ("version", "info", "held"), [(1, STATE_V1, STATE_ROWS_V1), (2, STATE, STATE_ROWS)], ids=["v1", "v2"]
-)
-def test_a_state_is_read_back_whole(version: int, info: StateInfo, held: list[Packed]) -> None:
-    reader = StateReader(HERE / f"state-v{version}.parquet", "golden")
-    assert reader.info == info
-    assert list(reader.rows()) == held
+def test_a_state_is_read_back_whole() -> None:
+    reader = StateReader(HERE / "state-v1.parquet", "golden")
+    assert reader.info == msgspec.structs.replace(STATE, version=1)
+    assert list(reader.rows()) == STATE_ROWS
+
+
+def test_a_state_of_version_2_answers_as_its_events() -> None:
+    reader, reducer = StateReader(HERE / "state-v2.parquet", "golden"), table_reducer()
+    folded: dict[bytes, KeyState] = {}
+    for seq, (event, at_ms) in enumerate(zip(EVENTS, EVENT_MS, strict=True)):
+        key, row = reducer.key_and_row(event) or (b"", {})
+        folded[key] = reducer.fold(folded.get(key), at_ms, seq, row)
+    states = {key: reducer.unpack(packed) for key, packed in reader.rows()}
+    assert reader.info == state_v2()[0]
+    assert states == {key: folded[key] for key in sorted(folded)}
+    answers = {key: reducer.finish(state, EVENT_MS[-1]) for key, state in states.items()}
+    assert answers == {key: reducer.finish(state, EVENT_MS[-1]) for key, state in folded.items()}
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,9 @@ def leaves(count: int) -> st.SearchStrategy[StateColumn]:
         texts.map(lambda held: Texts(pa.array(held, pa.string()))),
         texts.map(lambda held: arrow_column(pa.array(held, pa.string()).dictionary_encode())),
         st.sampled_from([None, 0, "x" * 40]).map(lambda value: Same(value, count)),
-        times(st.sampled_from([0, 1, 2]), count).map(lambda codes: Coded(np.array(codes, np.int64), ["a", 2.5, None])),
+        times(st.sampled_from([0, 1, 2]), count).map(
+            lambda codes: Coded(np.array(codes, np.int64), Plain(["a", 2.5, None]))
+        ),
         times(st.none() | st.lists(st.integers(0, 300), max_size=3), count).map(Plain),
         st.integers(1, 300).map(lambda width: Blobs(np.arange(count * width, dtype=np.uint8).reshape(count, width))),
         times(INTEGERS, count * 3).map(lambda numbers: Vectors(np.array(numbers, np.int64).reshape(count, 3))),

@@ -51,6 +51,7 @@ def meaning(members: Document) -> Any:
             identity(document)[0],
             {name: policy(config, name) for name in document["fields"]},
             config.get("observation_source_priority") or list(SOURCE_KINDS),
+            config.get("source_priorities", {}),
             members["metadata"],
         ],
         sort_keys=True,
@@ -183,7 +184,7 @@ def _carried(base: Schema, made: Schema, asked: Document) -> None:
         names = [name for name in old if not name.startswith(("fields", "canonical", "identity_opt", "name_coll"))]
         assert all(new.get(option) == old.get(option) for option in names)
     assert was["metadata"].keys() <= now["metadata"].keys()
-    for option in ("observation_source_priority",):
+    for option in ("observation_source_priority", "source_priorities"):
         assert now["reducer_config"].get(option) == was["reducer_config"].get(option)
     assert {name: was[name] for name in ("entity_type", "scope", "user_id", "base_version")} == {
         name: now[name] for name in ("entity_type", "scope", "user_id", "base_version")

@@ -311,6 +311,7 @@ CASES: dict[tuple[str, str], Case] = {
 
 #: Routes that do the same little work whatever is asked. They are driven together.
 LITTLE: dict[tuple[str, str], Callable[[World], list[bytes]]] = {
+    ("GET", "/"): _always(got("/")),
     ("GET", "/health"): _always(got("/health")),
     ("GET", "/health/live"): _always(got("/health/live")),
     ("GET", "/health/ready"): _always(got("/health/ready")),

@@ -44,8 +44,8 @@ class Rule(NamedTuple):
 GLOBAL = {"register_entity_type", "update_entity_type", "activate_entity_type", "deactivate_entity_type"}
 #: About no stream and no type, or of what the caller may see only.
 ELSEWHERE = {
-    "scrape_server", "describe_server", "list_streams", "get_feature_registry", "ping", "get_source", "list_erasures",
-    "get_erasure",
+    "scrape_server", "describe_server", "enter_server", "list_streams", "get_feature_registry", "ping", "get_source",
+    "list_erasures", "get_erasure",
 }  # fmt: skip
 HIDDEN = {
     "get_subscription", "link_subscription", "unlink_subscription", "claim_subscription", "delete_subscription",

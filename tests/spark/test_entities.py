@@ -42,6 +42,7 @@ class Case:
             if policy["strategy"] != "merge_array":
                 policy["tie_breaker"] = self.random.choice(breakers)
         ranks = self.random.choice([{}, {"observation_source_priority": ["human", "sensor"]}])
+        ranks |= self.random.choice([{}, {"source_priorities": {"crm-a": 500, "crm-b": 1}}])
         made = contact(version, entity_type=self.name)
         return {**made, "reducer_config": {"merge_policies": policies, **ranks}}
 
@@ -59,7 +60,9 @@ class Case:
             "source_priority": random.choice([10, 100, 1000]),
             "observation_source": random.choice(["sensor", "human", "import"]),
             "specificity_score": random.choice([0.1, 0.5]),
-            "source_id": f"s{random.randrange(1 << 40)}",
+            **random.choice(
+                [{"source_id": f"s{random.randrange(1 << 40)}"}, {"source": "crm-a"}, {"source": "crm-b"}, {}]
+            ),
         }
         chosen = {name: value for name, value in fields.items() if random.random() < 0.7}
         entity = {"entity_type": self.name, "email": f"u{random.randrange(5)}@x.org", **chosen, "_meta": meta}

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.cli import output
+from headrace.cli.arguments import LOCAL, Remote
 from headrace.cli.config import ConfigFile, DataDir
 from headrace.cli.output import AsJson
 from headrace.errors import HeadraceError
@@ -28,6 +29,7 @@ _SYNCS = 20
 _REQUEST_TIMEOUT_S = 2.0
 _CACHE_BYTES = 8 * 1024 * 1024
 _MAX_NAMED = 10
+_SERVER_ADVICE = "look at --url or HEADRACE_URL, at --key or HEADRACE_KEY, and at the log of the server"
 
 
 class Finding(NamedTuple):
@@ -39,12 +41,17 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def doctor(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson = False) -> int:
-    """Check Java, Spark, the disk, the port, the object store and search fields; 1 if something would not work."""
+def doctor(*, data_dir: DataDir = None, config: ConfigFile = None, remote: Remote = LOCAL, json: AsJson = False) -> int:
+    """Check Java, Spark, the disk, the port, the object store and search fields of this machine.
+
+    If --url or HEADRACE_URL names a server, check that too. 1 says that something would not work.
+    """
     from headrace.config import load
 
     flags = {} if data_dir is None else {"storage.data_dir": data_dir}
     findings = list(examine(load(file=config, flags=flags)))
+    if remote.url != LOCAL.url:
+        findings.append(_server(remote))
     output.show_all([finding._asdict() for finding in findings], Finding._fields, as_json=json)
     return output.FAILED if any(finding.status == "bad" for finding in findings) else output.OK
 
@@ -66,7 +73,11 @@ def _java(config: Config) -> Finding:
 
     with tempfile.TemporaryDirectory() as scratch:
         java_home = java.find(Path(scratch))
-        return Finding("java", "ok", f"Java {java_home.version} ({java_home.source})")
+    runtime = f"Java {java_home.version} ({java_home.source})"
+    if (unfit := java.unfit_home()) is not None:
+        advice = f"JAVA_HOME names {unfit}, where there is no Java 17 to 21: unset or correct it"
+        return Finding("java", "warn", runtime, advice)
+    return Finding("java", "ok", runtime)
 
 
 def _spark(config: Config) -> Finding:
@@ -122,6 +133,22 @@ def _is_headrace(host: str, port: int) -> bool:
         return False
     finally:
         connection.close()
+
+
+def _server(remote: Remote) -> Finding:
+    """Whether a server is ready, and takes the key if there is one."""
+    from headrace.client.requests import Request
+
+    try:
+        with remote.connect() as client:
+            ready = client.send(Request("GET", "/health/ready", changes=False)).decode(dict[str, object])
+            version = client.send(Request("GET", "/", changes=False)).decode(dict[str, object]).get("version")
+    except HeadraceError as reason:
+        return Finding("server", "bad", f"{remote.url}: {reason.message}", _SERVER_ADVICE)
+    troubles = [f"{part}: {ready[part]}" for part in ("object_store", "database") if ready.get(part, "ok") != "ok"]
+    if troubles:
+        return Finding("server", "warn", f"{remote.url}: {'; '.join(troubles)}", "look at the log of the server")
+    return Finding("server", "ok", f"{remote.url} is ready: Headrace {version}")
 
 
 def _store(config: Config) -> Finding:

@@ -34,7 +34,7 @@ app = App(
     version_flags=(),
     help_epilogue=output.examples(
         "headrace key create --user ada --scope read --prefix orders/",
-        "headrace key list",
+        "headrace key ls",
         "headrace key rotate 7a01544f4bce",
         "headrace key update 7a01544f4bce --requests-per-s 100",
         "headrace key revoke 7a01544f4bce",
@@ -73,7 +73,7 @@ def create(
     _show_token(key, token, json)
 
 
-@app.command(name="list")
+@app.command(name=("ls", "list"))
 def list_keys(*, data_dir: DataDir = None, config: ConfigFile = None, json: AsJson = False) -> None:
     """List the keys, revoked ones too; never their tokens."""
     with _store(_existing_config(data_dir, config)) as keys:

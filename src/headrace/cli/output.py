@@ -27,7 +27,7 @@ Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not 
 _NEXT_STEPS = {
     "unreachable": "Start a server with `headrace up`, or name another with --url or HEADRACE_URL.",
     "unauthorized": "Pass a key with --key or HEADRACE_KEY; `headrace key create` makes one.",
-    "forbidden": "Use a key whose scopes and prefix allow this; `headrace key list` shows them.",
+    "forbidden": "Use a key whose scopes and prefix allow this; `headrace key ls` shows them.",
     "there is no such stream": "`headrace stream ls` lists what there is; `headrace stream create NAME` makes one.",
     "touch not enabled": "Give the stream the profile state-protocol with touch: `headrace profile set --help`.",
     "search is not configured for this stream; see _schema": "Declare what can be asked: "
@@ -41,6 +41,7 @@ _NEXT_STEPS = {
     "offset_gone": "Read from the earliest offset that is left: --offset -1.",
     "offset_fenced": "Take an offset that this stream has given, or start over with --offset -1.",
     "precondition_failed": "Someone else appended first; read on, then try again with the new offset.",
+    "request_timeout": "Try again in a moment, or raise server.resolver_timeout_s on the server.",
     "append_timeout": "Look at `headrace stream info NAME` before sending it again.",
     "outcome_unknown": "Look at the end of the stream before sending it again.",
     "overloaded": _LATER,

@@ -95,6 +95,9 @@ def run(
         elif wait:
             with server.connect() as client:
                 outcome = wait_until_indexed(work, client.stream(stream), seconds)
+        else:
+            with server.connect() as client:
+                _note_unpublished(client.stream(stream).details()["stream"], stream)
     output.show(outcome, as_json=json)
     return output.OK if outcome.get("complete", True) else output.TIMED_OUT
 
@@ -156,7 +159,7 @@ def show_overview(overview: Document) -> None:
     counts = overview["counts"]
     output.show(
         {
-            "work is": "paused" if overview["paused"] else "given out",
+            "pipeline": "paused" if overview["paused"] else "running",
             # A server of an earlier version does not tell what it does not know.
             "workers alive": counts.get("workers", ""),
             "streams due": counts["due"] if "complete" in overview else len(overview["due"]),
@@ -338,6 +341,17 @@ class _IndexWait:
         elif waited_s > _REST_S and not self._has_warned:
             self._has_warned = True
             print("headrace: Nobody has taken the work yet; is `headrace pipeline` running?", file=sys.stderr)
+
+
+def _note_unpublished(details: Document, stream: str) -> None:
+    """Say that a stream has nothing that could be indexed, and how to change that."""
+    waiting = int(details["next_offset"])
+    if waiting and not _published(details):
+        advice = f"`headrace stream seal {stream}` publishes them now, and --wait does so before it waits"
+        print(
+            f"headrace: None of the {waiting:,} events of {stream} is published, so nothing is indexed: {advice}.",
+            file=sys.stderr,
+        )
 
 
 def _published(details: Document) -> int:

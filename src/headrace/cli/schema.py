@@ -15,7 +15,6 @@ from headrace.cli.arguments import LOCAL, Remote, document
 from headrace.cli.import_files import show_proposal
 from headrace.cli.output import AsJson, DryRun, UsageError, Yes
 from headrace.errors import EventsDoNotFit, HeadraceError
-from headrace.types import JSON, media_type
 
 if TYPE_CHECKING:
     from headrace.client import Plan, Stream
@@ -241,9 +240,13 @@ def _plan_and_apply(
         output.confirm(f"The change of {stream.name} is {planned.classification}. Apply it?", yes=yes)
     elif lost := [impact["subject"] for impact in planned.impact if impact["effect"] == "lost"]:
         output.confirm(f"The change of {stream.name} leaves {', '.join(lost)} without values. Apply it?", yes=yes)
-    done = _apply(stream, arguments, as_json)
+    _report(_apply(stream, arguments, as_json), as_json)
+
+
+def _report(done: Plan, as_json: bool) -> None:
+    """Print the version that a stream has after a change, or the plan that was carried out."""
     if output.wants_table(as_json):
-        print(f"{stream.name} is at version {done.registry['currentVersion']}.")
+        print(f"{done.subject} is at version {done.registry['currentVersion']}.")
     else:
         _show(done, as_json)
 
@@ -255,23 +258,29 @@ def infer(
     *,
     timestamp: Annotated[str | None, Parameter(help="The field with an event's time; default: the likeliest.")] = None,
     open_schema: Annotated[bool, Parameter(name="--open", negative=(), help="Allow fields that no event has.")] = False,
+    apply: Annotated[bool, Parameter(negative=(), help="Install what is proposed; asks first.")] = False,
+    yes: Yes = False,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> None:
-    """Propose a schema, search fields and a rollup that fit every event of a stream; nothing is changed."""
-    from headrace.client.importer import importer, proposal
+    """Propose a schema, search fields and a rollup that fit every event of a stream, and install them with --apply."""
+    from headrace.client.importer.importer import infer_schema
 
     with remote.connect() as client:
         stream = client.stream(name)
-        content_type = stream.info().content_type
-        if media_type(content_type) != JSON:
-            raise UsageError(f"{name} holds {content_type}, which has no schema")
+        if apply and (version := stream.schema()["currentVersion"]):
+            raise HeadraceError(f"{name} has a schema, version {version}: `headrace schema evolve {name}` changes it.")
         with output.running_count("events read") as advance:
-            facts = importer.scan_stream(stream, advance)
-    if not facts.count:
-        raise HeadraceError(f"{name} holds no event")
-    proposed = proposal.propose(facts, timestamp=timestamp, is_open=open_schema)
-    show_proposal(name, proposed, as_json=not output.wants_table(json))
+            proposed = infer_schema(stream, timestamp=timestamp, is_open=open_schema, on_rows=advance)
+        as_table = output.wants_table(json)
+        if as_table or not apply:
+            show_proposal(name, proposed, as_json=not as_table)
+        if apply:
+            search = msgspec.UNSET if proposed.search is None else proposed.search
+            arguments: dict[str, Any] = {"schema": proposed.schema, "search": search, "first_on_data": True}
+            _check(stream.evolve(**arguments, dry_run=True))
+            output.confirm(f"Install this schema on the {proposed.rows:,} events of {name}?", yes=yes)
+            _report(_apply(stream, arguments, json), json)
 
 
 @app.command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.client.aio.app import AsyncApp
 from headrace.client.aio.client import AsyncClient, AsyncStream
+from headrace.client.aio.history import AsyncHistoryRows, AsyncTrainingSet
 from headrace.client.answers import AppendResult, Batch, CreateResult, SealResult, StreamInfo
 from headrace.client.app import App
 from headrace.client.client import Client, Stream
@@ -27,8 +28,9 @@ from headrace.client.errors import (
     Unreachable,
 )
 from headrace.client.expressions import Expression, col, lit, quadkey
-from headrace.client.features import Pushed, Registered, RegistryVersion, Row
+from headrace.client.features import KeyRows, Pushed, Registered, RegistryVersion, Row
 from headrace.client.frame_rows import FrameResult
+from headrace.client.history import HistoryRows, TrainingSet
 from headrace.client.log_sender import LogSender, add_log_fields
 from headrace.client.log_sources import LogHandler, LogProcessor, RequestLogs
 from headrace.client.operators import (
@@ -105,8 +107,10 @@ __all__ = [
     "AsyncApp",
     "AsyncClient",
     "AsyncDelivery",
+    "AsyncHistoryRows",
     "AsyncProducer",
     "AsyncStream",
+    "AsyncTrainingSet",
     "BadAnswer",
     "Batch",
     "Bucket",
@@ -123,7 +127,9 @@ __all__ = [
     "Group",
     "HeadraceError",
     "HistoryFailed",
+    "HistoryRows",
     "Hit",
+    "KeyRows",
     "LogHandler",
     "LogProcessor",
     "LogSender",
@@ -154,6 +160,7 @@ __all__ = [
     "Table",
     "Template",
     "Touch",
+    "TrainingSet",
     "Unreachable",
     "Verification",
     "Verified",

@@ -25,7 +25,8 @@ from headrace.client.features import (
     RegistryVersion,
     Row,
 )
-from headrace.client.history import HistoryRows, Types
+from headrace.client.frame_rows import frame_table
+from headrace.client.history import HistoryRows, TrainingSet, Types
 from headrace.client.history_question import HistoryQuestion
 from headrace.client.requests import Moment, check_options, split_into_batches
 from headrace.errors import HeadraceError
@@ -153,3 +154,16 @@ class App:
         the one that ``at`` names, else ``at``, else the only column of moments.
         """
         return HistoryRows(self.client, self._types, HistoryQuestion(declared_name(table), rows, features, at))
+
+    def training_set(
+        self, frame: Any, tables: Sequence[str | Table] | Mapping[Any, Sequence[str]], *, at: str | None = None
+    ) -> TrainingSet:
+        """The rows of a frame with the features of tables, as they were at the moment of each row.
+
+        ``tables`` may say which features of each table. The frame has columns as in :meth:`history`.
+        """
+        if not tables or isinstance(tables, str):
+            raise TypeError("tables are a list of tables, or a dictionary of tables and features")
+        rows = frame_table(frame)
+        features = tables if isinstance(tables, Mapping) else dict.fromkeys(tables)
+        return TrainingSet([self.history(table, rows, names, at=at) for table, names in features.items()])

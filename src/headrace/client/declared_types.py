@@ -105,7 +105,7 @@ def typed_table(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> 
         kind = parse_type(text)
         try:
             values = [_arrow_value(kind, row.get(name)) for row in rows]
-            columns[name] = pa.array(values, _arrow_type(kind))
+            columns[name] = pa.array(values, arrow_type(kind))
         except (ValueError, TypeError, AttributeError, OverflowError) as reason:
             raise HeadraceError(
                 f"{name} is {text} by now, and has other values: the table changed while it was read; read it again"
@@ -113,10 +113,11 @@ def typed_table(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> 
     return pa.table(columns)
 
 
-def _arrow_type(kind: DeclaredType) -> Any:
+def arrow_type(kind: DeclaredType) -> pyarrow.DataType:
+    """The type of Arrow of a column."""
     import pyarrow as pa
 
-    parts = [(name, _arrow_type(part)) for name, part in kind.parts]
+    parts = [(name, arrow_type(part)) for name, part in kind.parts]
     match kind.name:
         case "i64":
             return pa.int64()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from headrace.client import entity_requests, entity_types
 from headrace.client.answers import Answer
@@ -20,8 +20,12 @@ from headrace.client.entity_requests import (
     View,
 )
 from headrace.client.entity_types import SchemaVersion, TypeChange, TypeOptions
-from headrace.client.frames import Listing
+from headrace.client.frames import Listing, arrow_table
 from headrace.client.requests import Request, segment, split_into_batches
+from headrace.errors import NotFound
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Item = TypeVar("Item")
 Page = tuple[Sequence[Item], str | None]
@@ -128,8 +132,11 @@ class Entities:
 
     def store_many(self, entities: Iterable[Mapping[str, Any]], **options: Unpack[StoreOptions]) -> Iterator[Stored]:
         """Store entities in requests of many, one after the other; to do it all again stores nothing twice."""
+        first_row = 0
         for batch in split_into_batches(entities, MAX_STORED_ENTITIES):
-            yield self.store(*batch, **options)
+            request = entity_requests.store(batch, options, first_row=first_row)
+            yield self._client.fetch(request, Stored)
+            first_row += len(batch)
 
     def get(self, entity_id: str, **view: Unpack[View]) -> Snapshot:
         """The snapshot of an entity, now or in the past."""
@@ -144,7 +151,9 @@ class Entities:
         snapshots = _iterate_pages(
             self._client.send, lambda after: entity_requests.page(wanted, after), entity_requests.read_snapshots
         )
-        return Listing(snapshots, entity_requests.snapshot_row)
+        if entity_type is None:
+            return Listing(snapshots, entity_requests.snapshot_row)
+        return EntityListing(snapshots, entity_type, self.types)
 
     def observations(
         self, entity_id: str, *, order: str = "newest", user_id: str | None = None, source: str | None = None
@@ -220,6 +229,25 @@ class Entities:
     ) -> dict[str, Any]:
         """Pairs of entities of a type that may be the same."""
         return self._client.fetch(entity_requests.duplicates(entity_type, threshold, limit), dict[str, Any])
+
+
+class EntityListing(Listing[Snapshot]):
+    """The entities of one type; as a table they have the columns that the active version of the type declares."""
+
+    def __init__(self, snapshots: Iterator[Snapshot], entity_type: str, types: EntityTypes) -> None:
+        super().__init__(snapshots, entity_requests.snapshot_row)
+        self._entity_type, self._types = entity_type, types
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The entities that are left as an Arrow table."""
+        try:
+            version = self._types.get(self._entity_type)
+        except NotFound:
+            return arrow_table(self.rows())
+        rows = []
+        for entity in self:
+            rows.append(entity_requests.snapshot_row(entity, version.type_values(entity.snapshot)))
+        return arrow_table(rows, entity_requests.snapshot_types(version.column_types()))
 
 
 def _iterate_pages(

@@ -9,8 +9,9 @@ from typing import Any, TypedDict
 import msgspec
 
 from headrace.client.answers import Answer
+from headrace.client.declared_types import arrow_type, parse_type
 from headrace.client.frames import Row
-from headrace.client.json_values import moment
+from headrace.client.json_values import moment, to_json
 from headrace.client.requests import Moment, Request, check_options, post, segment, with_query
 
 ENTITIES_PATH = "/v1/entities"
@@ -77,12 +78,16 @@ class DecisionOptions(TypedDict, total=False):
     user_id: str | None
 
 
-def store(entities: Sequence[Mapping[str, Any]], options: StoreOptions) -> Request:
-    """POST: observations of entities."""
+def store(entities: Sequence[Mapping[str, Any]], options: StoreOptions, *, first_row: int = 0) -> Request:
+    """POST: observations of entities, which messages count from ``first_row`` on."""
     check_options(StoreOptions, options)
     options = {**options, "observed_at": moment(options.get("observed_at")) or None}
     # The id of an observation is that of its content: to send it again stores nothing twice.
-    return post("/v1/observations", {"entities": entities, **options}, changes=False)
+    return post(
+        "/v1/observations",
+        {"entities": msgspec.Raw(to_json(list(entities), first_row=first_row)), **options},
+        changes=False,
+    )
 
 
 def correct(entity_id: str, fields: Mapping[str, Any], options: DecisionOptions) -> Request:
@@ -164,9 +169,17 @@ _OBSERVATION_COLUMNS = (
 _MOMENTS = ("last_observation_at", "observed_at", "ingested_at")
 
 
-def snapshot_row(entity: Snapshot) -> Row:
+def snapshot_row(entity: Snapshot, fields: Mapping[str, Any] | None = None) -> Row:
     """An entity as a row: what it is, and a column for each field, ``field.NAME`` where another column has the name."""
-    return _row({name: getattr(entity, name) for name in _SNAPSHOT_COLUMNS}, entity.snapshot)
+    columns = {name: getattr(entity, name) for name in _SNAPSHOT_COLUMNS}
+    return _row(columns, entity.snapshot if fields is None else fields)
+
+
+def snapshot_types(fields: Mapping[str, str]) -> dict[str, Any]:
+    """The types of Arrow of the columns of such rows, given the types of the fields."""
+    columns = dict(zip(_SNAPSHOT_COLUMNS, ("str", "str", "str", "i64", "datetime"), strict=True))
+    types = columns | {f"field.{name}" if name in columns else name: kind for name, kind in fields.items()}
+    return {name: arrow_type(parse_type(kind)) if kind else None for name, kind in types.items()}
 
 
 def observation_row(observation: Mapping[str, Any]) -> Row:

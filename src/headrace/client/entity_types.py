@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from headrace.client.answers import Answer
+from headrace.client.declared_types import type_values
 from headrace.client.requests import Request, check_options, post, segment, with_query
 
 TYPES_PATH = "/v1/entity-types"
@@ -39,6 +40,15 @@ class SchemaVersion(msgspec.Struct, frozen=True):
     base_version: str | None = None
     created_at: str = ""
 
+    def column_types(self) -> dict[str, str]:
+        """The type of each field as features have them; "" for arrays and objects, which may hold anything."""
+        fields = self.schema_definition.get("fields", {})
+        return {name: _column_type(field.get("type"), field.get("validator")) for name, field in fields.items()}
+
+    def type_values(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a snapshot with a ``datetime`` in UTC where the validator is ``iso_datetime``."""
+        return type_values(snapshot, self.column_types())
+
 
 class TypeChange(msgspec.Struct, frozen=True):
     """The result of a change of an entity type; ``plan`` lists the changes one by one."""
@@ -62,6 +72,21 @@ class TypeChange(msgspec.Struct, frozen=True):
     agreements: list[dict[str, Any]] = []
     migration: dict[str, Any] | None = None
     rekey: dict[str, Any] | None = None
+
+
+def _column_type(kind: Any, validator: Any) -> str:
+    match kind, validator:
+        case "number", "integer":
+            return "i64"
+        case "number", _:
+            return "f64"
+        case "boolean", _:
+            return "bool"
+        case "date", "iso_datetime":
+            return "datetime"
+        case "string" | "date", _:
+            return "str"
+    return ""
 
 
 class _Types(msgspec.Struct):

@@ -7,7 +7,7 @@ name, each value is its JSON text, so that nothing is lost or converted.
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
@@ -148,16 +148,20 @@ def event_row(event: Any) -> Row:
     return event if isinstance(event, dict) else {VALUE: event}
 
 
-def arrow_table(rows: Sequence[Row]) -> pyarrow.Table:
-    """Rows as a table; a row that lacks a column has a null there."""
+def arrow_table(rows: Sequence[Row], types: Mapping[str, Any] | None = None) -> pyarrow.Table:
+    """Rows as a table; a row that lacks a column has a null there.
+
+    Columns that ``types`` has are there in any case, with the type of Arrow that it says, if their values have one.
+    """
     pa = import_library("pyarrow")
-    names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: _column(pa, [row.get(name) for row in rows]) for name in names})
+    types = types or {}
+    names = dict.fromkeys([*types, *(name for row in rows for name in row)])
+    return pa.table({name: _column(pa, [row.get(name) for row in rows], types.get(name)) for name in names})
 
 
-def _column(pa: Any, values: list[Any]) -> Any:
+def _column(pa: Any, values: list[Any], kind: Any = None) -> Any:
     try:
-        return pa.array(values)
+        return pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         # No type holds all of them exactly.
         texts = [None if value is None else msgspec.json.encode(value).decode() for value in values]

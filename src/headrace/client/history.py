@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.client import features
@@ -22,7 +22,7 @@ from headrace.client.features import (
     require_types,
 )
 from headrace.client.frames import import_library, join_columns, nullable_pandas_frame, pandas_frame, polars_frame
-from headrace.client.history_question import HistoryQuestion
+from headrace.client.history_question import HistoryQuestion, name_features
 from headrace.client.schemas import poll_pauses
 
 if TYPE_CHECKING:
@@ -51,28 +51,11 @@ class Types:
         return self._tables
 
 
-class HistoryRows:
-    """Rows of the past in the order in which they were asked for: one after the other, or all as one table."""
-
-    def __init__(self, client: Client, types: Types, question: HistoryQuestion) -> None:
-        self._client = client
-        self._types = types
-        self._question = question
-
-    def __iter__(self) -> Iterator[Row]:
-        question, first_row = self._question, 0
-        types = None
-        if question.is_frame:
-            types = require_types(self._types.newest(), question.table)
-        for batch in question.batches(types):
-            request = request_history(question.table, batch, question.features, first_row=first_row)
-            answer = self._client.send(request)
-            types = self._types.of(answer).get(question.table)
-            yield from read_history_rows(self._wait(read_history(answer)), batch, types)
-            first_row += len(batch)
+class FeatureColumns:
+    """Columns that were asked with, or keys and moments, and columns of features; as one table."""
 
     def to_arrow(self) -> pyarrow.Table:
-        """The columns that were asked with, and the features, as an Arrow table with the types that are declared."""
+        """All columns as an Arrow table; those of features have the types that are declared."""
         inputs, answers = self._tables()
         return join_columns(inputs, answers)
 
@@ -86,6 +69,32 @@ class HistoryRows:
     def to_polars(self) -> polars.DataFrame:
         """The same as a polars DataFrame."""
         return polars_frame(self.to_arrow())
+
+    def _tables(self) -> tuple[pyarrow.Table, pyarrow.Table]:
+        raise NotImplementedError
+
+
+class HistoryRows(FeatureColumns):
+    """Rows of the past in the order in which they were asked for: one after the other, or all as one table."""
+
+    def __init__(self, client: Client, types: Types, question: HistoryQuestion) -> None:
+        self._client = client
+        self._types = types
+        self._question = question
+        #: The name of the table.
+        self.table = question.table
+
+    def __iter__(self) -> Iterator[Row]:
+        question, first_row = self._question, 0
+        types = None
+        if question.is_frame:
+            types = require_types(self._types.newest(), question.table)
+        for batch in question.batches(types):
+            request = request_history(question.table, batch, question.features, first_row=first_row)
+            answer = self._client.send(request)
+            types = self._types.of(answer).get(question.table)
+            yield from read_history_rows(self._wait(read_history(answer)), batch, types)
+            first_row += len(batch)
 
     def _tables(self) -> tuple[pyarrow.Table, pyarrow.Table]:
         rows: list[Row] = []
@@ -102,3 +111,17 @@ class HistoryRows:
             time.sleep(pause)
             history = self._client.fetch(poll_history(self._question.table, history.id), History)
         return history
+
+
+class TrainingSet(FeatureColumns):
+    """The rows of a frame with the features of several tables, each as it was at the moment of the row."""
+
+    def __init__(self, histories: Sequence[HistoryRows]) -> None:
+        self._histories = histories
+
+    def _tables(self) -> tuple[pyarrow.Table, pyarrow.Table]:
+        inputs, answers = self._histories[0]._tables()
+        for history in self._histories[1:]:
+            _, more = history._tables()
+            answers = join_columns(answers, name_features(more, history.table, answers.column_names))
+        return inputs, answers

@@ -54,9 +54,7 @@ class HistoryQuestion:
             inputs = typed_table(fields, {**types.key, AT: "datetime"})
         names = types.features if self.features is None else self.features
         answers = typed_table([row.raw for row in rows], {name: types.features[name] for name in names})
-        # A feature that has the name of another column is named after its table, too.
-        renamed = [f"{self.table}.{name}" if name in inputs.column_names else name for name in answers.column_names]
-        return inputs, answers.rename_columns(renamed)
+        return inputs, name_features(answers, self.table, inputs.column_names)
 
     def _frame_pairs(self, types: TableTypes | None) -> Iterator[Pair]:
         assert self._frame is not None and types is not None
@@ -92,3 +90,8 @@ class HistoryQuestion:
         if len(moments) != 1:
             raise ValueError(f"say which column has the moments, as at=…: the frame has {', '.join(names)}")
         return str(moments[0])
+
+
+def name_features(answers: pyarrow.Table, table: str, taken: Sequence[str]) -> pyarrow.Table:
+    """Columns of features; one whose name is taken is named after its table, too."""
+    return answers.rename_columns([f"{table}.{name}" if name in taken else name for name in answers.column_names])

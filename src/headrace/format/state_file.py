@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -38,6 +39,18 @@ class StateReader:
                 rows = ({version_id: state for version_id, state in row.items() if state is not None} for row in rows)
             yield from zip(keys, rows, strict=True)
 
+    def encoded_rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every key in order, with the MessagePack of what `rows` has for it."""
+        for group in range(self._source.metadata.num_row_groups):
+            with intact(self._name):
+                table = self._source.table(group, self._source.metadata.schema.names)
+            while len(table):
+                part = table.slice(0, _ENCODED_AT_ONCE)
+                while part.nbytes > _MAX_ENCODED_BYTES and len(part) > 1:
+                    part = part.slice(0, len(part) // 2)
+                yield from zip(part.column(KEY).to_pylist(), _encode_rows(part), strict=True)
+                table = table.slice(len(part))
+
     def columns(self, version_ids: Collection[str] | None = None) -> Iterator[tuple[list[bytes], dict[str, list[Any]]]]:
         """The same in batches of keys: the keys in order, and a column by version id, None where a key has no state."""
         held = sorted(set(self.info.lives.values()))
@@ -53,6 +66,37 @@ class StateReader:
             return [table.column(name).to_pylist() for name in names]
 
 
+def _encode_rows(table: pa.Table) -> list[bytes]:
+    """Each row as MessagePack of a map from names to bytes, without what is null."""
+    columns = [(name, table.column(name).combine_chunks()) for name in table.column_names if name != KEY]
+    count = sum(column.is_valid().to_numpy(zero_copy_only=False).astype(">u2") for _, column in columns)
+    heads = _fixed(b"\xde", np.asarray(count, ">u2"))
+    members = [_member("" if name == FRAME else name.removeprefix(VERSION_PREFIX), column) for name, column in columns]
+    empty = pa.scalar(b"", pa.binary())
+    options = {"null_handling": "replace", "null_replacement": b""}
+    rows: list[bytes] = pc.binary_join_element_wise(heads, *members, empty, **options).to_pylist()
+    return rows
+
+
+def _member(name: str, column: pa.Array) -> pa.Array:
+    """A member of each row's map: its name, how many bytes it has, and these; null for null."""
+    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    heads = _fixed(msgspec.msgpack.encode(name) + b"\xc6", lengths.astype(">u4"))
+    return pc.binary_join_element_wise(heads, column, pa.scalar(b"", pa.binary()))
+
+
+def _fixed(prefix: bytes, numbers: Any) -> pa.Array:
+    """The same bytes and then a number, for each."""
+    width = len(prefix) + numbers.itemsize
+    rows = np.empty((len(numbers), width), np.uint8)
+    rows[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
+    rows[:, len(prefix) :] = np.ascontiguousarray(numbers).view(np.uint8).reshape(len(numbers), -1)
+    offsets = np.arange(0, (len(numbers) + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
+
+
+#: Rows that are encoded together, and their bytes: an Arrow array holds up to 2 GiB.
+_ENCODED_AT_ONCE, _MAX_ENCODED_BYTES = 1024, 1 << 28
 ROWS = 16_384
 _COMPRESSION_LEVEL = 1
 
@@ -100,6 +144,7 @@ class _Sink:
             compression="zstd",
             compression_level=_COMPRESSION_LEVEL,
             use_dictionary=False,
+            write_statistics=[KEY],
             write_page_checksum=True,
             store_schema=False,
         )

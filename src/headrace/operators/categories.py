@@ -60,8 +60,8 @@ class ValueCounts(FieldOperator):
     def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The counts of each run."""
         owners, values, counted, forms = counts_of_values(self._field, self.kind, runs)
-        chosen = np.array([self.counts(form) for form in forms], np.bool_)[values]
-        if not chosen.all():
+        if self.is_selective:
+            chosen = np.array([self.counts(form) for form in forms], np.bool_)[values]
             owners, values, counted = owners[chosen], values[chosen], counted[chosen]
         different, totals = counts_by_run(owners, len(runs.starts)), runs.counts()
         states = Records(
@@ -69,6 +69,11 @@ class ValueCounts(FieldOperator):
         )
         many = np.flatnonzero(different > 2 * self._kept).tolist()
         return Mixed(states, many, [self._thin(states[run]) for run in many])
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether some values are not counted by themselves."""
+        return False
 
     def counts(self, value: Any) -> bool:
         """Whether a value, in its canonical form, is counted by itself."""
@@ -197,6 +202,11 @@ class Mix(ValueCounts):
         chosen = self.params.get("categories")
         limit: int = self.params["max_categories"] if chosen is None else len(chosen)
         return limit
+
+    @property
+    def is_selective(self) -> bool:
+        """Where categories are given, only they are counted."""
+        return self._categories is not None
 
     def counts(self, value: Any) -> bool:
         """Whether it is one of the categories."""

@@ -136,10 +136,10 @@ def merge_states(states: Sequence[list[Any]]) -> list[Any]:
     return [values, sketches.union(parts) if parts else None]
 
 
-def counts_of_values(field: str, kind: FieldType, runs: RowRuns) -> tuple[Longs, Longs, Longs, list[Any]]:
+def counts_of_values(field: str, kind: FieldType, runs: RowRuns) -> tuple[Longs, Longs, Longs, StateColumn]:
     """The different values of each run: the run, a number for the value, how often it is there; and all by number."""
 
-    def make() -> tuple[Longs, Longs, Longs, list[Any]]:
+    def make() -> tuple[Longs, Longs, Longs, StateColumn]:
         codes, forms = runs.coded(field, kind, lambda value: canonical(value, kind))
         pairs = np.sort(runs.run_of_row() * len(forms) + codes)
         starts = np.flatnonzero(np.append(True, pairs[1:] != pairs[:-1]))

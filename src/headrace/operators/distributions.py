@@ -180,7 +180,8 @@ class Cells(Operator):
         for first in range(0, number_of_runs, _RUNS_AT_ONCE):
             count = min(_RUNS_AT_ONCE, number_of_runs - first)
             chosen = flat[bounds[first] : bounds[first + count]] - first * self.cells
-            counts.append(np.bincount(chosen, minlength=count * self.cells).reshape(count, self.cells))
+            counted = np.bincount(chosen, minlength=count * self.cells).reshape(count, self.cells)
+            counts.append(counted.astype(np.min_scalar_type(counted.max())))  # there are many cells
         return Vectors(np.concatenate(counts))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.operators.state_columns import Numbers, StateColumn, arrow_column
+from headrace.operators.state_columns import Numbers, Plain, StateColumn, arrow_column
 
 Longs = NDArray[np.int64]
 Values = NDArray[Any]
@@ -114,17 +114,19 @@ class RowRuns:
         """The greatest time of each run."""
         return self.shared("last times", lambda: Numbers(np.maximum.reduceat(self.times, self.starts)))
 
-    def coded(self, field: str, kind: str, canonical: Callable[[Any], Any]) -> tuple[Longs, list[Any]]:
+    def coded(self, field: str, kind: str, canonical: Callable[[Any], Any]) -> tuple[Longs, StateColumn]:
         """A number for each row, the same for values with the same canonical form, and the form of each number."""
-        return self.shared(("coded", field, kind), lambda: self._coded(field, canonical))
+        return self.shared(("coded", field, kind), lambda: self._coded(field, kind, canonical))
 
-    def _coded(self, field: str, canonical: Callable[[Any], Any]) -> tuple[Longs, list[Any]]:
+    def _coded(self, field: str, kind: str, canonical: Callable[[Any], Any]) -> tuple[Longs, StateColumn]:
         column = self.column(field)
         encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        if kind in ("str", "bytes"):  # these are their own form
+            return encoded.indices.to_numpy().astype(np.int64), arrow_column(encoded.dictionary)
         forms = [canonical(value) for value in encoded.dictionary.to_pylist()]
         distinct = {form: number for number, form in enumerate(dict.fromkeys(forms))}
         codes = np.array([distinct[form] for form in forms], np.int64)
-        return codes[encoded.indices.to_numpy()], list(distinct)
+        return codes[encoded.indices.to_numpy()], Plain(list(distinct))
 
     def newest(self, count: int) -> tuple[Longs, Longs]:
         """The last rows of each run, up to so many: how many there are of each, and all of them."""

@@ -168,6 +168,10 @@ class Texts(StateColumn):
 
     def packed(self) -> pa.Array:
         """The length and the bytes of each."""
+        return self._packed
+
+    @cached_property
+    def _packed(self) -> pa.Array:
         lengths = pc.binary_length(self._texts).to_numpy()
         return _join(_heads(_STRINGS, lengths).packed(), self._texts.cast(pa.binary()))
 
@@ -175,7 +179,7 @@ class Texts(StateColumn):
 class Coded(StateColumn):
     """Values that come more than once: each is packed once."""
 
-    def __init__(self, codes: Offsets, forms: Sequence[Any]) -> None:
+    def __init__(self, codes: Offsets, forms: StateColumn) -> None:
         self._codes, self._forms = codes, forms
 
     def __len__(self) -> int:
@@ -188,7 +192,7 @@ class Coded(StateColumn):
 
     def packed(self) -> pa.Array:
         """The packed form of each code."""
-        return Plain(list(self._forms)).packed().take(pa.array(self._codes))
+        return self._forms.packed().take(pa.array(self._codes))
 
 
 class Blobs(_Fixed):

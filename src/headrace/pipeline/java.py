@@ -40,6 +40,12 @@ class Java(NamedTuple):
     source: str
 
 
+def unfit_home() -> str | None:
+    """The directory that JAVA_HOME names, if it has no Java that runs Spark."""
+    home = os.environ.get("JAVA_HOME")
+    return home if home and version_of(Path(home)) not in FITTING else None
+
+
 def find(directory: Path) -> Java:
     """The Java to use; a script that goes in front of it is written into the directory."""
     for source, home in _installed():

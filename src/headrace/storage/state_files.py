@@ -42,7 +42,6 @@ MAX_OPEN, _CACHE_KIB = 64, 512
 #: Larger pages than usual are written sooner, and hold more rows than one.
 _PAGE_BYTES = 8192
 _DECODER = msgspec.msgpack.Decoder(dict[str, bytes])
-_ENCODER = msgspec.msgpack.Encoder()
 #: Before what a key has: the CRC-32 of everything that follows and of the key, and the number of the row.
 _PREFIX = Struct("<IQ")
 _CHUNK_BYTES = 1 << 20
@@ -241,9 +240,9 @@ def _row_checksum(key: bytes, row: bytes) -> int:
     return zlib.crc32(memoryview(row)[4:], zlib.crc32(key))
 
 
-def _row(number: int, key: bytes, packed: dict[str, bytes]) -> tuple[bytes, bytes]:
-    """The encoded row of a key in a file."""
-    row = bytearray(_PREFIX.pack(0, number) + _ENCODER.encode(packed))
+def _row(number: int, key: bytes, encoded: bytes) -> tuple[bytes, bytes]:
+    """The row of a key in a file."""
+    row = bytearray(_PREFIX.pack(0, number) + encoded)
     row[:4] = _row_checksum(key, bytes(row)).to_bytes(4, "little")
     return key, bytes(row)
 
@@ -256,7 +255,7 @@ def _write(path: Path, reader: StateReader) -> None:
         connection.pragma("synchronous", "full")  # what a restart finds is whole
         with connection:
             connection.execute("CREATE TABLE rows (key BLOB PRIMARY KEY, packed BLOB NOT NULL) STRICT, WITHOUT ROWID")
-            rows = (_row(number, key, packed) for number, (key, packed) in enumerate(reader.rows()))
+            rows = (_row(number, key, encoded) for number, (key, encoded) in enumerate(reader.encoded_rows()))
             connection.executemany("INSERT INTO rows VALUES (?, ?)", rows)
     finally:
         connection.close()

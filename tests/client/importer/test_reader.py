@@ -110,6 +110,8 @@ def test_values_of_parquet_keep_every_digit(tmp_path: Path) -> None:
         "naive": pa.scalar(datetime.datetime(2026, 1, 1, 10, 0, 0, 123456), pa.timestamp("us")),
         "zoned": pa.scalar(datetime.datetime(2026, 1, 1, 8, tzinfo=utc), pa.timestamp("us", "Europe/Berlin")),
         "nanos": pa.scalar(1_767_261_600_123_456_789, pa.timestamp("ns")),
+        "zoned_nanos": pa.scalar(1_767_261_600_123_456_789, pa.timestamp("ns", "UTC")),
+        "map": pa.scalar([("a", float("nan")), ("b", 1.5)], pa.map_(pa.string(), pa.float64())),
         "day": pa.scalar(datetime.date(2026, 1, 2), pa.date32()),
         "money": pa.scalar(decimal.Decimal("12345678901234567890.120"), pa.decimal128(38, 3)),
         "big": pa.scalar(2**64 - 1, pa.uint64()),
@@ -128,6 +130,8 @@ def test_values_of_parquet_keep_every_digit(tmp_path: Path) -> None:
         "naive": "2026-01-01T10:00:00.123456Z",
         "zoned": "2026-01-01T08:00:00Z",
         "nanos": "2026-01-01T10:00:00.123456789Z",
+        "zoned_nanos": "2026-01-01T10:00:00.123456789Z",
+        "map": {"a": None, "b": "1.5"},
         "day": "2026-01-02",
         "money": "12345678901234567890.120",
         "big": 2**64 - 1,
@@ -151,3 +155,16 @@ def test_directories_are_searched_and_what_is_missing_is_named(tmp_path: Path) -
         find_files([str(empty)])
     with pytest.raises(ValueError, match="does not tell the format"):
         format_of(tmp_path / "readme.md")
+
+
+def test_chunks_have_few_rows_where_rows_are_long(tmp_path: Path) -> None:
+    long = {"text": ["x" * 10_000] * 5_000}
+    pq.write_table(pa.table(long), tmp_path / "a.parquet", use_dictionary=False)
+    write(tmp_path / "a.csv", "text\n" + "\n".join(long["text"]))
+    write(tmp_path / "a.json", json.dumps([{"text": text} for text in long["text"]]))
+    for suffix in ("parquet", "csv", "json"):
+        reader = RowReader([tmp_path / f"a.{suffix}"])
+        sizes = [chunk.rows.nbytes for chunk in reader.chunks()]
+        reader.close()
+        assert max(sizes) < 48 * 1024 * 1024, suffix
+        assert sum(sizes) > 50_000_000

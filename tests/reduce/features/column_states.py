@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.reduce.features.columns import fold_rows
-from headrace.reduce.features.event_columns import AT_MS, SEQ, columns_of
+from headrace.reduce.features.event_columns import AT_MS, SEQ, columns_of, number_texts
 from headrace.reduce.features.table import KeyState, TableReducer
 
 
@@ -18,7 +18,7 @@ def fold_columns(
     """The state of every key, in order of keys."""
     columns = columns_of(reducer.source_types, events)
     columns |= {SEQ: pa.array(seqs, pa.int64()), AT_MS: pa.array(times_ms, pa.int64())}
-    return states_of(reducer, pa.table(columns))
+    return states_of(reducer, number_texts(pa.table(columns)))
 
 
 def states_of(reducer: TableReducer, events: pa.Table) -> dict[bytes, KeyState]:

@@ -117,3 +117,14 @@ def test_rows_that_the_steps_leave_out_do_not_count() -> None:
     assert reducer.finish(row, 3) == {"f": 7.0}
     assert row.first_seq == 1
     assert row.last_seq == 3
+
+
+def test_keys_of_any_length_are_in_order() -> None:
+    reducer, keys = table(("s",), Feature("count"), 0, []), ["b", "", "é", "a" * 31, "a" * 32, "b" * 300, "aa"]
+    for chosen in (keys[:4], keys):
+        found = fold_columns(
+            reducer, range(len(chosen) + 2), range(len(chosen) + 2), [{"s": key} for key in [*chosen, "b", None]]
+        )
+        wanted = {reducer.key(key): {"f": 1 + (key == "b")} for key in chosen}
+        assert list(found) == sorted(wanted)
+        assert {key: reducer.finish(row, 9) for key, row in found.items()} == wanted

@@ -24,6 +24,7 @@ configs = st.builds(
     ReducerConfig,
     st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, policies)),
     st.lists(st.sampled_from(["human", "sensor", "sync"]), unique=True).map(tuple),
+    st.dictionaries(st.sampled_from(["crm-a", "crm-b"]), st.sampled_from([1, 500, 1001])),
 )
 seeds = st.integers(0, 2**32)
 
@@ -46,6 +47,7 @@ def histories(draw: st.DrawFn, kinds: Sequence[str] = KINDS, users: Sequence[str
             "source_priority": draw(st.sampled_from([100, 1000])),
             "observation_source": draw(st.sampled_from(["sensor", "human", "other"])),
             "specificity_score": draw(st.sampled_from([None, 0.0, 0.5])),
+            "source_id": draw(st.sampled_from([None, "crm-a", "crm-b", "crm-c"])),
         }
         given = draw(st.fixed_dictionaries({}, optional=dict.fromkeys((*NAMES, "other"), values)))
         # Ids do not come in the order of the log.

@@ -27,13 +27,16 @@ def shown(observations: list[Observation], config: dict[str, Any], schema: Schem
     for name in names:
         policy = config["merge_policies"].get(name, {"strategy": "last_write"})
         kinds = config.get("observation_source_priority") or KINDS
-        found = field([o for o in telling if name in o.fields], name, policy, kinds)
+        priorities = config.get("source_priorities") or {}
+        found = field([o for o in telling if name in o.fields], name, policy, kinds, priorities)
         if found is not None:
             values[name], provenance[name] = found
     return values, provenance
 
 
-def field(having: list[Observation], name: str, policy: dict[str, str], kinds: list[str]) -> tuple[Any, str] | None:
+def field(
+    having: list[Observation], name: str, policy: dict[str, str], kinds: list[str], priorities: dict[str, int]
+) -> tuple[Any, str] | None:
     """The value of a field and where it is from, of observations in the base order."""
     corrections = [o for o in having if o.kind == "correction"]
     if not having:
@@ -44,25 +47,31 @@ def field(having: list[Observation], name: str, policy: dict[str, str], kinds: l
             value = elements(value)
         return None if value is None else (value, corrections[0].id)
     if policy["strategy"] == "merge_array":
-        return union(having, name)
-    winner = sorted(having, key=lambda o: order(o, policy, kinds))[0]
+        return union(having, name, priorities)
+    winner = sorted(having, key=lambda o: order(o, policy, kinds, priorities))[0]
     return None if winner.fields[name] is None else (winner.fields[name], winner.id)
 
 
-def order(o: Observation, policy: dict[str, str], kinds: list[str]) -> Any:
+def priority_of(o: Observation, priorities: dict[str, int]) -> int:
+    """What the configuration says of the source, else what came with the observation."""
+    return priorities.get(o.source_id or "", o.source_priority)
+
+
+def order(o: Observation, policy: dict[str, str], kinds: list[str], priorities: dict[str, int]) -> Any:
+    priority = priority_of(o, priorities)
     rank = kinds.index(o.observation_source) if o.observation_source in kinds else len(kinds)
     by_priority = policy.get("tie_breaker") == "source_priority"
     if policy["strategy"] == "highest_priority":
-        return (-o.source_priority, rank, o.id) if by_priority else (-o.source_priority, rank, -o.observed_at_us, o.id)
+        return (-priority, rank, o.id) if by_priority else (-priority, rank, -o.observed_at_us, o.id)
     if policy["strategy"] == "most_specific":
         specificity = 0 if o.specificity_score is None else o.specificity_score
-        return -specificity, -o.source_priority if by_priority else 0, rank, -o.observed_at_us, o.id
+        return -specificity, -priority if by_priority else 0, rank, -o.observed_at_us, o.id
     return -o.observed_at_us, o.id
 
 
-def union(having: list[Observation], name: str) -> tuple[list[Any], str]:
-    greatest = max(o.source_priority for o in having)
-    top = [o for o in having if o.source_priority == greatest]
+def union(having: list[Observation], name: str, priorities: dict[str, int]) -> tuple[list[Any], str]:
+    greatest = max(priority_of(o, priorities) for o in having)
+    top = [o for o in having if priority_of(o, priorities) == greatest]
     values: list[Any] = []
     ids: list[str] = []
     for o in top:

@@ -244,6 +244,7 @@ def test_lives_that_are_gone_are_passed_over() -> None:
         config(age="last_write"),
         config(age="last_write:source_priority"),
         config("human", age="last_write"),
+        replace(config(age="last_write"), source_priorities={"crm-a": 5}),
     ],
 )
 def test_configurations_that_fold_alike_are_one_life(alike: ReducerConfig) -> None:
@@ -259,6 +260,8 @@ def test_configurations_that_fold_differently_are_different_lives() -> None:
         config(age="highest_priority:source_priority"),
         config("human", age="highest_priority"),
         config(age="most_specific"),
+        replace(config(age="merge_array"), source_priorities={"crm-a": 5}),
+        replace(config(age="merge_array"), source_priorities={"crm-a": 6}),
     ]
     assert (
         len({policy_hash(each) for each in found} | {policy_hash(PLAIN, "ada"), policy_hash(PLAIN, "bob")})

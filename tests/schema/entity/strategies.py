@@ -139,6 +139,8 @@ def configs(draw: st.DrawFn, known: Document) -> Document:
     )
     found: Document = {"merge_policies": draw(st.dictionaries(st.sampled_from(sorted(known)), policy))}
     kinds = draw(st.lists(st.sampled_from(SOURCE_KINDS), max_size=3, unique=True))
+    priorities = draw(st.dictionaries(st.sampled_from(["crm-a", "crm-b"]), st.integers(-(2**31) + 1, 2**31 - 1)))
+    found |= {"source_priorities": priorities} if priorities else {}
     return {**found, **({"observation_source_priority": kinds} if kinds else {})}
 
 

@@ -111,6 +111,17 @@ def test_every_problem_is_told_at_once_when_there_are_many() -> None:
     }
 
 
+def test_priorities_of_sources_are_whole_numbers_by_names() -> None:
+    wrong: dict[str, Any] = {" crm": 5, "src_0": 1, "crm-b": True, "crm-c": 2**31, "crm-d": 0.5}
+    config = {"merge_policies": {}, "source_priorities": {"crm-a": -5, **wrong}}
+    found = codes(registration.read_registration(payload(reducer_config=config)))
+    assert found == {f"/reducer_config/source_priorities/{name}": "schema_invalid" for name in wrong}
+    for whole in ([], {f"crm {number}": 1 for number in range(1001)}):
+        config = {"merge_policies": {}, "source_priorities": whole}
+        found = codes(registration.read_registration(payload(reducer_config=config)))
+        assert found == {"/reducer_config/source_priorities": "schema_invalid"}
+
+
 @pytest.mark.parametrize("given", [None, [], "x", 3])
 def test_what_is_no_object_is_refused_without_more_ado(given: Any) -> None:
     assert codes(registration.read_registration(given))[""] == "schema_invalid"

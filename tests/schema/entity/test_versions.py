@@ -140,6 +140,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], str, Bump, Classification]] = 
     ({}, {"metadata": {"label": "Other"}}, "metadata_changed", Bump.PATCH, N),
     ({}, policies(merge_policies={}), "policy_changed", Bump.MINOR, D),
     ({}, policies(observation_source_priority=["human"]), "source_priority_changed", Bump.MINOR, D),
+    ({}, policies(source_priorities={"crm-a": 200}), "source_priority_changed", Bump.MINOR, D),
 ]
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ Code = Callable[[Any], str]
 
 @pytest.mark.parametrize(
     "target",
-    ["/", "/v1", "/v1/", "/v1/stream", "/v1/streamsx", "/v2/stream/x", "/V1/stream/x", "/favicon.ico", "/%2e%2e/etc",
+    ["/v1", "/v1/", "/v1/stream", "/v1/streamsx", "/v2/stream/x", "/V1/stream/x", "/favicon.ico", "/%2e%2e/etc",
      "/v1/server", "/v1/stream%2Fx", "//v1/stream/x", "/v1//stream/x"],
 )  # fmt: skip
 def test_nothing_is_served_elsewhere(server: ServerProcess, connect: Connect, target: str) -> None:
@@ -27,7 +28,17 @@ def test_nothing_is_served_elsewhere(server: ServerProcess, connect: Connect, ta
     assert answer.code() == "not_found"
 
 
-@pytest.mark.parametrize("target", ["/v1/streams", "/health", "/openapi.json", "/metrics", "/v1/server/_details"])
+def test_the_root_names_the_server_and_where_to_go_on(api: Api) -> None:
+    answer = api.get("/", from_a_bookmark="1")
+    assert answer.status_code == 200
+    entrance = answer.json()
+    assert (entrance["name"], entrance["version"]) == ("headrace", version("headrace"))
+    for path in entrance["links"].values():
+        assert api.get(path).status_code == 200, path
+    assert api.head("/").status_code == 200
+
+
+@pytest.mark.parametrize("target", ["/", "/v1/streams", "/health", "/openapi.json", "/metrics", "/v1/server/_details"])
 def test_a_route_tells_its_verbs(server: ServerProcess, connect: Connect, target: str) -> None:
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         answer = connect(server).request(method, target).answer()

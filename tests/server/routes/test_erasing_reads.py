@@ -40,7 +40,7 @@ PERSON = {
 
 #: Routes that answer with nothing of entities: they are about the server, other kinds of streams, schemas or progress.
 APART = {
-    "/health", "/health/live", "/health/ready", "/openapi.json", "/v1/server/_mem", "/v1/register", "/v1/registry",
+    "/", "/health", "/health/live", "/health/ready", "/openapi.json", "/v1/server/_mem", "/v1/register", "/v1/registry",
     "/v1/registry/history", "/v1/ping", "/v1/reset", "/v1/registry/rollback", "/v1/push/{event}", "/v1/get",
     "/v1/batch_get", "/v1/tables/{table}/history", "/v1/tables/{table}/history/{id}", "/v1/observe/request",
     "/v1/traces", "/v1/stream/{name}/_otlp/v1/traces", "/v1/stream/{name}/_schema/verifications/{id}",

@@ -25,17 +25,23 @@ class Customers:
         number = next(_numbers)
         self.api, self.type = api, f"customer{number}x"
         self.crm_a, self.crm_b = f"crm-a {number}", f"crm-b/{number}?"
+        self.register("1.0.0", {})
+
+    def register(self, version: str, priorities: dict[str, int]) -> None:
         payload = {
             "entity_type": self.type,
-            "schema_version": "1.0.0",
+            "schema_version": version,
             "schema_definition": {
                 "fields": {"email": {"type": "string"}, "name": {"type": "string"}, "tags": {"type": "array"}},
                 "canonical_name_fields": ["email"],
             },
-            "reducer_config": {"merge_policies": {"tags": {"strategy": "merge_array"}}},
+            "reducer_config": {
+                "merge_policies": {"tags": {"strategy": "merge_array"}},
+                "source_priorities": priorities,
+            },
             "activate": True,
         }
-        assert api.post("/v1/entity-types", payload).status_code == 200
+        assert self.api.post("/v1/entity-types", payload).status_code == 200
 
     def post(self, *entities: dict[str, Any], headers: dict[str, str] | None = None, **options: Any) -> Any:
         body = {"entities": [{"entity_type": self.type, **entity} for entity in entities], **options}
@@ -155,6 +161,26 @@ def test_a_split_moves_what_a_named_source_said(customers: Customers) -> None:
     bob = customers.api.post("/v1/entities/split", body).json()["to_entity_id"]
     shown = {id: customers.api.get(f"/v1/entities/{id}").json()["sources"]["name"] for id in (ada, bob)}
     assert shown == {ada: [customers.crm_a], bob: [customers.crm_b]}
+
+
+def test_priorities_of_sources_by_name_count_whatever_came_with_observations(customers: Customers) -> None:
+    ada = customers.id({"email": "ada@x.org", "tags": ["a"]}, source=customers.crm_a, source_priority=900)
+    customers.store({"email": "ada@x.org", "tags": ["b"]}, source=customers.crm_b)
+
+    def tags(version: str, **priorities: int) -> list[str]:
+        named = {getattr(customers, name): priority for name, priority in priorities.items()}
+        customers.register(version, named)
+        entity = customers.api.get(f"/v1/entities/{ada}").json()
+        assert entity["sources"]["tags"] == [
+            customers.crm_a if tag == "a" else customers.crm_b for tag in entity["snapshot"]["tags"]
+        ]
+        shown: list[str] = entity["snapshot"]["tags"]
+        return shown
+
+    assert tags("1.1.0") == ["a"]
+    assert tags("1.2.0", crm_b=1000) == ["b"]
+    assert tags("1.3.0", crm_a=5, crm_b=5) == ["b", "a"]
+    assert tags("1.4.0", crm_a=5) == ["b"]
 
 
 def test_a_request_with_a_key_is_the_same_by_name_and_by_id(customers: Customers) -> None:

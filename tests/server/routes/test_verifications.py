@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,7 @@ def test_a_change_is_held_against_every_event(api: Api, ended: Callable[..., Any
     assert found["events"] == 4
     assert found["total"] == 4
     assert found["through_offset"] == offsets[-1]
-    assert found["failing"] == {"lens": 0, "schema": 2}
+    assert found["failing"] == {"lens": 0, "schema": 2, "key": 0}
     reason = "value is less than the minimum of 1"
     assert found["failures"] == [
         {"offset": offsets[seq], "seq": seq, "cause": "schema", "pointer": "/n", "reason": reason} for seq in (1, 3)
@@ -110,10 +111,10 @@ def test_the_data_may_carry_what_the_proof_refuses(api: Api, ended: Callable[...
     assert {refusal["code"] for refusal in told["refusals"]} == {"lens_unsound"}
     found = ended(api, path, told)
     assert found["state"] == "done"
-    assert found["failing"] == {"lens": 0, "schema": 0}
+    assert found["failing"] == {"lens": 0, "schema": 0, "key": 0}
     append(api, path, {"n": 1})
     found = ended(api, path, begun(api, path, rename("m", "k"), schema=shape(n=WHOLE, k=WHOLE)))
-    assert found["failing"] == {"lens": 1, "schema": 0}
+    assert found["failing"] == {"lens": 1, "schema": 0, "key": 0}
     assert [(one["seq"], one["cause"], one["pointer"]) for one in found["failures"]] == [(5, "lens", "/m")]
 
 
@@ -150,7 +151,7 @@ def test_workers_look_at_history_and_the_server_at_the_tail(
     found = ended(api, path, told)
     assert found["state"] == "done"
     assert found["events"] == 102
-    assert found["failing"] == {"lens": 0, "schema": 51}
+    assert found["failing"] == {"lens": 0, "schema": 51, "key": 0}
     assert [one["seq"] for one in found["failures"]] == [*range(50, 100), 101]
     offsets = [one["offset"] for one in found["failures"]]
     assert all(earlier < later for earlier, later in pairwise(offsets))
@@ -286,3 +287,91 @@ def test_a_killed_server_goes_on_with_what_it_was_asked_for(
     assert found["state"] == "done"
     assert found["events"] == 21
     assert found["failing"]["schema"] == 2
+
+
+SCHEMAS = "/v1/stream/{name}/_schema"
+
+
+def unshaped(api: Api, *values: int) -> str:
+    """A stream without a schema, with events."""
+    return api.stream(*numbers(*values))
+
+
+def install(api: Api, path: str, schema: Any, **more: Any) -> httpx2.Response:
+    return api.post(f"{path}/_schema?first_on_data=true", {"schema": schema, **more})
+
+
+def test_first_schema_needs_an_empty_stream_or_the_option(api: Api) -> None:
+    path = unshaped(api, 1, 2)
+    refused = api.post(f"{path}/_schema", {"schema": POSITIVE})
+    assert refused.status_code == 400
+    assert "first_on_data=true" in refused.json()["error"]["message"]
+    done = fits(install(api, path, POSITIVE), SCHEMAS, "post", 200)
+    assert done["boundaries"] == [{"offset": 0, "version": 1}]
+    assert (done["diff"]["from_version"], done["diff"]["to_version"]) == (0, 1)
+    assert api.get(f"{path}?schema_version=1").json() == numbers(1, 2)
+    assert api.post(path, [{"n": 0}]).status_code == 400
+
+
+def test_first_schema_that_events_do_not_fit_is_a_conflict_that_names_them(api: Api) -> None:
+    path = unshaped(api, 1, 0, -1)
+    before = api.offset(path)
+    refused = install(api, path, POSITIVE)
+    assert refused.status_code == 409
+    error = refused.json()["error"]
+    assert error["code"] == "events_do_not_fit"
+    assert error["field"] == "/schema"
+    assert error["events"] == 3
+    assert error["failing"] == {"lens": 0, "schema": 2, "key": 0}
+    assert [(failure["seq"], failure["pointer"]) for failure in error["failures"]] == [(1, "/n"), (2, "/n")]
+    assert error["failures"][-1]["offset"] == before
+    assert registry(api, path)["currentVersion"] == 0
+    assert api.post(path, [{"n": "text"}]).status_code == 204
+
+
+def test_first_schema_has_a_routing_key_only_if_the_events_have_it(api: Api) -> None:
+    path = unshaped(api, 1)
+    key = {"jsonPointer": "/n", "required": False}
+    refused = install(api, path, shape(n=WHOLE), routingKey=key).json()["error"]
+    assert refused["failing"]["key"] == 1
+    assert refused["failures"][0]["reason"] == "routing key must be string"
+    key["jsonPointer"] = "/who"
+    done = fits(install(api, path, shape(n=WHOLE), routingKey=key), SCHEMAS, "post", 200)
+    assert done["routingKey"] == key
+
+
+def test_dry_run_of_a_first_schema_changes_nothing(api: Api, ended: Callable[..., Any]) -> None:
+    path = unshaped(api, 1, 0)
+    plan = api.post(f"{path}/_schema?dry_run=true&first_on_data=true", {"schema": POSITIVE}).json()
+    assert plan["refusals"] == []
+    assert plan["reasons"]
+    asked = api.post(f"{path}/_schema?dry_run=true&on_data=true&first_on_data=true", {"schema": POSITIVE})
+    found = ended(api, path, fits(asked, SCHEMAS, "post", 202))
+    assert found["failing"] == {"lens": 0, "schema": 1, "key": 0}
+    assert registry(api, path)["currentVersion"] == 0
+
+
+def test_long_proof_of_a_first_schema_answers_with_its_progress(
+    soon: ServerProcess, api_of: Callable[..., Api], eventually: Callable[..., None], ended: Callable[..., Any]
+) -> None:
+    api = api_of(soon)
+    path = unshaped(api, *range(1, 21))
+    eventually(lambda: api.get(f"{path}/_details").json()["stream"]["uploaded_through"] == "19")
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(install, api, path, POSITIVE)
+        leases: list[Any] = []
+
+        def leased() -> bool:
+            answer = api.post("/v1/work/lease", {"worker": "w", "jobs": ["verify"]}).json()
+            leases.extend([answer] if answer["units"] else [])
+            return bool(leases)
+
+        eventually(leased)
+        told = fits(asked.result(), SCHEMAS, "post", 202)
+    assert told["verification"]["state"] == "running"
+    results = [perform(unit, leases[0]["store"]) for unit in leases[0]["units"]]
+    body = {"token": leases[0]["lease"]["token"], "results": results}
+    assert api.post(f"/v1/work/leases/{leases[0]['lease']['id']}/commit", body).status_code == 200
+    assert ended(api, path, told)["events"] == 20
+    append(api, path, {"n": 7})
+    assert fits(install(api, path, POSITIVE), SCHEMAS, "post", 200)["currentVersion"] == 1

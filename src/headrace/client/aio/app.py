@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 from headrace.client import features
 from headrace.client.aio.client import AsyncClient
 from headrace.client.aio.entities import AsyncEntities
-from headrace.client.aio.history import AsyncHistoryRows, AsyncTypes
+from headrace.client.aio.history import AsyncHistoryRows, AsyncTrainingSet, AsyncTypes
 from headrace.client.declared import Descriptor, EventSource, Table, collect_descriptors, declared_name
 from headrace.client.diffs import Diff
 from headrace.client.embedded_server import EmbeddedServer
@@ -26,6 +26,7 @@ from headrace.client.features import (
     RegistryVersion,
     Row,
 )
+from headrace.client.frame_rows import frame_table
 from headrace.client.history_question import HistoryQuestion
 from headrace.client.requests import Moment, check_options, split_into_batches
 from headrace.errors import HeadraceError
@@ -156,3 +157,16 @@ class AsyncApp:
         the one that ``at`` names, else ``at``, else the only column of moments.
         """
         return AsyncHistoryRows(self.client, self._types, HistoryQuestion(declared_name(table), rows, features, at))
+
+    def training_set(
+        self, frame: Any, tables: Sequence[str | Table] | Mapping[Any, Sequence[str]], *, at: str | None = None
+    ) -> AsyncTrainingSet:
+        """The rows of a frame with the features of tables, as they were at the moment of each row.
+
+        ``tables`` may say which features of each table. The frame has columns as in :meth:`history`.
+        """
+        if not tables or isinstance(tables, str):
+            raise TypeError("tables are a list of tables, or a dictionary of tables and features")
+        rows = frame_table(frame)
+        features = tables if isinstance(tables, Mapping) else dict.fromkeys(tables)
+        return AsyncTrainingSet([self.history(table, rows, names, at=at) for table, names in features.items()])

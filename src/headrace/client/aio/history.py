@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.client import features
@@ -21,7 +21,7 @@ from headrace.client.features import (
     require_types,
 )
 from headrace.client.frames import import_library, join_columns, nullable_pandas_frame, pandas_frame, polars_frame
-from headrace.client.history_question import HistoryQuestion
+from headrace.client.history_question import HistoryQuestion, name_features
 from headrace.client.schemas import poll_pauses
 
 if TYPE_CHECKING:
@@ -50,29 +50,11 @@ class AsyncTypes:
         return self._tables
 
 
-class AsyncHistoryRows:
-    """Rows of the past in the order in which they were asked for: one after the other, or all as one table."""
-
-    def __init__(self, client: AsyncClient, types: AsyncTypes, question: HistoryQuestion) -> None:
-        self._client = client
-        self._types = types
-        self._question = question
-
-    async def __aiter__(self) -> AsyncIterator[Row]:
-        question, first_row = self._question, 0
-        types = None
-        if question.is_frame:
-            types = require_types(await self._types.newest(), question.table)
-        for batch in question.batches(types):
-            request = request_history(question.table, batch, question.features, first_row=first_row)
-            answer = await self._client.send(request)
-            types = (await self._types.of(answer)).get(question.table)
-            for row in read_history_rows(await self._wait(read_history(answer)), batch, types):
-                yield row
-            first_row += len(batch)
+class AsyncFeatureColumns:
+    """Columns that were asked with, or keys and moments, and columns of features; as one table."""
 
     async def to_arrow(self) -> pyarrow.Table:
-        """The columns that were asked with, and the features, as an Arrow table with the types that are declared."""
+        """All columns as an Arrow table; those of features have the types that are declared."""
         inputs, answers = await self._tables()
         return join_columns(inputs, answers)
 
@@ -86,6 +68,33 @@ class AsyncHistoryRows:
     async def to_polars(self) -> polars.DataFrame:
         """The same as a polars DataFrame."""
         return polars_frame(await self.to_arrow())
+
+    async def _tables(self) -> tuple[pyarrow.Table, pyarrow.Table]:
+        raise NotImplementedError
+
+
+class AsyncHistoryRows(AsyncFeatureColumns):
+    """Rows of the past in the order in which they were asked for: one after the other, or all as one table."""
+
+    def __init__(self, client: AsyncClient, types: AsyncTypes, question: HistoryQuestion) -> None:
+        self._client = client
+        self._types = types
+        self._question = question
+        #: The name of the table.
+        self.table = question.table
+
+    async def __aiter__(self) -> AsyncIterator[Row]:
+        question, first_row = self._question, 0
+        types = None
+        if question.is_frame:
+            types = require_types(await self._types.newest(), question.table)
+        for batch in question.batches(types):
+            request = request_history(question.table, batch, question.features, first_row=first_row)
+            answer = await self._client.send(request)
+            types = (await self._types.of(answer)).get(question.table)
+            for row in read_history_rows(await self._wait(read_history(answer)), batch, types):
+                yield row
+            first_row += len(batch)
 
     async def _tables(self) -> tuple[pyarrow.Table, pyarrow.Table]:
         rows: list[Row] = []
@@ -102,3 +111,17 @@ class AsyncHistoryRows:
             await asyncio.sleep(pause)
             history = await self._client.fetch(poll_history(self._question.table, history.id), History)
         return history
+
+
+class AsyncTrainingSet(AsyncFeatureColumns):
+    """The rows of a frame with the features of several tables, each as it was at the moment of the row."""
+
+    def __init__(self, histories: Sequence[AsyncHistoryRows]) -> None:
+        self._histories = histories
+
+    async def _tables(self) -> tuple[pyarrow.Table, pyarrow.Table]:
+        inputs, answers = await self._histories[0]._tables()
+        for history in self._histories[1:]:
+            _, more = await history._tables()
+            answers = join_columns(answers, name_features(more, history.table, answers.column_names))
+        return inputs, answers

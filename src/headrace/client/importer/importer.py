@@ -18,11 +18,13 @@ from headrace.client.answers import Answer
 from headrace.client.client import Client, Stream
 from headrace.client.importer.facts import FieldFacts, read_facts
 from headrace.client.importer.prefetch import READ_AHEAD, prefetch
+from headrace.client.importer.proposal import Proposal, propose
 from headrace.client.importer.reader import RowReader
 from headrace.client.requests import Request
 from headrace.client.retry import Backoff, is_transient
 from headrace.client.row_batches import BATCH_BYTES, BATCH_ROWS, BadRow, RefusedRow, RowAppends, RowBatch, cut_batches
 from headrace.errors import BadRequest, HeadraceError, TooLarge
+from headrace.types import JSON, media_type
 
 #: How long a server that does not answer is waited for.
 _RETRY_FOR_S = 120.0
@@ -63,6 +65,26 @@ def scan_stream(stream: Stream, on_rows: Callable[[int], None]) -> FieldFacts:
             facts = facts.merge(read_facts(connection, texts)) if len(texts) else facts
             on_rows(len(texts))
     return facts
+
+
+def infer_schema(
+    stream: Stream,
+    *,
+    timestamp: str | None = None,
+    is_open: bool = False,
+    on_rows: Callable[[int], None] = lambda count: None,
+) -> Proposal:
+    """Propose a schema, search fields and a rollup that fit every event of a JSON stream.
+
+    ``stream.evolve(proposal.schema, search=proposal.search, first_on_data=True)`` installs them.
+    """
+    content_type = stream.info().content_type
+    if media_type(content_type) != JSON:
+        raise BadRequest(f"{stream.name} holds {content_type}, which has no schema")
+    facts = scan_stream(stream, on_rows)
+    if not facts.count:
+        raise BadRequest(f"{stream.name} holds no event")
+    return propose(facts, timestamp=timestamp, is_open=is_open)
 
 
 class Importer:

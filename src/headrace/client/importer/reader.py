@@ -38,9 +38,10 @@ _SUFFIXES: dict[str, Format] = {
     ".pq": "parquet",
 }
 _COMPRESSED = (".gz", ".zst")
-#: Rows that are read at once, and bytes of lines.
-CHUNK_ROWS = 65_536
-_BLOCK_BYTES = 16 * 1024 * 1024
+#: A chunk has about so many bytes, and a number of rows that goes with the rows at the beginning of the file.
+_CHUNK_BYTES = 16 * 1024 * 1024
+_MIN_CHUNK_ROWS, _MAX_CHUNK_ROWS = 2_048, 65_536
+_PROBED_BYTES = 1024 * 1024
 
 
 def find_files(paths: Sequence[str]) -> list[Path]:
@@ -89,8 +90,8 @@ _DELIMITERS: dict[Format, str] = {"csv": ",", "tsv": "\t"}
 class RowReader:
     """Reads the rows of files; what CSV columns hold is decided over all files at once.
 
-    Files are read once for facts and once for their rows, and a thread reads ahead of who takes the rows. What is held
-    at a time is ``READ_AHEAD + 2`` chunks.
+    Files are read once for facts and once for their rows, and a thread reads ahead of who takes the rows. No more than
+    ``READ_AHEAD + 2`` chunks are held at a time: those that are ready, the one being read and the one being used.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class RowReader:
             bad.append(BadRow(self._name(path), row.number or 0, row.text, "the line has a control character"))
             return "skip"
 
-        read = csv.ReadOptions(column_names=["row"], block_size=_BLOCK_BYTES, use_threads=False)
+        read = csv.ReadOptions(column_names=["row"], block_size=_CHUNK_BYTES, use_threads=False)
         parse = csv.ParseOptions(
             delimiter="\x01", quote_char=False, ignore_empty_lines=False, invalid_row_handler=refuse
         )
@@ -216,9 +217,24 @@ class RowReader:
 
     # -- what DuckDB reads
 
+    def _chunk_rows(self, path: Path) -> int:
+        """How many rows make a chunk; rows are as long as at the beginning of the file, or as Parquet says."""
+        if self.formats[path] == "parquet":
+            name = quote(str(path))
+            (sizes,) = self._lines_cursor.sql(
+                f"""SELECT (SELECT sum(total_uncompressed_size)::BIGINT FROM parquet_metadata({name})),
+                           (SELECT sum(num_rows)::BIGINT FROM parquet_file_metadata({name}))"""
+            ).fetchall()
+            size, rows = (number or 0 for number in sizes)
+        else:
+            with pa.input_stream(str(path), compression="detect") as file:
+                probe = file.read(_PROBED_BYTES)
+            size, rows = len(probe), probe.count(b"\n")
+        return min(max(_CHUNK_BYTES * rows // max(size, 1), _MIN_CHUNK_ROWS), _MAX_CHUNK_ROWS)
+
     def _read_query(self, path: Path, query: str) -> Iterator[Chunk]:
         number = 1
-        for batch in self._connection.sql(query).to_arrow_reader(CHUNK_ROWS):
+        for batch in self._connection.sql(query).to_arrow_reader(self._chunk_rows(path)):
             numbers = pa.array(np.arange(number, number + batch.num_rows))
             number += batch.num_rows
             yield Chunk(self._name(path), numbers, batch.column(0), [])
@@ -246,7 +262,7 @@ class RowReader:
         options = ["header = true", "auto_detect = false", "quote = '\"'", "escape = '\"'", f"columns = {{{columns}}}"]
         options += [f"delim = {quote(delimiter)}", "store_rejects = true"]
         relation = f"read_csv({quote(str(path))}, {', '.join(options)})"
-        yield from self._connection.sql(f"SELECT * FROM {relation}").to_arrow_reader(CHUNK_ROWS)
+        yield from self._connection.sql(f"SELECT * FROM {relation}").to_arrow_reader(self._chunk_rows(path))
 
     def _read_csv(self, path: Path) -> Iterator[Chunk]:
         assert self._columns is not None

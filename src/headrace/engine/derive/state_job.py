@@ -9,6 +9,7 @@ parallel and finish with the last one, so units are cut to equal sizes, as many 
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -206,6 +207,7 @@ class StatePlanner(JobPlanner):
         busy, row = self._busy(due_stream.row.id), due_stream.row
         failures = self._work.failures(row.id)
         registry = msgspec.json.decode(self._registries.document(row.id, row.revision))
+        folds: list[Iterator[PlannedUnit]] = []
         for job, defined in definitions:
             cutter = UnitCutter(
                 row, due_stream.owned, self._published, self._config, failures, due_stream.now_us, STATES
@@ -215,7 +217,9 @@ class StatePlanner(JobPlanner):
             states = [state for state in listed if state.table == defined.name]
             facts = {"job": job, "table": defined.name, "registry": registry, "defined": defined.dump()}
             yield from self._merges(cutter, defined, states, taken, facts)
-            yield from self._folds(due_stream, cutter, defined, states, taken, facts)
+            folds.append(self._folds(due_stream, cutter, defined, states, taken, facts))
+        # A worker decodes a range once for all definitions, so that they go to it together.
+        yield from heapq.merge(*folds, key=lambda planned: planned.unit.first_seq)
 
     def _folds(
         self,

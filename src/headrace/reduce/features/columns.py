@@ -20,7 +20,7 @@ from headrace.format.state import VERSION
 from headrace.format.state_file import PackedColumns
 from headrace.operators.operator import Operator, Windowed
 from headrace.operators.runs import Longs, RowRuns
-from headrace.operators.state_columns import Maps, Numbers, Records, Same, StateColumn, column_of
+from headrace.operators.state_columns import Maps, Numbers, Records, Same, StateColumn, Texts, column_of
 from headrace.reduce.features.column_expressions import apply_steps, evaluate
 from headrace.reduce.features.event_columns import AT_MS, SEQ
 from headrace.reduce.features.table import NEVER, TableReducer
@@ -33,7 +33,7 @@ Booleans = NDArray[np.bool_]
 class _KeyedRows(NamedTuple):
     """Rows sorted by key, time and number; ``keys`` in order, ``starts`` where the rows of each begin."""
 
-    keys: list[bytes]
+    keys: pa.Array
     rows: pa.Table
     #: The number of the key of every row.
     key_of: Longs
@@ -79,31 +79,56 @@ class _Runs(NamedTuple):
 def fold_rows(reducer: TableReducer, rows: pa.Table) -> PackedColumns:
     """The packed states of every key, in order of keys: what folding the rows one by one gives."""
     keyed = _group_by_key(reducer, apply_steps(reducer.ops, reducer.source_types, rows))
-    if not keyed.keys:
-        return PackedColumns(pa.array([], pa.binary()), {})
+    if not len(keyed.keys):
+        return PackedColumns(keyed.keys, {})
     restarts = _restart_rows(reducer, keyed)
     features = _FeatureStates(reducer, keyed, restarts)
     columns = {
         reducer.feature_versions[name].id: features.packed(name, operator)
         for name, operator in reducer.operators.items()
     }
-    return PackedColumns(pa.array(keyed.keys, pa.binary()), {"": _frames(keyed, restarts), **columns})
+    return PackedColumns(keyed.keys, {"": _frames(keyed, restarts), **columns})
 
 
 def _group_by_key(reducer: TableReducer, rows: pa.Table) -> _KeyedRows:
     for name in reducer.keys.fields:
         if rows.column(name).null_count:
             rows = rows.filter(pc.is_valid(rows.column(name)))
+    keys, key_of = _number_keys(reducer, rows)
+    order = _order(key_of, len(keys), _longs(rows, SEQ), _longs(rows, AT_MS))
+    rows, key_of = rows.select(_needed_columns(reducer, rows)).take(order), key_of[order]
+    starts = np.searchsorted(key_of, np.arange(len(keys)))
+    return _KeyedRows(keys, rows, key_of, starts, _longs(rows, SEQ), _longs(rows, AT_MS))
+
+
+def _number_keys(reducer: TableReducer, rows: pa.Table) -> tuple[pa.Array, Longs]:
+    """The keys in order, and the number of the key of every row."""
+    if reducer.keys.is_text:
+        numbered = _number_short_texts(rows.column(reducer.keys.fields[0]).combine_chunks())
+        if numbered is not None:
+            return numbered
     codes, chosen = _codes(reducer.keys.fields, rows)
     # Different spellings of one moment are one key.
     chosen_keys = [reducer.keys.of(row) or b"" for row in chosen]
     keys = sorted(set(chosen_keys))
     number_of_key = {key: at for at, key in enumerate(keys)}
-    key_of = np.array([number_of_key[key] for key in chosen_keys], np.int64)[codes]
-    order = _order(key_of, len(keys), _longs(rows, SEQ), _longs(rows, AT_MS))
-    rows, key_of = rows.select(_needed_columns(reducer, rows)).take(order), key_of[order]
-    starts = np.searchsorted(key_of, np.arange(len(keys)))
-    return _KeyedRows(keys, rows, key_of, starts, _longs(rows, SEQ), _longs(rows, AT_MS))
+    numbers = np.array([number_of_key[key] for key in chosen_keys], np.int64)
+    return pa.array(keys, pa.binary()), numbers[codes]
+
+
+def _number_short_texts(column: pa.Array) -> tuple[pa.Array, Longs] | None:
+    """The same where keys are texts of fewer than 32 bytes: the length of those has one byte in every key."""
+    if not pa.types.is_dictionary(column.type) or not len(column):
+        return None
+    present, codes = _renumber(column.indices.to_numpy(), len(column.dictionary))
+    texts = column.dictionary.take(pa.array(present))
+    if pc.max(pc.binary_length(texts)).as_py() >= 32:
+        return None
+    packed = Records(Texts(texts)).packed()
+    order = pc.array_sort_indices(packed)
+    numbers = np.empty(len(order), np.int64)
+    numbers[order.to_numpy()] = np.arange(len(order))
+    return packed.take(order), numbers[codes]
 
 
 def _codes(fields: Sequence[str], rows: pa.Table) -> tuple[Longs, list[dict[str, Any]]]:

@@ -59,13 +59,8 @@ class SourceColumns:
         self.count += count
 
     def table(self) -> pa.Table:
-        """All of them; texts are numbered, as most come more than once."""
-        rows = pa.concat_tables(self._slices).combine_chunks() if self._slices else pa.table({})
-        for name, kind in self._types.items() if self._slices else ():
-            if _PYTHON[kind] == str | None:
-                column = rows.column(name).combine_chunks().dictionary_encode()
-                rows = rows.set_column(rows.column_names.index(name), name, column)
-        return rows
+        """All of them."""
+        return number_texts(pa.concat_tables(self._slices)) if self._slices else pa.table({})
 
     def _columns(self, run: EventRun) -> dict[str, pa.Array]:
         try:
@@ -79,3 +74,12 @@ class SourceColumns:
 def columns_of(types: Mapping[str, Type], events: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
     """The columns of events that are given as dicts."""
     return {name: to_column([event.get(name) for event in events], kind) for name, kind in types.items()}
+
+
+def number_texts(events: pa.Table) -> pa.Table:
+    """The same columns, the texts in them dictionary-encoded: most come more than once."""
+    columns = {name: events.column(name).combine_chunks() for name in events.column_names}
+    is_text = pa.types.is_string
+    return pa.table(
+        {name: column.dictionary_encode() if is_text(column.type) else column for name, column in columns.items()}
+    )

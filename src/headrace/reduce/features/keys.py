@@ -24,6 +24,8 @@ class KeyEncoder:
     def __init__(self, fields: Sequence[str], kinds: Sequence[Type]) -> None:
         self.fields = tuple(fields)
         self._kinds = tuple(kinds)
+        #: Whether keys are one text as it is.
+        self.is_text = len(fields) == 1 and kinds[0] in ("str", "bytes")
         self._plain = fields[0] if len(fields) == 1 and kinds[0] in ("str", "bool", "bytes") else None
 
     def of(self, row: Mapping[str, Any]) -> bytes | None:

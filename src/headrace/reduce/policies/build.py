@@ -191,6 +191,8 @@ def _fields(policies: Policies, ordered: Sequence[Keyed]) -> bytes:
     """The fields as they are kept; observations are numbered as fields in the order of their names come to them."""
     numbers: Numbers = {}
     rows: list[Any] = []
+    if policies.priorities:
+        ordered = [(key, origin_of(observation, policies.priorities), observation) for key, _, observation in ordered]
     latest, keys, arrays = _latest(ordered), policies.keys, policies.arrays
     for name in sorted(latest):
         index = latest[name]

@@ -14,7 +14,17 @@ import msgspec
 
 from headrace.operators.reducer import Reducer
 from headrace.reduce.policies.arrays import ArrayState, add_values, elements_of, merge_arrays, order_values, restore
-from headrace.reduce.policies.order import Key, Origin, comes_first, last_write_key, origin_of, policy_key, ranks
+from headrace.reduce.policies.order import (
+    NO_PRIORITIES,
+    Key,
+    Origin,
+    comes_first,
+    last_write_key,
+    origin_of,
+    policy_key,
+    ranks,
+    uses_priorities,
+)
 from headrace.schema.entity.nodes import Field, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
 from headrace.schema.entity.values import UNFIT, convert_value
@@ -48,6 +58,8 @@ class Policies(Reducer[Observation, Fields, bytes]):
         self.config = config
         ranked = ranks(config)
         policies = config.merge_policies.items()
+        #: The priorities of sources by name; none where no policy looks at priorities.
+        self.priorities = config.source_priorities if uses_priorities(config) else NO_PRIORITIES
         self.arrays = frozenset(name for name, policy in policies if policy.strategy == "merge_array")
         #: The orders of fields that are not taken from the latest write.
         self.keys: dict[str, Callable[[Origin], Key]] = {
@@ -57,7 +69,7 @@ class Policies(Reducer[Observation, Fields, bytes]):
     def fold(self, state: Fields | None, at: int, seq: int, row: Observation, matched: bool = True) -> Fields:
         """The fields with those of one more observation."""
         held = {} if state is None else state
-        origin = origin_of(row)
+        origin = origin_of(row, self.priorities)
         # Whatever the policies, corrections are ordered by time.
         usual, keys = last_write_key(origin), {} if origin.correction else self.keys
         for name, value in row.fields.items():

@@ -28,25 +28,32 @@ Key = tuple[Any, ...]
 _ENCODE = msgspec.json.Encoder().encode
 
 
+NO_PRIORITIES: Mapping[str, int] = {}
+
+
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a state keeps of an observation that it has values of."""
 
     observed_at_us: int
     id: str
     source_id: str | None
+    #: That of the source by the configuration of the state, else that of the observation.
     source_priority: int
     observation_source: str
     specificity_score: float | None
     correction: bool
 
 
-def origin_of(observation: Observation) -> Origin:
-    """An observation without its values."""
+def origin_of(observation: Observation, priorities: Mapping[str, int] = NO_PRIORITIES) -> Origin:
+    """An observation without its values; ``priorities`` are those of sources."""
+    source_id, priority = observation.source_id, observation.source_priority
+    if priorities and source_id is not None:
+        priority = priorities.get(source_id, priority)
     return Origin(
         observation.observed_at_us,
         observation.id,
-        observation.source_id,
-        observation.source_priority,
+        source_id,
+        priority,
         observation.observation_source,
         observation.specificity_score,
         observation.kind == "correction",
@@ -61,6 +68,11 @@ def last_write_key(origin: Origin) -> Key:
 def ranks(config: ReducerConfig) -> dict[str, int]:
     """The rank of each kind of source; the least wins, and kinds without one come last."""
     return {kind: rank for rank, kind in enumerate(config.observation_source_priority or SOURCE_KINDS)}
+
+
+def uses_priorities(config: ReducerConfig) -> bool:
+    """Whether priorities of sources decide about a field, by any of its policies."""
+    return any(policy.strategy != "last_write" for policy in config.merge_policies.values())
 
 
 def policy_key(policy: Policy, ranks: Mapping[str, int]) -> Callable[[Origin], Key]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from headrace.reduce.policies.fields import Fields, Policies
-from headrace.reduce.policies.order import Origin
+from headrace.reduce.policies.order import Origin, uses_priorities
 from headrace.reduce.states.definition import KeyedReducer
 from headrace.schema.entity.nodes import SOURCE_KINDS, Policy, ReducerConfig, Schema
 from headrace.schema.entity.observation import Observation
@@ -39,7 +39,9 @@ def policy_hash(config: ReducerConfig, user: str | None = None, undone: Collecti
     )
     ranked = any(policy.strategy in RANKED for policy in config.merge_policies.values())
     kinds = config.observation_source_priority or SOURCE_KINDS
-    identity = [VERSION, user, policies, kinds if ranked else None, *([sorted(undone)] if undone else [])]
+    identity: list[Any] = [VERSION, user, policies, kinds if ranked else None, *([sorted(undone)] if undone else [])]
+    if config.source_priorities and uses_priorities(config):
+        identity.append({"source_priorities": sorted(config.source_priorities.items())})
     return sha256(msgspec.json.encode(identity)).hexdigest()[:16]
 
 

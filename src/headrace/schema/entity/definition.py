@@ -41,6 +41,7 @@ from headrace.schema.entity.readers import (
     read_members,
     read_text,
 )
+from headrace.schema.entity.sources import find_fault
 from headrace.schema.entity.values import is_iso, type_of
 from headrace.schema.problem import Location
 
@@ -161,6 +162,9 @@ UNKNOWN_STRATEGY = "unknown_strategy"
 UNKNOWN_TIE_BREAKER = "unknown_tie_breaker"
 UNKNOWN_SOURCE_KIND = "unknown_source_kind"
 
+#: How many sources a configuration may name, and how much one of them may count.
+MAX_SOURCES, MAX_PRIORITY = 1_000, 2**31 - 1
+
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 TIE_BREAKERS: tuple[TieBreaker, ...] = get_args(TieBreaker)
 
@@ -168,7 +172,11 @@ TIE_BREAKERS: tuple[TieBreaker, ...] = get_args(TieBreaker)
 def read_config(raw: Any, names: Collection[str] | None, location: Location) -> ReducerConfig | None:
     """The configuration, or None where problems were noted; ``names`` are those of the fields, if known."""
     before = len(location.problems)
-    readers = {"merge_policies": _read_policies, "observation_source_priority": _read_source_kinds}
+    readers = {
+        "merge_policies": _read_policies,
+        "observation_source_priority": _read_source_kinds,
+        "source_priorities": _read_source_priorities,
+    }
     parsed = read_members(raw, readers, location, required=("merge_policies",))
     for name in parsed.get("merge_policies", ()):
         if names is not None and name not in names:
@@ -202,6 +210,18 @@ def _read_source_kinds(raw: Any, location: Location) -> tuple[str, ...]:
             message = f"{kind!r} is no kind of source; there are {', '.join(SOURCE_KINDS)}"
             location.at(number).refuse(UNKNOWN_SOURCE_KIND, message)
     return source_kinds
+
+
+def _read_source_priorities(raw: Any, location: Location) -> dict[str, int]:
+    if not isinstance(raw, dict) or len(raw) > MAX_SOURCES:
+        location.refuse(INVALID, f"this is an object from at most {MAX_SOURCES} names of sources to priorities")
+        return {}
+    for name, priority in raw.items():
+        if (fault := find_fault(name)) is not None:
+            location.at(name).refuse(INVALID, f"the name of a source {fault}")
+        if type(priority) is not int or abs(priority) > MAX_PRIORITY:
+            location.at(name).refuse(INVALID, f"a priority is a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+    return dict(raw)
 
 
 IMPLIED = Notice(

@@ -133,6 +133,8 @@ class ReducerConfig(msgspec.Struct, frozen=True, omit_defaults=True):
 
     merge_policies: dict[str, Policy]
     observation_source_priority: tuple[str, ...] = ()
+    #: The priorities of sources by their names, which count instead of those that came with observations.
+    source_priorities: dict[str, int] = {}
 
     def policy(self, field: str) -> Policy:
         """The policy of a field."""

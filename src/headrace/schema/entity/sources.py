@@ -37,7 +37,7 @@ def identify(name: str | None, source_id: str | None, where: str = "") -> str | 
     """
     if name is None:
         return source_id
-    fault = _find_fault(name)
+    fault = find_fault(name)
     if fault is not None:
         raise BadRequest(f"{where}the name of a source {fault}", field="source")
     if source_id is not None and source_id != name:
@@ -47,7 +47,8 @@ def identify(name: str | None, source_id: str | None, where: str = "") -> str | 
     return name
 
 
-def _find_fault(name: str) -> str | None:
+def find_fault(name: str) -> str | None:
+    """What keeps a text from being the name of a source."""
     if not 1 <= len(name) <= MAX_NAME:
         return f"has 1 to {MAX_NAME} characters"
     if _HAS_CONTROL(name):

@@ -139,6 +139,7 @@ def _overlay_config(own: ReducerConfig, before: ReducerConfig, today: ReducerCon
     return ReducerConfig(
         _overlay_members(own.merge_policies, before.merge_policies, today.merge_policies),
         _choose(own.observation_source_priority, before.observation_source_priority, today.observation_source_priority),
+        _overlay_members(own.source_priorities, before.source_priorities, today.source_priorities),
     )
 
 

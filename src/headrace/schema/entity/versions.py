@@ -283,3 +283,6 @@ def _reducer(old: ReducerConfig, new: ReducerConfig, shared: Iterable[str]) -> I
     if was_kinds != now_kinds:
         site = Site(("reducer_config", "observation_source_priority"))
         yield site.shifts("source_priority_changed", "kinds of sources rank otherwise")
+    if old.source_priorities != new.source_priorities:
+        site = Site(("reducer_config", "source_priorities"))
+        yield site.shifts("source_priority_changed", "sources have other priorities")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from time import monotonic
 from typing import Any, TextIO
 
@@ -26,6 +26,7 @@ def configure_logging(stream: TextIO | None = None, level: str = "INFO") -> None
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
+        _rename_logger,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     structlog.configure(
@@ -45,6 +46,13 @@ def configure_logging(stream: TextIO | None = None, level: str = "INFO") -> None
     root.handlers[:] = [lines]
     root.setLevel(level)
     logging.getLogger("httpx2").setLevel("WARNING")  # it would note every webhook
+
+
+def _rename_logger(_: object, __: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Name the logger of uvicorn's notes, errors or not, after the server."""
+    if facts.get("logger") == "uvicorn.error":
+        facts["logger"] = "headrace.server"
+    return facts
 
 
 def log_request(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from importlib.metadata import version
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -27,6 +28,25 @@ PROBE_LASTS_S = 1.0
 WORK_PROBE_LASTS_S = 10.0
 
 ProbeOutcome = TypeVar("ProbeOutcome")
+
+
+class Entrance(Struct):
+    """Which server this is, and where to go on."""
+
+    name: str
+    version: str
+    links: Mapping[str, str]
+
+
+#: Addresses of the server that lead to everything else.
+_LINKS = {
+    "openapi": "/openapi.json",
+    "health": "/health/ready",
+    "metrics": "/metrics",
+    "streams": "/v1/streams",
+    "features": "/v1/registry",
+    "entity_types": "/v1/entity-types",
+}
 
 
 class Liveness(Struct):
@@ -143,6 +163,19 @@ class ServiceRoutes:
     ) -> None:
         self._report = Report(engine, gates, monitor)
         self._readiness, self._metrics, self._document = readiness, metrics, document
+
+    @route(
+        "GET",
+        "/",
+        "enter_server",
+        "Name and version of the server, and where to go on",
+        ANY_KEY,
+        {200: Answer("this server", Entrance)},
+        takes_any_query=True,
+    )
+    async def entrance(self, _: Request) -> Response:
+        """The name, the version and links."""
+        return json_response(Entrance("headrace", version("headrace"), _LINKS))
 
     @route("GET", "/health", "check_health", "Whether the process runs", NO_KEY, _ALIVE, takes_any_query=True)
     @route("GET", "/health/live", "check_live_health", "Whether the process runs", NO_KEY, _ALIVE, takes_any_query=True)
