@@ -254,3 +254,18 @@ def test_server_refuses_a_certificate_that_is_not_there(headrace: Headrace, tmp_
     done = headrace("serve", "--tls-cert", str(tmp_path / "absent.pem"), "--data-dir", str(tmp_path))
     assert done.code == 2
     assert "absent.pem" in done.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_a_script_that_knows_verbs_and_options(shell: str) -> None:
+    done = subprocess.run([*COMMAND, "completion", shell], capture_output=True, text=True, check=True, timeout=60)
+    assert all(word in done.stdout for word in ("tail", "routing-key", "completion"))
+
+
+def test_bash_completes_a_verb() -> None:
+    script = 'COMP_WORDS=(headrace stream ta); COMP_CWORD=2; eval "$1"; _headrace; echo "${COMPREPLY[@]}"'
+    completion = subprocess.run(
+        [*COMMAND, "completion", "bash"], capture_output=True, text=True, check=True, timeout=60
+    )
+    command = ["bash", "-c", script, "bash", completion.stdout]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip() == "tail"

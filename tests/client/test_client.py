@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 import msgspec
+import numpy as np
+import pandas as pd
 import pytest
 
 import headrace as hr
@@ -459,3 +462,22 @@ def test_waiting_for_a_seal_ends_where_the_stream_ended_at_first() -> None:
     assert later.after(first) == SealResult("s", "sealing", 3, published_offset="3", end_offset="5", trouble="away")
     last = SealResult("s", "sealing", 4, published_offset="7", end_offset="9", trouble="away")
     assert last.after(later.after(first)) == SealResult("s", "sealed", 7, published_offset="5", end_offset="5")
+
+
+def test_values_of_numpy_and_pandas_are_taken_wherever_values_are(client: hr.Client, name: str) -> None:
+    stream = client.stream(name)
+    stream.create(ttl=np.int64(3600), retention_bytes=np.int64(10**6))
+    event = {"n": np.int64(1), "at": pd.Timestamp("2026-11-15T10:00:00.123456789Z"), "x": np.array([1.5])}
+    stream.append(event, key=np.str_("a"), timestamp=np.datetime64("2026-11-15T10:00:00"))
+    stream.append([event, {"d": Decimal("1.10")}], timestamp=pd.Timestamp("2026-11-16", tz="UTC"))
+    with stream.producer() as producer:
+        producer.send(event)
+        with pytest.raises(TypeError, match="field 'n': object cannot be JSON"):
+            producer.send({"n": object()})
+    with pytest.raises(TypeError, match="row 1, field 'n': object cannot be JSON"):
+        stream.append([{}, {"n": object()}])
+    plain = {"n": 1, "at": "2026-11-15T10:00:00.123456789Z", "x": [1.5]}
+    assert stream.read().rows() == [plain, plain, {"d": 1.1}, plain]
+    assert len(stream.read(since=np.datetime64("2026-11-16")).rows()) == 3
+    assert len(stream.read(since=date(2026, 11, 16), key=np.str_("a")).rows()) == 0
+    assert stream.info().ttl_s == 3600

@@ -39,17 +39,25 @@ _WRITTEN_FILE = re.compile(r"^cat > \w+\.py <<'END_OF_FILE'\n(.*?)^END_OF_FILE$"
 _INDENTED = re.compile(r"::\n\n((?:    .*\n|\n)+)")
 _INLINE = re.compile(r"Example: ``(.*?)``", re.DOTALL)
 
-#: What pyright reports beyond errors of types, or because pyarrow has no types; a page may declare a table anew.
+#: What pyright reports beyond errors of types, or because Arrow and pandas have none; a page may declare a table anew.
 _PYRIGHT = {
     "typeCheckingMode": "strict",
     "reportDuplicateImport": False,
+    "reportMissingTypeStubs": False,
     "reportRedeclaration": False,
     "reportUnknownArgumentType": False,
     "reportUnknownMemberType": False,
     "reportUnknownVariableType": False,
     "reportUnusedClass": False,
 }
-_MYPY = ("--strict", "--disable-error-code=no-redef", "--config-file=", "--cache-dir=cache", "--no-error-summary")
+_MYPY = """
+[mypy]
+strict = true
+disable_error_code = no-redef
+cache_dir = cache
+[mypy-pandas.*,polars.*,pyarrow.*]
+ignore_missing_imports = true
+"""
 
 #: What the examples of docstrings use.
 _DECLARATIONS = """
@@ -143,6 +151,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         wheel.extractall(site)
     # What the wheel depends on is taken from here.
     (site / "dependencies.pth").write_text(f"{Path(msgspec.__file__).parents[1]}\n")
+    (path / "mypy.ini").write_text(_MYPY)
     (path / "pyrightconfig.json").write_text(json.dumps(_PYRIGHT))
     for name, text in programs():
         (path / f"{name}.py").write_text(text)
@@ -169,7 +178,7 @@ def mypy_errors(project: Path) -> dict[tuple[str, int], str]:
     python = str(project / "env/bin/python")
     found = re.findall(
         r"^(\w+)\.py:(\d+): error: (.*)$",
-        run(project, "mypy", *_MYPY, "--python-executable", python, *files),
+        run(project, "mypy", "--no-error-summary", "--python-executable", python, *files),
         re.MULTILINE,
     )
     return {(name, int(line)): message for name, line, message in found}

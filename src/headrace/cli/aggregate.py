@@ -188,17 +188,17 @@ class Part(NamedTuple):
 
 
 def show_buckets(answer: AggregateResult, measures: Sequence[str], drawn: str) -> None:
-    """Print a chart and a table of the buckets."""
+    """Print a table of the buckets and below it, where a long table leaves it in sight, a chart."""
     console = output.console()
     if not answer.buckets:
         console.print(f"No events from {answer.start} to {answer.end}.")
         return
     part = _choose_part(answer.buckets[0].groups[0], answer.rollup, measures, drawn)
+    _table(answer, measures)
     if all(_has_year(bucket) for bucket in answer.buckets):
+        console.print()
         for line in _chart(answer, part, console.width):
             console.print(line, markup=False, no_wrap=True, overflow="crop")
-        console.print()
-    _table(answer, measures)
 
 
 def _chart(answer: AggregateResult, part: Part, width: int) -> Iterator[str]:

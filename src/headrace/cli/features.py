@@ -109,7 +109,7 @@ def export(
     with client.App(remote.url, remote.key or None, ca_file=remote.ca_file) as app:
         rows = app.history(table, [(moment.key, moment.at) for moment in moments], feature)
         for moment, row in zip(moments, rows, strict=True):
-            print(output.encode({"key": moment.key, "at": moment.at, "features": row}))
+            print(output.encode({"key": moment.key, "at": moment.at, "features": row.raw}))
             complete = complete and row.complete
     if complete:
         return output.OK

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from cyclopts import App, Group, Parameter
 
@@ -22,6 +22,11 @@ def version(*, json: AsJson = False) -> None:
         print(sentence())
     else:
         output.show({"headrace": _own(), "python": platform.python_version()}, as_json=True)
+
+
+def print_completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")], /) -> None:
+    """Print the completion script of a shell."""
+    print(app.generate_completion(shell=shell))
 
 
 def sentence() -> str:
@@ -157,6 +162,12 @@ COMMANDS = {
             ("headrace verify", "headrace verify --object-store s3://bucket/headrace"),
         ),
         Command("main:version", "version", "Print the version.", ("headrace version",)),
+        Command(
+            "main:print_completion",
+            "completion",
+            "Print a script with which a shell completes commands and options.",
+            ("headrace completion bash", "headrace completion zsh", "headrace completion fish"),
+        ),
     ),
 }
 

@@ -41,6 +41,7 @@ _NEXT_STEPS = {
     "offset_gone": "Read from the earliest offset that is left: --offset -1.",
     "offset_fenced": "Take an offset that this stream has given, or start over with --offset -1.",
     "precondition_failed": "Someone else appended first; read on, then try again with the new offset.",
+    "request_timeout": "Try again in a moment, or raise server.resolver_timeout_s on the server.",
     "append_timeout": "Look at `headrace stream info NAME` before sending it again.",
     "outcome_unknown": "Look at the end of the stream before sending it again.",
     "overloaded": _LATER,

@@ -36,7 +36,7 @@ ADVICE = {
     "batch_too_large": "Split the request.",
     "too_many_groups": "Group by fewer dimensions, narrow the query, or ask for a shorter time.",
     "unauthorized": "Pass a key: `hr.Client(url, key)`; `headrace key create` makes one.",
-    "forbidden": "Use a key whose scopes and prefix allow this; `headrace key list` shows them.",
+    "forbidden": "Use a key whose scopes and prefix allow this; `headrace key ls` shows them.",
     "reset_disabled_in_production": "Run a server in test mode.",
     "reserved_stream": "Choose another name: only the server writes to this stream.",
     "producer_fenced": "Another producer took over this id: stop this one, or give it an id of its own.",

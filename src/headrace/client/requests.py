@@ -295,7 +295,7 @@ def _seconds(value: Span | None) -> str:
     if isinstance(value, timedelta):
         seconds, rest = divmod(value, timedelta(seconds=1))
         return f"{value // timedelta(milliseconds=1)}ms" if rest else str(seconds)
-    return _text(value) if isinstance(value, int | None) else value
+    return value if isinstance(value, str) else _text(value)
 
 
 def duration(value: Span | None) -> str:

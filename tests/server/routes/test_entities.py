@@ -78,6 +78,16 @@ def refused(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
+def test_a_date_is_its_first_moment(contacts: Contacts) -> None:
+    stored = contacts.store("ada@x.org", name="Ada", meta={"observed_at": "2024-02-29"})
+    (observation,) = contacts.api.get(f"/v1/entities/{stored['entity_id']}/observations").json()["observations"]
+    assert observation["observed_at"].startswith("2024-02-29T00:00:00")
+    entity = {"entity_type": contacts.type, "email": "ada@x.org", "_meta": {"observed_at": "2023-02-29"}}
+    answer = contacts.api.post("/v1/observations", {"entities": [entity]})
+    assert answer.status_code == 400
+    assert "observed_at" in answer.json()["error"]["message"]
+
+
 def test_an_entity_is_told_with_where_its_values_are_from(contacts: Contacts) -> None:
     first = contacts.store("ada@x.org", name="Ada", tags=["a"], meta={"observed_at": "2024-01-01T00:00:00Z"})
     second = contacts.store("ada@x.org", tags=["b"], meta={"observed_at": "2024-02-01T00:00:00Z"})

@@ -49,7 +49,8 @@ _ENCODE_SORTED = msgspec.json.Encoder(order="sorted").encode
 _CONTAINERS = frozenset({dict, list, Decimal})
 
 
-_MOMENT = {"anyOf": [{"format": "date-time"}, {"pattern": "^[0-9]{1,20}$"}]}
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_MOMENT = {"anyOf": [{"format": "date-time"}, {"format": "date"}, {"pattern": "^[0-9]{1,20}$"}]}
 Moment = Annotated[str, msgspec.Meta(extra_json_schema=_MOMENT)]
 
 
@@ -153,8 +154,8 @@ def _has_source(entity: dict[str, Any]) -> bool:
 
 
 def parse_observed_at(text: str) -> int:
-    """The time of an observation, in microseconds since 1970."""
-    return parse_timestamp_us(text, "observed_at")
+    """The time of an observation, in microseconds since 1970; a date is its first moment in UTC."""
+    return parse_timestamp_us(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text, "observed_at")
 
 
 def convert(value: Any, kind: type[Document], where: str) -> Document:

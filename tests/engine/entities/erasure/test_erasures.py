@@ -221,6 +221,27 @@ def test_a_source_says_that_something_of_it_is_missing(rig: Entities) -> None:
         sourcing.find_parts(USER, sources[1][0])
 
 
+def test_the_name_of_a_source_goes_with_its_last_observation(rig: Entities, tmp_path: Path) -> None:
+    alone, shared = f"crm of {MARKER}", "crm-a"
+    rows = [{"entity_type": "contact", "email": email} for email in ("gone@x.io", "kept@x.io")]
+    [gone] = rig.store(rows[0], source=alone)
+    rig.store(*rows, source=shared)
+    rig.seal_type()
+    sources = rig.engine.source_reader
+    assert sources.require(USER, alone) == alone
+    rig.run(erase(rig, gone["entity_id"]))
+    with pytest.raises(NotFound):
+        sources.require(USER, alone)
+    assert sources.require(USER, shared) == shared
+    assert [entity["email"] for entity in sources.read(USER, shared, sources.find_parts(USER, shared)).entities] == [
+        "kept@x.io"
+    ]
+    rig.reopen()
+    with pytest.raises(NotFound):
+        rig.engine.source_reader.require(USER, alone)
+    assert holding(tmp_path / "data") == []
+
+
 def test_a_recovery_from_the_store_alone_does_not_bring_it_back(rig: Entities, tmp_path: Path) -> None:
     gone, others = filled(rig)
     before = told(rig, others)
