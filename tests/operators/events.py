@@ -62,6 +62,29 @@ def events(draw: st.DrawFn) -> list[Event]:
     return made
 
 
+#: Rows in which every field has a value.
+full_rows = st.fixed_dictionaries(
+    {
+        "x": numbers,
+        "i": st.integers(-5, 5),
+        "s": texts,
+        "b": st.booleans(),
+        "t": moments,
+        "lat": st.sampled_from([0.0, 45.5, -33.9, 60]),
+        "lon": st.sampled_from([0.0, 2.35, -0.1, 151.2]),
+    }
+)
+
+
+@st.composite
+def late_events(draw: st.DrawFn) -> list[Event]:
+    """Events that all count, at a few times, in the order in which they come: neither that of time nor that of seq."""
+    step_ms = draw(st.sampled_from([0, 1, 10, 3_600_000]))
+    made = draw(st.lists(st.tuples(st.integers(0, 3), full_rows), min_size=2, max_size=12))
+    seqs = draw(st.permutations(range(len(made))))
+    return [Event(BASE_MS + step_ms * step, seq, row, True) for seq, (step, row) in zip(seqs, made, strict=True)]
+
+
 @st.composite
 def cuts(draw: st.DrawFn, made: list[Event]) -> list[list[Event]]:
     """The events in adjacent parts, some of them empty."""

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from headrace.operators.catalogue import DECLARATIONS, make_operator
+from headrace.operators.catalogue import DECLARATIONS, OPERATORS, make_operator
 from headrace.operators.operator import PANES, Operator, Windowed
 from headrace.operators.reducer import Reducer
 from headrace.operators.runs import RowRuns
@@ -30,9 +30,10 @@ from headrace.reduce.measures import MeasureReducer
 from headrace.reduce.policies.fields import Policies
 from headrace.reduce.policies.reducer import EVERYONE, TypeReducer
 from headrace.reduce.rollup import reducers
+from headrace.schema.descriptor.nodes import Feature
 from headrace.schema.entity.nodes import ReducerConfig
 from operators import oracle
-from operators.events import TYPES, Event, cuts, events
+from operators.events import TYPES, Event, cuts, events, late_events
 from operators.law import EXAMPLES, assert_same, features
 from operators.reducing import reduced
 from reduce.declarations import SEARCH
@@ -141,19 +142,11 @@ def merges(reducer: Reducer[Any, Any, Any], states: list[Any]) -> Iterator[Any]:
     yield reduce(reducer.merge, stored, None)
 
 
-@pytest.mark.parametrize("op", sorted(DECLARATIONS))
-@given(st.data())
-def test_every_form_of_an_operator_answers_as_one_pass_and_as_documented(op: str, data: st.DataObject) -> None:
-    feature = data.draw(features(op))
-    reducer = make_operator(op, feature.params, TYPES)
-    made = data.draw(events())
-    arrived = made
-    if reducer.order != "log":
-        seqs = data.draw(st.permutations([event.seq for event in made]))
-        arrived = [event._replace(seq=seq) for event, seq in zip(data.draw(st.permutations(made)), seqs, strict=True)]
-        made = in_order(arrived)
+def assert_every_form(feature: Feature, arrived: list[Event], data: st.DataObject) -> None:
+    """Events that come in this order answer as one pass over them in the order of time, in every form."""
+    reducer, made = make_operator(feature.op, feature.params, TYPES), in_order(arrived)
     now_ms = (made[-1].at_ms if made else 0) + data.draw(WAITS)
-    wanted = oracle.answer(op, feature.params, made, now_ms)
+    wanted = oracle.answer(feature.op, feature.params, made, now_ms)
     parts = data.draw(cuts(arrived))
     states = [fold(reducer, part) for part in parts]
     ways = [fold(reducer, arrived), *merges(reducer, states)]
@@ -169,9 +162,25 @@ def test_every_form_of_an_operator_answers_as_one_pass_and_as_documented(op: str
         before = None if state is None else reducer.pack(state)
         answer = reducer.finish(state, now_ms)
         assert (None if state is None else reducer.pack(state)) == before, "finish changed the state"
-        if answer is None and op == "ew_zscore" and wanted is not None and abs(wanted) < FAINT:
+        if answer is None and feature.op == "ew_zscore" and wanted is not None and abs(wanted) < FAINT:
             continue
         assert_same(answer, wanted, feature, made)
+
+
+@pytest.mark.parametrize("op", sorted(DECLARATIONS))
+@given(st.data())
+def test_every_form_of_an_operator_answers_as_one_pass_and_as_documented(op: str, data: st.DataObject) -> None:
+    feature, arrived = data.draw(features(op)), data.draw(events())
+    if OPERATORS[op].order != "log":
+        seqs, shuffled = (data.draw(st.permutations(given)) for given in ([event.seq for event in arrived], arrived))
+        arrived = [event._replace(seq=seq) for event, seq in zip(shuffled, seqs, strict=True)]
+    assert_every_form(feature, arrived, data)
+
+
+@pytest.mark.parametrize("op", sorted(op for op, operator in OPERATORS.items() if operator.order != "log"))
+@given(st.data())
+def test_events_that_come_late_count_where_they_belong(op: str, data: st.DataObject) -> None:
+    assert_every_form(data.draw(features(op)), data.draw(late_events()), data)
 
 
 def test_every_operator_has_a_meaning_and_an_order() -> None:

@@ -249,3 +249,19 @@ def test_a_row_of_version_1_is_unpacked_and_packed_as_one_of_today() -> None:
     assert table.unpack(of_version_1(packed)) == table.unpack(packed)
     assert table.renew(of_version_1(packed)) == packed
     assert table.renew(packed) is packed
+
+
+def test_rows_of_version_1_merge_with_those_of_today() -> None:
+    ops = {"first": {}, "last": {}, "last_n": {"n": 3}}
+    table = reducer(features={op: Feature(op, {"field": "amount", **params}) for op, params in ops.items()})
+    rows = [
+        {"": [1, 10, 2, 20, False], "first-1": 1.0, "last-1": 2.0, "last_n-1": [1.0, 2.0]},
+        {"": [3, 20, 4, 20, False], "first-1": 3.0, "last-1": 4.0, "last_n-1": [3.0, 4.0]},
+    ]
+    oldest, older = ({name: pack(state) for name, state in row.items()} for row in rows)
+    newest = table.pack(table.fold(None, 20, 5, event(amount=5.0)))
+    for one, other in ((oldest, older), (table.renew(oldest), older), (oldest, table.renew(older))):
+        left = table.merge(table.merge(table.unpack(one), table.unpack(other)), table.unpack(newest))
+        right = table.merge(table.unpack(one), table.merge(table.unpack(other), table.unpack(newest)))
+        for state in (left, right, table.unpack(table.pack(left))):
+            assert table.finish(state, 20) == {"first": 1.0, "last": 5.0, "last_n": [3.0, 4.0, 5.0]}
