@@ -85,6 +85,7 @@ def test_segments_that_hold_other_events_than_a_unit_says_are_an_error(pipelines
 def test_tables_of_one_source_are_folded_together(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
     pipelines.register(ORDERS, USERS, table("All", "Order", [], SPENT))
     units = leased(pipelines, *FEATURES)
+    assert [unit.first_seq for unit in units] == [0, 0, 4, 4]
     (pack,) = pack_folds([msgspec.to_builtins(unit) for unit in units], 1)
     assert [len(group) for group in features.group_units(units)] == [2, 2]
     reads: list[str] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from random import Random
 from typing import Any
 
 import pytest
@@ -128,3 +130,21 @@ def test_keys_of_any_length_are_in_order() -> None:
         wanted = {reducer.key(key): {"f": 1 + (key == "b")} for key in chosen}
         assert list(found) == sorted(wanted)
         assert {key: reducer.finish(row, 9) for key, row in found.items()} == wanted
+
+
+@pytest.mark.parametrize("op", ["ewma", "ewvar", "ew_zscore"])
+@pytest.mark.parametrize("field", ["x", "i"])
+def test_weights_of_many_keys_are_folded_at_once(op: str, field: str) -> None:
+    reducer, random = table(("s",), Feature(op, {"field": field, "half_life": 50}), 0, []), Random(7)
+    # Keys of very different lengths, so that few are left at the end; a third of the gaps are nothing.
+    users = [f"u{min(random.randrange(60), random.randrange(60))}" for _ in range(1500)] + ["u0"] * 200
+    times = list(accumulate(random.choice([0, 1, 90]) for _ in users))
+    events = [{"s": user, "x": random.uniform(-9, 9), "i": random.randrange(100)} for user in users]
+    folded: dict[bytes, KeyState] = {}
+    for seq, (at_ms, event) in enumerate(zip(times, events, strict=True)):
+        key, row = reducer.key_and_row(event) or (b"", {})
+        folded[key] = reducer.fold(folded.get(key), at_ms, seq, row)
+    found = fold_columns(reducer, range(len(events)), times, events)
+    assert list(found) == sorted(folded)
+    for key, state in folded.items():
+        assert found[key].states["f"] == pytest.approx(state.states["f"], rel=1e-12, abs=1e-12)
