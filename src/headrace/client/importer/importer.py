@@ -6,7 +6,9 @@ The producer of the batches is named after a hash of the files.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
@@ -29,6 +31,8 @@ from headrace.types import JSON, media_type
 #: How long a server that does not answer is waited for.
 _RETRY_FOR_S = 120.0
 _READ_BYTES = 1024 * 1024
+#: How many threads find the facts of chunks.
+SCAN_THREADS = 2
 #: How many batches are read while the server works on one.
 BATCHES_AHEAD = 3
 
@@ -46,13 +50,18 @@ class ImportResult(msgspec.Struct, frozen=True):
 def scan(reader: RowReader, on_rows: Callable[[int], None], on_bad: Callable[[BadRow], None]) -> FieldFacts:
     """Return the facts of all rows; call ``on_rows`` with each count of rows read, and ``on_bad`` with each bad row."""
     facts = reader.read_columns(on_rows, on_bad) if reader.has_columns else FieldFacts()
-    with prefetch(reader.chunks(of_columns=False), READ_AHEAD) as chunks:
-        for chunk in chunks:
+    chunks, pending = reader.chunks(of_columns=False), deque[Future[FieldFacts]]()
+    with prefetch(chunks, READ_AHEAD) as chunks_ahead, ThreadPoolExecutor(SCAN_THREADS, "headrace-import") as pool:
+        for chunk in chunks_ahead:
             for bad in chunk.bad:
                 on_bad(bad)
+            if len(pending) == SCAN_THREADS:
+                facts = facts.merge(pending.popleft().result())
             if len(chunk.rows):
-                facts = facts.merge(read_facts(reader.cursor, chunk.rows))
+                pending.append(pool.submit(read_facts, reader.cursor.cursor(), chunk.rows))
             on_rows(len(chunk.rows))
+        for future in pending:
+            facts = facts.merge(future.result())
     return facts
 
 

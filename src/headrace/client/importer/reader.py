@@ -90,8 +90,8 @@ _DELIMITERS: dict[Format, str] = {"csv": ",", "tsv": "\t"}
 class RowReader:
     """Reads the rows of files; what CSV columns hold is decided over all files at once.
 
-    Files are read once for facts and once for their rows, and a thread reads ahead of who takes the rows. No more than
-    ``READ_AHEAD + 2`` chunks are held at a time: those that are ready, the one being read and the one being used.
+    Files are read once for facts and once for their rows, and a thread reads ahead of who takes the rows. It holds no
+    more than ``READ_AHEAD + 1`` chunks: those that are ready, and the one being read.
     """
 
     def __init__(
