@@ -137,8 +137,8 @@ def create(
     options: CreateOptions = {"content_type": content_type, "closed": closed}
     options |= {name: value for name, value in wanted.items() if value is not None}  # type: ignore[typeddict-item]
     with remote.connect() as client:
-        result = client.stream(name).create(**options)
-    output.show({"name": name, **msgspec.structs.asdict(result)}, as_json=json)
+        answer = client.stream(name).create(**options)
+    output.show({"name": name, **msgspec.structs.asdict(answer)}, as_json=json)
 
 
 @app.command
@@ -292,8 +292,8 @@ def fork(
 def close(name: Name, /, *, remote: Remote = LOCAL, json: AsJson = False) -> None:
     """Close a stream for good: it can still be read, and nothing more can be appended."""
     with remote.connect() as client:
-        result = client.stream(name).close()
-    output.show({"name": name, "next_offset": result.next_offset, "closed": True}, as_json=json)
+        answer = client.stream(name).close()
+    output.show({"name": name, "next_offset": answer.next_offset, "closed": True}, as_json=json)
 
 
 @app.command
@@ -310,9 +310,9 @@ def seal(
     0 says that all of it is published, 3 that this takes longer and goes on.
     """
     with remote.connect() as client:
-        result = client.stream(name).seal(wait=wait)
-    output.show(msgspec.structs.asdict(result), as_json=json)
-    return output.TIMED_OUT if result.state == "sealing" else output.OK
+        answer = client.stream(name).seal(wait=wait)
+    output.show(msgspec.structs.asdict(answer), as_json=json)
+    return output.TIMED_OUT if answer.state == "sealing" else output.OK
 
 
 @app.command

@@ -199,7 +199,7 @@ class Driver:
                 raise Refused(409, "lease_lost", "its job was cancelled", {}) from reason
             raise spark_failed(reason) from reason
         faults = missing_results(units, results)
-        self._commit(job, [result for result in results if "fault" not in result])
+        self._commit(job, [unit_result for unit_result in results if "fault" not in unit_result])
         if faults:
             self._report.performing = [key_of(unit) for unit in units if unit["unit"] in faults]
             raise SparkFailed(f"executors cannot work: {next(iter(faults.values()))}")
@@ -215,7 +215,7 @@ class Driver:
             if failure.status not in _REFUSED_RESULTS:
                 self._report.performing = []  # the server cannot take any results now
             raise
-        named = {result["unit"] for result in results}
+        named = {unit_result["unit"] for unit_result in results}
         suspects = (key for unit in job.open if unit["unit"] in named and (key := key_of(unit)) in self._failures)
         self._report.settled.extend(suspects)
         self._report.commits += 1
@@ -311,11 +311,11 @@ class _Job:
 def missing_results(units: Sequence[UnitDocument], results: Sequence[jobs.ResultDocument]) -> dict[str, str]:
     """The units without a result of their own, and why."""
     faults = {unit["unit"]: "Spark returned no result" for unit in units}
-    for result in results:
-        if "fault" in result:
-            faults[result["unit"]] = result["fault"]
+    for unit_result in results:
+        if "fault" in unit_result:
+            faults[unit_result["unit"]] = unit_result["fault"]
         else:
-            del faults[result["unit"]]
+            del faults[unit_result["unit"]]
     return faults
 
 

@@ -90,7 +90,7 @@ def _only_gains(old: Any, new: Any) -> bool:
     if isinstance(old, dict) and isinstance(new, dict):
         return all(name in new and _only_gains(old[name], new[name]) for name in old)
     if isinstance(old, list) and isinstance(new, list):
-        return all(any(same(item, other) for other in new) for item in old)
+        return all(any(same(element, other) for other in new) for element in old)
     return same(old, new) or (old is False and new is True)
 
 
@@ -150,9 +150,11 @@ def _is_nested_deeper(value: Any, depth: int) -> bool:
     """Whether containers are nested deeper than ``depth``."""
     level = [value]
     for _ in range(depth):
-        containers = [item for item in level if isinstance(item, dict | list)]
-        level = [inner for item in containers for inner in (item.values() if isinstance(item, dict) else item)]
-    return any(isinstance(item, dict | list) for item in level)
+        containers = [element for element in level if isinstance(element, dict | list)]
+        level = [
+            inner for element in containers for inner in (element.values() if isinstance(element, dict) else element)
+        ]
+    return any(isinstance(element, dict | list) for element in level)
 
 
 def _key_problems(body: dict[str, Any]) -> Iterator[Problem]:

@@ -197,9 +197,11 @@ class _ObjectsCopy:
     def copy(self) -> None:
         """The leases, and of each stream what its newest manifest names, and then that manifest."""
         for kind in (NODES, EPOCHS):
-            for info in self._source.list(kind):
-                self._copy_one(info.key, info.bytes)
-        locations = object_names.generations(info.key for info in self._source.list(object_names.MANIFESTS))
+            for object_info in self._source.list(kind):
+                self._copy_one(object_info.key, object_info.bytes)
+        locations = object_names.generations(
+            object_info.key for object_info in self._source.list(object_names.MANIFESTS)
+        )
         for location in sorted(locations):
             self._copy_stream(location)
 
@@ -208,7 +210,7 @@ class _ObjectsCopy:
         problem = ""
         for _ in range(_TRIES):
             listing = self._source.list(f"{object_names.MANIFESTS}/{'/'.join(location)}")
-            generations = object_names.generations(info.key for info in listing).get(location)
+            generations = object_names.generations(object_info.key for object_info in listing).get(location)
             if not generations:
                 return  # deleted meanwhile
             try:

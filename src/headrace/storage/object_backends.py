@@ -144,8 +144,8 @@ class Directory:
     def list(self, prefix: str) -> Iterator[Sequence[ObjectInfo]]:
         """All objects below a prefix, page by page."""
         page: list[ObjectInfo] = []
-        for info in self._walk(prefix):
-            page.append(info)
+        for object_info in self._walk(prefix):
+            page.append(object_info)
             if len(page) == PAGE:
                 yield page
                 page = []

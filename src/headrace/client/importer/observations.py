@@ -175,9 +175,13 @@ class ObservationImporter:
                 reasons = _refused_items(refusal)
                 if not reasons:
                     raise
-                for item, why in reasons.items():
-                    reject(BadRow(left[item].path, left[item].number, left[item].text, "; ".join(why)))
-                left = [row for item, row in enumerate(left) if item not in reasons]
+                for numbered_row, why in reasons.items():
+                    reject(
+                        BadRow(
+                            left[numbered_row].path, left[numbered_row].number, left[numbered_row].text, "; ".join(why)
+                        )
+                    )
+                left = [row for numbered_row, row in enumerate(left) if numbered_row not in reasons]
 
 
 def _refused_items(refusal: BadRequest) -> dict[int, list[str]]:

@@ -34,12 +34,12 @@ class Committed(NamedTuple):
 
 def check(jobs: JobTable, results: Sequence[Result], units: dict[str, Unit]) -> None:
     """Raises BadRequest for a result that does not belong to its unit."""
-    for number, result in enumerate(results):
-        unit = units.get(result.unit)
+    for number, unit_result in enumerate(results):
+        unit = units.get(unit_result.unit)
         if unit is None:
-            raise BadRequest(f"{result.unit!r} is no unit of this lease", field=f"results[{number}].unit")
-        outputs = jobs.outputs(result)
-        if len(outputs) + (result.error is not None) + result.gone != 1:
+            raise BadRequest(f"{unit_result.unit!r} is no unit of this lease", field=f"results[{number}].unit")
+        outputs = jobs.outputs(unit_result)
+        if len(outputs) + (unit_result.error is not None) + unit_result.gone != 1:
             raise BadRequest(
                 "a result is a companion, a state, a segment, findings, rows, gone or an error",
                 field=f"results[{number}]",
@@ -47,7 +47,7 @@ def check(jobs: JobTable, results: Sequence[Result], units: dict[str, Unit]) -> 
         for job, output in outputs:
             if (refusal := job.refusal(unit, output)) is not None:
                 raise BadRequest(refusal, field=f"results[{number}].{job.output}")
-    if len({result.unit for result in results}) != len(results):
+    if len({unit_result.unit for unit_result in results}) != len(results):
         raise BadRequest("a unit has one result", field="results")
 
 
@@ -61,10 +61,12 @@ def commit(
     work, id = Work(batch.connection), lease.id
     row = leases.find(batch, id, lease.token)
     units = {unit.id: unit for unit in work.units(id)}
-    if any(units[result.unit].outcome in (None, "released", "lost") for result in results):
+    if any(units[unit_result.unit].outcome in (None, "released", "lost") for unit_result in results):
         leases.held(batch, id, lease.token)
     settling = _Settling(batch, work, jobs)
-    settled = [settling.settle(units[result.unit], lease.units[result.unit], result) for result in results]
+    settled = [
+        settling.settle(units[unit_result.unit], lease.units[unit_result.unit], unit_result) for unit_result in results
+    ]
     settling.finish()
     outcomes = [row_settled.outcome for row_settled in settled if units[row_settled.unit].outcome is None]
     if row.ended_us is not None:

@@ -230,9 +230,9 @@ class LeaseScheduler:
         rows = {row.id: row.stream for row in self._rows.units(id)}
         listed = {settled.unit for settled in committed.settled if settled.outcome == "committed"}
         changed: dict[Job[Any], set[int]] = {}
-        for result in checked:
-            for job, _ in self.jobs.outputs(result) if result.unit in listed else ():
-                changed.setdefault(job, set()).add(rows[result.unit])
+        for unit_result in checked:
+            for job, _ in self.jobs.outputs(unit_result) if unit_result.unit in listed else ():
+                changed.setdefault(job, set()).add(rows[unit_result.unit])
         for job, streams in changed.items():
             job.notify(streams)
         return committed

@@ -184,11 +184,11 @@ class LocalWorker:
         while not (await asyncio.wait({task}, timeout=self._work.ttl_us / 3e6))[0]:
             await self._work.heartbeat(lease.id, lease.token, 0, 1)
         try:
-            result = task.result()
+            unit_result = task.result()
         except Stopped:
             await self._work.release(lease.id, lease.token)
             return
-        await self._work.commit(lease.id, lease.token, [result])
+        await self._work.commit(lease.id, lease.token, [unit_result])
 
     async def _perform_in_gate(self, unit: Unit, stream: Stream) -> Result:
         async with self._gate:

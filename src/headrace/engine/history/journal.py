@@ -165,7 +165,9 @@ class Journal(ABC, Generic[Row]):
         """Take every record over that the store has, and restore what follows from them."""
         rows = self.rows(batch.connection)
         firsts = sorted(
-            n for info in objects.list(self.format.prefix) if (n := self.format.number_of(info.key)) is not None
+            n
+            for object_info in objects.list(self.format.prefix)
+            if (n := self.format.number_of(object_info.key)) is not None
         )
         newest = max((self._take_object(objects, first, rows, report) for first in firsts), default=0)
         last = max(newest, *firsts[-1:], 0)
@@ -198,12 +200,12 @@ class Journal(ABC, Generic[Row]):
     def verify(self, objects: Objects) -> JournalContents:
         """Read every object of the store; returns which are damaged or missing."""
         numbers, size, damage = set[int](), 0, list[CorruptData]()
-        for info in objects.list(self.format.prefix):
-            if self.format.number_of(info.key) is None:
+        for object_info in objects.list(self.format.prefix):
+            if self.format.number_of(object_info.key) is None:
                 continue
-            size += info.bytes
+            size += object_info.bytes
             try:
-                numbers.update(map(self.rows.number, self.decode(objects.get(info.key), info.key)))
+                numbers.update(map(self.rows.number, self.decode(objects.get(object_info.key), object_info.key)))
             except ObjectMissing:
                 pass  # swept since; what must not be swept is missed below
             except CorruptData as reason:

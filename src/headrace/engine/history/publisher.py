@@ -142,15 +142,19 @@ class Publisher:
         Segments of streams we do not know are not ours to judge.
         """
         published, streams, keys = Published(self._connection), Streams(self._connection), list[str]()
-        for info in self._objects.list(object_names.SEGMENTS):
-            located = object_names.parse_segment_key(info.key)
-            if located is not None and info.modified_us < before_us and published.is_orphan(located[0][1], located[1]):
-                keys.append(info.key)
-        for info in self._objects.list(object_names.MANIFESTS):
-            for (_, incarnation), [generation] in object_names.generations([info.key]).items():
-                row = streams.by_incarnation(incarnation) if info.modified_us < before_us else None
+        for object_info in self._objects.list(object_names.SEGMENTS):
+            located = object_names.parse_segment_key(object_info.key)
+            if (
+                located is not None
+                and object_info.modified_us < before_us
+                and published.is_orphan(located[0][1], located[1])
+            ):
+                keys.append(object_info.key)
+        for object_info in self._objects.list(object_names.MANIFESTS):
+            for (_, incarnation), [generation] in object_names.generations([object_info.key]).items():
+                row = streams.by_incarnation(incarnation) if object_info.modified_us < before_us else None
                 if row is not None and generation < row.generation:
-                    keys.append(info.key)
+                    keys.append(object_info.key)
         return [*keys, *orphans(self._objects, self._connection, before_us)]
 
     def unlisted_keys(self, stream: int) -> list[str]:
@@ -165,7 +169,7 @@ class Publisher:
         folded = *states.listed(stream), *states.retired(stream)
         listed_keys |= set(state_keys(row.name, row.incarnation, folded))
         location = f"{object_names.name_hash(row.name)}/{row.incarnation}"
-        stored_keys = (info.key for kind in _HOLDING for info in self._objects.list(f"{kind}/{location}"))
+        stored_keys = (object_info.key for kind in _HOLDING for object_info in self._objects.list(f"{kind}/{location}"))
         return [key for key in stored_keys if key not in listed_keys]
 
 
@@ -194,8 +198,10 @@ class ObjectRemover:
         self._node.check()
         location = object_names.name_hash(deleted_stream.name), deleted_stream.incarnation
         below = (f"{kind}/{'/'.join(location)}" for kind in (object_names.SEGMENTS, COMPANIONS, STATES))
-        data_keys = [info.key for prefix in below for info in self._objects.list(prefix)]
-        manifest_keys = [info.key for info in self._objects.list(f"{object_names.MANIFESTS}/{'/'.join(location)}")]
+        data_keys = [object_info.key for prefix in below for object_info in self._objects.list(prefix)]
+        manifest_keys = [
+            object_info.key for object_info in self._objects.list(f"{object_names.MANIFESTS}/{'/'.join(location)}")
+        ]
         if manifest_keys:
             last = self._tombstone(deleted_stream, max(object_names.generations(manifest_keys).get(location, [0])))
             self._delete(data_keys)
@@ -241,11 +247,11 @@ def orphans(objects: Objects, connection: Connection, before_us: int) -> Iterato
         (STATES, parse_state_key, States(connection).is_orphan),
     )
     for prefix, parse_key, is_orphan in kinds:
-        for info in objects.list(prefix):
-            named = parse_key(info.key)
-            if named is None or info.modified_us >= before_us:
+        for object_info in objects.list(prefix):
+            named = parse_key(object_info.key)
+            if named is None or object_info.modified_us >= before_us:
                 continue
             (name_hash, incarnation), name = named
             has_row = streams.by_incarnation(incarnation) is not None
             if is_orphan(incarnation, name) if has_row else is_gone((name_hash, incarnation)):
-                yield info.key
+                yield object_info.key

@@ -76,7 +76,9 @@ def newest(objects: Objects, problems: list[CorruptData]) -> Iterator[Manifest]:
 
 def generations_of(objects: Objects) -> dict[StreamLocation, list[int]]:
     """The generations of every manifest, the newest first; also those that a listing of a service lacks as yet."""
-    generations_by_location = object_names.generations(info.key for info in objects.list(object_names.MANIFESTS))
+    generations_by_location = object_names.generations(
+        object_info.key for object_info in objects.list(object_names.MANIFESTS)
+    )
     if not objects.is_local:
         with ThreadPoolExecutor(_PROBES) as pool:
             for location, newer in zip(

@@ -117,7 +117,7 @@ class _Verification:
         )
 
     def _list_generations(self, prefix: str) -> dict[StreamLocation, list[int]]:
-        return object_names.generations(info.key for info in self._objects.list(prefix))
+        return object_names.generations(object_info.key for object_info in self._objects.list(prefix))
 
     def _verify_newest(self, location: StreamLocation, generations: list[int]) -> VerifyReport:
         for _ in range(_TRIES):
@@ -135,7 +135,7 @@ class _Verification:
         manifest = newest_valid(self._objects, location, generations, unreadable)
         report = VerifyReport(None, location[1], damage=[_damage(reason) for reason in unreadable], orphans=[])
         below = (f"{kind}/{'/'.join(location)}" for kind in _KINDS)
-        sizes = {info.key: info.bytes for prefix in below for info in self._objects.list(prefix)}
+        sizes = {object_info.key: object_info.bytes for prefix in below for object_info in self._objects.list(prefix)}
         if manifest is None:
             report.orphans += sorted(sizes)
             return report
@@ -229,12 +229,14 @@ class _Verification:
     def _strays(self, generations_by_location: dict[StreamLocation, list[int]]) -> Iterator[VerifyReport]:
         """Segments, companions and states of streams that have no manifest."""
         strays: dict[StreamLocation, list[str]] = {}
-        for info in (info for kind in _KINDS for info in self._objects.list(kind + self._under)):
+        for object_info in (object_info for kind in _KINDS for object_info in self._objects.list(kind + self._under)):
             located = (
-                object_names.parse_segment_key(info.key) or parse_companion_key(info.key) or parse_state_key(info.key)
+                object_names.parse_segment_key(object_info.key)
+                or parse_companion_key(object_info.key)
+                or parse_state_key(object_info.key)
             )
             if located is not None and located[0] not in generations_by_location:
-                strays.setdefault(located[0], []).append(info.key)
+                strays.setdefault(located[0], []).append(object_info.key)
         for location, keys in sorted(strays.items()):
             if not self._list_generations(f"{object_names.MANIFESTS}/{'/'.join(location)}"):
                 yield VerifyReport(None, location[1], orphans=sorted(keys))
@@ -270,12 +272,18 @@ def _verify_checksum(key: str, part: PartFile, path: Path) -> None:
 
 def _verify_identity(manifest: Manifest, key: str, segment: Segment, reader: SegmentReader) -> None:
     """Raises where the footer of a segment differs from the manifest."""
-    info = reader.info
+    object_info = reader.info
     is_json = media_type(manifest.content_type) == JSON
-    identity = (info.stream, info.incarnation, info.json)
+    identity = (object_info.stream, object_info.incarnation, object_info.json)
     if identity != (manifest.stream, manifest.incarnation, is_json):
-        raise _corrupt(key, "identity", f"it belongs to {info.stream!r}, life {info.incarnation}")
-    counted = (info.first_seq, info.count, info.payload_bytes, info.min_us, info.max_us)
+        raise _corrupt(key, "identity", f"it belongs to {object_info.stream!r}, life {object_info.incarnation}")
+    counted = (
+        object_info.first_seq,
+        object_info.count,
+        object_info.payload_bytes,
+        object_info.min_us,
+        object_info.max_us,
+    )
     if counted != (segment.first_seq, segment.count, segment.payload_bytes, segment.min_us, segment.max_us):
         raise _corrupt(key, "count", "its entries, times or bytes are others than its manifest says")
     room, taken = segment.total_bytes - segment.before_bytes, reader.bytes_before(segment.end_seq)

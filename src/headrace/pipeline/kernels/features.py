@@ -29,7 +29,7 @@ def kernel(packs: Sequence[Sequence[bytes]], store: str) -> Kernel:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                results = [msgspec.json.encode(result).decode() for result in perform(packs[number], store)]
+                results = [msgspec.json.encode(unit_result).decode() for unit_result in perform(packs[number], store)]
                 yield pa.RecordBatch.from_pydict({"result": pa.array(results, pa.string())})
 
     return run
@@ -38,7 +38,7 @@ def kernel(packs: Sequence[Sequence[bytes]], store: str) -> Kernel:
 def perform(pack: Sequence[bytes], store: str) -> list[dict[str, Any]]:
     """Fold the events of units, and return a result for each."""
     groups = group_units([decoding.decode(encoded, Unit) for encoded in pack])
-    return [result for units in groups for result in _perform_together(units, store)]
+    return [unit_result for units in groups for unit_result in _perform_together(units, store)]
 
 
 def uploaded(unit: Unit, here: Workspace, rows: Iterator[Packed] | PackedColumns) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _perform_together(units: Sequence[Unit], store: str) -> list[dict[str, Any]]
             return [_fold_table(unit, columns, here) for unit in units]
     except Exception as reason:  # that of one unit must not be that of the others
         if len(units) > 1:
-            return [result for unit in units for result in _perform_together([unit], store)]
+            return [unit_result for unit in units for unit_result in _perform_together([unit], store)]
         return [{"unit": units[0].unit, **failure(reason)}]
 
 

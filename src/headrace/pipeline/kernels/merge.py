@@ -191,8 +191,8 @@ def _combine_unit(unit: Unit, chunks: Iterator[pa.Table], store: str) -> dict[st
     try:
         failure_rows = first["key"].null_count
         for failed in first["packed"][:failure_rows].drop_null():
-            result: dict[str, Any] = msgspec.json.decode(failed.as_py())
-            return result
+            unit_result: dict[str, Any] = msgspec.json.decode(failed.as_py())
+            return unit_result
         with open_workspace(store) as here:
             return uploaded(unit, here, _keys(unit, chain([first.slice(failure_rows)], chunks)))
     except Exception as reason:  # that of one unit must not be that of the others

@@ -175,10 +175,10 @@ def make_conversion(from_type: str, to_type: str, transform: Transform) -> Conve
 
     def convert(value: Value) -> Raw:
         try:
-            result = builtin.function(_read(value, from_type))
+            converted = builtin.function(_read(value, from_type))
         except ValueError as reason:
             raise LensFailure(str(reason)) from reason
-        return _encode_checked(result, to_type)
+        return _encode_checked(converted, to_type)
 
     return convert
 
@@ -207,12 +207,12 @@ def _read(value: Value, from_type: str) -> Any:
         if from_type == "string":
             return _STRING.decode(value)  # type: ignore[arg-type]
         kind_name = kind(value)
-        result = _CONTAINERS[kind_name] if kind_name in _CONTAINERS else _SCALAR.decode(value)  # type: ignore[arg-type]
+        converted = _CONTAINERS[kind_name] if kind_name in _CONTAINERS else _SCALAR.decode(value)  # type: ignore[arg-type]
     except (msgspec.ValidationError, TypeError, InvalidOperation) as reason:
         raise LensFailure(f"the value is not of type {from_type}, or out of its range") from reason
-    if not is_type(result, from_type):
+    if not is_type(converted, from_type):
         raise LensFailure(f"the value is not of type {from_type}")
-    return result
+    return converted
 
 
 def _encode_checked(result: Scalar, to_type: str) -> Raw:

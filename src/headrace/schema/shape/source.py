@@ -257,11 +257,11 @@ class Root:
         if name in NAMED and isinstance(value, dict):
             return "{" + ",".join(f"{json.dumps(key)}:{inner(value[key])}" for key in sorted(value)) + "}"
         if name in SCHEMAS and isinstance(value, list):
-            return "[" + ",".join(inner(item) for item in value) + "]"
+            return "[" + ",".join(inner(element) for element in value) + "]"
         if name in SCHEMA:
             return inner(value)
         if name in ("required", "enum", "type") and isinstance(value, list):
-            return "[" + ",".join(sorted(value_text(item) for item in value)) + "]"
+            return "[" + ",".join(sorted(value_text(element) for element in value)) + "]"
         return value_text(value)
 
     def _anchored(self, schema: Any, anchor: str) -> Any:
@@ -294,8 +294,8 @@ def _inner_schemas(schema: dict[str, Any]) -> Iterator[Any]:
     """The schemas directly inside a schema."""
     for name, value in schema.items():
         if isinstance(value, dict) and name in NAMED_SCHEMAS:
-            yield from (item for item in value.values() if isinstance(item, dict))
+            yield from (element for element in value.values() if isinstance(element, dict))
         elif isinstance(value, dict) and name in SCHEMA:
             yield value
         elif isinstance(value, list) and name in SCHEMAS:
-            yield from (item for item in value if isinstance(item, dict))
+            yield from (element for element in value if isinstance(element, dict))
