@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,8 +55,9 @@ def pipeline(
     _log_to_stderr(
         f"Looks for work at {server.url}, and does it on {chosen.pipeline.remote or chosen.pipeline.master}."
     )
-    signal.signal(signal.SIGTERM, lambda *_: runner.stop())
-    signal.signal(signal.SIGINT, lambda *_: runner.stop())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # In a thread: the handler may have interrupted the very wait whose lock stopping takes.
+        signal.signal(number, lambda *_: threading.Thread(target=runner.stop).start())
     return runner.run()
 
 
