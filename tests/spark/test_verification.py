@@ -105,6 +105,6 @@ def test_a_verdict_equals_a_look_at_every_event(spark: SparkSession, server: Ser
         assert [(one["seq"], one["cause"]) for one in found["failures"]] == [
             (seq, cause) for seq, cause in enumerate(expected) if cause != "fits"
         ]
-        assert found["failing"] == {cause: expected.count(cause) for cause in ("lens", "schema")}
+        assert found["failing"] == {cause: expected.count(cause) for cause in ("lens", "schema", "key")}
         seen.update(expected)
     assert seen["fits"] > 100 and seen["lens"] + seen["schema"] > 10
