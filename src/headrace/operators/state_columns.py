@@ -195,8 +195,8 @@ class Coded(StateColumn):
         return self._forms.packed().take(pa.array(self._codes))
 
 
-class Blobs(_Fixed):
-    """Bytes of one length, a row for each."""
+class _Rows(_Fixed):
+    """Rows of bytes that are msgpack already."""
 
     def __init__(self, rows: Bytes) -> None:
         self._held = rows
@@ -205,8 +205,16 @@ class Blobs(_Fixed):
         return len(self._held)
 
     def values(self) -> list[Any]:
-        """Python's bytes."""
+        """The bytes of each."""
         return [row.tobytes() for row in self._held]
+
+    def fixed(self) -> Bytes:
+        """The rows."""
+        return self._held
+
+
+class Blobs(_Rows):
+    """Bytes of one length, a row for each."""
 
     def fixed(self) -> Bytes:
         """The length, and the bytes."""
@@ -357,24 +365,6 @@ class Mixed(StateColumn):
         replaced = np.zeros(len(packed), np.bool_)
         replaced[self._at] = True
         return pc.replace_with_mask(packed, pa.array(replaced), Plain(self._states).packed())
-
-
-class _Rows(_Fixed):
-    """Rows of bytes that are msgpack already."""
-
-    def __init__(self, rows: Bytes) -> None:
-        self._held = rows
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def values(self) -> list[Any]:
-        """The bytes of each."""
-        return [row.tobytes() for row in self._held]
-
-    def fixed(self) -> Bytes:
-        """The rows."""
-        return self._held
 
 
 def column_of(values: Sequence[Any]) -> StateColumn:
