@@ -112,10 +112,16 @@ class Entities(Pipelines):
         return {one.view.group.row.entity_id: msgspec.json.encode(one.snapshot) for one in found}
 
     async def _every(self, entity_type: str) -> list[EntityAnswer]:
-        found: list[EntityAnswer] = []
-        for user in self.users(entity_type):
-            found += await self.engine.entity_list.every(EntityFilter(user, self.find(f"entities/{entity_type}").id))
-        return found
+        stream = self.find(f"entities/{entity_type}").id
+        return [
+            entity
+            for user in self.users(entity_type)
+            for entity in await self.list_entities(EntityFilter(user, stream))
+        ]
+
+    async def list_entities(self, wanted: EntityFilter) -> list[EntityAnswer]:
+        """The entities that match a filter."""
+        return [entity async for page in self.engine.entity_list.pages(wanted) for entity in page]
 
     def users(self, entity_type: str = "contact") -> list[str]:
         """Whose entities a type has."""

@@ -54,8 +54,9 @@ _BACKLOG = 4096
 # With the default of 5 ms the writer's thread and the event loop may wait long for each other; with less than this they
 # take the interpreter's lock from each other before they are done. Throughput is the same.
 _SWITCH_INTERVAL_S = 0.0005
-# Requests make no cycles; the collector need not look at every few hundred of their objects.
-_GC_THRESHOLDS = (50_000, 50, 50)
+# Requests make no cycles; the collector need not look at every few hundred of their objects. A collection of the young
+# stops every thread: one of 5,000 objects for a millisecond, one of 50,000 that survived for about 10.
+_GC_THRESHOLDS = (5_000, 10, 2_500)
 # Of the files that the system lets a process open, what is kept for others than connections: a quarter, within these.
 _MIN_KEPT, _MAX_KEPT = 64, 1024
 

@@ -19,7 +19,7 @@ from headrace.engine.entities.read.snapshots import EntityAnswer, EntityView
 from headrace.engine.log.stream import Stream
 from headrace.errors import BadRequest, EntityNotFound, InvalidCursor, NotFound, OffsetGone
 from headrace.format import offset as offsets
-from headrace.reduce.duplicates import LEAST, Pair, find_duplicates
+from headrace.reduce.duplicates import LEAST, find_duplicates
 from headrace.schema.entity.accept import Fragment
 from headrace.schema.entity.identity import EntityId as Id
 from headrace.schema.entity.identity import name_part
@@ -119,7 +119,7 @@ class ProvenanceAnswer(Struct, kw_only=True):
     observations: list[ObservationAnswer]
 
 
-class ComparedEntity(Struct):
+class ComparedEntity(Struct, gc=False):
     """One of two entities, and the text that it is compared by."""
 
     entity_id: Id
@@ -322,10 +322,12 @@ class EntityListRoutes:
         definition = None if effective is None else effective.schema.schema_definition
         threshold = _threshold(query, 0.85 if definition is None else definition.duplicate_detection_threshold)
         fields = () if definition is None else definition.duplicate_detection_fields
-        every = await self._listing.every(EntityFilter(user_id, stream.id))
         limit = number(query, "limit", _PAIRS, _MAX_PAIRS)
+        entities: dict[str, ComparedEntity] = {}
+        async for page in self._listing.pages(EntityFilter(user_id, stream.id)):
+            entities |= await self._engine.computing.run(0, _compared, page, fields)
         timeout_s = self._engine.config.server.resolver_timeout_s
-        work = partial(_compare, entity_type, every, fields, threshold, limit)
+        work = partial(_compare, entity_type, entities, fields, threshold, limit)
         return await self._engine.computing.plan(timeout_s, work)
 
     def _view(self, request: Request, query: dict[str, str]) -> EntityView:
@@ -338,18 +340,30 @@ def _listed(shown: list[EntityAnswer], after: str | None) -> Response:
     return json_response(EntityPage([snapshot(entity) for entity in shown], after), headers=COMPLETE)
 
 
+def _compared(page: list[EntityAnswer], fields: tuple[str, ...]) -> dict[str, ComparedEntity]:
+    """The texts that some entities are compared by; those without any are not compared."""
+    documents = [snapshot(entity) for entity in page]
+    return {
+        document.entity_id: ComparedEntity(document.entity_id, str(document.canonical_name), text)
+        for document in documents
+        if (text := _text(document, fields))
+    }
+
+
 def _compare(
-    entity_type: str, every: list[EntityAnswer], fields: tuple[str, ...], threshold: float, limit: int
+    entity_type: str, entities: dict[str, ComparedEntity], fields: tuple[str, ...], threshold: float, limit: int
 ) -> Response:
     """The pairs of some entities that may be the same."""
-    named = {entity.view.group.row.entity_id: snapshot(entity) for entity in every}
-    texts = {id: text for id, document in named.items() if (text := _text(document, fields))}
+    texts = {id: entity.text for id, entity in entities.items()}
     answer = DuplicatesAnswer(
         entity_type=entity_type,
         threshold=threshold,
         fields=list(fields),
         compared=len(texts),
-        duplicates=[_pair(pair, named, texts) for pair in find_duplicates(texts, threshold, limit)],
+        duplicates=[
+            SimilarPair(pair.similarity, [entities[pair.left], entities[pair.right]])
+            for pair in find_duplicates(texts, threshold, limit)
+        ],
     )
     return json_response(answer, headers=COMPLETE)
 
@@ -429,8 +443,3 @@ def _text(document: EntitySnapshot, fields: tuple[str, ...]) -> str:
     if not fields:
         return str(document.canonical_name).partition(":")[2]
     return " ".join(text for name in fields if (text := name_part(document.snapshot.get(name))) is not None)
-
-
-def _pair(pair: Pair, named: dict[str, EntitySnapshot], texts: dict[str, str]) -> SimilarPair:
-    both = [ComparedEntity(id, named[id].canonical_name, texts[id]) for id in (pair.left, pair.right)]
-    return SimilarPair(pair.similarity, both)

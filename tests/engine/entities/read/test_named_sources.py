@@ -193,7 +193,7 @@ class Story:
                 assert sorted(stored.observation.observed_at_us for stored in seen) == sorted(expected)
         stream = self.entities.find("entities/contact").id
         for source in NAMES:
-            listed = self.entities.run(engine.entity_list.every(EntityFilter(USER, stream, source_id=source)))
+            listed = self.entities.run(self.entities.list_entities(EntityFilter(USER, stream, source_id=source)))
             having = {id for id, sources in shown.items() if any(source in names for names in sources.values())}
             assert {answer.view.group.row.entity_id for answer in listed} == having
             if any(one.source == source for one in ledger.observed):

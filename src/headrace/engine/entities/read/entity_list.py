@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from headrace.storage.entities import Aliases, Entities, EntityRow
 #: Rows that are read together, and for how long a page is filled.
 _STEP = 64
 _PAGE_S = 2.0
+#: Entities of a list of all of them that are in memory at once: to free many at a time keeps the event loop.
+_TOGETHER = 256
 #: How long a list works before other requests have their turn.
 _SLICE_S = 0.002
 
@@ -80,14 +82,12 @@ class EntityList:
                 return EntityPage(entities, after)
         return EntityPage(entities, None)
 
-    async def every(self, wanted: EntityFilter) -> list[EntityAnswer]:
-        """All matching entities."""
-        entities: list[EntityAnswer] = []
+    async def pages(self, wanted: EntityFilter) -> AsyncIterator[list[EntityAnswer]]:
+        """All matching entities, a few at a time."""
         after: str | None = ""
         while after is not None:
-            page = await self.page(wanted, after, 1000)
-            entities, after = entities + page.entities, page.after
-        return entities
+            entities, after = await self.page(wanted, after, _TOGETHER)
+            yield entities
 
     def _rows(self, wanted: EntityFilter, after: str) -> list[EntityRow]:
         if wanted.stream is None:
