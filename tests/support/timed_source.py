@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import pandas as pd
 
+from headrace.engine.features.past_reader import RowMoment
 from headrace.operators.catalogue import DECLARATIONS
 from operators.events import TYPES, WINDOWS
 from operators.law import TOLERANCE, assert_close
-from support.feature_oracle import MEANINGS, WHERES, Source, frame_of, known, late_count, moment_us, row_of
+from support.feature_oracle import MEANINGS, UNITS_NS, WHERES, Source, event_time_us, frame_of, known, row_of
 from support.feature_rig import Pipelines, event, op, table
 
 KEYS = ["a", "b", "c", "d"]
@@ -93,10 +94,12 @@ def declared(features: dict[str, tuple[str, dict[str, Any]]], names: Sequence[st
 class TimedSource:
     """The source ``E``, the table ``T`` by key, and every event that was pushed."""
 
-    def __init__(self, directory: Path, seed: int, **settings: Any) -> None:
+    def __init__(self, directory: Path, seed: int, *, by_append_time: bool = False, **settings: Any) -> None:
         self.random = Random(seed)
         unit = self.random.choice([None, "s", "ms", "us", "ns"])
-        self.source = Source("at", unit, self.random.choice([None, 0, 64_000, SECOND_US, HOUR_US]))
+        late_after_us = self.random.choice([None, 0, 64_000, SECOND_US, HOUR_US])
+        self.unit = unit
+        self.source = Source(None) if by_append_time else Source("at", unit, late_after_us)
         self.features = every_feature(self.random)
         self.rig = Pipelines(
             directory, storage={"seal_rows": 12}, pipeline={"min_rows": 1, "unit_bytes": 600, "fan_out": 3}, **settings
@@ -115,6 +118,8 @@ class TimedSource:
     def source_settings(self) -> dict[str, Any]:
         """What the registration says of event time."""
         late_after_us = self.source.late_after_us
+        if self.source.field is None:
+            return {}
         return {
             "timestamp_field": "at",
             **({} if self.source.unit is None else {"timestamp_unit": self.source.unit}),
@@ -124,7 +129,7 @@ class TimedSource:
     def register(self, names: Sequence[str], **terms: Any) -> None:
         """The table with some of the features."""
         kinds = {name: {"type": kind, "required": False} for name, kind in TYPES.items()}
-        schema = {"k": "str", "at": "datetime" if self.source.unit is None else "i64", **kinds}
+        schema = {"k": "str", "at": "datetime" if self.unit is None else "i64", **kinds}
         agg = declared(self.features, names)
         self.rig.register(event("E", schema, **self.source_settings()), table("T", "E", ["k"], agg), **terms)
 
@@ -134,12 +139,11 @@ class TimedSource:
         near = [0, 1, 999, 1000, 64_000, 100_000, edge - 1, edge, edge + 1, 3 * edge, 25 * HOUR_US]
         delay_us = self.random.choice([*near, self.random.randrange(HOUR_US), -1000, -SECOND_US, -AHEAD_US])
         event_us = self.now_us - delay_us
-        if self.source.unit is None:
-            at: Any = f"{pd.Timestamp(event_us * 1000 + self.random.randrange(1000), tz='UTC').isoformat()}"
-        else:
-            per_unit = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[self.source.unit]
-            at = event_us * 1000 // per_unit
-        values = {name: self.random.choice([*some, None]) for name, some in VALUES.items() if self.random.random() < 0.8}
+        event_ns = event_us * 1000 + self.random.randrange(1000)
+        at = pd.Timestamp(event_ns, tz="UTC").isoformat() if self.unit is None else event_ns // UNITS_NS[self.unit]
+        values = {
+            name: self.random.choice([*some, None]) for name, some in VALUES.items() if self.random.random() < 0.8
+        }
         return {"k": self.random.choice(KEYS[:-1]), "at": at, **values}
 
     def push(self, count: int, seal: float = 0.1) -> None:
@@ -157,12 +161,12 @@ class TimedSource:
     def assert_row(self, row: dict[str, Any], wanted: dict[str, Any]) -> None:
         """A row is what the oracle says."""
         assert row.keys() == wanted.keys()
-        for name in row:
+        for name, value in row.items():
             operator, params = self.features[name]
             with explained(name, operator, params):
                 squared = operator in ("var", "sum_squares") and params["field"] == "i"
                 tolerance = TOLERANCE.get(operator, 1e-9)
-                assert_close(row[name], wanted[name], tolerance, self.scale(operator, params, squared))
+                assert_close(value, wanted[name], tolerance, self.scale(operator, params, squared))
 
     @staticmethod
     def scale(operator: str, params: dict[str, Any], squared: bool) -> float:
@@ -185,16 +189,21 @@ class TimedSource:
             with explained(key, wait_ms):
                 self.assert_row(answer.row, self.wanted(frame, key, names, now_us))
 
-    def moments(self, count: int) -> list[tuple[str, int, int | None]]:
-        """Keys, event times and append times to ask for, at the edges of events."""
-        times = [moment_us(each["at"], self.source.unit) for _, each in self.events]
+    def moments(self, count: int) -> list[RowMoment]:
+        """Keys with event times and append times to ask for, at the edges of events."""
+        times = [event_time_us(each, self.source) for each in self.events]
         appended = [append_us for append_us, _ in self.events]
-        asked: list[tuple[str, int, int | None]] = []
+        moments = []
         for _ in range(count):
-            as_of_us = min(self.now_us, self.random.choice(times) + self.random.choice([-1, 0, 1, 999, 64_000, SECOND_US]))
+            as_of_us = self.random.choice(times) + self.random.choice([-1, 0, 1, 999, 64_000, SECOND_US])
             known_us = self.random.choice([None, self.random.choice(appended) + self.random.choice([-1, 0, 1])])
-            asked.append((self.random.choice(KEYS), as_of_us, known_us))
-        return asked
+            moments.append(RowMoment(self.random.choice(KEYS), min(self.now_us, as_of_us), known_us))
+        return moments
 
-
-__all__ = ["AHEAD_US", "KEYS", "TimedSource", "explained", "known", "late_count"]
+    def check_past(self, names: Sequence[str], moments: Sequence[RowMoment], rows: Sequence[dict[str, Any]]) -> None:
+        """Rows of the past are what pandas computes of the events that were known."""
+        frame = self.frame
+        for moment, row in zip(moments, rows, strict=True):
+            events = known(frame, moment.at_us, moment.appended_us)
+            with explained(moment):
+                self.assert_row(row, self.wanted(events, moment.key, names, moment.at_us))
