@@ -18,6 +18,9 @@ from msgspec import UNSET, UnsetType
 
 from headrace import decoding
 from headrace.errors import BadRequest, BatchTooLarge, ConstraintViolation, StoreResolutionFailed
+from headrace.format.offset import OffsetText
+from headrace.format.offset import decode as decode_offset
+from headrace.format.offset import encode as encode_offset
 from headrace.schema.entity.accept import Refused
 from headrace.schema.entity.identity import find_links, find_moments
 from headrace.schema.entity.nodes import Definition, Notice
@@ -79,10 +82,30 @@ class ObservationOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         return msgspec.structs.replace(self, source=UNSET, source_id=identify(self.source, self.source_id, where))
 
 
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The event of a stream that an observation was made from: it is stored once, whatever it says."""
+
+    stream: Annotated[str, msgspec.Meta(min_length=1, pattern=PRINTABLE)]
+    #: The offset after the event.
+    offset: OffsetText
+    #: A name of how the event was made an observation: another mapping makes another one.
+    mapping: Name | None = None
+
+    def check_offset(self, where: str) -> None:
+        """Refuse an offset that no server returns: it would be another origin than the same one as it is returned."""
+        try:
+            is_canonical = self.offset == encode_offset(*decode_offset(self.offset))
+        except ValueError:
+            is_canonical = False
+        if not is_canonical:
+            raise BadRequest(f"{where}{self.offset!r} is no offset as reads return it", field="origin.offset")
+
+
 class Meta(ObservationOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of one entity; ``target_id`` is the id of the entity that is meant."""
 
     target_id: Name | None = None
+    origin: Origin | None = None
 
 
 class RequestOptions(ObservationOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -24,6 +24,7 @@ from headrace.schema.entity.observation import (
     STORED,
     Observation,
     encode,
+    id_by_origin,
     observation_id,
     scope_details,
 )
@@ -32,6 +33,7 @@ from headrace.schema.entity.request import (
     Issue,
     Meta,
     ObservationOptions,
+    Origin,
     StoreAnswer,
     StoreRequest,
     Warnings,
@@ -77,6 +79,11 @@ class Draft(msgspec.Struct):
         if self.is_targeted or (not self.strict and definition.name_collision_policy == "merge"):
             return None
         return identities.check_name_collision(definition, self.identity, self.strict)
+
+    def says_the_same(self, other: Draft) -> bool:
+        """Whether another observation of the same id has the same values; one with an origin may have others."""
+        mine, others = self.observation, other.observation
+        return (mine.entity_id, mine.fields, mine.fragments) == (others.entity_id, others.fields, others.fragments)
 
     @property
     def is_targeted(self) -> bool:
@@ -159,7 +166,7 @@ class _Acceptance:
         if isinstance(accepted, Refused):
             self.issues += list_issues(accepted, number, typed.entity_type)
             return
-        draft = self._draft(number, typed, options, accepted, fields, details)
+        draft = self._draft(number, typed, options, accepted, fields, details, meta.origin)
         if meta.idempotency_key is not None:
             self.keys.append((meta.idempotency_key, draft))
         if accepted.notices or options.escalates:
@@ -172,7 +179,12 @@ class _Acceptance:
         try:
             meta = convert(document, Meta, where).identify_source(where)
             check_id(meta.source_id, self.request.source_id)
-            return meta, _Options(meta, self.request.envelope, self.request.source_id)
+            options = _Options(meta, self.request.envelope, self.request.source_id)
+            if meta.origin is not None:
+                meta.origin.check_offset(where)
+                if name_of(options.source_id) is None:
+                    raise BadRequest(f"{where}an origin needs the name of its source", field="source")
+            return meta, options
         except BadRequest as refusal:
             refusal.facts.setdefault("item", number)
             raise
@@ -185,21 +197,30 @@ class _Acceptance:
         accepted: Accepted,
         submitted: dict[str, Any],
         details: dict[str, Any],
+        origin: Origin | None,
     ) -> Draft:
         fields, fragments, identity, _ = accepted
         schema, user = typed.effective.schema, self.request.user_id
-        identifier = observation_id(
-            entity_id=identity.entity_id,
-            fields=fields,
-            fragments=fragments,
-            members=submitted,
-            source_id=options.source_id,
-            observed_at_us=options.observed_at_us,
-            source_priority=options.priority,
-            observation_source=options.kind,
-            specificity_score=options.score,
-            idempotency_key=options.key,
-        )
+        if origin is None:
+            identifier = observation_id(
+                entity_id=identity.entity_id,
+                fields=fields,
+                fragments=fragments,
+                members=submitted,
+                source_id=options.source_id,
+                observed_at_us=options.observed_at_us,
+                source_priority=options.priority,
+                observation_source=options.kind,
+                specificity_score=options.score,
+                idempotency_key=options.key,
+            )
+        else:
+            identifier = id_by_origin(
+                user_id=user,
+                entity_type=typed.entity_type,
+                source_id=options.source_id,
+                **msgspec.structs.asdict(origin),
+            )
         observation = Observation(
             id=identifier,
             kind="observation",
@@ -242,6 +263,9 @@ class _Acceptance:
         first = self.seen.setdefault(draft.key, draft)
         if first is draft:
             self.drafts.setdefault(draft.typed.entity_type, []).append(draft)
+        elif not first.says_the_same(draft):
+            message = f"entity {draft.item} has the origin of entity {first.item}, and says something else"
+            raise BadRequest(message, field="origin", item=draft.item)
         else:
             first.observation.details.setdefault("again", []).append(draft.item)
 
