@@ -18,9 +18,6 @@ from msgspec import UNSET, UnsetType
 
 from headrace import decoding
 from headrace.errors import BadRequest, BatchTooLarge, ConstraintViolation, StoreResolutionFailed
-from headrace.format.offset import OffsetText
-from headrace.format.offset import decode as decode_offset
-from headrace.format.offset import encode as encode_offset
 from headrace.schema.entity.accept import Refused
 from headrace.schema.entity.identity import find_links, find_moments
 from headrace.schema.entity.nodes import Definition, Notice
@@ -87,18 +84,9 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     stream: Annotated[str, msgspec.Meta(min_length=1, pattern=PRINTABLE)]
     #: The offset after the event.
-    offset: OffsetText
+    offset: Annotated[str, msgspec.Meta(min_length=26, max_length=26, pattern="^[0-9A-Z]+$")]
     #: A name of how the event was made an observation: another mapping makes another one.
     mapping: Name | None = None
-
-    def check_offset(self, where: str) -> None:
-        """Refuse an offset that no server returns: it would be another origin than the same one as it is returned."""
-        try:
-            is_canonical = self.offset == encode_offset(*decode_offset(self.offset))
-        except ValueError:
-            is_canonical = False
-        if not is_canonical:
-            raise BadRequest(f"{where}{self.offset!r} is no offset as reads return it", field="origin.offset")
 
 
 class Meta(ObservationOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):

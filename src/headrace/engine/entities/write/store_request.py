@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.engine.entities.entity_type import Effective, dedupe_key
 from headrace.errors import BadRequest
+from headrace.format import offset as offsets
 from headrace.schema.entity import identity as identities
 from headrace.schema.entity.accept import Accepted, Refused
 from headrace.schema.entity.definition import infer_schema
@@ -181,7 +182,7 @@ class _Acceptance:
             check_id(meta.source_id, self.request.source_id)
             options = _Options(meta, self.request.envelope, self.request.source_id)
             if meta.origin is not None:
-                meta.origin.check_offset(where)
+                _check_offset(meta.origin.offset, where)
                 if name_of(options.source_id) is None:
                     raise BadRequest(f"{where}an origin needs the name of its source", field="source")
             return meta, options
@@ -202,18 +203,7 @@ class _Acceptance:
         fields, fragments, identity, _ = accepted
         schema, user = typed.effective.schema, self.request.user_id
         if origin is None:
-            identifier = observation_id(
-                entity_id=identity.entity_id,
-                fields=fields,
-                fragments=fragments,
-                members=submitted,
-                source_id=options.source_id,
-                observed_at_us=options.observed_at_us,
-                source_priority=options.priority,
-                observation_source=options.kind,
-                specificity_score=options.score,
-                idempotency_key=options.key,
-            )
+            identifier = _id_by_content(accepted, options, submitted)
         else:
             identifier = id_by_origin(
                 user_id=user,
@@ -295,6 +285,31 @@ class _Options:
             return []
         message = f"priorities from {CORRECTED} on are those of corrections, which win all the same"
         return [Notice("SOURCE_PRIORITY_ESCALATION", message)]
+
+
+def _id_by_content(accepted: Accepted, options: _Options, submitted: dict[str, Any]) -> str:
+    return observation_id(
+        entity_id=accepted.identity.entity_id,
+        fields=accepted.fields,
+        fragments=accepted.fragments,
+        members=submitted,
+        source_id=options.source_id,
+        observed_at_us=options.observed_at_us,
+        source_priority=options.priority,
+        observation_source=options.kind,
+        specificity_score=options.score,
+        idempotency_key=options.key,
+    )
+
+
+def _check_offset(text: str, where: str) -> None:
+    """Refuse an offset in a spelling that no read returns: it would be another origin than the same offset as read."""
+    try:
+        is_canonical = text == offsets.encode(*offsets.decode(text))
+    except ValueError:
+        is_canonical = False
+    if not is_canonical:
+        raise BadRequest(f"{where}{text!r} is no offset that a read returns", field="origin.offset")
 
 
 def infer_first_schema(entity_type: str, rows: Iterable[Mapping[str, Any]]) -> Schema:
