@@ -100,15 +100,15 @@ def _add_late(packed: PackedColumns, keys: pa.Array, counts: Longs) -> PackedCol
     if not len(keys):
         return packed
     late = dict(zip(keys.to_pylist(), counts.tolist(), strict=True))
-    seen = {key: place for place, key in enumerate(packed.keys.to_pylist())}
-    every = sorted(seen.keys() | late.keys())
-    places = pa.array([seen.get(key) for key in every], pa.int64())
-    columns = {name: column.take(places) for name, column in packed.columns.items()}
-    frames = columns[""].to_pylist() if seen else [None] * len(every)
-    for place, key in enumerate(every):
+    indices = {key: index for index, key in enumerate(packed.keys.to_pylist())}
+    every = sorted(indices.keys() | late.keys())
+    taken = pa.array([indices.get(key) for key in every], pa.int64())
+    columns = {name: column.take(taken) for name, column in packed.columns.items()}
+    frames = columns[""].to_pylist() if indices else [None] * len(every)
+    for index, key in enumerate(every):
         if key in late:
-            frame = frames[place]
-            frames[place] = pack_frame(EMPTY if frame is None else unpack(frame)[: len(EMPTY)], late[key])
+            frame = frames[index]
+            frames[index] = pack_frame(EMPTY if frame is None else unpack(frame)[: len(EMPTY)], late[key])
     return PackedColumns(pa.array(every, pa.binary()), {**columns, "": pa.array(frames, pa.binary())})
 
 
