@@ -227,10 +227,8 @@ def test_a_frame_may_say_until_when_what_counts_was_appended(app: testing.Virtua
     late, early = datetime(2026, 1, 2, tzinfo=UTC), datetime(2025, 1, 1, tzinfo=UTC)
     frame = pl.DataFrame({"user": ["ada", "ada"], "when": [late, late], "as_known_at": [late, early]})
     history = app.history(Users, frame)
-    assert [(len(row), row.as_known_at) for row in history] == [
-        (2, "2026-01-02T00:00:00Z"),
-        (0, "2025-01-01T00:00:00Z"),
-    ]
+    assert [len(row) for row in history] == [2, 0]
+    assert [row.as_known_at for row in history] == ["2026-01-02T00:00:00Z", "2025-01-01T00:00:00Z"]
     assert history.to_arrow().column_names == ["user", "when", "as_known_at", "n", "first_at"]
     common = app.history(Users, frame.drop("as_known_at"), as_known_at=early)
     assert [(len(row), row.as_known_at) for row in common] == [(0, early), (0, early)]
