@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.format.state import State
 from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.bound_events import BoundShapes
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.table import KeyState
 from headrace.reduce.states.coverage import Chain, history, merge_row
@@ -94,7 +95,7 @@ class Replay:
         self.rows: list[dict[str, Any]] = [{} for _ in key_moments]
         self._held = [_read_states(part, {key_moment.key for key_moment in key_moments}, find) for part in begun.parts]
 
-    def fold(self, shapes: EventShapes, run: EventRun) -> bool:
+    def fold(self, shapes: EventShapes | BoundShapes, run: EventRun) -> bool:
         """Fold a run of events; returns whether a later moment is still requested."""
         for at, event in enumerate(shapes.events(run.body, run.version)):
             self._finish_before(run.times_us[at])
@@ -108,7 +109,7 @@ class Replay:
         self._finish_before(None)
         return self.rows
 
-    def _add(self, seq: int, at_ms: int, event: dict[str, Any]) -> None:
+    def _add(self, seq: int, at_ms: int, event: dict[str, Any] | None) -> None:
         for part, held in zip(self._parts, self._held, strict=True):
             if seq < part.start:
                 continue
@@ -202,13 +203,13 @@ class PieceFolder:
         self._rows: dict[tuple[bytes, int, int], KeyState] = {}
         self._number: int | None = None
 
-    def fold(self, shapes: EventShapes, run: EventRun) -> None:
+    def fold(self, shapes: EventShapes | BoundShapes, run: EventRun) -> None:
         """Fold a run of events."""
         self._number = run.first_seq if self._number is None else self._number
         for at, event in enumerate(shapes.events(run.body, run.version)):
             self._add(run.first_seq + at, run.times_us[at], event)
 
-    def _add(self, seq: int, at_us: int, event: dict[str, Any]) -> None:
+    def _add(self, seq: int, at_us: int, event: dict[str, Any] | None) -> None:
         for number, (start, reducer) in enumerate(self._parts):
             placed = reducer.key_and_row(event) if seq >= start else None
             moments = None if placed is None else self._moments.get(placed[0])

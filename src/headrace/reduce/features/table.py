@@ -88,8 +88,10 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
         #: How long an entity may be idle, None for ever, from each sequence number on.
         self.cold = sorted(cold, key=lambda step: step[0]) if table.key else []
 
-    def key_and_row(self, event: dict[str, Any]) -> tuple[bytes, dict[str, Any]] | None:
-        """The key and the row of an event; None where it is filtered out or a part of its key is null."""
+    def key_and_row(self, event: dict[str, Any] | None) -> tuple[bytes, dict[str, Any]] | None:
+        """The key and the row of an event; None where it does not fit, is filtered out or a part of its key is null."""
+        if event is None:
+            return None
         row = self.rows.of(event)
         if row is None or (key := self.keys.of(row)) is None:
             return None

@@ -40,6 +40,11 @@ class TypeDefinition(msgspec.Struct, frozen=True, dict=True):
         return self.entity_type
 
     @property
+    def source(self) -> str:
+        """The entity type."""
+        return self.entity_type
+
+    @property
     def start_seq(self) -> int:
         """Always the first: every version folds all observations."""
         return 0

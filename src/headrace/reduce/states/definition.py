@@ -71,6 +71,10 @@ class Definition(Protocol):
         """The stream whose events are folded."""
 
     @property
+    def source(self) -> str:
+        """What its events are decoded as; definitions of one source over one stream share their events."""
+
+    @property
     def lives(self) -> Mapping[str, FeatureVersion]:
         """The version of each part by name, with its first event."""
 
