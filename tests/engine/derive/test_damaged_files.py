@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.engine.features.past_reader import RowMoment
 from headrace.errors import CorruptData
 from support.entity_rig import Entities, contact
 from support.feature_rig import ORDERS, USERS, Pipelines
@@ -99,7 +100,7 @@ def test_a_damaged_file_does_not_change_the_past(tmp_path: Path) -> None:
 
         def past() -> object:
             asked = [(key, rig.clock.now_us() + 1) for key in [*KEYS, "nobody"]]
-            return rig.run(rig.engine.past_reader.rows("Users", asked, None))
+            return rig.run(rig.engine.past_reader.rows("Users", [RowMoment(*one) for one in asked], None))
 
         right = past()
         size = cached(tmp_path).stat().st_size
