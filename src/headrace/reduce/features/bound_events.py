@@ -7,7 +7,7 @@ An event that does not fit is None where events are listed, and left out where t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
@@ -17,7 +17,6 @@ from headrace import decoding
 from headrace.reduce.features.events import Promotion
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.schema import pointer as pointers
-from headrace.schema.date_time import is_date_time
 from headrace.schema.descriptor.binding import StreamBinding, follow_fields
 from headrace.schema.descriptor.nodes import GREATEST, LEAST, UNFIT, Event, EventField, Type, coerce_value
 from headrace.schema.entries import entries_of, integer_or_double
@@ -166,8 +165,8 @@ def _make_native(
 ) -> Callable[[bytes], dict[str, list[Any]]] | None:
     """A decoder into structs; None where a path leads through an array, or is the same as that of another field."""
     every = list(paths.values())
-    is_plain = all(_is_plain(name) for path in every for name in path)
-    if not every or not is_plain or any(_collides(path, other) for at, path in enumerate(every) for other in every[:at]):
+    collide = any(_collides(path, other) for at, path in enumerate(every) for other in every[:at])
+    if not every or collide or not all(_is_plain(name) for path in every for name in path):
         return None
     level = _make_level(schema, paths)
     decode = decoding.make_decoder(list[level.kind]).decode  # type: ignore[name-defined]

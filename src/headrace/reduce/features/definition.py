@@ -146,6 +146,11 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
         """The source; tables of one source over one stream share their events."""
         return self.root
 
+    @property
+    def delays_retention(self) -> bool:
+        """Whether events are retained until they are folded: only those of a stream of its own."""
+        return self.binding is None
+
     def shapes(self, registry: Registry) -> EventShapes | BoundShapes:
         """How stored events become what is folded, by the registry of their stream."""
         if self.binding is None:

@@ -98,9 +98,7 @@ def _follow(registry: Registry, crossings: Crossings, start: Pointer, reader: Re
     return FieldPath(path, changed_in)
 
 
-def _carry(
-    registry: Registry, crossings: Crossings, version: int, pointer: Pointer, reader: Reader
-) -> Carried | None:
+def _carry(registry: Registry, crossings: Crossings, version: int, pointer: Pointer, reader: Reader) -> Carried | None:
     """A pointer in the next version; None where no lens leads there."""
     return crossings[version].carry(pointer, reader) if version in registry.lenses else None
 

@@ -15,7 +15,7 @@ from headrace.engine.log.append import PLAIN, Append
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.runtime.gates import LONG_BYTES
-from headrace.errors import BadRequest, HeadraceError, NotFound, UnknownEvent, UnsupportedMedia
+from headrace.errors import BadRequest, HeadraceError, NotFound, NotPushedTo, UnknownEvent, UnsupportedMedia
 from headrace.schema.entries import check_text, entries_of, split_json
 from headrace.server.http.auth import LOCAL
 from headrace.server.http.background import BackgroundRequests
@@ -127,6 +127,10 @@ class PushRoute:
         try:
             stream = self._log.find(EVENTS + event)
         except NotFound as reason:
+            if event in self._features.current.document.sources:
+                stream_name = self._features.current.source_stream(event)
+                message = f"the events of {event} are those of the stream {stream_name}: append to it"
+                raise NotPushedTo(message, event=event, stream=stream_name) from reason
             raise UnknownEvent("there is no event source of this name", event=event) from reason
         if not stream.managed:
             raise UnknownEvent("there is no event source of this name", event=event)
