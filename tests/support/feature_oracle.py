@@ -27,9 +27,12 @@ Params = Mapping[str, Any]
 
 
 class Source(NamedTuple):
-    """What an event source says of time: the field, its unit (None: RFC 3339), and after how long an event is late."""
+    """What an event source says of time: the field, its unit (None: RFC 3339), and after how long an event is late.
 
-    field: str
+    Without a field the time of an event is that of its append.
+    """
+
+    field: str | None
     unit: str | None = None
     late_after_us: int | None = None
 
@@ -39,14 +42,19 @@ def moment_us(value: Any, unit: str | None) -> int:
     return int(pd.Timestamp(value).value if unit is None else value * UNITS_NS[unit]) // 1000
 
 
+def event_time_us(appended: tuple[int, Mapping[str, Any]], source: Source) -> int:
+    """The event time of an event that was appended at a time."""
+    append_us, event = appended
+    return append_us if source.field is None else moment_us(event[source.field], source.unit)
+
+
 def frame_of(events: Iterable[tuple[int, Mapping[str, Any]]], source: Source, key: str) -> pd.DataFrame:
     """All events with their append times in the order of the log, each with its times, key, and whether it is late."""
     given = list(events)
     frame = pd.DataFrame({"event": pd.Series([event for _, event in given], dtype=object)})
     frame["seq"] = range(len(given))
     frame["append_us"] = pd.Series([append_us for append_us, _ in given], dtype="int64")
-    times = [moment_us(event[source.field], source.unit) for _, event in given]
-    frame["event_us"] = pd.Series(times, dtype="int64")
+    frame["event_us"] = pd.Series([event_time_us(each, source) for each in given], dtype="int64")
     frame["at_ms"] = frame.event_us // 1000
     frame["key"] = pd.Series([event[key] for _, event in given], dtype=object)
     late_after_us = math.inf if source.late_after_us is None else source.late_after_us
