@@ -307,12 +307,6 @@ class ManagedStream(Conflict):
     code = "managed_stream"
 
 
-class NotPushedTo(Conflict):
-    """The events of this source are those of a stream: they are appended to it, and not pushed."""
-
-    code = "push_not_supported"
-
-
 class RegistrationConflict(Conflict):
     """A registration would take something away and lacks force, or the registry forbids it."""
 
@@ -378,12 +372,6 @@ class Gone(RequestError):
 
     code = "gone"
     status = 410
-
-
-class SourceGone(Gone):
-    """The stream was deleted that the events of a table come from."""
-
-    code = "source_gone"
 
 
 class OffsetFenced(Gone):

@@ -15,13 +15,13 @@ from typing import Any, Generic, NamedTuple
 from headrace.engine.derive.generation import HOT_ROWS, Generation, NotReady, can_inherit
 from headrace.engine.derive.row_lookahead import RowLookahead
 from headrace.engine.derive.state_builder import StateBuilder
-from headrace.engine.derive.tails import STEP_ROWS, Follower, Hold, MakeShapes, list_tails
+from headrace.engine.derive.tails import STEP_ROWS, Follower, Followers, Hold, MakeShapes, list_tails
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.errors import Gone, HeadraceError, NotFound
 from headrace.format.state import State
 from headrace.reduce.states.coverage import Base, base
-from headrace.reduce.states.definition import Defined, Definition, Definitions, Keying
+from headrace.reduce.states.definition import Defined, Definitions, Keying
 from headrace.storage.derived import Stamp, States
 from headrace.storage.wal import Wal
 
@@ -73,9 +73,7 @@ class StateReader(Generic[Defined]):
         self.builder = builder
         self._shapes_of, self._fold_rows, self._pace = shapes_of, fold_rows, pace
         self._inline_rows = pace.step_rows * INLINE_ROWS // STEP_ROWS
-        #: By the stream and the source that its events are decoded as.
-        self._followers: dict[tuple[str, str], Follower] = {}
-        self._followed: set[str] = set()
+        self._followers = Followers()
         self._defined: dict[str, Defined] = {}
         self._version = -1
         self._listed_states: dict[int, tuple[Stamp, list[State]]] = {}
@@ -136,7 +134,7 @@ class StateReader(Generic[Defined]):
     def appended(self, stream: Stream, _: int) -> None:
         """Schedule folding of the tails of a stream to which events were appended."""
         self._has_new_events = True
-        if stream.name in self._followed:
+        if stream.name in self._followers.streams:
             self._tick_soon()
 
     def states_changed(self, streams: Iterable[int]) -> None:
@@ -155,17 +153,14 @@ class StateReader(Generic[Defined]):
         Returns when no task uses the old rows any more.
         """
         names = self.current().names_over(stream.name)
-        followers = {key: follower for key, follower in self._followers.items() if follower.name == stream.name}
-        begun = (
-            [self._building.get(name) for name in names],
-            [self._folding.get(follower) for follower in followers.values()],
-        )
-        for key in followers:
-            self._drop_follower(key)
+        followers = [follower for follower in self._followers.values() if follower.name == stream.name]
+        begun = [self._building.get(name) for name in names], [self._folding.get(each) for each in followers]
+        for follower in followers:
+            self._followers.drop(self._followers.key_of(follower.defined))
         self._listed_states.pop(stream.id, None)
         self._invalidations[stream.name] = self._invalidations.get(stream.name, 0) + 1
         await asyncio.gather(*(task for tasks in begun for task in tasks if task is not None), return_exceptions=True)
-        for generation in list_tails(followers.values()):
+        for generation in list_tails(followers):
             self.builder.release(generation.files.values())
 
     def tail_of(self, name: str) -> Generation | None:
@@ -202,24 +197,17 @@ class StateReader(Generic[Defined]):
                 self._defined[name] = definition
         for key, follower in list(self._followers.items()):
             for name in list(follower.generations):
-                if current.stream_of(name) is None or _key_of(current.defined(name)) != key:
+                if current.stream_of(name) is None or self._followers.key_of(current.defined(name)) != key:
                     self.builder.release(follower.generations.pop(name).files.values())
             if not follower.generations:
-                self._drop_follower(key)
+                self._followers.drop(key)
         self._listed_states.clear()
 
     def _follower(self, defined: Defined) -> Follower:
-        follower = self._followers.get(_key_of(defined))
+        follower = self._followers.of(defined)
         if follower is None:
-            follower = self._followers[_key_of(defined)] = Follower(
-                defined, self._wal, self._shapes_of, self._pace.step_rows
-            )
-            self._followed = {stream for stream, _ in self._followers}
+            follower = self._followers.add(Follower(defined, self._wal, self._shapes_of, self._pace.step_rows))
         return follower
-
-    def _drop_follower(self, key: tuple[str, str]) -> None:
-        del self._followers[key]
-        self._followed = {stream for stream, _ in self._followers}
 
     def _redefine(self, follower: Follower) -> None:
         """Apply the current definitions to the tails of a stream, so that later events are folded by them.
@@ -303,7 +291,7 @@ class StateReader(Generic[Defined]):
         """The row of a key up to a head, from a current generation; raises NotReady at the deadline ``ends``."""
         if generation.position >= head.next_seq:
             return generation.row(key)
-        follower, ends = self._followers[_key_of(generation.defined)], monotonic() + SLICE_S if ends is None else ends
+        follower, ends = self._follower(generation.defined), monotonic() + SLICE_S if ends is None else ends
         try:
             return generation.with_tail(key, self._lookahead.row(follower, generation, head, key, ends))
         finally:
@@ -324,7 +312,7 @@ class StateReader(Generic[Defined]):
         head = stream.head
         if generation is None:
             return self.lag(name)
-        events, through = self._lookahead.row_lag(self._followers[_key_of(defined)], generation, head, key)
+        events, through = self._lookahead.row_lag(self._follower(defined), generation, head, key)
         return events, stream.offset_at(through)
 
     def _gather(self, follower: Follower, stream: Stream, head: Head) -> bool:
@@ -497,10 +485,6 @@ class StateReader(Generic[Defined]):
         elif not follower.lag(head):
             follower.drop_pending()
         return not follower.busy and bool(follower.lag(stream.head))
-
-
-def _key_of(defined: Definition) -> tuple[str, str]:
-    return defined.stream, defined.source
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:

@@ -240,6 +240,35 @@ def of_rows(rows: Iterable[Entries], start: int) -> Iterator[EventRun]:
         yield EventRun(start, row.version, [row.append_us] * len(left), b",".join(left))
 
 
+class Followers(dict[tuple[str, str], Follower]):
+    """The followers of a reader, by stream and source."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The streams that are followed.
+        self.streams: set[str] = set()
+
+    @staticmethod
+    def key_of(defined: Definition) -> tuple[str, str]:
+        """Where the follower of a definition is."""
+        return defined.stream, defined.source
+
+    def of(self, defined: Definition) -> Follower | None:
+        """The follower of a definition."""
+        return self.get(self.key_of(defined))
+
+    def add(self, follower: Follower) -> Follower:
+        """Follow a stream from now on."""
+        self[self.key_of(follower.defined)] = follower
+        self.streams.add(follower.name)
+        return follower
+
+    def drop(self, key: tuple[str, str]) -> None:
+        """Follow a source no more."""
+        del self[key]
+        self.streams = {stream for stream, _ in self}
+
+
 class Hold:
     """Keeps the tails of some streams from being folded until it is released; reads fold rows ahead of them."""
 

@@ -10,7 +10,7 @@ from headrace.engine.features.proposals import FeatureChange, FeatureProposal
 from headrace.engine.features.registry import EVENTS, Current
 from headrace.engine.log.stream import Head, Stream
 from headrace.schema import pointer as pointers
-from headrace.schema.descriptor.binding import StreamBinding, follow_fields, never_holds, pointer_of
+from headrace.schema.descriptor.bound_fields import StreamBinding, follow_fields, never_holds, pointer_of
 from headrace.schema.descriptor.diff import same_definition
 from headrace.schema.descriptor.nodes import Event, Node
 from headrace.schema.problem import RequestProblem

@@ -110,7 +110,7 @@ class LiveDefinitions:
     def __call__(self) -> FeatureDefinitions:
         """The definitions of now."""
         current = self._current()
-        seen = tuple(map(self._look_at, current.bound_streams))
+        seen = tuple(map(self._read_stream, current.bound_streams))
         if current is not self._made.current or seen != self._seen:
             self._seen = seen
             self._made = FeatureDefinitions(current, self.find, self._made.version + 1)
@@ -118,13 +118,13 @@ class LiveDefinitions:
 
     def find(self, name: str) -> SourceStream | None:
         """A stream that is there."""
-        looked_at = self._look_at(name)
-        if looked_at is None:
+        state = self._read_stream(name)
+        if state is None:
             return None
-        incarnation, registry = looked_at
+        incarnation, registry = state
         return SourceStream(incarnation, Registry.empty(name) if registry is None else registry.registry)
 
-    def _look_at(self, name: str) -> tuple[str, StreamRegistry | None] | None:
+    def _read_stream(self, name: str) -> tuple[str, StreamRegistry | None] | None:
         stream = self._catalog.find(name)
         if stream is None or stream.head.state != LIVE:
             return None

@@ -11,11 +11,11 @@ from headrace.engine.derive import state_reader
 from headrace.engine.derive.generation import Generation
 from headrace.engine.derive.state_builder import StateBuilder
 from headrace.engine.features.definitions import FeatureDefinitions
-from headrace.engine.features.source import source_of
+from headrace.engine.features.source import SourceGone, source_of
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.errors import FeatureNotInTable, SourceGone
+from headrace.errors import FeatureNotInTable
 from headrace.format.state import State
 from headrace.reduce.features.bound_events import BoundShapes
 from headrace.reduce.features.definition import TableDefinition

@@ -31,7 +31,7 @@ from headrace.engine.registry.registry_change import (
 from headrace.engine.registry.schemas import MAX_HISTORY_BYTES, MAX_REVISIONS
 from headrace.errors import Conflict, RegistryFull
 from headrace.format import journal
-from headrace.schema.descriptor.binding import StreamBinding
+from headrace.schema.descriptor.bound_fields import StreamBinding
 from headrace.schema.descriptor.nodes import Event, FeatureVersion, Table
 from headrace.schema.problem import RequestProblem
 from headrace.storage.journals import FeatureRegistry, FeatureRegistryRow

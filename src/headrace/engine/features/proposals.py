@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.deadline import check_deadline
 from headrace.engine.features.registry import DEFAULT_APP, Current, FeatureDocument
-from headrace.schema.descriptor.binding import StreamBinding
+from headrace.schema.descriptor.bound_fields import StreamBinding
 from headrace.schema.descriptor.diff import Diff, diff, fingerprint
 from headrace.schema.descriptor.nodes import Derivation, Event, Node
 from headrace.schema.descriptor.registration import Registration

@@ -13,7 +13,7 @@ from headrace import decoding
 from headrace.errors import CorruptData, UnknownTable
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import DerivedEvents
-from headrace.schema.descriptor.binding import StreamBinding
+from headrace.schema.descriptor.bound_fields import StreamBinding
 from headrace.schema.descriptor.nodes import Derivation, Event, FeatureVersion, Node, Table
 from headrace.storage.journals import FeatureRegistryRow
 from headrace.types import Steps

@@ -17,7 +17,7 @@ from headrace import decoding
 from headrace.reduce.features.events import Promotion
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.schema import pointer as pointers
-from headrace.schema.descriptor.binding import StreamBinding, follow_fields
+from headrace.schema.descriptor.bound_fields import StreamBinding, follow_fields
 from headrace.schema.descriptor.nodes import GREATEST, LEAST, UNFIT, Event, EventField, Type, coerce_value
 from headrace.schema.entries import entries_of, integer_or_double
 from headrace.schema.pointer import Pointer

@@ -15,7 +15,7 @@ from headrace import decoding
 from headrace.reduce.features.bound_events import BoundShapes
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.table import TableReducer
-from headrace.schema.descriptor.binding import StreamBinding
+from headrace.schema.descriptor.bound_fields import StreamBinding
 from headrace.schema.descriptor.nodes import Event, FeatureVersion, Node, RowOp, Table
 from headrace.schema.descriptor.validate import resolve_table
 from headrace.schema.entries import integer_or_double

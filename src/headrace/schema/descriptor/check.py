@@ -169,7 +169,8 @@ def is_name(text: str) -> bool:
 def _build_event(descriptor: ParsedDescriptor, location: DottedLocation) -> Event:
     members = descriptor.members
     schema = {
-        name: _build_field(name, field, location.at("schema").at(name)) for name, field in members["schema"].items()
+        name: _build_field(name, field, location.at("schema").at(name), is_bound=members["stream"] is not None)
+        for name, field in members["schema"].items()
     }
     if not schema:
         location.at("schema").refuse(INVALID_NODE, "an event has at least one field")
@@ -194,7 +195,7 @@ def _build_event(descriptor: ParsedDescriptor, location: DottedLocation) -> Even
     )
 
 
-def _build_field(name: str, raw: dict[str, Any], location: DottedLocation) -> EventField:
+def _build_field(name: str, raw: dict[str, Any], location: DottedLocation, *, is_bound: bool) -> EventField:
     check_name(name, location)
     if name in _TIMES:
         location.refuse(
@@ -211,7 +212,7 @@ def _build_field(name: str, raw: dict[str, Any], location: DottedLocation) -> Ev
         if default is UNFIT:
             location.at("default").refuse("schema_mismatch", f"the default is no {kind}")
     pointer = raw.get("pointer")
-    return EventField(kind, raw.get("required", True), default, None if pointer == f"/{name}" else pointer)
+    return EventField(kind, raw.get("required", True), default, None if is_bound and pointer == f"/{name}" else pointer)
 
 
 def _read_setting_duration(raw: str | None, location: DottedLocation, *, may_last: bool = False) -> int | None:

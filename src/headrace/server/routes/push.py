@@ -10,12 +10,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.engine.assembly import Engine
 from headrace.engine.features.registry import EVENTS
-from headrace.engine.features.source import source_of
+from headrace.engine.features.source import NotPushedTo, source_of
 from headrace.engine.log.append import PLAIN, Append
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.engine.runtime.gates import LONG_BYTES
-from headrace.errors import BadRequest, HeadraceError, NotFound, NotPushedTo, UnknownEvent, UnsupportedMedia
+from headrace.errors import BadRequest, HeadraceError, NotFound, UnknownEvent, UnsupportedMedia
 from headrace.schema.entries import check_text, entries_of, split_json
 from headrace.server.http.auth import LOCAL
 from headrace.server.http.background import BackgroundRequests
