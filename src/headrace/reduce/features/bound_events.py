@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from headrace import decoding
+from headrace.reduce.features.event_time import UNFIT_MS, event_time_of
 from headrace.reduce.features.events import Promotion
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.schema import pointer as pointers
@@ -212,6 +213,8 @@ class BoundShapes:
 
     def __init__(self, registry: Registry, event: Event, binding: StreamBinding) -> None:
         self.event = event
+        #: How the event time is read; None where events count by their append time.
+        self.event_time = event_time_of(event)
         self._paths = follow_fields(registry, event, binding.versions)
         lost = [path.lost_in - 1 for path in self._paths.values() if path.lost_in is not None]
         self._promotion = Promotion(registry, (*registry.breaks, *lost))
@@ -250,6 +253,11 @@ class BoundShapes:
         return False
 
     def decode_run(self, run: EventRun) -> Iterator[Folded]:
-        """The events one after the other."""
+        """The events one after the other; None in place of one that does not fit."""
+        event_time = self.event_time
         for at, event in enumerate(self.events(run.body, run.version)):
-            yield run.first_seq + at, run.times_us[at] // 1000, event
+            if event is None or event_time is None:
+                yield run.first_seq + at, run.times_us[at] // 1000, event
+                continue
+            at_ms = event_time.folded_ms(event, run.times_us[at])
+            yield run.first_seq + at, at_ms, None if at_ms == UNFIT_MS else event

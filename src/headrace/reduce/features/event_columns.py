@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from headrace import decoding
 from headrace.reduce.features.bound_events import CHECKED_TEXTS, BoundShapes, FieldsDecoder
 from headrace.reduce.features.column_expressions import to_column
+from headrace.reduce.features.event_time import UNFIT_MS, EventTime
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.schema.date_time import PATTERN as DATE_TIME
 from headrace.schema.descriptor.nodes import BASE64, Event, Type
 
-#: The columns of sequence numbers and of times in ms; no field can have these names.
+#: The columns of sequence numbers and of the times in ms by which rows are folded (`event_time.LATE_MS` for late ones);
+#: no field can have these names.
 SEQ, AT_MS = "$seq", "$at_ms"
 
 _PYTHON: dict[Type, Any] = {
@@ -42,6 +44,9 @@ class SourceColumns:
 
     def __init__(self, shapes: EventShapes, event: Event, fields: Sequence[str]) -> None:
         self._shapes = shapes
+        self._kept = list(fields)
+        if event.timestamp_field is not None and event.timestamp_field not in fields:
+            fields = [*fields, event.timestamp_field]
         self._types = {name: event.schema[name].type for name in fields}
         names = [f"f{number}" for number in range(len(fields))]
         typed = [
@@ -56,7 +61,8 @@ class SourceColumns:
 
     def add(self, run: EventRun) -> None:
         """Take the next events."""
-        self._slices.append(pa.table({**self._columns(run), **number_columns(run)}))
+        rows, is_fit = _with_times(self._columns(run), run, self._shapes.event_time, self._kept)
+        self._slices.append(rows if is_fit is None else rows.filter(pa.array(is_fit)))
         self.count += len(run.times_us)
 
     def table(self) -> pa.Table:
@@ -89,13 +95,12 @@ class BoundColumns:
         unfit = [np.fromiter(extracted.unfit, np.int64, len(extracted.unfit))]
         if extracted.is_unchecked:
             unfit += [_find_unfit(decoder, name, columns[name]) for name in decoder.present]
-        table = pa.table({**{name: columns[name] for name in self._fields}, **number_columns(run)})
+        rows, is_fit = _with_times(columns, run, self._shapes.event_time, self._fields)
         places = np.concatenate(unfit)
         if len(places):
-            fit = np.ones(count, np.bool_)
-            fit[places] = False
-            table = table.filter(pa.array(fit))
-        self._slices.append(table)
+            is_fit = np.ones(count, np.bool_) if is_fit is None else is_fit
+            is_fit[places] = False
+        self._slices.append(rows if is_fit is None else rows.filter(pa.array(is_fit)))
         self.count += count
 
     def table(self) -> pa.Table:
@@ -124,13 +129,19 @@ def _find_unfit(decoder: FieldsDecoder, name: str, column: pa.Array) -> NDArray[
     return places
 
 
-def number_columns(run: EventRun) -> dict[str, pa.Array]:
-    """The columns of the sequence numbers and times of events."""
+def _with_times(
+    columns: dict[str, pa.Array], run: EventRun, event_time: EventTime | None, kept: Sequence[str]
+) -> tuple[pa.Table, NDArray[np.bool_] | None]:
+    """The kept columns with the numbers and times of events, and which events have a time; None where all have."""
     count = len(run.times_us)
-    return {
-        SEQ: pa.array(range(run.first_seq, run.first_seq + count), pa.int64()),
-        AT_MS: pa.array([at_us // 1000 for at_us in run.times_us], pa.int64()),
-    }
+    columns[SEQ] = pa.array(range(run.first_seq, run.first_seq + count), pa.int64())
+    if event_time is None:
+        columns[AT_MS] = pa.array([at_us // 1000 for at_us in run.times_us], pa.int64())
+        return pa.table(columns).select([*kept, SEQ, AT_MS]), None
+    times = event_time.folded_ms_of_column(columns[event_time.field], run.times_us)
+    columns[AT_MS] = pa.array(times)
+    is_fit = times != UNFIT_MS
+    return pa.table(columns).select([*kept, SEQ, AT_MS]), None if is_fit.all() else is_fit
 
 
 def columns_of(types: Mapping[str, Type], events: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
