@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import SourceGone
+from headrace.engine.features.source import SourceGone
 from headrace.types import JSON
 from support.engine_rig import array
 from support.feature_rig import Pipelines, event, op, table
