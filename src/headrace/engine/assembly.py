@@ -175,6 +175,7 @@ class Engine:
         """Update the database from the object store, and load stored state; in a thread, before start."""
         takeover = take_over_store(objects=self.objects, node=self.node, streams=self.streams, writer=self.writer)
         self.recovered = takeover.recovered
+        self.sealer.read_leases.prepare(after_takeover=takeover.recovered is not None)
         if takeover.trouble is not None:
             self.sealer.trouble = takeover.trouble
         self.work.prepare(self.writer.before_start)

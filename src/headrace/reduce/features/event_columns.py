@@ -15,11 +15,13 @@ import pyarrow as pa
 
 from headrace import decoding
 from headrace.reduce.features.column_expressions import to_column
+from headrace.reduce.features.event_time import UNFIT_MS
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.schema.descriptor.nodes import Event, Type
 
-#: The columns of sequence numbers and of times in ms; no field can have these names.
+#: The columns of sequence numbers and of the times in ms by which rows are folded (`event_time.LATE_MS` for late ones);
+#: no field can have these names.
 SEQ, AT_MS = "$seq", "$at_ms"
 
 _PYTHON: dict[Type, Any] = {
@@ -37,6 +39,9 @@ class SourceColumns:
 
     def __init__(self, shapes: EventShapes, event: Event, fields: Sequence[str]) -> None:
         self._shapes = shapes
+        self._kept = list(fields)
+        if event.timestamp_field is not None and event.timestamp_field not in fields:
+            fields = [*fields, event.timestamp_field]
         self._types = {name: event.schema[name].type for name in fields}
         names = [f"f{number}" for number in range(len(fields))]
         typed = [
@@ -54,9 +59,17 @@ class SourceColumns:
         columns = self._columns(run)
         count = len(run.times_us)
         columns[SEQ] = pa.array(range(run.first_seq, run.first_seq + count), pa.int64())
-        columns[AT_MS] = pa.array([at_us // 1000 for at_us in run.times_us], pa.int64())
-        self._slices.append(pa.table(columns))
         self.count += count
+        event_time = self._shapes.event_time
+        if event_time is None:
+            columns[AT_MS] = pa.array([at_us // 1000 for at_us in run.times_us], pa.int64())
+            self._slices.append(pa.table(columns))
+            return
+        times = event_time.folded_ms_of_column(columns[event_time.field], run.times_us)
+        columns[AT_MS] = pa.array(times)
+        rows = pa.table(columns).select([*self._kept, SEQ, AT_MS])
+        is_fit = times != UNFIT_MS
+        self._slices.append(rows if is_fit.all() else rows.filter(pa.array(is_fit)))
 
     def table(self) -> pa.Table:
         """All of them."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.reduce.features.event_time import UNFIT_MS, event_time_of
 from headrace.reduce.features.rows import Rows
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.schema.descriptor.nodes import Event, EventField, Node
@@ -47,6 +48,8 @@ class EventShapes:
         self._registry = registry
         self._chain = LensChain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
         self._decoder = EventDecoder(event.schema)
+        #: How the event time is read; None where events count by their append time.
+        self.event_time = event_time_of(event)
         self._blank = {name: field.default for name, field in event.schema.items()}
         self._optional = [
             (name, field.default)
@@ -75,9 +78,16 @@ class EventShapes:
         return max(version, 1) == max(self._registry.current_version, 1)
 
     def decode_run(self, run: EventRun) -> Iterator[Folded]:
-        """The same, one after the other."""
-        for at, event in enumerate(self.events(run.body, run.version)):
-            yield run.first_seq + at, run.times_us[at] // 1000, event
+        """The same, one after the other; in place of one without a usable event time None."""
+        numbered = enumerate(self.events(run.body, run.version))
+        if self.event_time is None:
+            for at, event in numbered:
+                yield run.first_seq + at, run.times_us[at] // 1000, event
+            return
+        folded_ms = self.event_time.folded_ms
+        for at, event in numbered:
+            at_ms = folded_ms(event, run.times_us[at])
+            yield run.first_seq + at, at_ms, None if at_ms == UNFIT_MS else event
 
     def _target(self, version: int) -> int:
         """The newest version that events of a version can be brought to."""
