@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.format.state import State
+from headrace.reduce.features.bound_events import BoundShapes
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.event_time import UNFIT_MS, EventTime
 from headrace.reduce.features.events import EventShapes
@@ -113,12 +114,13 @@ class MomentFolder:
         #: The states by key, part and slot.
         self.states: dict[tuple[bytes, int, int], KeyState] = {}
 
-    def fold(self, shapes: EventShapes, run: EventRun) -> bool:
+    def fold(self, shapes: EventShapes | BoundShapes, run: EventRun) -> bool:
         """Fold a run of events; returns whether later ones may count."""
         if run.times_us[0] > self._last_us:
             return False
         for at, event in enumerate(shapes.events(run.body, run.version)):
-            self._add(run.first_seq + at, run.times_us[at], event, shapes.event_time)
+            if event is not None:
+                self._add(run.first_seq + at, run.times_us[at], event, shapes.event_time)
         return True
 
     def _add(self, seq: int, append_us: int, event: dict[str, Any], event_time: EventTime | None) -> None:
@@ -241,7 +243,7 @@ class Piece(NamedTuple):
 
 
 def fold_pieces(
-    question: Question, start_point: StartPoint, shapes: EventShapes, runs: Iterable[EventRun]
+    question: Question, start_point: StartPoint, shapes: EventShapes | BoundShapes, runs: Iterable[EventRun]
 ) -> Iterator[Piece]:
     """What runs of events, which follow each other, have of each key for its moments."""
     parts = _defined_parts(question, start_point)
