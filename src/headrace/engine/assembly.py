@@ -19,6 +19,7 @@ from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.entities.read.source_reader import SourceReader
 from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.entities.write.relations import EntityRelations
+from headrace.engine.features.definitions import LiveDefinitions
 from headrace.engine.features.feature_reader import FeatureReader
 from headrace.engine.features.features import Features
 from headrace.engine.features.past_reader import PastReader
@@ -320,7 +321,7 @@ class Engine:
             log=self.log,
             wal=Wal(self._reader),
             states=States(self._reader),
-            current=lambda: self.features.current,
+            current=LiveDefinitions(lambda: self.features.current, self.log.catalog),
             state_builder=self.state_builder,
             clock=self.clock,
             config=settings,
@@ -334,7 +335,6 @@ class Engine:
         )
         self.training = TrainingSets(
             apply=self.apply,
-            log=self.log,
             sealer=self.sealer,
             job=self._history_job,
             past_reader=self.past_reader,
