@@ -91,29 +91,3 @@ def test_rows_of_a_stream_that_is_deleted_say_so_until_the_source_is_bound_again
     bound.rig.work()
     bound.push(EVENTS // 3)
     bound.check_now(names, 64)
-
-
-def test_the_retention_of_a_stream_waits_for_nobody_and_rows_say_what_they_lack(bound: BoundSource) -> None:
-    names = list(bound.features)[::3]
-    bound.push(EVENTS // 3)
-    bound.register(names)
-    bound.rig.publish(bound.stream)
-    bound.rig.work()
-    kept_in_states = len(bound.events)
-    # These are gone before any state has them.
-    bound.push(EVENTS // 3)
-    bound.rig.publish(bound.stream)
-    bound.rig.retain(bound.stream, size=1)
-    bound.rig.reopen()
-    first_seq = bound.rig.find(bound.stream).head.first_seq
-    assert first_seq > kept_in_states
-    bound.push(EVENTS // 3)
-    for key in KEYS:
-        a=bound.rig.answer(bound.table, key, explain=True)
-        e=a.explain["features"]["age_w"]
-        f=bound.frame
-        have=f[(f.key==key)&~f.late]
-        print(key, a.complete, e, a.explain["tail_from"], first_seq, "all",len(have),"holed",len(have[(have.seq<kept_in_states)|(have.seq>=first_seq)]), "tail", len(have[have.seq>=first_seq]))
-        print(a.row.get("has_seen_w"), sum(a.row.get("dow_hour_histogram_w",{}).values()), bound.features["dow_hour_histogram_w"])
-    print(bound.features.keys())
-    assert 0
