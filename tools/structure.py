@@ -51,7 +51,8 @@ DIALECT = frozenset({
 })  # fmt: skip
 #: Ordinary names that have such a word.
 _ORDINARY = re.compile(
-    "half_life|NotFound|not_found|look_?up|most_recent|most_common|Lookup|HalfLife|MostRecent|as_known_at|AsKnownAt"
+    "half_life|NotFound|not_found|look_?up|most_recent|most_common|Lookup|HalfLife|MostRecent"
+    "|as_known_at|AS_KNOWN_AT|AsKnownAt"
 )
 #: Phrases of the same kind, in docstrings.
 RIDDLES = re.compile(

@@ -270,7 +270,7 @@ def test_sketches_and_moments_are_reduced_by_catalyst_as_operators_merge_them(sp
     table = Table("T", "E", (), {name: one.feature for name, one in MANY.items()})
     nodes = {"E": EventNode("E", {"x": EventField("f64"), "s": EventField("str")}), "T": table}
     reducer = TableDefinition("T", "E", "events/E", nodes, {name: FeatureVersion(name, 0) for name in MANY}).reducer
-    found, frame = lanes.assign_lanes(reducer), pack_frame(0, 0, 1, 1, restarted=False)
+    found, frame = lanes.assign_lanes(reducer), pack_frame((0, 0, 1, 1, False))
     batches: list[list[pa.RecordBatch]] = [[], []]
     for name, one in MANY.items():
         for state in one.states():

@@ -18,7 +18,7 @@ from headrace.errors import CorruptData, KeyShapeMismatch, TimedOut
 from headrace.format.decoded_columns import LruCache
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.moments import KeyMoment, Question
-from headrace.reduce.features.replay import Replay, ReplayStart, find_start
+from headrace.reduce.features.replay import Replay, ReplayStart, find_start, split_rows
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
 from headrace.storage.state_files import StateFile
@@ -49,6 +49,8 @@ class PastRows(NamedTuple):
     since_seq: int
     since: str
     reaches_us: int | None
+    #: How many events of each row came too late to count; empty where none did.
+    late_events: Sequence[int] = ()
 
 
 class PastReader:
@@ -84,7 +86,7 @@ class PastReader:
         """The rows; raises TimedOut where that takes longer than until ``end_s`` of the monotonic clock."""
         missing = MissingObjects()
         while True:
-            stream = self._log.find(question.defined.stream)
+            stream = self.feature_reader.find_stream(question.defined)
             replay = _ReplayTask(self, stream, stream.head, await self.find_start(question, stream), end_s)
             try:
                 rows = await asyncio.to_thread(replay.run, question)
@@ -143,9 +145,10 @@ class _ReplayTask(NamedTuple):
                 state_files[state.name] = files.hold(self.stream.name, self.stream.incarnation, state)
                 stack.callback(files.release, state_files[state.name])
             replay = Replay(self.start, question, lambda state, key: self._get_state(state_files[state.name], key))
-            reaches_us = self._replay(replay, connection)
+            reaches_us = self._replay(replay, question.defined, connection)
             since = self.start.since
-            return PastRows(replay.finish(), self.start.complete, since, self.stream.offset_at(since), reaches_us)
+            rows, late_events = split_rows(replay.finish())
+            return PastRows(rows, self.start.complete, since, self.stream.offset_at(since), reaches_us, late_events)
 
     def _get_state(self, file: StateFile, key: bytes) -> dict[str, bytes] | None:
         """The state of a key; a damaged file is dropped, and built again for the next try."""
@@ -155,11 +158,10 @@ class _ReplayTask(NamedTuple):
             self.reader.feature_reader.builder.files.drop(file)
             raise EventsMoved("a cached state is damaged") from reason
 
-    def _replay(self, replay: Replay, connection: Connection) -> int | None:
+    def _replay(self, replay: Replay, defined: TableDefinition, connection: Connection) -> int | None:
         """Fold the events; returns when the first retained event was appended."""
-        head, registry = self.head, self.head.registry
-        assert registry is not None
-        shapes = shapes_of(registry)
+        head = self.head
+        shapes = shapes_of(head.registry, defined)
         events = Events(connection, self.reader.segments, LruCache(0), self.stream, head)
         reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
         for run in events.runs(self.start.start, head.next_seq, _SLICE_BYTES):
