@@ -338,23 +338,23 @@ class ProgressLines:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._said = ""
+        self._last_line = ""
         self._next_s, self._pause_s = 0.0, _HEARTBEAT_S
 
     def report(self, units: Sequence[UnitDocument], done: int) -> None:
         """Log how many units of a lease are done, unless it is too soon."""
         line = f"{_sentence(units)}, {done} of {len(units)} units"
-        if line != self._said and self._clock() >= self._next_s:
+        if line != self._last_line and self._clock() >= self._next_s:
             log.info("pipeline: %s", line)
-            self._said = line
+            self._last_line = line
             self._next_s = self._clock() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_SILENCE_S)
 
     def end(self) -> None:
         """Log that all is done, unless nothing was begun since the last time."""
-        if self._said:
+        if self._last_line:
             log.info("pipeline: done")
-            self._said, self._next_s, self._pause_s = "", 0.0, _HEARTBEAT_S
+            self._last_line, self._next_s, self._pause_s = "", 0.0, _HEARTBEAT_S
 
 
 def _sentence(units: Sequence[UnitDocument]) -> str:
