@@ -143,6 +143,8 @@ class Row(dict[str, Any]):
 
     complete: bool
     events_from: str | None = None
+    #: How many events of the key came too late by their event time to be counted; in rows of now.
+    late_events: int = 0
     explain: dict[str, Any] | None = None
     key: Key = None
     at: Any = None
@@ -205,6 +207,7 @@ class _Explained(msgspec.Struct):
 
 class _Batch(msgspec.Struct):
     results: list[dict[str, Any]]
+    late_events: list[int] | None = None
     registry_version: int = 0
 
 
@@ -254,9 +257,11 @@ def read_row(answer: Answer, types: TableTypes | None = None, *, explained: bool
 def read_rows(answer: Answer, lookups: Sequence[Sequence[Any]], types: Mapping[str, TableTypes]) -> KeyRows:
     """The rows of several keys, in the order of the request."""
     rows = []
-    for (table, key, *_), features in zip(lookups, answer.decode(_Batch).results, strict=True):
+    batch = answer.decode(_Batch)
+    late = batch.late_events or [0] * len(batch.results)
+    for (table, key, *_), features, late_events in zip(lookups, batch.results, late, strict=True):
         row = _make_row(features, answer, types.get(table))
-        row.key = key
+        row.key, row.late_events = key, late_events
         rows.append(row)
     return KeyRows(rows, lookups, types)
 
@@ -265,6 +270,7 @@ def _make_row(features: dict[str, Any], answer: Answer, types: TableTypes | None
     row = Row(features, types.features if types is not None else None)
     row.complete = answer.headers.get("headrace-coverage", "complete") == "complete"
     row.events_from = answer.headers.get("headrace-events-from")
+    row.late_events = int(answer.headers.get("headrace-late-events", 0))
     return row
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.engine.features.proposals import FeatureProposal
 from headrace.engine.features.registry import EVENTS, AppliedChange, Current, FeatureDocument, root_of
+from headrace.engine.features.source import MakeSource
 from headrace.engine.features.stream_changes import EventStreamChange, created, evolved, stepped
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import delete, save_registry
@@ -72,7 +73,7 @@ class EvolveStream(Stage, frozen=True):
     stream: Stream
     base: StreamRegistry
     made: EventStreamChange
-    max_keys: int
+    make_source: MakeSource
 
     def describe(self) -> StageNote:
         """The audit note: the new version of the schema."""
@@ -89,7 +90,7 @@ class EvolveStream(Stage, frozen=True):
 
     def perform(self, batch: Batch, commit: CommitChange) -> None:
         """Store the rules, and the registry where it has another revision."""
-        registry = batch.draft(self.stream).registry = self.made.compiled(self.base, self.max_keys)
+        registry = batch.draft(self.stream).registry = self.made.compiled(self.base, self.make_source)
         if self.made.is_revised:
             save_registry(batch, self.stream.id, registry)
         made = self.made
@@ -138,7 +139,7 @@ class PlannedFeatureChange(PlannedChange):
         streams: Mapping[str, Stream],
         *,
         errors: Sequence[RequestProblem],
-        max_keys: int,
+        make_source: MakeSource,
         log: Log,
         publish: Callable[[Current], None],
     ) -> None:
@@ -147,7 +148,7 @@ class PlannedFeatureChange(PlannedChange):
         """
         self.proposal, self.errors = proposal, errors
         self.stream_of, self.streams = streams, tuple(streams.values())
-        self._max_keys, self._log, self._publish = max_keys, log, publish
+        self._make_source, self._log, self._publish = make_source, log, publish
 
     @property
     def needs_force(self) -> bool:
@@ -225,7 +226,7 @@ class PlannedFeatureChange(PlannedChange):
             elif made.effect != "kept":
                 base = snapshot.draft(stream).registry
                 assert base is not None, "it was found above"
-                yield EvolveStream(stream, base, made, self._max_keys)
+                yield EvolveStream(stream, base, made, self._make_source)
 
     def publish(self, stages: Sequence[Stage]) -> None:
         """Activate the version, and apply the retention of its event sources."""
