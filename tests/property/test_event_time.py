@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.operators.catalogue import DECLARATIONS, OPERATORS
+from headrace.reduce.features.event_columns import SourceColumns
+from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.table import KeyState, TableReducer
+from headrace.reduce.states.definition import EventRun
 from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, Table
 from headrace.schema.descriptor.validate import resolve_table
-from operators.events import Event as RowEvent
+from headrace.schema.registry import Registry
 from operators.law import assert_same
 from property.event_times import FIELD_TYPES, KEYS, WAITS_US, History, declared_features, histories
-from reduce.features.column_states import fold_columns
-from support.feature_oracle import MEANINGS, known, moment_us, row_of
+from reduce.features.column_states import states_of
+from support.feature_oracle import MEANINGS, Source, late_count, row_of
+
+States: TypeAlias = dict[bytes, KeyState]
 
 #: Operators that go by event time.
 TIMED = sorted(op for op, operator in OPERATORS.items() if operator.order != "log")
@@ -24,52 +31,63 @@ TIMED = sorted(op for op, operator in OPERATORS.items() if operator.order != "lo
 BOUNDED = settings(max_examples=max(12, settings.default.max_examples // 5))
 
 
-def reducer_of(feature: Feature) -> TableReducer:
-    """A table with one feature by key."""
-    source = Event("E", {name: EventField(kind, required=False) for name, kind in FIELD_TYPES.items()})
-    nodes = {"E": source, "T": Table("T", "E", ("k",), {"f": feature})}
-    return TableReducer(resolve_table(nodes, "T"), {"f": FeatureVersion("f-1", 0)})
+class Folding:
+    """A table with one feature by key over a source with event time, and how its events are folded."""
+
+    def __init__(self, feature: Feature, source: Source) -> None:
+        fields = {name: EventField(kind, required=name == "k") for name, kind in FIELD_TYPES.items()}
+        fields["at"] = EventField("datetime" if source.unit is None else "i64")
+        late_after_ms = None if source.late_after_us is None else source.late_after_us // 1000
+        self.event = Event("E", fields, timestamp_field="at", timestamp_unit=source.unit, late_after_ms=late_after_ms)
+        nodes = {"E": self.event, "T": Table("T", "E", ("k",), {"f": feature})}
+        self.reducer = TableReducer(resolve_table(nodes, "T"), {"f": FeatureVersion("f-1", 0)})
+        self.shapes = EventShapes(Registry.empty("events/E"), self.event)
+
+    def by_rows(self, runs: Sequence[EventRun]) -> States:
+        """The states of the keys of some events, folded one by one."""
+        states: States = {}
+        for run in runs:
+            for seq, at_ms, event in self.shapes.decode_run(run):
+                placed = self.reducer.key_and_row(event)
+                assert placed is not None
+                states[placed[0]] = self.reducer.fold(states.get(placed[0]), at_ms, seq, placed[1])
+        return states
+
+    def by_columns(self, runs: Sequence[EventRun]) -> States:
+        """The same of columns."""
+        columns = SourceColumns(self.shapes, self.event, sorted(self.reducer.source_types))
+        for run in runs:
+            columns.add(run)
+        return states_of(self.reducer, columns.table()) if runs else {}
+
+    def merged(self, left: States, right: States) -> States:
+        """States that were packed and unpacked, merged by key."""
+        stored = [
+            {key: self.reducer.unpack(self.reducer.pack(state)) for key, state in states.items()}
+            for states in (left, right)
+        ]
+        keys = {**left, **right}
+        return {key: self.reducer.merge(*(states.get(key) for states in stored)) for key in keys}  # type: ignore[misc]
 
 
-def folded_events(history: History) -> list[RowEvent]:
-    """The events that count, in the order of the log."""
-    events = []
-    for seq, (append_us, event) in enumerate(history.events):
-        event_us = moment_us(event["at"], history.source.unit)
-        late_after_us = history.source.late_after_us
-        if late_after_us is None or append_us - event_us <= late_after_us:
-            row = {name: value for name, value in event.items() if name != "at"}
-            events.append(RowEvent(event_us // 1000, seq, row, True))
-    return events
-
-
-def fold_part(reducer: TableReducer, part: list[RowEvent], by_columns: bool) -> dict[bytes, KeyState]:
-    """The states of the keys of some events, by either form."""
-    if by_columns:
-        return fold_columns(reducer, [e.seq for e in part], [e.at_ms for e in part], [e.row for e in part])
-    states: dict[bytes, KeyState] = {}
-    for event in part:
-        placed = reducer.key_and_row(event.row)
-        assert placed is not None
-        states[placed[0]] = reducer.fold(states.get(placed[0]), event.at_ms, event.seq, placed[1])
-    return states
-
-
-def merged(reducer: TableReducer, left: Any, right: Any) -> dict[bytes, KeyState]:
-    """States that were packed and unpacked, merged by key."""
-    left, right = ({k: reducer.unpack(reducer.pack(state)) for k, state in states.items()} for states in (left, right))
-    return {key: reducer.merge(left.get(key), right.get(key)) for key in {**left, **right}}  # type: ignore[misc]
+def runs_of(history: History) -> list[EventRun]:
+    """Every event as it is stored, in the order of the log."""
+    return [
+        EventRun(seq, 1, [append_us], msgspec.json.encode(event))
+        for seq, (append_us, event) in enumerate(history.events)
+    ]
 
 
 @st.composite
-def merge_trees(draw: st.DrawFn, reducer: TableReducer, arrived: list[RowEvent]) -> dict[bytes, KeyState]:
+def merge_trees(draw: st.DrawFn, folding: Folding, arrived: list[EventRun]) -> States:
     """The states of all events: cut anywhere, in any order, folded by either form, merged as any tree."""
     bounds = sorted(draw(st.lists(st.integers(0, len(arrived)), max_size=4)))
     parts = [arrived[start:end] for start, end in zip([0, *bounds], [*bounds, len(arrived)], strict=True)]
-    states = [fold_part(reducer, part, draw(st.booleans())) for part in parts]
+    forms = st.sampled_from([folding.by_rows, folding.by_columns])
+    states = [draw(forms)(part) for part in parts]
     while len(states) > 1:
         left, right = (states.pop(draw(st.integers(0, len(states) - 1))) for _ in range(2))
-        states.append(merged(reducer, left, right))
+        states.append(folding.merged(left, right))
     return states[0]
 
 
@@ -82,13 +100,15 @@ def test_every_operator_of_event_time_has_a_meaning() -> None:
 @BOUNDED
 @given(st.data())
 def test_rows_are_those_of_all_events_in_any_order_and_any_merge_tree(op: str, data: st.DataObject) -> None:
-    feature, history = data.draw(declared_features(op)), data.draw(histories(ahead=False))
-    reducer, counted = reducer_of(feature), folded_events(history)
-    states = data.draw(merge_trees(reducer, data.draw(st.just(counted) | st.permutations(counted))))
+    feature, history = data.draw(declared_features(op)), data.draw(histories())
+    folding, runs, frame = Folding(feature, history.source), runs_of(history), history.frame
+    states = data.draw(merge_trees(folding, data.draw(st.just(runs) | st.permutations(runs))))
     now_ms = (history.last_us + data.draw(WAITS_US)) // 1000
     for key in KEYS:
-        wanted = row_of(known(history.frame), key, {"f": (op, feature.params)}, FIELD_TYPES, now_ms)
-        row = reducer.finish(states.get(reducer.key(key)), now_ms)
+        wanted = row_of(frame, key, {"f": (op, feature.params)}, FIELD_TYPES, now_ms)
+        state = states.get(folding.reducer.key(key))
+        row = folding.reducer.finish(state, now_ms)
         assert row.keys() == wanted.keys()
+        assert (0 if state is None else state.late) == late_count(frame, key)
         if row:
-            assert_same(row["f"], wanted["f"], feature, counted)
+            assert_same(row["f"], wanted["f"], feature, history.rows)

@@ -278,7 +278,8 @@ def reservoir_sample(c: Counted) -> list[Any]:
 
 
 def since(c: Counted, place: int) -> Any:
-    return c.now_ms - int(c.at_ms.iloc[place]) if len(c) >= abs(place) else None
+    """How long ago an event was; one that is ahead of now was no time ago."""
+    return max(0, c.now_ms - int(c.at_ms.iloc[place])) if len(c) >= abs(place) else None
 
 
 def seen(c: Counted, place: int) -> Any:
@@ -290,9 +291,10 @@ def first_seen_in_window(c: Counted) -> bool:
 
 
 def decayed(c: Counted, values: Iterable[Any]) -> float | None:
-    total = Decimal(0)
+    """The sum of values that fade until now; where the newest event is ahead of now, until that event."""
+    total, until_ms = Decimal(0), max([c.now_ms, *c.at_ms])
     for value, at_ms in zip(values, c.at_ms, strict=True):
-        exponent = _EXACT.divide(Decimal(int(at_ms) - c.now_ms), Decimal(c.params["half_life"]))
+        exponent = _EXACT.divide(Decimal(int(at_ms) - until_ms), Decimal(c.params["half_life"]))
         total = _EXACT.add(total, _EXACT.multiply(Decimal(value), _EXACT.power(Decimal(2), exponent)))
     return finite(total)
 
@@ -409,7 +411,7 @@ MEANINGS: dict[str, Callable[[Counted], Any]] = {
     "delta_from_prev": delta_from_prev,
     "reservoir_sample": reservoir_sample,
     "first_seen": lambda c: seen(c, 0),
-    "age": lambda c: c.now_ms - seen(c, 0) if c else None,
+    "age": lambda c: since(c, 0) if c else None,
     "last_seen": lambda c: seen(c, -1),
     "time_since": lambda c: since(c, -1),
     "has_seen": bool,

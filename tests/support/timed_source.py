@@ -91,19 +91,22 @@ def declared(features: dict[str, tuple[str, dict[str, Any]]], names: Sequence[st
     }
 
 
-class TimedSource:
-    """The source ``E``, the table ``T`` by key, and every event that was pushed."""
+def small_files(directory: Path) -> Pipelines:
+    """An engine whose files are so small that few events make many."""
+    return Pipelines(directory, storage={"seal_rows": 12}, pipeline={"min_rows": 1, "unit_bytes": 600, "fan_out": 3})
 
-    def __init__(self, directory: Path, seed: int, *, by_append_time: bool = False, **settings: Any) -> None:
+
+class TimedSource:
+    """An event source, a table over it by key, and every event that was pushed."""
+
+    def __init__(self, rig: Pipelines, seed: int, *, by_append_time: bool = False, name: str = "E") -> None:
+        self.rig, self.name, self.table = rig, name, f"{name}Table"
         self.random = Random(seed)
         unit = self.random.choice([None, "s", "ms", "us", "ns"])
         late_after_us = self.random.choice([None, 0, 64_000, SECOND_US, HOUR_US])
         self.unit = unit
         self.source = Source(None) if by_append_time else Source("at", unit, late_after_us)
         self.features = every_feature(self.random)
-        self.rig = Pipelines(
-            directory, storage={"seal_rows": 12}, pipeline={"min_rows": 1, "unit_bytes": 600, "fan_out": 3}, **settings
-        )
         self.events: list[tuple[int, dict[str, Any]]] = []
 
     @property
@@ -131,7 +134,8 @@ class TimedSource:
         kinds = {name: {"type": kind, "required": False} for name, kind in TYPES.items()}
         schema = {"k": "str", "at": "datetime" if self.unit is None else "i64", **kinds}
         agg = declared(self.features, names)
-        self.rig.register(event("E", schema, **self.source_settings()), table("T", "E", ["k"], agg), **terms)
+        source = event(self.name, schema, **self.source_settings())
+        self.rig.register(source, table(self.table, self.name, ["k"], agg), app=self.name, **terms)
 
     def event(self) -> dict[str, Any]:
         """An event that happened now, just in time, late, or a little ahead of the clock."""
@@ -152,11 +156,11 @@ class TimedSource:
         while count > 0:
             self.rig.clock.us += self.random.choice(gaps_us)
             pushed = [self.event() for _ in range(min(count, self.random.choice((1, 1, 3, 8))))]
-            self.rig.append("events/E", msgspec.json.encode(pushed))
+            self.rig.append(f"events/{self.name}", msgspec.json.encode(pushed))
             self.events += [(self.now_us, each) for each in pushed]
             count -= len(pushed)
             if self.random.random() < seal:
-                self.rig.seal("E")
+                self.rig.seal(self.name)
 
     def assert_row(self, row: dict[str, Any], wanted: dict[str, Any]) -> None:
         """A row is what the oracle says."""
@@ -182,9 +186,9 @@ class TimedSource:
     def check_now(self, names: Sequence[str], wait_ms: int = 0) -> None:
         """Every feature of every key is what pandas computes of all events that are not late."""
         now_us, frame = self.now_us + wait_ms * 1000, self.frame
-        moment = self.rig.engine.feature_reader.moment(["T"])._replace(now_ms=now_us // 1000)
+        moment = self.rig.engine.feature_reader.moment([self.table])._replace(now_ms=now_us // 1000)
         for key in KEYS:
-            answer = self.rig.answer("T", key, moment=moment)
+            answer = self.rig.answer(self.table, key, moment=moment)
             assert answer.complete
             with explained(key, wait_ms):
                 self.assert_row(answer.row, self.wanted(frame, key, names, now_us))

@@ -7,18 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from support.timed_source import TimedSource
+from support.timed_source import TimedSource, small_files
 
 EVENTS = 60
 WAITS_MS = (0, 1, 64, 6400, 10**6)
 
 
-@pytest.fixture(params=[(1, True), (2, True), (3, True)])
+def timed_source(directory: Path, seed: int, by_append_time: bool) -> Iterator[TimedSource]:
+    with small_files(directory) as rig:
+        yield TimedSource(rig, seed, by_append_time=by_append_time)
+
+
+@pytest.fixture(params=[1, 2, 3, 4])
 def timed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TimedSource]:
-    seed, by_append_time = request.param
-    source = TimedSource(tmp_path / "data", seed, by_append_time=by_append_time)
-    yield source
-    source.rig.close()
+    """A source; all but the first have event time."""
+    yield from timed_source(tmp_path / "data", request.param, request.param == 1)
+
+
+@pytest.fixture(params=[1, 2, 3])
+def past(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TimedSource]:
+    """A source by append time."""
+    yield from timed_source(tmp_path / "data", request.param, True)
 
 
 def test_rows_of_now_are_those_of_all_events_however_far_states_have_come(timed: TimedSource) -> None:
@@ -26,13 +35,13 @@ def test_rows_of_now_are_those_of_all_events_however_far_states_have_come(timed:
     timed.register(some)
     timed.push(EVENTS // 2)
     timed.check_now(some)
-    timed.rig.seal("E")
+    timed.rig.seal(timed.name)
     assert timed.rig.work()
     timed.push(EVENTS // 2)
     timed.check_now(some, 64)
     # The others are computed from the past.
     timed.register(list(timed.features))
-    timed.rig.seal("E")
+    timed.rig.seal(timed.name)
     assert timed.rig.work()
     timed.push(EVENTS // 2)
     for wait_ms in WAITS_MS:
@@ -41,20 +50,20 @@ def test_rows_of_now_are_those_of_all_events_however_far_states_have_come(timed:
     timed.check_now(list(timed.features), 10)
 
 
-def test_rows_of_the_past_are_those_of_the_events_that_were_known(timed: TimedSource) -> None:
-    some = list(timed.features)[::2]
-    timed.register(some)
-    timed.push(EVENTS // 2)
-    timed.rig.seal("E")
-    timed.rig.work()
-    timed.push(EVENTS // 2)
-    names = list(timed.features)
-    timed.register(names)
+def test_rows_of_the_past_are_those_of_the_events_that_were_known(past: TimedSource) -> None:
+    some = list(past.features)[::2]
+    past.register(some)
+    past.push(EVENTS // 2)
+    past.rig.seal(past.name)
+    past.rig.work()
+    past.push(EVENTS // 2)
+    names = list(past.features)
+    past.register(names)
     for _ in range(2):
-        moments = timed.moments(12)
-        past = timed.rig.run(timed.rig.engine.past_reader.rows("T", moments))
-        assert past.complete
-        timed.check_past(names, moments, past.rows)
-        timed.rig.seal("E")
-        timed.rig.work()
-        timed.push(EVENTS // 2)
+        moments = past.moments(12)
+        answer = past.rig.run(past.rig.engine.past_reader.rows(past.table, moments))
+        assert answer.complete
+        past.check_past(names, moments, answer.rows)
+        past.rig.seal(past.name)
+        past.rig.work()
+        past.push(EVENTS // 2)

@@ -84,7 +84,7 @@ class PastReader:
         """The rows; raises TimedOut where that takes longer than until ``end_s`` of the monotonic clock."""
         missing = MissingObjects()
         while True:
-            stream = self._log.find(question.defined.stream)
+            stream = self.feature_reader.find_stream(question.defined)
             replay = _ReplayTask(self, stream, stream.head, await self.find_start(question, stream), end_s)
             try:
                 rows = await asyncio.to_thread(replay.run, question)
@@ -143,7 +143,7 @@ class _ReplayTask(NamedTuple):
                 state_files[state.name] = files.hold(self.stream.name, self.stream.incarnation, state)
                 stack.callback(files.release, state_files[state.name])
             replay = Replay(self.start, question, lambda state, key: self._get_state(state_files[state.name], key))
-            reaches_us = self._replay(replay, connection)
+            reaches_us = self._replay(replay, question.defined, connection)
             since = self.start.since
             return PastRows(replay.finish(), self.start.complete, since, self.stream.offset_at(since), reaches_us)
 
@@ -155,11 +155,10 @@ class _ReplayTask(NamedTuple):
             self.reader.feature_reader.builder.files.drop(file)
             raise EventsMoved("a cached state is damaged") from reason
 
-    def _replay(self, replay: Replay, connection: Connection) -> int | None:
+    def _replay(self, replay: Replay, defined: TableDefinition, connection: Connection) -> int | None:
         """Fold the events; returns when the first retained event was appended."""
-        head, registry = self.head, self.head.registry
-        assert registry is not None
-        shapes = shapes_of(registry)
+        head = self.head
+        shapes = shapes_of(head.registry, defined)
         events = Events(connection, self.reader.segments, LruCache(0), self.stream, head)
         reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
         for run in events.runs(self.start.start, head.next_seq, _SLICE_BYTES):

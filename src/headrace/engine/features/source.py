@@ -11,7 +11,16 @@ import msgspec
 from msgspec import UNSET
 
 from headrace import decoding
-from headrace.errors import BadRequest, EventTimeAhead, MissingField, SchemaMismatch, UnknownEvent, UnknownField
+from headrace.errors import (
+    BadRequest,
+    Conflict,
+    EventTimeAhead,
+    Gone,
+    MissingField,
+    SchemaMismatch,
+    UnknownEvent,
+    UnknownField,
+)
 from headrace.profiles.hook import AppendHook
 from headrace.reduce.features.event_time import EventTime, event_time_of
 from headrace.schema.descriptor.nodes import Event
@@ -29,6 +38,18 @@ _KINDS: dict[str, type[BadRequest]] = {
     kind.code: kind for kind in (MissingField, UnknownField, SchemaMismatch, EventTimeAhead)
 }
 _ENCODE = msgspec.json.Encoder().encode
+
+
+class NotPushedTo(Conflict):
+    """The events of the source are those of a stream: they are appended to it, and not pushed."""
+
+    code = "push_not_supported"
+
+
+class SourceGone(Gone):
+    """The stream was deleted whose events are those of a source."""
+
+    code = "source_gone"
 
 
 class SourceRules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_defaults=True):
@@ -129,7 +150,7 @@ class EventSource(AppendHook):
         problems.sort(key=itemgetter("index"))
         first = problems[0]
         field = str(first["path"]).removeprefix("/") or "body"
-        message = f"event {first['index']} does not fit: {first['message']}"
+        message = f"event {first['index'] + 1} does not fit: {first['message']}"
         return _KINDS[first["code"]](message, field=field, path=first["path"], failures=problems)
 
     def _field_problems(self, index: int, values: list[Any]) -> list[dict[str, Any]]:

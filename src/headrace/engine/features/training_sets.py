@@ -18,10 +18,10 @@ from headrace import decoding
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
 from headrace.engine.derive.lease_scheduler import Apply
 from headrace.engine.derive.unit_cutter import PlannedUnit, owned_ranges, segment_parts
+from headrace.engine.features.definitions import registry_of_row
 from headrace.engine.features.past_reader import PastReader, PastRows, RowMoment
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.log import Log
 from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
@@ -115,7 +115,7 @@ class HistoryPlanner(JobPlanner):
     def _planned(
         self, row: HistoryRow, stream: StreamRow, question: Question, start: ReplayStart, where: Range
     ) -> PlannedUnit:
-        document = msgspec.json.decode(self._registries.document(stream.id, stream.revision))
+        document = registry_of_row(self._registries, stream).dump()
         unit = Unit(
             unit=f"history-{row.id}-{secrets.token_hex(6)}",
             job="history",
@@ -209,14 +209,13 @@ class TrainingSets:
         self,
         *,
         apply: Apply,
-        log: Log,
         sealer: Sealer,
         job: HistoryJob,
         past_reader: PastReader,
         reader: Connection,
         fold_rows: int,
     ) -> None:
-        self._apply, self._log, self._sealer, self._job, self._past_reader = apply, log, sealer, job, past_reader
+        self._apply, self._sealer, self._job, self._past_reader = apply, sealer, job, past_reader
         self._rows, self._work = Histories(reader), Work(reader)
         self._fold_rows = fold_rows
         #: When questions that are running were first seen.
@@ -238,7 +237,7 @@ class TrainingSets:
     ) -> PastRows | HistoryRow:
         """The rows of keys as of moments, or the stored question where that takes longer."""
         question = await self._past_reader.question(table, moments, features)
-        stream = self._log.find(question.defined.stream)
+        stream = self._past_reader.feature_reader.find_stream(question.defined)
         start = await self._past_reader.find_start(question, stream)
         if stream.head.next_seq - start.start <= self._fold_rows:
             return await self._past_reader.rows(table, moments, features)

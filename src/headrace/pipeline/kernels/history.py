@@ -16,7 +16,6 @@ from headrace.format.object_names import state_key
 from headrace.format.state_file import StateReader
 from headrace.pipeline.kernels.units import Kernel, failure, open_workspace
 from headrace.pipeline.kernels.units import batches as events
-from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.moments import Question
 from headrace.reduce.features.replay import BEFORE, Piece, StartPoint, answer_moments, fold_pieces
 from headrace.reduce.states.fold import runs_of_batch
@@ -130,7 +129,7 @@ def _of_segment(unit: Unit, number: int, store: str) -> Iterator[Piece]:
     if end <= first:
         return
     slice_ = msgspec.structs.replace(unit, segments=(source,), first_seq=first, count=end - first)
-    shapes = EventShapes(Registry.load(unit.registry), question.defined.event)
+    shapes = question.defined.shapes(Registry.load(unit.registry))
     with open_workspace(store) as here:
         runs = (run for batch in events(slice_, here) for run in runs_of_batch(batch, _SLICE_BYTES))
         yield from fold_pieces(question, start_point, shapes, runs)

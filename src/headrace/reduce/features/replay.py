@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.format.state import State
+from headrace.reduce.features.bound_events import BoundShapes
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.moments import KeyMoment, KeyMoments, Question
@@ -84,7 +85,7 @@ class MomentFolder:
         #: The states by key, part and slot.
         self.states: dict[tuple[bytes, int, int], KeyState] = {}
 
-    def fold(self, shapes: EventShapes, run: EventRun) -> bool:
+    def fold(self, shapes: EventShapes | BoundShapes, run: EventRun) -> bool:
         """Fold a run of events; returns whether later ones may count."""
         if run.times_us[0] > self._last_us:
             return False
@@ -92,7 +93,7 @@ class MomentFolder:
             self._add(run.first_seq + at, run.times_us[at], event)
         return True
 
-    def _add(self, seq: int, append_us: int, event: dict[str, Any]) -> None:
+    def _add(self, seq: int, append_us: int, event: dict[str, Any] | None) -> None:
         for number, (start, reducer) in enumerate(self._parts):
             placed = reducer.key_and_row(event) if seq >= start else None
             moments = None if placed is None else self._moments.get(placed[0])
@@ -204,7 +205,7 @@ class Piece(NamedTuple):
 
 
 def fold_pieces(
-    question: Question, start_point: StartPoint, shapes: EventShapes, runs: Iterable[EventRun]
+    question: Question, start_point: StartPoint, shapes: EventShapes | BoundShapes, runs: Iterable[EventRun]
 ) -> Iterator[Piece]:
     """What runs of events, which follow each other, have of each key for its moments."""
     parts = _defined_parts(question, start_point)

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.features.past_reader import RowMoment
-from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.training_sets import HistoryAnswer
 from headrace.errors import BatchTooLarge, NotFound
 from headrace.reduce.features.moments import Question
@@ -169,7 +168,7 @@ class FeatureTableRoutes:
         table: str = request.path_params["table"]
         current = self._engine.features.current
         current.table(table)
-        request.state.principal.require("read", EVENTS + current.root_of(table))
+        request.state.principal.require("read", current.stream_behind(table))
         return table
 
 

@@ -17,7 +17,6 @@ from headrace.engine.derive.generation import NotReady
 from headrace.engine.derive.state_reader import SLICE_S
 from headrace.engine.features.feature_reader import FeatureAnswer, Moment
 from headrace.engine.features.past_reader import RowMoment
-from headrace.engine.features.registry import EVENTS
 from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, NotFound, RequestError, TimedOut, UnsupportedMedia
 from headrace.schema.entries import checked_number
@@ -296,7 +295,7 @@ class FeatureRoutes:
         current = self._features.current
         current.table(table)
         if principal is not LOCAL:
-            principal.require("read", EVENTS + current.root_of(table))
+            principal.require("read", current.stream_behind(table))
 
 
 def _read(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
