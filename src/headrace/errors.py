@@ -94,12 +94,8 @@ class HeadraceError(Exception):
 
     def headers(self) -> dict[str, str]:
         """The response headers that carry facts of this error."""
-        named = {
-            header: str(self.facts[fact])
-            for fact, header in self.header_facts.items()
-            if self.facts.get(fact) is not None
-        }
-        return {**self.fixed_headers, **named}
+        named = ((header, self.facts.get(fact)) for fact, header in self.header_facts.items())
+        return {**self.fixed_headers, **{header: str(fact) for header, fact in named if fact is not None}}
 
 
 def _rebuild(kind: type[HeadraceError], message: str, facts: dict[str, Any]) -> HeadraceError:

@@ -189,7 +189,7 @@ class EventTimes:
 
     def failures(self, joined: bytes, now_us: int) -> list[Failure]:
         """The entries whose time is more than 60 s after a moment, or cannot be."""
-        if self._all_within(joined, None, now_us + MAX_AHEAD_US):
+        if self._are_all_between(joined, None, now_us + MAX_AHEAD_US):
             return []
         failures: list[Failure] = []
         for index, event_us in enumerate(self._micros(joined)):
@@ -207,13 +207,13 @@ class EventTimes:
     def count_late(self, joined: bytes, at_us: int) -> int:
         """How many entries are late if they are appended at a time."""
         late_after_us = self._event_time.late_after_us
-        if late_after_us is None or self._all_within(joined, at_us - late_after_us, None):
+        if late_after_us is None or self._are_all_between(joined, at_us - late_after_us, None):
             return 0
         return sum(
             event_us is not None and self._event_time.is_late(event_us, at_us) for event_us in self._micros(joined)
         )
 
-    def _all_within(self, joined: bytes, least_us: int | None, greatest_us: int | None) -> bool:
+    def _are_all_between(self, joined: bytes, least_us: int | None, greatest_us: int | None) -> bool:
         """Whether it is seen at a glance that all times lie within bounds."""
         try:
             times = [probe.value for probe in self._decode(b"[" + joined + b"]")]
