@@ -214,8 +214,10 @@ def fold_through(
 ) -> bool:
     """Fold all events up to a head, from the log or from segments, in a thread; False where it was stopped."""
     tails = list(tails)
+    for tail in tails:
+        tail.go_on_from(head.first_seq)
     events = Events(connection, segments, LruCache(0), stream, head)
-    start = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
+    start = min((tail.position for tail in tails), default=head.next_seq)
     for run in events.runs(start, head.next_seq, _SLICE_BYTES):
         begun = monotonic()
         for seq, at, event in shapes.decode_run(run):
