@@ -57,7 +57,6 @@ def test_training_sets_from_spark_are_what_pandas_computes(sources: list[TimedSo
     engine = rig.engine
     training = TrainingSets(
         apply=engine.apply,
-        log=engine.log,
         sealer=engine.sealer,
         job=engine.training._job,
         past_reader=engine.past_reader,
