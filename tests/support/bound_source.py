@@ -112,18 +112,22 @@ class BoundSource(TimedSource):
         members["other"] = {"type": "object"}
         return closed(members)
 
-    def evolve(self, *ops: dict[str, Any], force: bool = False) -> None:
+    def create_schema(self) -> None:
+        """Give the stream its first schema."""
+        self._change({"schema": self.schema()})
+        self.has_schema = True
+
+    def evolve(self, *ops: dict[str, Any]) -> None:
         """Take the stream to its next schema version, as its owner does."""
-        stream = self.rig.find(self.stream)
-        version = 0 if stream.head.registry is None else stream.head.registry.version
-        body: dict[str, Any] = {"schema": self.schema(), "force": force}
-        if version and not force:
-            lens = {"apiVersion": "durable.lens/v1", "schema": self.stream, "from": version, "to": version + 1}
-            body["lens"] = {**lens, "ops": list(ops)}
+        registry = self.rig.find(self.stream).head.registry
+        assert registry is not None
+        lens = {"apiVersion": "durable.lens/v1", "schema": self.stream, "from": registry.version}
+        self._change({"schema": self.schema(), "lens": {**lens, "to": registry.version + 1, "ops": list(ops)}})
+
+    def _change(self, body: dict[str, Any]) -> None:
         update = parse_update(body)
         assert isinstance(update, SchemaUpdate), update
-        self.rig.run(self.rig.engine.schemas.apply(stream, update))
-        self.has_schema = True
+        self.rig.run(self.rig.engine.schemas.apply(self.rig.find(self.stream), update))
 
 
 def closed(members: dict[str, Any]) -> dict[str, Any]:

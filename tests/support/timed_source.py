@@ -22,6 +22,7 @@ from support.feature_oracle import (
     UNITS_NS,
     WHERES,
     Source,
+    answer,
     event_time_us,
     frame_of,
     known,
