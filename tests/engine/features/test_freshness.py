@@ -313,7 +313,6 @@ def test_events_are_folded_once_where_a_table_changes_meanwhile(tmp_path: Path) 
             pipelines.run(asyncio.sleep(0.01))
         pipelines.register(SOURCE, table("Users", "Order", ["user"], {"n": op("count"), "most": op("max", field="id")}))
         many(pipelines, 4_000)
-        assert pipelines.get("Users", "u7", features=["n"]) == {"n": 241}
         (follower,) = pipelines.engine.feature_reader.followers
         pause.release()
         while follower.is_preparing or follower.busy:
