@@ -50,7 +50,10 @@ DIALECT = frozenset({
     "said", "saying", "storing", "stretch", "tell", "tells", "told", "whole", "wish", "wishes", "within",
 })  # fmt: skip
 #: Ordinary names that have such a word.
-_ORDINARY = re.compile("half_life|NotFound|not_found|look_?up|most_recent|most_common|Lookup|HalfLife|MostRecent")
+_ORDINARY = re.compile(
+    "half_life|NotFound|not_found|look_?up|most_recent|most_common|Lookup|HalfLife|MostRecent"
+    "|as_known_at|AS_KNOWN_AT|AsKnownAt"
+)
 #: Phrases of the same kind, in docstrings.
 RIDDLES = re.compile(
     r"\b(what (becomes|became|came|comes) of|com(es|e) to (be|that|this|it)|(is|are|was|were|be) told|told apart"

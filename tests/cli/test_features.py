@@ -218,6 +218,19 @@ def test_rows_are_exported_as_they_were(filled: str, headrace: Headrace, tmp_pat
     assert again.lines == expected
 
 
+def test_rows_are_exported_as_they_were_known(filled: str, headrace: Headrace) -> None:
+    late, early = "2100-01-01T00:00:00Z", "2020-01-01T00:00:00Z"
+    line = {"key": "7", "at": late, "as_known_at": early}
+    stdin = b'{"key": "7", "at": "2100-01-01T00:00:00Z", "as_known_at": "2020-01-01T00:00:00Z"}'
+    done = headrace("table", "export", f"{filled}Spending", "--feature", "n", "--as-known-at", late, stdin=stdin)
+    assert done.lines == [{**line, "features": {}}]
+    own = ("table", "get", f"{filled}Spending", "7", "--feature", "n", "--as-of", late)
+    assert headrace(*own, "--as-known-at", late).lines == [{"n": 3}]
+    assert headrace(*own, "--as-known-at", early).lines == [{}]
+    alone = headrace("table", "get", f"{filled}Spending", "7", "--as-known-at", late)
+    assert alone.code == 2 and "--as-known-at needs --as-of" in alone.err
+
+
 def test_a_line_that_asks_for_nothing_is_named(at: ServerProcess, headrace: Headrace) -> None:
     done = headrace("table", "export", "T", stdin=b'{"key": 1, "at": "2100-01-01T00:00:00Z"}\n{"kye": 1}\n')
     assert done.code == 2

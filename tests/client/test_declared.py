@@ -317,3 +317,16 @@ def test_agg_takes_features_and_nothing_else(features: dict[str, Any]) -> None:
 def test_null_does_not_stand_for_null() -> None:
     with pytest.raises(ValueError, match="null cannot stand in place of null: user"):
         Large.fillna(user=None)  # type: ignore[arg-type]
+
+
+def test_an_event_names_the_field_of_its_event_time() -> None:
+    @hr.event(timestamp_field="at", late_after=timedelta(hours=1))
+    class Visit:
+        at: datetime
+
+    class Reading(hr.Event, timestamp_field="at", timestamp_unit="ms"):
+        at: int
+
+    visit, reading = collect_descriptors([Visit, Reading])
+    assert (visit["timestamp_field"], visit["late_after"]) == ("at", "3600s")
+    assert (reading["timestamp_field"], reading["timestamp_unit"]) == ("at", "ms")

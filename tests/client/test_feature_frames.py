@@ -223,6 +223,24 @@ def test_a_column_of_moments_is_named_or_found(app: testing.VirtualApp) -> None:
         list(app.history(Users, both.rename({"at": "x"})))
 
 
+def test_a_frame_may_say_until_when_what_counts_was_appended(app: testing.VirtualApp) -> None:
+    late, early = datetime(2026, 1, 2, tzinfo=UTC), datetime(2025, 1, 1, tzinfo=UTC)
+    frame = pl.DataFrame({"user": ["ada", "ada"], "when": [late, late], "as_known_at": [late, early]})
+    history = app.history(Users, frame)
+    assert [len(row) for row in history] == [2, 0]
+    assert [row.as_known_at for row in history] == ["2026-01-02T00:00:00Z", "2025-01-01T00:00:00Z"]
+    assert history.to_arrow().column_names == ["user", "when", "as_known_at", "n", "first_at"]
+    common = app.history(Users, frame.drop("as_known_at"), as_known_at=early)
+    assert [(len(row), row.as_known_at) for row in common] == [(0, early), (0, early)]
+    assert app.training_set(frame, [Users, Everything]).to_polars()["Everything.n"].to_list()[1] is None
+    pairs = app.history(Users, [("ada", late), ("ada", late, early)]).to_arrow()
+    assert pairs.column("as_known_at").to_pylist() == [None, early]
+    assert pairs.column("n").to_pylist() == [1, None]
+    assert app.get(Users, "ada", as_of=late, as_known_at=early) == {}
+    with pytest.raises(ValueError, match="the frame has a column as_known_at"):
+        list(app.history(Users, frame, as_known_at=late))
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "kind", "reason"),
     [

@@ -38,6 +38,7 @@ def test_an_event_name_cannot_leave_its_place() -> None:
         ({"features": ("n", "m")}, {"features": ["n", "m"]}),
         ({"features": []}, {"features": []}),
         ({"as_of": MOMENT}, {"as_of": "2026-11-16T02:00:00Z"}),
+        ({"as_known_at": MOMENT}, {"as_known_at": "2026-11-16T02:00:00Z"}),
         ({"explain": True}, {"explain": True}),
         ({"explain": False, "features": None, "as_of": None}, {}),
     ],
@@ -220,6 +221,11 @@ def test_a_question_has_keys_and_moments() -> None:
         "features": ["n"],
     }
     assert "features" not in msgspec.json.decode(features.request_history("T", [], None).body)
+    known = features.request_history("T", [(1, "a", "b"), (2, "c"), (3, "d", None)], None, as_known_at="e")
+    assert msgspec.json.decode(known.body) == {
+        "rows": [{"key": 1, "at": "a", "as_known_at": "b"}, {"key": 2, "at": "c"}, {"key": 3, "at": "d"}],
+        "as_known_at": "e",
+    }
 
 
 def test_a_table_name_cannot_leave_its_place() -> None:

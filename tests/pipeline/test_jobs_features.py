@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from headrace.engine.features.past_reader import RowMoment
 from headrace.format.object_names import state_key
 from headrace.pipeline.jobs import _result, _split_units, pack_folds, weight
 from headrace.pipeline.kernels import features, history
@@ -129,7 +130,9 @@ def told(unit: Unit, where: str) -> dict[str, Any]:
 def test_rows_of_the_past_are_put_together_from_pieces(pipelines: Pipelines) -> None:
     times = pipelines.clock.us
     row: Any = pipelines.run(
-        pipelines.engine.training.request("Users", [("a", times), ("b", times - 5_000_000), ("c", 5)])
+        pipelines.engine.training.request(
+            "Users", [RowMoment("a", times), RowMoment("b", times - 5_000_000), RowMoment("c", 5)]
+        )
     )
     unit = leased(pipelines, "history")[0]
     assert unit.history == row.id
@@ -142,7 +145,7 @@ def test_rows_of_the_past_are_put_together_from_pieces(pipelines: Pipelines) -> 
 
 
 def test_pieces_that_cannot_be_put_together_are_an_error_of_their_unit_alone(pipelines: Pipelines) -> None:
-    pipelines.run(pipelines.engine.training.request("Users", [("a", pipelines.clock.us)]))
+    pipelines.run(pipelines.engine.training.request("Users", [RowMoment("a", pipelines.clock.us)]))
     unit = leased(pipelines, "history")[0]
     known = {name: msgspec.json.encode(msgspec.structs.replace(unit, unit=name)) for name in ("broken", "fine")}
     packs = [[(name, kind, number)] for name in known for _, kind, number in history.slices(unit)]

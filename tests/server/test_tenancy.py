@@ -85,6 +85,8 @@ ROUTES: dict[tuple[str, str], Any] = {
     ("get", STREAM + "/pk/{key}"): None,
     ("post", STREAM + "/_retention"): {"age": "1s"},
     ("post", STREAM + "/_seal"): b"",
+    ("get", STREAM + "/_plan"): None,
+    ("get", STREAM + "/_plan/rows"): None,
     ("get", STREAM + "/_schema"): None,
     ("post", STREAM + "/_schema"): {"schema": {}},
     ("get", STREAM + "/_schema/history"): None,

@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from headrace.config import PipelineConfig
+from headrace.engine.features.past_reader import RowMoment
 from headrace.engine.features.training_sets import HistoryAnswer, TrainingSets
 from headrace.operators.catalogue import DECLARATIONS, make_operator
 from headrace.operators.parts import COLUMNS
@@ -269,7 +270,7 @@ def test_sketches_and_moments_are_reduced_by_catalyst_as_operators_merge_them(sp
     table = Table("T", "E", (), {name: one.feature for name, one in MANY.items()})
     nodes = {"E": EventNode("E", {"x": EventField("f64"), "s": EventField("str")}), "T": table}
     reducer = TableDefinition("T", "E", "events/E", nodes, {name: FeatureVersion(name, 0) for name in MANY}).reducer
-    found, frame = lanes.assign_lanes(reducer), pack_frame(0, 0, 1, 1, restarted=False)
+    found, frame = lanes.assign_lanes(reducer), pack_frame((0, 0, 1, 1, False))
     batches: list[list[pa.RecordBatch]] = [[], []]
     for name, one in MANY.items():
         for state in one.states():
@@ -331,13 +332,14 @@ def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case)
         span = case.pipelines.clock.us - since_us
         asked = [(f"k{case.random.randrange(KEYS + 1)}", since_us + case.random.randrange(span + 1)) for _ in range(40)]
         asked += [("k1", asked[0][1]), ("k1", asked[0][1])]
-        begun = case.pipelines.run(training.request("T", asked))
+        moments = [RowMoment(*one) for one in asked]
+        begun = case.pipelines.run(training.request("T", moments))
         assert isinstance(begun, HistoryRow) and begun.state == "running"
         assert case.work("history") == 1
         told = training.find("T", begun.id)
         assert told.state == "done" and told.answer is not None
         answer = msgspec.json.decode(told.answer, type=HistoryAnswer)
-        expected = case.pipelines.run(engine.past_reader.rows("T", asked))
+        expected = case.pipelines.run(engine.past_reader.rows("T", moments))
         assert answer.complete and expected.complete
         for (key, _), found, wanted in zip(asked, answer.rows, expected.rows, strict=True):
             assert found.keys() == wanted.keys()

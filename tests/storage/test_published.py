@@ -204,10 +204,11 @@ def test_a_backlog_counts_the_bytes_that_came_however_they_are_stored(
 def test_leftovers_wait_and_are_forgotten_one_by_one(published: Published) -> None:
     published.discard(["a", "b"], 5)
     published.discard(["b", "c"], 8)  # b was left over before
-    assert sorted(published.leftovers(7, 10)) == ["a", "b"]
+    assert published.leftovers(7, 10) == [("a", 5), ("b", 5)]
     assert len(published.leftovers(8, 2)) == 2
+    assert published.leftovers(8, 10, after="b") == [("c", 8)]
     published.forget(["a", "b"])
-    assert published.leftovers(8, 10) == ["c"]
+    assert published.leftovers(8, 10) == [("c", 8)]
 
 
 def test_graves_are_dug_once_and_filled(connection: database.Connection, published: Published) -> None:

@@ -22,12 +22,13 @@ from headrace.errors import KeyShapeMismatch
 if TYPE_CHECKING:
     from headrace.client import Client, Diff, Row
     from headrace.client.errors import RegistrationRefused
-    from headrace.client.features import GetOptions
+    from headrace.client.features import GetOptions, KeyMoment
 
 Name = Annotated[str, Parameter(help="The table.")]
 KeyWords = Annotated[str, Parameter(allow_leading_hyphen=True, help="The value of each key field, in order.")]
 Features = Annotated[list[str] | None, Parameter(negative=(), help="Only this feature; may be repeated.")]
 AsOf = Annotated[str | None, Parameter(help="As it was at this moment: 2026-11-15, or 2026-11-15T10:00:00Z.")]
+AsKnownAt = Annotated[str | None, Parameter(help="Only from the events that were appended until this moment.")]
 
 app = App(
     name="table",
@@ -49,12 +50,16 @@ def get(
     *key: KeyWords,
     feature: Features = None,
     as_of: AsOf = None,
+    as_known_at: AsKnownAt = None,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
     """Print the features of a key; an unseen key has none, and a global table has no key."""
+    if as_known_at is not None and as_of is None:
+        raise UsageError("--as-known-at needs --as-of: the moment that the row is about")
+    clocks: GetOptions = {"as_of": format_moment(as_of), "as_known_at": format_moment(as_known_at)}
     with remote.connect() as client:
-        row = _row(client, table, key, {"features": feature, "as_of": format_moment(as_of)})
+        row = _row(client, table, key, {"features": feature, **clocks})
     if output.wants_table(json) and row:
         output.show({name: _format_value(value) for name, value in row.items()}, as_json=False)
     elif output.wants_table(json):
@@ -99,17 +104,24 @@ def export(
     /,
     *,
     feature: Features = None,
+    as_known_at: AsKnownAt = None,
     remote: Remote = LOCAL,
 ) -> int:
-    """Print rows of the past: for each line {"key": …, "at": moment} the features of the key at that moment."""
+    """Print rows of the past: for each line {"key": …, "at": moment} the features of the key at that moment.
+
+    A line may have its own "as_known_at".
+    """
     from headrace import client
 
-    moments = list(_read_moments(file))
+    lines = list(_read_moments(file))
     complete = True
     with client.App(remote.url, remote.key or None, ca_file=remote.ca_file) as app:
-        rows = app.history(table, [(moment.key, moment.at) for moment in moments], feature)
-        for moment, row in zip(moments, rows, strict=True):
-            print(output.encode({"key": moment.key, "at": moment.at, "features": row.raw}))
+        rows = app.history(
+            table, [_key_moment(line) for line in lines], feature, as_known_at=format_moment(as_known_at)
+        )
+        for line, row in zip(lines, rows, strict=True):
+            appended = {} if line.as_known_at is None else {"as_known_at": line.as_known_at}
+            print(output.encode({"key": line.key, "at": line.at, **appended, "features": row.raw}))
             complete = complete and row.complete
     if complete:
         return output.OK
@@ -120,6 +132,11 @@ def export(
 class _KeyMoment(msgspec.Struct, forbid_unknown_fields=True):
     at: str
     key: Any = ""
+    as_known_at: str | None = None
+
+
+def _key_moment(line: _KeyMoment) -> KeyMoment:
+    return (line.key, line.at) if line.as_known_at is None else (line.key, line.at, line.as_known_at)
 
 
 def _read_moments(file: Path | None) -> Iterator[_KeyMoment]:

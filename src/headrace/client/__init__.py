@@ -95,6 +95,7 @@ from headrace.client.operators import (
 from headrace.client.producer import AsyncProducer, Producer
 from headrace.client.schemas import Misfit, Plan, Revision, Verification, Verified
 from headrace.client.search import AggregateResult, Bucket, Group, Hit, SearchResult
+from headrace.client.stream_copy import ObservedStream, RejectedEvent
 from headrace.client.touches import Template, Touch
 from headrace.errors import HeadraceError
 
@@ -134,6 +135,7 @@ __all__ = [
     "LogProcessor",
     "LogSender",
     "Misfit",
+    "ObservedStream",
     "OutcomeUnknown",
     "Plan",
     "Problem",
@@ -147,6 +149,7 @@ __all__ = [
     "RegistrationInvalid",
     "RegistrationRefused",
     "RegistryVersion",
+    "RejectedEvent",
     "RequestLogs",
     "Revision",
     "Row",

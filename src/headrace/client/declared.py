@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, TypedDict, Union, Unpack, get_args, get_origin, overload
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, Union, Unpack, get_args, get_origin, overload
 
 from headrace.client.expressions import Expression, cast_target, text
 from headrace.client.json_values import moment
@@ -207,6 +207,12 @@ class EventSettings(TypedDict, total=False):
     dedupe_key: str | None
     #: For how long that is remembered.
     dedupe_window: Span | None
+    #: The field that has the time at which an event happened, by which features count it.
+    timestamp_field: str | None
+    #: What such a field counts since 1970 if it is an int.
+    timestamp_unit: Literal["s", "ms", "us", "ns"] | None
+    #: By how much later than that an event may be pushed and still count.
+    late_after: Span | None
 
 
 class Event(EventSource):
@@ -244,6 +250,9 @@ def _write_settings(settings: EventSettings) -> dict[str, Any]:
         "cold_after": duration(settings.get("cold_after")),
         "dedupe_key": settings.get("dedupe_key"),
         "dedupe_window": duration(settings.get("dedupe_window")),
+        "timestamp_field": settings.get("timestamp_field"),
+        "timestamp_unit": settings.get("timestamp_unit"),
+        "late_after": duration(settings.get("late_after")),
     }
     return {name: value for name, value in written.items() if value}
 

@@ -22,7 +22,8 @@ from headrace.client.entity_requests import (
 from headrace.client.entity_types import SchemaVersion, TypeChange, TypeOptions
 from headrace.client.frames import Listing, arrow_table
 from headrace.client.requests import Request, segment, split_into_batches
-from headrace.errors import NotFound
+from headrace.client.stream_copy import ObservedStream, RejectedEvent, StreamCopy, StreamOptions
+from headrace.errors import HeadraceError, NotFound
 
 if TYPE_CHECKING:
     import pyarrow
@@ -137,6 +138,32 @@ class Entities:
             request = entity_requests.store(batch, options, first_row=first_row)
             yield self._client.fetch(request, Stored)
             first_row += len(batch)
+
+    def observe_stream(
+        self,
+        stream: str,
+        entity_type: str,
+        fields: Mapping[str, str] | None = None,
+        *,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+        on_rejected: Callable[[RejectedEvent], None] = lambda event: None,
+        **options: Unpack[StreamOptions],
+    ) -> ObservedStream:
+        """Store the events of a stream as observations, each once; to do it all again stores only what is new.
+
+        ``fields`` says where each field of the entity is in an event: the name of a member or a JSON Pointer. Without
+        it every member is a field. ``on_progress`` is called with the events done and all events, ``on_rejected``
+        with each event that cannot be stored.
+        """
+        copy = StreamCopy(stream, entity_type, fields, on_progress=on_progress, on_rejected=on_rejected, **options)
+        while (request := copy.next_request()) is not None:
+            try:
+                answer = self._client.send(request)
+            except HeadraceError as error:
+                copy.refuse(error)
+            else:
+                copy.accept(answer)
+        return copy.result()
 
     def get(self, entity_id: str, **view: Unpack[View]) -> Snapshot:
         """The snapshot of an entity, now or in the past."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -13,6 +14,7 @@ from headrace.client.declared_types import arrow_type, parse_type
 from headrace.client.frames import Row
 from headrace.client.json_values import moment, to_json
 from headrace.client.requests import Moment, Request, check_options, post, segment, with_query
+from headrace.errors import BadRequest
 
 ENTITIES_PATH = "/v1/entities"
 #: The most entities in one request of ``store_many``.
@@ -71,6 +73,28 @@ class Stored(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
+class ObservationCounts(msgspec.Struct):
+    """How many rows or events were stored and rejected, and the warnings about them by code."""
+
+    actions: Counter[str] = msgspec.field(default_factory=Counter)
+    rejected: int = 0
+    warnings: Counter[str] = msgspec.field(default_factory=Counter)
+    #: What each code of a warning means.
+    reasons: dict[str, str] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many rows or events were read."""
+        return self.actions.total() + self.rejected
+
+    def add(self, stored: Stored) -> None:
+        """Count the outcomes of a request, and its warnings."""
+        self.actions.update(entity.action for entity in stored.entities)
+        for warning in stored.store_warnings:
+            self.warnings[warning["code"]] += len(warning["items"])
+            self.reasons.setdefault(warning["code"], warning["message"])
+
+
 class DecisionOptions(TypedDict, total=False):
     """Options of a decision about an entity."""
 
@@ -88,6 +112,16 @@ def store(entities: Sequence[Mapping[str, Any]], options: StoreOptions, *, first
         {"entities": msgspec.Raw(to_json(list(entities), first_row=first_row)), **options},
         changes=False,
     )
+
+
+def list_refused_items(refusal: BadRequest) -> dict[int, list[str]]:
+    """The reasons against each entity of a refused request, by its number; empty where none is named."""
+    issues: Collection[dict[str, Any]] = refusal.facts.get("issues") or [{**refusal.facts, "message": refusal.message}]
+    reasons: dict[int, list[str]] = {}
+    for issue in issues:
+        if "item" in issue:
+            reasons.setdefault(issue["item"], []).append(issue["message"])
+    return reasons
 
 
 def correct(entity_id: str, fields: Mapping[str, Any], options: DecisionOptions) -> Request:

@@ -117,6 +117,8 @@ class GetOptions(TypedDict, total=False):
     features: Sequence[str] | None
     #: The row at a moment of the past.
     as_of: Moment | None
+    #: With ``as_of``: from the events that were appended until then.
+    as_known_at: Moment | None
     #: Explain the row too: from which events and states it was computed.
     explain: bool
 
@@ -133,7 +135,7 @@ class Row(dict[str, Any]):
     """The features of a key by name; none where the key was never seen.
 
     Values have the types that the table declares: moments are ``datetime`` in UTC, bytes are ``bytes``; ``raw`` has
-    them as JSON has. In rows of the past ``key`` and ``at`` are those of the question.
+    them as JSON has. In rows of the past ``key``, ``at`` and ``as_known_at`` are those of the question.
 
     Where ``complete`` is false, features that are None are still computed from events of the past; in a row of the
     past, events that would count are not there any more, and ``events_from`` is when the first came that is.
@@ -144,6 +146,7 @@ class Row(dict[str, Any]):
     explain: dict[str, Any] | None = None
     key: Key = None
     at: Any = None
+    as_known_at: Any = None
 
     def __init__(self, features: Mapping[str, Any], types: Mapping[str, str] | None = None) -> None:
         super().__init__(type_values(features, types) if types else features)
@@ -266,10 +269,11 @@ def _make_row(features: dict[str, Any], answer: Answer, types: TableTypes | None
 
 
 def _options(options: GetOptions) -> dict[str, Any]:
-    features, as_of = options.get("features"), options.get("as_of")
+    features = options.get("features")
     options_sent = {
         "features": None if features is None else list(features),
-        "as_of": moment(as_of) or None,
+        "as_of": moment(options.get("as_of")) or None,
+        "as_known_at": moment(options.get("as_known_at")) or None,
         "explain": options.get("explain") or None,
     }
     return {name: value for name, value in options_sent.items() if value is not None}
@@ -298,21 +302,38 @@ class _Begun(msgspec.Struct):
     history: History
 
 
+#: A key and its moment, and perhaps until when what counts was appended.
+KeyMoment = tuple[Key, Moment] | tuple[Key, Moment, Moment]
+
+
 def request_history(
-    table: str, rows: Sequence[tuple[Key, Moment]], features: Sequence[str] | None, *, first_row: int = 0
+    table: str,
+    rows: Sequence[KeyMoment],
+    features: Sequence[str] | None,
+    *,
+    first_row: int = 0,
+    as_known_at: Moment | None = None,
 ) -> Request:
     """POST: a history query: the rows of keys, each at its moment; messages count them from ``first_row`` on."""
     documents = []
     for number, row in enumerate(rows, first_row):
         try:
-            key, at = row
-            documents.append({"key": key, "at": moment(at)})
+            key, at, *more = row
+            document = {"key": key, "at": moment(at)}
+            (appended,) = more or (None,)
+            if appended is not None:
+                document["as_known_at"] = moment(appended)
+            documents.append(document)
         except (TypeError, ValueError) as reason:
             kind = TypeError if isinstance(reason, TypeError) else ValueError
             raise kind(f"row {number} is no (key, moment): {reason}") from reason
-    document = {"rows": msgspec.Raw(to_json(documents, first_row=first_row))}
-    body = document if features is None else {**document, "features": list(features)}
-    return Request("POST", _path(table), {"content-type": JSON}, to_json(body), changes=False)
+    body = {
+        "rows": msgspec.Raw(to_json(documents, first_row=first_row)),
+        "features": None if features is None else list(features),
+        "as_known_at": moment(as_known_at) or None,
+    }
+    sent = {name: value for name, value in body.items() if value is not None}
+    return Request("POST", _path(table), {"content-type": JSON}, to_json(sent), changes=False)
 
 
 def poll_history(table: str, id: str) -> Request:
@@ -328,16 +349,19 @@ def read_history(answer: Answer) -> History:
 
 
 def read_history_rows(
-    history: History, questions: Sequence[tuple[Key, Moment]], types: TableTypes | None = None
+    history: History,
+    questions: Sequence[KeyMoment],
+    types: TableTypes | None = None,
+    as_known_at: Moment | None = None,
 ) -> list[Row]:
     """The rows of a history query that is done, in the order of the request."""
     if history.state != "done":
         raise HistoryFailed(f"the rows were not found: {history.reason}", history=history.id)
     rows = []
-    for features, (key, at) in zip(history.results, questions, strict=True):
+    for features, (key, at, *more) in zip(history.results, questions, strict=True):
         row = Row(features, types.features if types is not None else None)
         row.complete, row.events_from = history.complete, history.events_from
-        row.key, row.at = key, at
+        row.key, row.at, row.as_known_at = key, at, more[0] if more else as_known_at
         rows.append(row)
     return rows
 

@@ -90,10 +90,13 @@ class HistoryRows(FeatureColumns):
         if question.is_frame:
             types = require_types(self._types.newest(), question.table)
         for batch in question.batches(types):
-            request = request_history(question.table, batch, question.features, first_row=first_row)
+            request = request_history(
+                question.table, batch, question.features, first_row=first_row, as_known_at=question.as_known_at
+            )
             answer = self._client.send(request)
             types = self._types.of(answer).get(question.table)
-            yield from read_history_rows(self._wait(read_history(answer)), batch, types)
+            history = self._wait(read_history(answer))
+            yield from read_history_rows(history, batch, types, question.as_known_at)
             first_row += len(batch)
 
     def _tables(self) -> tuple[pyarrow.Table, pyarrow.Table]:

@@ -19,6 +19,7 @@ from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.entities.read.source_reader import SourceReader
 from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.entities.write.relations import EntityRelations
+from headrace.engine.features.definitions import LiveDefinitions
 from headrace.engine.features.feature_reader import FeatureReader
 from headrace.engine.features.features import Features
 from headrace.engine.features.past_reader import PastReader
@@ -175,6 +176,7 @@ class Engine:
         """Update the database from the object store, and load stored state; in a thread, before start."""
         takeover = take_over_store(objects=self.objects, node=self.node, streams=self.streams, writer=self.writer)
         self.recovered = takeover.recovered
+        self.sealer.read_leases.prepare(after_takeover=takeover.recovered is not None)
         if takeover.trouble is not None:
             self.sealer.trouble = takeover.trouble
         self.work.prepare(self.writer.before_start)
@@ -319,7 +321,7 @@ class Engine:
             log=self.log,
             wal=Wal(self._reader),
             states=States(self._reader),
-            current=lambda: self.features.current,
+            current=LiveDefinitions(lambda: self.features.current, self.log.catalog),
             state_builder=self.state_builder,
             clock=self.clock,
             config=settings,
@@ -333,7 +335,6 @@ class Engine:
         )
         self.training = TrainingSets(
             apply=self.apply,
-            log=self.log,
             sealer=self.sealer,
             job=self._history_job,
             past_reader=self.past_reader,

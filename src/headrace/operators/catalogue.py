@@ -75,7 +75,10 @@ MEASURES: frozenset[str] = frozenset(
 )
 
 
-def make_operator(name: str, params: Params, types: Mapping[str, FieldType]) -> Operator | Windowed:
-    """An operator with checked parameters, over its window if it has one, and over rows of these types."""
+def make_operator(name: str, params: Params, types: Mapping[str, FieldType], ahead_ms: int = 0) -> Operator | Windowed:
+    """An operator with checked parameters, over its window if it has one, and over rows of these types.
+
+    Rows may be ahead of the moment of an answer by so much.
+    """
     operator = OPERATORS[name](params, types)
-    return operator if operator.window_ms is None else operator.in_window(operator.window_ms)
+    return operator if operator.window_ms is None else operator.in_window(operator.window_ms, ahead_ms)

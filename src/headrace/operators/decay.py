@@ -235,8 +235,8 @@ class Decayed(HalfLife):
         return [self._fade(left, at_ms) + self._fade(right, at_ms), at_ms]
 
     def finish(self, state: list[Any] | None, now: int = 0) -> float | None:
-        """The sum, faded to the moment."""
-        return None if state is None else finite(self._fade(state, now))
+        """The sum, faded to the moment; where the newest event is ahead of that, to the event."""
+        return None if state is None else finite(self._fade(state, max(now, state[1])))
 
     def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The sum of each run, faded to its last time."""

@@ -50,9 +50,9 @@ class Operator(Reducer[Row, Any, bytes]):
         """The length of the window whose panes have a state each; None where one state is enough."""
         return self.params.get("window")
 
-    def in_window(self, window_ms: int) -> Windowed:
+    def in_window(self, window_ms: int, ahead_ms: int = 0) -> Windowed:
         """The operator over a window."""
-        return Windowed(self, window_ms)
+        return Windowed(self, window_ms, ahead_ms)
 
     def pack(self, state: Any) -> bytes:
         """The state as msgpack."""
@@ -133,17 +133,18 @@ class Windowed(Reducer[Row, Any, bytes]):
 
     A pane is ceil(window / 64) ms wide and counts while ``now - start < window``. The state is ``{number of the pane:
     state}`` in the order of time. Panes that can count at no moment after the newest one are dropped, so there are at
-    most 64.
+    most 64. Where events may be ahead of the moment of an answer, earlier ones stay for as long as that.
     """
 
-    def __init__(self, inner: Operator, window_ms: int) -> None:
+    def __init__(self, inner: Operator, window_ms: int, ahead_ms: int = 0) -> None:
         self.inner = inner
         self.fields = inner.fields
         self.takes_all = inner.takes_all
         self.order = inner.order  # type: ignore[misc]
         self.window_ms = window_ms
         self.width_ms = -(-window_ms // PANES)
-        self.span = -(-window_ms // self.width_ms)
+        #: How many panes are kept.
+        self.span = -(-(window_ms + ahead_ms) // self.width_ms)
         self._fold = inner.fold
 
     def fold(self, state: Any, at: int, seq: int, row: Row, matched: bool = True) -> Any:

@@ -39,9 +39,9 @@ class Outliers(FieldOperator):
     )
     order = "any"
 
-    def in_window(self, window_ms: int) -> OutliersInWindow:
+    def in_window(self, window_ms: int, ahead_ms: int = 0) -> OutliersInWindow:
         """Those of a window."""
-        return OutliersInWindow(self, window_ms)
+        return OutliersInWindow(self, window_ms, ahead_ms)
 
     def add(self, state: Any, value: Any, at_ms: int, seq: int) -> Any:
         """One more value."""

@@ -53,6 +53,7 @@ COLUMNS = {
     "upper": Column("double", "max(upper)"),
     "earliest": Column("bigint", "min(earliest)"),
     "latest": Column("bigint", "max(latest)"),
+    "late": Column("bigint", "sum(late)"),
     "moments": _moments("moments"),
     "others": _moments("others"),
     # What is kept as it is until it is enough for a sketch.

@@ -19,6 +19,11 @@ from headrace.operators.runs import RowRuns
 from headrace.operators.state_columns import Lists, Numbers
 
 
+def elapsed_ms(at_ms: int, now: int) -> int:
+    """How long ago a time was; an event that is ahead of now is no time ago."""
+    return max(0, now - at_ms)
+
+
 class FirstSeen(EventOperator):
     """The time of the first event, in ms since 1970; null where there is none."""
 
@@ -54,7 +59,7 @@ class Age(FirstSeen):
 
     def finish(self, state: int | None, now: int = 0) -> Any:
         """The span."""
-        return None if state is None else now - state
+        return None if state is None else elapsed_ms(state, now)
 
 
 class LastSeen(EventOperator):
@@ -92,7 +97,7 @@ class TimeSince(LastSeen):
 
     def finish(self, state: int | None, now: int = 0) -> Any:
         """The span."""
-        return None if state is None else now - state
+        return None if state is None else elapsed_ms(state, now)
 
 
 class HasSeen(LastSeen):
@@ -166,7 +171,7 @@ class TimeSinceLastN(EventOperator):
 
     def finish(self, state: list[int] | None, now: int = 0) -> Any:
         """The span."""
-        return now - state[0] if state is not None and len(state) == self.params["n"] else None
+        return elapsed_ms(state[0], now) if state is not None and len(state) == self.params["n"] else None
 
     def fold_runs(self, runs: RowRuns) -> Sequence[Any]:
         """The last times of each run."""

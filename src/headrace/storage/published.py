@@ -47,6 +47,13 @@ class DeletedStream(NamedTuple):
     name: str
 
 
+class Leftover(NamedTuple):
+    """An object that nothing lists any more, and since when."""
+
+    key: str
+    since_us: int
+
+
 class SegmentSpan(NamedTuple):
     """Segments that hold entries of a range: how many, where the first begins, and where the last ends."""
 
@@ -170,9 +177,11 @@ class Published(TableQueries):
         """Mark objects for removal by a sweep."""
         self._connection.executemany("INSERT OR IGNORE INTO leftovers VALUES (?, ?)", [(key, now_us) for key in keys])
 
-    def leftovers(self, until_us: int, limit: int) -> list[str]:
-        """Objects that were marked for removal before a moment."""
-        return self._texts("SELECT key FROM leftovers WHERE since_us <= ? LIMIT ?", until_us, limit)
+    def leftovers(self, until_us: int, limit: int, after: str = "") -> list[Leftover]:
+        """Objects that were marked for removal before a moment, in the order of their keys after one."""
+        sql = "SELECT key, since_us FROM leftovers WHERE key > ? AND since_us <= ? ORDER BY key LIMIT ?"
+        rows: Any = self._connection.execute(sql, (after, until_us, limit)).fetchall()
+        return [Leftover(*row) for row in rows]
 
     def forget(self, keys: Iterable[str]) -> None:
         """Remove the marks of objects, which are removed."""

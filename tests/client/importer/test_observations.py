@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from headrace.client import Client
 from headrace.client.entities import Entities
+from headrace.client.entity_requests import ObservationCounts
 from headrace.client.importer import observations
-from headrace.client.importer.observations import ObservationCounts, ObservationImporter
+from headrace.client.importer.observations import ObservationImporter
 from headrace.client.importer.reader import RowReader
 from headrace.client.row_batches import BadRow
 

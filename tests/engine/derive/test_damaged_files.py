@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.engine.features.past_reader import RowMoment
 from headrace.errors import CorruptData
 from support.entity_rig import Entities, contact
 from support.feature_rig import ORDERS, USERS, Pipelines
@@ -55,7 +56,7 @@ def test_a_file_that_is_damaged_while_it_is_open_is_made_anew(tmp_path: Path) ->
         for place in range(0, size, size // 25):
             flipped(cached(tmp_path), place, place % 8)
             # What SQLite has read before is not read again.
-            for generation in rig.engine.feature_reader._followers["events/Order"].generations.values():
+            for generation in rig.engine.feature_reader._followers["events/Order", "Order"].generations.values():
                 for file in generation.files.values():
                     file._connection.pragma("shrink_memory")
             assert rows(rig) == right, place
@@ -99,7 +100,7 @@ def test_a_damaged_file_does_not_change_the_past(tmp_path: Path) -> None:
 
         def past() -> object:
             asked = [(key, rig.clock.now_us() + 1) for key in [*KEYS, "nobody"]]
-            return rig.run(rig.engine.past_reader.rows("Users", asked, None))
+            return rig.run(rig.engine.past_reader.rows("Users", [RowMoment(*one) for one in asked], None))
 
         right = past()
         size = cached(tmp_path).stat().st_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -9,15 +10,16 @@ from typing import Any
 import pytest
 
 from headrace.engine.features import past_reader
-from headrace.engine.features.past_reader import PastRows
+from headrace.engine.features.past_reader import PastRows, RowMoment
 from headrace.errors import FeatureNotInTable, TimedOut
 from support.feature_rig import ORDERS, SPENT, USERS, Pipelines, event, op, table
 
 WINDOWED = {**SPENT, "lately": op("count", window="10s"), "streak": op("streak", where="(amount > 3.0)")}
 
 
-def rows(pipelines: Pipelines, asked: list[tuple[Any, int]], features: list[str] | None = None) -> PastRows:
-    return pipelines.run(pipelines.engine.past_reader.rows("Users", asked, features))
+def rows(pipelines: Pipelines, asked: Sequence[tuple[Any, ...]], features: list[str] | None = None) -> PastRows:
+    moments = [RowMoment(*one) for one in asked]
+    return pipelines.run(pipelines.engine.past_reader.rows("Users", moments, features))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -99,3 +101,21 @@ def test_too_many_events_for_the_time_of_a_request_are_refused(tmp_path: Path, m
         monkeypatch.undo()
         with pytest.raises(FeatureNotInTable):
             rows(pipelines, [("a", 5)], ["other"])
+
+
+def test_what_was_appended_after_a_moment_was_not_known_at_it(tmp_path: Path) -> None:
+    with Pipelines(tmp_path / "data", storage={"seal_rows": 4}) as pipelines:
+        pipelines.register(ORDERS, table("Users", "Order", ["user"], {"n": op("count"), "since": op("time_since")}))
+        times_us = []
+        for _ in range(10):
+            pipelines.push("Order", {"user": "a", "amount": 1.0})
+            times_us.append(pipelines.clock.us)
+        pipelines.seal("Order")
+        pipelines.work()
+        asked = [("a", times_us[at], times_us[known]) for at, known in ((9, 4), (4, 9), (9, 9), (0, 3), (7, 4))]
+        asked += [("a", times_us[9]), ("a", times_us[9], 5)]
+        found = rows(pipelines, asked)
+        assert [row.get("n") for row in found.rows] == [5, 5, 10, 1, 5, 10, None]
+        # A row is answered as of its first clock, whatever was known.
+        assert found.rows[0]["since"] == (times_us[9] - times_us[4]) // 1000 and found.rows[1]["since"] == 0
+        assert [rows(pipelines, [one]).rows[0] for one in asked] == found.rows

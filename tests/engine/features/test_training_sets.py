@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from headrace.engine.features import training_sets
+from headrace.engine.features.past_reader import RowMoment
 from headrace.engine.features.training_sets import KEPT_US, HistoryAnswer, has_worker
 from headrace.errors import BadRequest, NotFound, Overloaded
 from headrace.reduce.work_units import JobName, Result
@@ -33,7 +34,7 @@ def pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipel
 
 
 def asked(pipelines: Pipelines, *rows: tuple[Any, int]) -> HistoryRow:
-    found = pipelines.run(pipelines.engine.training.request("Users", rows))
+    found = pipelines.run(pipelines.engine.training.request("Users", [RowMoment(*row) for row in rows]))
     assert isinstance(found, HistoryRow)
     return found
 

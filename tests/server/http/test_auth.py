@@ -345,6 +345,8 @@ def test_a_key_with_a_prefix_does_not_learn_which_other_streams_exist(
         "/_index_status",
         "/_search",
         "/_seal",
+        "/_plan",
+        "/_plan/rows",
     )
     for verb, resource in itertools.product(("GET", "HEAD", "POST", "PUT", "DELETE"), resources):
         asked = [api.call(verb, path + resource, headers=key) for path in (there, missing)]

@@ -26,6 +26,9 @@ Connect = Callable[..., "Wire"]
         ("a%2Fb", "a/b", "", None),
         ("a/_retention", "a", "_retention", None),
         ("a/b/_seal", "a/b", "_seal", None),
+        ("a/b/_plan", "a/b", "_plan", None),
+        ("a/_plan/rows", "a", "_plan/rows", None),
+        ("a/rows", "a/rows", "", None),
         ("a/b/_schema", "a/b", "_schema", None),
         ("a/_schema/_search", "a/_schema", "_search", None),
         ("a%2F_schema", "a/_schema", "", None),
@@ -72,7 +75,8 @@ def test_any_bytes_are_read_or_refused(rest: bytes) -> None:
 @pytest.mark.parametrize(
     "name",
     ["", "/", "a//b", "/a", "a/", ".", "..", "a/../b", "a/.", "a\x00b", "a\nb", "\x7f", "\x80", "a\x85b", "\x9f",
-     "a/_schema", "_retention", "a/_seal", "a/pk", "pk", "a/pk/b", "__ds", "__ds/x", "__x", "x" * 513, "é" * 257,
+     "a/_schema", "_retention", "a/_seal", "a/_plan", "a/_plan/rows", "a/pk", "pk", "a/pk/b", "__ds",
+     "__ds/x", "__x", "x" * 513, "é" * 257,
      "a/touch/wait", "a/touch/meta", "a/touch/templates/activate", "a/_otlp/v1/traces", "a/_schema/verifications",
      "a/_schema/verifications/x"],
 )  # fmt: skip

@@ -65,7 +65,7 @@ def test_an_empty_stream_has_every_field(api: Api) -> None:
     stream, local = found["stream"], found["storage"]["local_storage"]
     created, epoch = stream.pop("created_at"), stream.pop("epoch")
     assert stream.pop("updated_at") == created
-    assert isinstance(epoch, int)
+    assert stream.pop("epochs") == [{"epoch": epoch, "after": "0"}]
     assert stream == {
         "name": name_of(path),
         "content_type": "application/octet-stream",

@@ -74,6 +74,28 @@ def test_a_row_as_of_a_moment_is_told_with_how_far_back_events_reach(pipeline: P
     assert told["as_of"] == EARLY and told["events_from"] == early.headers["headrace-events-from"]
 
 
+def test_a_row_has_what_was_known_at_a_moment(pipeline: Pipeline) -> None:
+    push(pipeline, order("a", 1.0))
+    between = datetime.now(UTC).isoformat()
+    push(pipeline, order("a", 3.0))
+    question = {"table": pipeline.table, "key": "a", "as_of": datetime.now(UTC).isoformat(), "explain": True}
+    assert pipeline.api.post("/v1/get", question).json()["row"]["count"] == 2
+    known = pipeline.api.post("/v1/get", {**question, "as_known_at": between}).json()
+    assert known["row"]["count"] == 1 and known["explain"]["as_known_at"]
+    rows = [{"key": "a", "at": question["as_of"]}, {"key": "a", "at": question["as_of"], "as_known_at": EARLY}]
+    answer = ask(pipeline, {"rows": rows, "features": ["count"], "as_known_at": between})
+    assert answer.json()["results"] == [{"count": 1}, {}]
+
+
+def test_what_was_known_needs_a_moment_and_is_for_one_row(pipeline: Pipeline) -> None:
+    question = {"table": pipeline.table, "key": "a", "as_known_at": EARLY}
+    for path, body in (("/v1/get", question), ("/v1/batch_get", {"requests": [question]})):
+        answer = pipeline.api.post(path, body)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["code"] == "bad_request" and error["field"] == "as_known_at"
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -82,6 +104,8 @@ def test_a_row_as_of_a_moment_is_told_with_how_far_back_events_reach(pipeline: P
         ({"rows": [{"key": 7, "at": LATE}]}, "key_shape_mismatch"),
         ({"rows": [], "features": ["other"]}, "feature_not_in_table"),
         ({"rows": [], "colour": "blue"}, "bad_request"),
+        ({"rows": [{"key": "a", "at": LATE, "as_known_at": "soon"}]}, "bad_request"),
+        ({"rows": [], "as_known_at": 7}, "bad_request"),
         ({"rows": [{"key": "a", "at": LATE}] * 10_001}, "batch_too_large"),
     ],
 )

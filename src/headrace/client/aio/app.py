@@ -19,6 +19,7 @@ from headrace.client.features import (
     MAX_PUSHED_EVENTS,
     GetOptions,
     Key,
+    KeyMoment,
     KeyRows,
     Pushed,
     Registered,
@@ -146,20 +147,30 @@ class AsyncApp:
     def history(
         self,
         table: str | Table,
-        rows: Iterable[tuple[Key, Moment]] | Any,
+        rows: Iterable[KeyMoment] | Any,
         features: Sequence[str] | None = None,
         *,
         at: str | None = None,
+        as_known_at: Moment | None = None,
     ) -> AsyncHistoryRows:
         """The rows of keys, each as it was at its moment: ``(key, moment)`` each, in this order.
 
         ``rows`` may be a frame of pandas, polars or Arrow with a column for each field of the key, and one of moments:
         the one that ``at`` names, else ``at``, else the only column of moments.
+
+        With ``as_known_at`` only events count that were appended until then, as for ``(key, moment, as_known_at)``, or
+        a frame with a column of that name, in which each row has its own.
         """
-        return AsyncHistoryRows(self.client, self._types, HistoryQuestion(declared_name(table), rows, features, at))
+        question = HistoryQuestion(declared_name(table), rows, features, at=at, as_known_at=as_known_at)
+        return AsyncHistoryRows(self.client, self._types, question)
 
     def training_set(
-        self, frame: Any, tables: Sequence[str | Table] | Mapping[Any, Sequence[str]], *, at: str | None = None
+        self,
+        frame: Any,
+        tables: Sequence[str | Table] | Mapping[Any, Sequence[str]],
+        *,
+        at: str | None = None,
+        as_known_at: Moment | None = None,
     ) -> AsyncTrainingSet:
         """The rows of a frame with the features of tables, as they were at the moment of each row.
 
@@ -169,4 +180,6 @@ class AsyncApp:
             raise TypeError("tables are a list of tables, or a dictionary of tables and features")
         rows = frame_table(frame)
         features = tables if isinstance(tables, Mapping) else dict.fromkeys(tables)
-        return AsyncTrainingSet([self.history(table, rows, names, at=at) for table, names in features.items()])
+        return AsyncTrainingSet(
+            [self.history(table, rows, names, at=at, as_known_at=as_known_at) for table, names in features.items()]
+        )

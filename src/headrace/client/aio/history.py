@@ -89,10 +89,13 @@ class AsyncHistoryRows(AsyncFeatureColumns):
         if question.is_frame:
             types = require_types(await self._types.newest(), question.table)
         for batch in question.batches(types):
-            request = request_history(question.table, batch, question.features, first_row=first_row)
+            request = request_history(
+                question.table, batch, question.features, first_row=first_row, as_known_at=question.as_known_at
+            )
             answer = await self._client.send(request)
             types = (await self._types.of(answer)).get(question.table)
-            for row in read_history_rows(await self._wait(read_history(answer)), batch, types):
+            history = await self._wait(read_history(answer))
+            for row in read_history_rows(history, batch, types, question.as_known_at):
                 yield row
             first_row += len(batch)
 

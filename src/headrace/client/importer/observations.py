@@ -8,15 +8,14 @@ observation, unless their moments differ.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace.client.client import Client
 from headrace.client.entities import Entities
-from headrace.client.entity_requests import Stored, StoreOptions
+from headrace.client.entity_requests import ObservationCounts, StoreOptions, list_refused_items
 from headrace.client.importer.reader import RowReader
 from headrace.client.row_batches import BadRow
 from headrace.errors import BadRequest, UnknownEntityType
@@ -33,28 +32,6 @@ _SPELLED = {
     "array": re.compile(r"\[.*\]", re.DOTALL),
     "object": re.compile(r"\{.*\}", re.DOTALL),
 }
-
-
-class ObservationCounts(msgspec.Struct):
-    """How many rows were stored and rejected, and the warnings about them by code."""
-
-    actions: Counter[str] = msgspec.field(default_factory=Counter)
-    rejected: int = 0
-    warnings: Counter[str] = msgspec.field(default_factory=Counter)
-    #: What each code of a warning means.
-    reasons: dict[str, str] = {}
-
-    @property
-    def rows(self) -> int:
-        """How many rows were read."""
-        return self.actions.total() + self.rejected
-
-    def add(self, stored: Stored) -> None:
-        """Count the outcomes of a request, and its warnings."""
-        self.actions.update(entity.action for entity in stored.entities)
-        for warning in stored.store_warnings:
-            self.warnings[warning["code"]] += len(warning["items"])
-            self.reasons.setdefault(warning["code"], warning["message"])
 
 
 class EntityRow(NamedTuple):
@@ -172,7 +149,7 @@ class ObservationImporter:
                 self._counts.add(self._entities.store(*(row.entity for row in left), **self._options))
                 return
             except BadRequest as refusal:
-                reasons = _refused_items(refusal)
+                reasons = list_refused_items(refusal)
                 if not reasons:
                     raise
                 for numbered_row, why in reasons.items():
@@ -182,16 +159,6 @@ class ObservationImporter:
                         )
                     )
                 left = [row for numbered_row, row in enumerate(left) if numbered_row not in reasons]
-
-
-def _refused_items(refusal: BadRequest) -> dict[int, list[str]]:
-    """The reasons against each entity of a refused request, by its number; empty where none is named."""
-    issues: Collection[dict[str, Any]] = refusal.facts.get("issues") or [{**refusal.facts, "message": refusal.message}]
-    reasons: dict[int, list[str]] = {}
-    for issue in issues:
-        if "item" in issue:
-            reasons.setdefault(issue["item"], []).append(issue["message"])
-    return reasons
 
 
 def _cut_batches(rows: Iterator[EntityRow]) -> Iterator[list[EntityRow]]:

@@ -17,7 +17,8 @@ from headrace.engine.runtime.gates import Gate
 from headrace.errors import CorruptData, KeyShapeMismatch, TimedOut
 from headrace.format.decoded_columns import LruCache
 from headrace.reduce.features.definition import TableDefinition
-from headrace.reduce.features.replay import KeyMoment, Question, Replay, ReplayStart, find_start
+from headrace.reduce.features.moments import KeyMoment, Question
+from headrace.reduce.features.replay import Replay, ReplayStart, find_start
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
 from headrace.storage.state_files import StateFile
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 #: Replays that run at the same time; others wait.
 MAX_CONCURRENT = 2
 _SLICE_BYTES = 256 * 1024
+
+
+class RowMoment(NamedTuple):
+    """The key of a row as the caller gives it, and its moment by both clocks; without the second there is no limit."""
+
+    key: Any
+    at_us: int
+    appended_us: int | None = None
 
 
 class PastRows(NamedTuple):
@@ -59,17 +68,13 @@ class PastReader:
         self._timeout_s = timeout_s
         self._gate = Gate(MAX_CONCURRENT)
 
-    async def rows(
-        self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None = None
-    ) -> PastRows:
-        """The rows of keys, each as of its moment in microseconds; raises TimedOut where there is too much to fold."""
+    async def rows(self, table: str, moments: Sequence[RowMoment], features: Sequence[str] | None = None) -> PastRows:
+        """The rows of keys, each as of its moment; raises TimedOut where there is too much to fold."""
         question = await self.question(table, moments, features)
         async with self._gate:
             return await self.answer(question, monotonic() + self._timeout_s)
 
-    async def question(
-        self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None
-    ) -> Question:
+    async def question(self, table: str, moments: Sequence[RowMoment], features: Sequence[str] | None) -> Question:
         """The question about a table as it is defined now."""
         defined = self.feature_reader.defined(table)
         wanted = tuple(self.feature_reader.wanted(defined, features))
@@ -79,7 +84,7 @@ class PastReader:
         """The rows; raises TimedOut where that takes longer than until ``end_s`` of the monotonic clock."""
         missing = MissingObjects()
         while True:
-            stream = self._log.find(question.defined.stream)
+            stream = self.feature_reader.find_stream(question.defined)
             replay = _ReplayTask(self, stream, stream.head, await self.find_start(question, stream), end_s)
             try:
                 rows = await asyncio.to_thread(replay.run, question)
@@ -92,7 +97,7 @@ class PastReader:
     async def find_start(self, question: Question, stream: Stream) -> ReplayStart:
         """Where the replay of a question starts: after the states that hold all earlier events."""
         defined, head = question.defined, stream.head
-        until = await self._seek_after(stream, head, min((at_us for _, at_us in question.requests), default=0))
+        until = await self._seek_after(stream, head, question.first_limit_us())
         return find_start(
             defined, question.features, self.feature_reader.listed(defined, stream), head.first_seq, until
         )
@@ -107,7 +112,7 @@ class PastReader:
                 await asyncio.to_thread(needed.work)
 
 
-def _question(defined: TableDefinition, features: tuple[str, ...], moments: Sequence[tuple[Any, int]]) -> Question:
+def _question(defined: TableDefinition, features: tuple[str, ...], moments: Sequence[RowMoment]) -> Question:
     return Question(features, tuple(_packed_moments(defined, moments)), defined)
 
 
@@ -123,12 +128,12 @@ class _ReplayTask(NamedTuple):
     def run(self, question: Question) -> PastRows | None:
         """The answer; None where events have moved meanwhile, and the replay has to start again."""
         try:
-            return self._run([KeyMoment(*key_moment) for key_moment in question.requests], question.features)
+            return self._run(question)
         except EventsMoved:
             self._check_time()
             return None
 
-    def _run(self, moments: Sequence[KeyMoment], features: Sequence[str]) -> PastRows:
+    def _run(self, question: Question) -> PastRows:
         files = self.reader.feature_reader.builder.files
         with ExitStack() as stack:
             connection = self.reader.connect()
@@ -137,10 +142,8 @@ class _ReplayTask(NamedTuple):
             for state in self.start.states:
                 state_files[state.name] = files.hold(self.stream.name, self.stream.incarnation, state)
                 stack.callback(files.release, state_files[state.name])
-            replay = Replay(
-                self.start, moments, features, lambda state, key: self._get_state(state_files[state.name], key)
-            )
-            reaches_us = self._replay(replay, connection)
+            replay = Replay(self.start, question, lambda state, key: self._get_state(state_files[state.name], key))
+            reaches_us = self._replay(replay, question.defined, connection)
             since = self.start.since
             return PastRows(replay.finish(), self.start.complete, since, self.stream.offset_at(since), reaches_us)
 
@@ -152,11 +155,10 @@ class _ReplayTask(NamedTuple):
             self.reader.feature_reader.builder.files.drop(file)
             raise EventsMoved("a cached state is damaged") from reason
 
-    def _replay(self, replay: Replay, connection: Connection) -> int | None:
+    def _replay(self, replay: Replay, defined: TableDefinition, connection: Connection) -> int | None:
         """Fold the events; returns when the first retained event was appended."""
-        head, registry = self.head, self.head.registry
-        assert registry is not None
-        shapes = shapes_of(registry)
+        head = self.head
+        shapes = shapes_of(head.registry, defined)
         events = Events(connection, self.reader.segments, LruCache(0), self.stream, head)
         reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
         for run in events.runs(self.start.start, head.next_seq, _SLICE_BYTES):
@@ -171,11 +173,11 @@ class _ReplayTask(NamedTuple):
             raise TimedOut(f"{events} events are too many to fold within the time of a request", events=events)
 
 
-def _packed_moments(defined: TableDefinition, moments: Sequence[tuple[Any, int]]) -> Iterator[tuple[bytes, int]]:
+def _packed_moments(defined: TableDefinition, moments: Sequence[RowMoment]) -> Iterator[KeyMoment]:
     """Each key as it is stored, and its moment; a refusal names the row."""
-    for number, (key, at_us) in enumerate(moments):
+    for number, (key, at_us, appended_us) in enumerate(moments):
         try:
-            yield defined.reducer.key(key), at_us
+            yield KeyMoment(defined.reducer.key(key), at_us, appended_us)
         except KeyShapeMismatch as refused:
             path = f"rows[{number}].key"
             raise KeyShapeMismatch(f"{path}: {refused.message}", **refused.facts, path=path) from None

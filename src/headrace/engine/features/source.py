@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from headrace import decoding
-from headrace.errors import BadRequest, MissingField, SchemaMismatch, UnknownEvent, UnknownField
+from headrace.errors import BadRequest, Conflict, Gone, MissingField, SchemaMismatch, UnknownEvent, UnknownField
 from headrace.profiles.hook import AppendHook
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.entries import Failure, entries_of, integer_or_double
@@ -23,6 +23,18 @@ if TYPE_CHECKING:
 DEDUPE_WINDOW_MS = 86_400_000
 _KINDS: dict[str, type[BadRequest]] = {kind.code: kind for kind in (MissingField, UnknownField, SchemaMismatch)}
 _ENCODE = msgspec.json.Encoder().encode
+
+
+class NotPushedTo(Conflict):
+    """The events of the source are those of a stream: they are appended to it, and not pushed."""
+
+    code = "push_not_supported"
+
+
+class SourceGone(Gone):
+    """The stream was deleted whose events are those of a source."""
+
+    code = "source_gone"
 
 
 class SourceRules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_defaults=True):

@@ -18,14 +18,15 @@ from headrace import decoding
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
 from headrace.engine.derive.lease_scheduler import Apply
 from headrace.engine.derive.unit_cutter import PlannedUnit, owned_ranges, segment_parts
-from headrace.engine.features.past_reader import PastReader, PastRows
+from headrace.engine.features.definitions import registry_of_row
+from headrace.engine.features.past_reader import PastReader, PastRows, RowMoment
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.log import Log
 from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
-from headrace.reduce.features.replay import Question, ReplayStart, StartPart, StartPoint, find_start
+from headrace.reduce.features.moments import Question
+from headrace.reduce.features.replay import ReplayStart, StartPart, StartPoint, find_start
 from headrace.reduce.work_units import Source, Unit
 from headrace.storage.background_requests import DONE, FAILED, RUNNING, Histories, HistoryRow
 from headrace.storage.database import Connection
@@ -106,16 +107,15 @@ class HistoryPlanner(JobPlanner):
             return
         question = decoding.decode(row.question, Question)
         states = [state for state in self._states.listed(row.stream) if state.table == row.table]
-        moments = [at_us for _, at_us in question.requests]
-        until = self._seek_after(stream, min(moments))
+        until = self._seek_after(stream, question.first_limit_us())
         start = find_start(question.defined, question.features, states, stream.first_seq, until)
         where = Range(start.start, max(start.start + 1, row.target))
-        yield self._planned(row, stream, question, start, where, max(moments))
+        yield self._planned(row, stream, question, start, where)
 
     def _planned(
-        self, row: HistoryRow, stream: StreamRow, question: Question, start: ReplayStart, where: Range, last_us: int
+        self, row: HistoryRow, stream: StreamRow, question: Question, start: ReplayStart, where: Range
     ) -> PlannedUnit:
-        document = msgspec.json.decode(self._registries.document(stream.id, stream.revision))
+        document = registry_of_row(self._registries, stream).dump()
         unit = Unit(
             unit=f"history-{row.id}-{secrets.token_hex(6)}",
             job="history",
@@ -125,7 +125,7 @@ class HistoryPlanner(JobPlanner):
             count=where.end - where.first,
             level=0,
             out="",
-            segments=tuple(self._sources(stream, where, last_us)),
+            segments=tuple(self._sources(stream, where, question.last_limit_us())),
             table=row.table,
             states=tuple(start.states),
             history=row.id,
@@ -136,7 +136,7 @@ class HistoryPlanner(JobPlanner):
         return PlannedUnit(unit, stream.id, False)
 
     def _sources(self, stream: StreamRow, where: Range, last_us: int) -> Iterator[Source]:
-        """The segments that hold events of a range up to a moment."""
+        """The segments that hold events of a range that were appended up to a moment."""
         owned = owned_ranges(self._streams, stream, stream.first_seq)
         for piece in segment_parts(self._published, owned, where):
             placed = self._published.holding(stream.id, piece.range.first)
@@ -209,14 +209,13 @@ class TrainingSets:
         self,
         *,
         apply: Apply,
-        log: Log,
         sealer: Sealer,
         job: HistoryJob,
         past_reader: PastReader,
         reader: Connection,
         fold_rows: int,
     ) -> None:
-        self._apply, self._log, self._sealer, self._job, self._past_reader = apply, log, sealer, job, past_reader
+        self._apply, self._sealer, self._job, self._past_reader = apply, sealer, job, past_reader
         self._rows, self._work = Histories(reader), Work(reader)
         self._fold_rows = fold_rows
         #: When questions that are running were first seen.
@@ -234,11 +233,11 @@ class TrainingSets:
         await self._loop.stop(timeout_s=0)
 
     async def request(
-        self, table: str, moments: Sequence[tuple[Any, int]], features: Sequence[str] | None = None
+        self, table: str, moments: Sequence[RowMoment], features: Sequence[str] | None = None
     ) -> PastRows | HistoryRow:
-        """The rows of keys as of moments in microseconds, or the stored question where that takes longer."""
+        """The rows of keys as of moments, or the stored question where that takes longer."""
         question = await self._past_reader.question(table, moments, features)
-        stream = self._log.find(question.defined.stream)
+        stream = self._past_reader.feature_reader.find_stream(question.defined)
         start = await self._past_reader.find_start(question, stream)
         if stream.head.next_seq - start.start <= self._fold_rows:
             return await self._past_reader.rows(table, moments, features)

@@ -20,6 +20,7 @@ from headrace.engine.history.publication import (
     trim_published,
 )
 from headrace.engine.history.publisher import ObjectRemover, Publisher
+from headrace.engine.history.read_leases import GRACE_S, ReadLeases
 from headrace.engine.history.seal_watch import SealPace, SealWatch
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import apply
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.sealing")
 
 TICK_S = 1.0
-#: How long an object that nothing refers to is left to those who still read it.
-GRACE_S = 60.0
 #: How often objects are looked for that a crash left behind, and how old they have to be.
 _ORPHANS_S = 6 * 3600.0
 _PAGE = 500
@@ -88,6 +87,8 @@ class Sealer:
         self._journals = journals
         self._make_rewriter = make_rewriter
         self.remover = ObjectRemover(objects, node, clock, close_removed)
+        #: Who reads segments outside this server, and until when those that were replaced are kept for them.
+        self.read_leases = ReadLeases(writer, streams, clock)
         self._clock = clock
         self._config = config
         self._thread = BackgroundThread("sealer", connect)
@@ -327,9 +328,12 @@ class Sealer:
                 raise
             await self._apply(partial(_forget_objects, keys=keys, deleted_stream=deleted_stream), frees=True)
         now_us = self._clock.now_us()
-        while keys := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE):
-            await self._thread.run(partial(self.remover.remove, keys))
-            await self._apply(partial(_forget_objects, keys=keys), frees=True)
+        is_held, after = self.read_leases.holding(now_us), ""
+        while leftovers := self._published.leftovers(now_us - int(GRACE_S * 1e6), _PAGE, after):
+            after = leftovers[-1].key
+            if keys := [leftover.key for leftover in leftovers if not is_held(leftover)]:
+                await self._thread.run(partial(self.remover.remove, keys))
+                await self._apply(partial(_forget_objects, keys=keys), frees=True)
         if now_us >= self._orphans_us:
             self._orphans_us = now_us + int(_ORPHANS_S * 1e6)
             keys = await self._thread.run(lambda: self.publisher.orphans(now_us - int(_ORPHANS_S * 1e6)))

@@ -1,4 +1,4 @@
-"""Kernels of history: cut states and events into pieces between the requested moments, and merge them into rows."""
+"""Kernels of history: cut states and events into pieces for the requested moments, and merge them into rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headrace.format.object_names import state_key
 from headrace.format.state_file import StateReader
 from headrace.pipeline.kernels.units import Kernel, failure, open_workspace
 from headrace.pipeline.kernels.units import batches as events
-from headrace.reduce.features.events import EventShapes
-from headrace.reduce.features.replay import BEFORE, Piece, PieceFolder, Question, StartPoint, answer_moments
+from headrace.reduce.features.moments import Question
+from headrace.reduce.features.replay import BEFORE, Piece, StartPoint, answer_moments, fold_pieces
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
@@ -25,16 +25,16 @@ from headrace.schema.registry import Registry
 #: A slice of a unit: one of its states, or one of its segments.
 Slice = tuple[str, str, int]
 
-PIECES = "unit string, key binary, part int, number bigint, moment int, packed binary, failure string"
+PIECES = "unit string, key binary, part int, number bigint, slot int, packed binary, failure string"
 ROWS = "unit string, place int, row string, failure string"
-SORTED = ("unit", "key", "part", "number", "moment")
+SORTED = ("unit", "key", "part", "number", "slot")
 _PIECES = pa.schema(
     [
         ("unit", pa.string()),
         ("key", pa.binary()),
         ("part", pa.int32()),
         ("number", pa.int64()),
-        ("moment", pa.int32()),
+        ("slot", pa.int32()),
         ("packed", pa.binary()),
         ("failure", pa.string()),
     ]
@@ -108,7 +108,7 @@ def _read(unit: Unit, piece_slice: Slice, store: str) -> pa.RecordBatch:
 
 def _of_state(unit: Unit, number: int, store: str) -> Iterator[Piece]:
     question, start_point = _decode_question(unit)
-    state, keys = unit.states[number], question.moments()
+    state, keys = unit.states[number], question.moments
     object_key = state_key(unit.stream, unit.incarnation, state.name)
     with open_workspace(store) as here, here.borrowed(object_key, state.bytes, "state.parquet") as path:
         for key, packed in StateReader(path, object_key, sha256=state.sha256).rows():
@@ -129,13 +129,10 @@ def _of_segment(unit: Unit, number: int, store: str) -> Iterator[Piece]:
     if end <= first:
         return
     slice_ = msgspec.structs.replace(unit, segments=(source,), first_seq=first, count=end - first)
-    pieces = PieceFolder(question, start_point)
-    shapes = EventShapes(Registry.load(unit.registry), question.defined.event)
+    shapes = question.defined.shapes(Registry.load(unit.registry))
     with open_workspace(store) as here:
-        for batch in events(slice_, here):
-            for run in runs_of_batch(batch, _SLICE_BYTES):
-                pieces.fold(shapes, run)
-    yield from pieces.packed()
+        runs = (run for batch in events(slice_, here) for run in runs_of_batch(batch, _SLICE_BYTES))
+        yield from fold_pieces(question, start_point, shapes, runs)
 
 
 def _decode_question(unit: Unit) -> tuple[Question, StartPoint]:

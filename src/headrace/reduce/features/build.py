@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 
 from headrace.errors import CorruptData
 from headrace.format.state_file import PackedColumns
+from headrace.reduce.features.bound_events import BoundShapes
 from headrace.reduce.features.columns import fold_rows
 from headrace.reduce.features.definition import TableDefinition
-from headrace.reduce.features.event_columns import SEQ, SourceColumns
+from headrace.reduce.features.event_columns import SEQ, gather_columns
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun, NotColumnar
 from headrace.reduce.states.fold import runs_of_batch
@@ -30,9 +31,9 @@ _KEPT = 64
 class TableColumns:
     """The columns of a run of stored events, which are folded for every table over them."""
 
-    def __init__(self, shapes: EventShapes, tables: Sequence[TableDefinition]) -> None:
+    def __init__(self, shapes: EventShapes | BoundShapes, tables: Sequence[TableDefinition]) -> None:
         fields = {name for defined in tables for name in defined.reducer.source_types}
-        self._columns = SourceColumns(shapes, tables[0].event, sorted(fields))
+        self._columns = gather_columns(shapes, tables[0].event, sorted(fields))
         self._table: pa.Table | None = None
 
     def add(self, run: EventRun) -> None:
@@ -69,9 +70,9 @@ def decode_events(units: Sequence[Unit], batches: Iterable[Any], rest: Callable[
     """The columns of events that units of one source and range need."""
     first = units[0]
     fields = {name for unit in units for name in defined_by(unit).reducer.source_types}
-    event = defined_by(first).event
-    registry = _registry(msgspec.json.encode(first.registry, order="sorted"))
-    columns = SourceColumns(EventShapes(registry, event), event, sorted(fields))
+    defined = defined_by(first)
+    shapes = defined.shapes(_registry(msgspec.json.encode(first.registry, order="sorted")))
+    columns = gather_columns(shapes, defined.event, sorted(fields))
     for batch in batches:
         for run in runs_of_batch(batch, _SLICE_BYTES):
             columns.add(run)

@@ -20,10 +20,12 @@ from headrace.format.state import VERSION
 from headrace.format.state_file import PackedColumns
 from headrace.operators.operator import Operator, Windowed
 from headrace.operators.runs import Longs, RowRuns
+from headrace.operators.state_bytes import unpack
 from headrace.operators.state_columns import Maps, Numbers, Records, Same, StateColumn, Texts, column_of
 from headrace.reduce.features.column_expressions import apply_steps, evaluate
 from headrace.reduce.features.event_columns import AT_MS, SEQ
-from headrace.reduce.features.table import NEVER, TableReducer
+from headrace.reduce.features.event_time import LATE_MS
+from headrace.reduce.features.table import EMPTY, NEVER, TableReducer, pack_frame
 from headrace.schema.expression import fields as expression_fields
 from headrace.schema.expression import parse
 
@@ -78,7 +80,41 @@ class _Runs(NamedTuple):
 
 def fold_rows(reducer: TableReducer, rows: pa.Table) -> PackedColumns:
     """The packed states of every key, in order of keys: what folding the rows one by one gives."""
-    keyed = _group_by_key(reducer, apply_steps(reducer.ops, reducer.source_types, rows))
+    rows = apply_steps(reducer.ops, reducer.source_types, rows)
+    if not reducer.has_event_time or not len(rows):
+        return _fold_timely(reducer, rows)
+    is_late = pc.equal(rows.column(AT_MS), LATE_MS)
+    packed = _fold_timely(reducer, rows.filter(pc.invert(is_late)))
+    return _add_late(packed, *_count_keys(reducer, rows.filter(is_late)))
+
+
+def _count_keys(reducer: TableReducer, rows: pa.Table) -> tuple[pa.Array, Longs]:
+    """The keys of rows in order, and how many rows each has."""
+    rows = _drop_keyless(reducer, rows)
+    keys, key_of = _number_keys(reducer, rows)
+    return keys, np.bincount(key_of, minlength=len(keys))
+
+
+def _add_late(packed: PackedColumns, keys: pa.Array, counts: Longs) -> PackedColumns:
+    """Packed states with the numbers of late events of some keys, of which some may have no other events."""
+    if not len(keys):
+        return packed
+    late = dict(zip(keys.to_pylist(), counts.tolist(), strict=True))
+    indices = {key: index for index, key in enumerate(packed.keys.to_pylist())}
+    every = sorted(indices.keys() | late.keys())
+    taken = pa.array([indices.get(key) for key in every], pa.int64())
+    columns = {name: column.take(taken) for name, column in packed.columns.items()}
+    frames = columns[""].to_pylist() if indices else [None] * len(every)
+    for index, key in enumerate(every):
+        if key in late:
+            frame = frames[index]
+            frames[index] = pack_frame(EMPTY if frame is None else unpack(frame)[: len(EMPTY)], late[key])
+    return PackedColumns(pa.array(every, pa.binary()), {**columns, "": pa.array(frames, pa.binary())})
+
+
+def _fold_timely(reducer: TableReducer, rows: pa.Table) -> PackedColumns:
+    """The same of rows that all have a time."""
+    keyed = _group_by_key(reducer, rows)
     if not len(keyed.keys):
         return PackedColumns(keyed.keys, {})
     restarts = _restart_rows(reducer, keyed)
@@ -91,14 +127,20 @@ def fold_rows(reducer: TableReducer, rows: pa.Table) -> PackedColumns:
 
 
 def _group_by_key(reducer: TableReducer, rows: pa.Table) -> _KeyedRows:
-    for name in reducer.keys.fields:
-        if rows.column(name).null_count:
-            rows = rows.filter(pc.is_valid(rows.column(name)))
+    rows = _drop_keyless(reducer, rows)
     keys, key_of = _number_keys(reducer, rows)
     order = _order(key_of, len(keys), _longs(rows, SEQ), _longs(rows, AT_MS))
     rows, key_of = rows.select(_needed_columns(reducer, rows)).take(order), key_of[order]
     starts = np.searchsorted(key_of, np.arange(len(keys)))
     return _KeyedRows(keys, rows, key_of, starts, _longs(rows, SEQ), _longs(rows, AT_MS))
+
+
+def _drop_keyless(reducer: TableReducer, rows: pa.Table) -> pa.Table:
+    """The rows of which no part of the key is null."""
+    for name in reducer.keys.fields:
+        if rows.column(name).null_count:
+            rows = rows.filter(pc.is_valid(rows.column(name)))
+    return rows
 
 
 def _number_keys(reducer: TableReducer, rows: pa.Table) -> tuple[pa.Array, Longs]:

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from headrace.operators.operator import Windowed
 from headrace.operators.parts import COLUMNS, Parts
 from headrace.operators.state_bytes import pack, unpack_all
-from headrace.reduce.features.table import TableReducer, pack_frame
+from headrace.reduce.features.table import EMPTY, TableReducer, pack_frame
 
-#: What a frame is in the first lane.
+#: What a frame is in the first lane, and where events may be late.
 _FRAME = ("least", "earliest", "greatest", "latest")
+_FRAME_WITH_LATE = (*_FRAME, "late")
 _ARROW = {"bigint": pa.int64(), "double": pa.float64(), "binary": pa.binary(), "array<double>": pa.list_(pa.float64())}
 
 Longs = NDArray[np.int64]
@@ -70,7 +71,7 @@ class _Rows(NamedTuple):
 
 def assign_lanes(reducer: TableReducer) -> list[Lane]:
     """Assign the feature versions of a table to lanes, except those that Catalyst does not reduce."""
-    lanes = [Lane(0, 0, _FRAME)]
+    lanes = [Lane(0, 0, _FRAME_WITH_LATE if reducer.has_event_time else _FRAME)]
     for name, operator in sorted(reducer.operators.items()):
         parts = operator.catalyst_parts()
         if parts is None:
@@ -117,7 +118,7 @@ def explode_states(
     key_array, batches = pa.array(keys, pa.binary()), []
     with _uncollected():
         for lane in lanes:
-            made = [] if lane.number else [_frames(states[""])]
+            made = [] if lane.number else [_frames(lane, states[""])]
             for member in lane.members:
                 if member.version_id in states:
                     _add(made, _rows(member, states[member.version_id]))
@@ -125,9 +126,17 @@ def explode_states(
     return batches
 
 
-def _frames(packed: Sequence[bytes]) -> _Rows:
-    columns = zip(*(frame[: len(_FRAME)] for frame in unpack_all(packed)), strict=True)
-    return _Rows(np.arange(len(packed)), np.zeros(len(packed), np.int64), dict(zip(_FRAME, columns, strict=True)))
+def _frames(lane: Lane, packed: Sequence[bytes]) -> _Rows:
+    frames = unpack_all(packed)
+    if lane.columns[: len(_FRAME_WITH_LATE)] == _FRAME_WITH_LATE:
+        # Nulls have no part in what is least or greatest; the number of late events follows the format version.
+        seen = (frame[: len(_FRAME)] if frame[: len(EMPTY)] != [*EMPTY] else [None] * len(_FRAME) for frame in frames)
+        late = (frame[len(EMPTY) + 1] if len(frame) > len(EMPTY) + 1 else 0 for frame in frames)
+        columns = zip(*([*frame, count] for frame, count in zip(seen, late, strict=True)), strict=True)
+    else:
+        columns = zip(*(frame[: len(_FRAME)] for frame in frames), strict=True)
+    held: dict[str, Sequence[Any]] = dict(zip(lane.columns, columns, strict=False))
+    return _Rows(np.arange(len(packed)), np.zeros(len(packed), np.int64), held)
 
 
 def _rows(member: Member, packed: Sequence[bytes | None]) -> _Rows:
@@ -172,16 +181,18 @@ def implode_rows(lanes: Iterable[Lane], rows: pa.Table) -> list[Packed]:
             at = np.flatnonzero(numbers == lane.number)
             own = rows.take(pa.array(at))
             if lane.number == 0:
-                _implode_frames(own, key_of[at], made)
+                _implode_frames(lane, own, key_of[at], made)
             for member in lane.members:
                 _implode(member, own, key_of[at], made)
     return made
 
 
-def _implode_frames(rows: pa.Table, key_of: Longs, made: list[Packed]) -> None:
-    frames = zip(*(rows[name].to_pylist() for name in _FRAME), strict=True)
-    for key, (first_seq, first_ms, last_seq, last_ms) in zip(key_of.tolist(), frames, strict=True):
-        made[key][1][""] = pack_frame(first_seq, first_ms, last_seq, last_ms, restarted=False)
+def _implode_frames(lane: Lane, rows: pa.Table, key_of: Longs, made: list[Packed]) -> None:
+    names = lane.columns[: len(_FRAME_WITH_LATE)]
+    late = rows["late"].to_pylist() if names == _FRAME_WITH_LATE else [0] * len(rows)
+    frames = zip(*(rows[name].to_pylist() for name in _FRAME), late, strict=True)
+    for key, (*seen, count) in zip(key_of.tolist(), frames, strict=True):
+        made[key][1][""] = pack_frame(EMPTY if seen[0] is None else (*seen, False), count)
 
 
 def changes(values: pa.Array) -> Longs:

@@ -1,30 +1,26 @@
 """Historical rows: for keys and moments, what a table would have answered then.
 
-Replay begins with states that end before the first moment; from there on events are folded in order, for the requested
-keys only. It uses the definitions of now, whenever they were registered.
+Replay begins with states that end before the first moment; from there on events are folded, for the requested keys
+only. Over a source with event time it begins with the first event that is there: a state holds events of any time. It
+uses the definitions of now, whenever they were registered.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace.format.state import State
+from headrace.reduce.features.bound_events import BoundShapes
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import EventShapes
+from headrace.reduce.features.moments import KeyMoment, KeyMoments, Question
 from headrace.reduce.features.table import KeyState
 from headrace.reduce.states.coverage import Chain, history, merge_row
 from headrace.reduce.states.definition import EventRun
-
-
-class KeyMoment(NamedTuple):
-    """A key at a moment."""
-
-    key: bytes
-    at_us: int
 
 
 class StartGroup(NamedTuple):
@@ -61,7 +57,8 @@ def find_start(
     defined: TableDefinition, features: Iterable[str], states: Iterable[State], first_seq: int, until: int
 ) -> ReplayStart:
     """Begin with states that hold nothing from an event on; events before ``first_seq`` are not retained."""
-    usable = [state for state in states if state.end_seq <= until]
+    has_event_time = defined.event.timestamp_field is not None
+    usable = [] if has_event_time else [state for state in states if state.end_seq <= until]
     together: dict[tuple[int, tuple[str, ...]], list[str]] = {}
     chains: dict[str, list[State]] = {}
     complete = True
@@ -78,54 +75,80 @@ def find_start(
     return ReplayStart(tuple(parts), complete)
 
 
+class MomentFolder:
+    """Folds events into a state of each key for each slot of its moments, and part of the features."""
+
+    def __init__(self, question: Question, parts: Sequence[tuple[int, TableDefinition]]) -> None:
+        """A part has features, and folds events from a first one on."""
+        self._parts = [(start, defined.reducer) for start, defined in parts]
+        self._moments, self._last_us = question.moments, question.last_limit_us()
+        #: The states by key, part and slot.
+        self.states: dict[tuple[bytes, int, int], KeyState] = {}
+
+    def fold(self, shapes: EventShapes | BoundShapes, run: EventRun) -> bool:
+        """Fold a run of events; returns whether later ones may count."""
+        if run.times_us[0] > self._last_us:
+            return False
+        for at, event in enumerate(shapes.events(run.body, run.version)):
+            self._add(run.first_seq + at, run.times_us[at], event)
+        return True
+
+    def _add(self, seq: int, append_us: int, event: dict[str, Any] | None) -> None:
+        for number, (start, reducer) in enumerate(self._parts):
+            placed = reducer.key_and_row(event) if seq >= start else None
+            moments = None if placed is None else self._moments.get(placed[0])
+            if placed is None or moments is None:
+                continue
+            for slot in moments.slots(append_us, append_us):
+                mark = placed[0], number, slot
+                self.states[mark] = reducer.fold(self.states.get(mark), append_us // 1000, seq, placed[1])
+
+
 class Replay:
-    """Folds events, and keeps the row of each key as it is at each requested moment."""
+    """Folds events after the states that a replay begins with, into rows of keys at the requested moments."""
 
     def __init__(
-        self,
-        begun: ReplayStart,
-        key_moments: Sequence[KeyMoment],
-        features: Sequence[str],
-        find: Callable[[State, bytes], Mapping[str, bytes] | None],
+        self, begun: ReplayStart, question: Question, find: Callable[[State, bytes], Mapping[str, bytes] | None]
     ) -> None:
-        self._parts = begun.parts
-        self._features = features
-        self._pending = sorted(enumerate(key_moments), key=lambda entry: entry[1].at_us, reverse=True)
-        self.rows: list[dict[str, Any]] = [{} for _ in key_moments]
-        self._held = [_read_states(part, {key_moment.key for key_moment in key_moments}, find) for part in begun.parts]
-
-    def fold(self, shapes: EventShapes, run: EventRun) -> bool:
-        """Fold a run of events; returns whether a later moment is still requested."""
-        for at, event in enumerate(shapes.events(run.body, run.version)):
-            self._finish_before(run.times_us[at])
-            if not self._pending:
-                return False
-            self._add(run.first_seq + at, run.times_us[at] // 1000, event)
-        return True
+        self._question = question
+        self._parts = [part.defined for part in begun.parts]
+        self._folder = MomentFolder(question, [(part.start, part.defined) for part in begun.parts])
+        self.fold = self._folder.fold
+        for number, part in enumerate(begun.parts):
+            # States end before the first moment, and there is one chain where there are states.
+            for key, state in _read_states(part, question.moments, find):
+                self._folder.states[key, number, 0] = state
 
     def finish(self) -> list[dict[str, Any]]:
         """The rows of all requested keys and moments, in the order of the request."""
-        self._finish_before(None)
-        return self.rows
+        rows: list[dict[str, Any]] = [{} for _ in self._question.requests]
+        states = self._folder.states
+        for key, moments in self._question.moments.items():
+            for position, row in _finish_rows(self._question, self._parts, moments, partial(_state, states, key)):
+                rows[position] = row
+        return rows
 
-    def _add(self, seq: int, at_ms: int, event: dict[str, Any]) -> None:
-        for part, held in zip(self._parts, self._held, strict=True):
-            if seq < part.start:
-                continue
-            reducer = part.defined.reducer
-            placed = reducer.key_and_row(event)
-            if placed is not None and placed[0] in held:
-                held[placed[0]] = reducer.fold(held[placed[0]], at_ms, seq, placed[1])
 
-    def _finish_before(self, before_us: int | None) -> None:
-        """Finish the rows of all requested moments before this one, or of all that are left."""
-        while self._pending and (before_us is None or self._pending[-1][1].at_us < before_us):
-            number, key_moment = self._pending.pop()
-            self.rows[number] = self._row(key_moment)
+def _state(states: Mapping[tuple[bytes, int, int], KeyState], key: bytes, part: int, slot: int) -> KeyState | None:
+    return states.get((key, part, slot))
 
-    def _row(self, key_moment: KeyMoment) -> dict[str, Any]:
-        states = [held[key_moment.key] for held in self._held]
-        return finish_row([part.defined for part in self._parts], states, key_moment, self._features)
+
+def _finish_rows(
+    question: Question,
+    parts: Sequence[TableDefinition],
+    moments: KeyMoments,
+    find: Callable[[int, int], KeyState | None],
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a key with their positions in the request, from the state of each part and slot."""
+    for chain in moments.chains:
+        states: list[KeyState | None] = [None] * len(parts)
+        for slot, positions in enumerate(chain.positions, chain.first_slot):
+            states = [
+                part.reducer.merge(state, find(number, slot))
+                for number, (part, state) in enumerate(zip(parts, states, strict=True))
+            ]
+            for position in positions:
+                yield position, finish_row(parts, states, question.requests[position], question.features)
 
 
 def finish_row(
@@ -142,29 +165,17 @@ def finish_row(
 
 def _read_states(
     part: StartGroup, keys: Iterable[bytes], find: Callable[[State, bytes], Mapping[str, bytes] | None]
-) -> dict[bytes, KeyState | None]:
+) -> Iterator[tuple[bytes, KeyState]]:
     """The rows that states hold of the requested keys."""
     reducer, version_ids = part.defined.reducer, {name: version.id for name, version in part.defined.lives.items()}
-    return {key: merge_row(reducer, version_ids, [part.chain], lambda state, key=key: find(state, key)) for key in keys}  # type: ignore[misc]
+    for key in keys if part.chain.states else ():
+        state = merge_row(reducer, version_ids, [part.chain], lambda state, key=key: find(state, key))  # type: ignore[misc]
+        if state is not None:
+            yield key, state
 
 
 #: States come before all events.
 BEFORE = -(1 << 40)
-
-
-class Question(msgspec.Struct, frozen=True):
-    """Keys and moments, the features that are wanted, and the table as it was defined."""
-
-    features: tuple[str, ...]
-    requests: tuple[tuple[bytes, int], ...] = msgspec.field(name="asked")
-    defined: TableDefinition
-
-    def moments(self) -> dict[bytes, list[int]]:
-        """The requested moments of each key, in order."""
-        by_key: dict[bytes, list[int]] = {}
-        for key, at_us in sorted(self.requests):
-            by_key.setdefault(key, []).append(at_us)
-        return by_key
 
 
 class StartPart(msgspec.Struct, frozen=True):
@@ -184,67 +195,41 @@ class StartPoint(msgspec.Struct, frozen=True):
 
 
 class Piece(NamedTuple):
-    """What some events left of a key before one of its moments, packed; pieces of a part go by number and moment."""
+    """What states or a run of events have of a key for one slot of its moments, packed; numbers are in their order."""
 
     key: bytes
     part: int
     number: int
-    moment: int
+    slot: int
     packed: dict[str, bytes]
 
 
-class PieceFolder:
-    """Folds a run of events into pieces."""
-
-    def __init__(self, question: Question, start_point: StartPoint) -> None:
-        self._moments = question.moments()
-        self._parts = [(part.start, question.defined.restricted(part.features).reducer) for part in start_point.parts]
-        self._rows: dict[tuple[bytes, int, int], KeyState] = {}
-        self._number: int | None = None
-
-    def fold(self, shapes: EventShapes, run: EventRun) -> None:
-        """Fold a run of events."""
-        self._number = run.first_seq if self._number is None else self._number
-        for at, event in enumerate(shapes.events(run.body, run.version)):
-            self._add(run.first_seq + at, run.times_us[at], event)
-
-    def _add(self, seq: int, at_us: int, event: dict[str, Any]) -> None:
-        for number, (start, reducer) in enumerate(self._parts):
-            placed = reducer.key_and_row(event) if seq >= start else None
-            moments = None if placed is None else self._moments.get(placed[0])
-            if placed is None or moments is None or at_us > moments[-1]:
-                continue
-            mark = placed[0], number, bisect_left(moments, at_us)
-            self._rows[mark] = reducer.fold(self._rows.get(mark), at_us // 1000, seq, placed[1])
-
-    def packed(self) -> Iterator[Piece]:
-        """Every piece."""
-        for (key, part, moment), row in self._rows.items():
-            yield Piece(key, part, self._number or 0, moment, self._parts[part][1].pack(row))
+def fold_pieces(
+    question: Question, start_point: StartPoint, shapes: EventShapes | BoundShapes, runs: Iterable[EventRun]
+) -> Iterator[Piece]:
+    """What runs of events, which follow each other, have of each key for its moments."""
+    parts = _defined_parts(question, start_point)
+    folder, number = MomentFolder(question, parts), None
+    for run in runs:
+        number = run.first_seq if number is None else number
+        if not folder.fold(shapes, run):
+            break
+    for (key, part, slot), state in folder.states.items():
+        yield Piece(key, part, number or 0, slot, parts[part][1].reducer.pack(state))
 
 
 def answer_moments(
-    question: Question, start_point: StartPoint, key: bytes, pieces: Sequence[Piece]
+    question: Question, start_point: StartPoint, key: bytes, pieces: Iterable[Piece]
 ) -> list[tuple[int, dict[str, Any]]]:
     """The rows of a key at its moments, given its pieces in order, with their positions in the request."""
-    defined = [question.defined.restricted(part.features) for part in start_point.parts]
-    numbered_moments = sorted((at_us, index) for index, (own, at_us) in enumerate(question.requests) if own == key)
-    along = [
-        _states_at_moments(table, len(numbered_moments), [piece for piece in pieces if piece.part == number])
-        for number, table in enumerate(defined)
-    ]
-    rows = zip(*along, strict=True)
-    return [
-        (index, finish_row(defined, states, KeyMoment(key, at_us), question.features))
-        for (at_us, index), states in zip(numbered_moments, rows, strict=True)
-    ]
-
-
-def _states_at_moments(defined: TableDefinition, moments: int, pieces: Iterable[Piece]) -> list[KeyState | None]:
-    """The row of a key at each of its moments, None before its first event."""
-    reducer, states, row = defined.reducer, list[KeyState | None](), None
+    parts = [defined for _, defined in _defined_parts(question, start_point)]
+    states: dict[tuple[int, int], KeyState] = {}
     for piece in pieces:
-        states += [row] * (piece.moment - len(states))
-        part = reducer.unpack(piece.packed)
-        row = part if row is None else reducer.merge(row, part)
-    return states + [row] * (moments - len(states))
+        reducer, mark = parts[piece.part].reducer, (piece.part, piece.slot)
+        state = reducer.unpack(piece.packed)
+        states[mark] = reducer.merge_both(states[mark], state) if mark in states else state
+    return list(_finish_rows(question, parts, question.moments[key], lambda *mark: states.get(mark)))
+
+
+def _defined_parts(question: Question, start_point: StartPoint) -> list[tuple[int, TableDefinition]]:
+    return [(part.start, question.defined.restricted(part.features)) for part in start_point.parts]

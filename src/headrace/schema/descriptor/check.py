@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from headrace.operators.catalogue import ALIASES, DECLARATIONS
 from headrace.operators.declaration import REQUIRED, Declaration, Parameter
+from headrace.schema import pointer as pointers
 from headrace.schema.descriptor.nodes import (
     FOREVER,
     UNFIT,
@@ -17,6 +18,7 @@ from headrace.schema.descriptor.nodes import (
     Node,
     RowOp,
     Table,
+    TimestampUnit,
     Type,
     coerce_value,
 )
@@ -126,6 +128,7 @@ STEPS = ("filter", "select", "drop", "rename", "with_columns", "map", "cast", "f
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RESERVED = ("_beava_", "_headrace_")
 _TIMES = ("event_time", "event_time_ms")
+TIMESTAMP_UNITS: tuple[TimestampUnit, ...] = get_args(TimestampUnit)
 _TARGETS = {"i64": "int", "f64": "float"}
 
 INVALID_NODE = "validation_failed"
@@ -166,13 +169,16 @@ def is_name(text: str) -> bool:
 def _build_event(descriptor: ParsedDescriptor, location: DottedLocation) -> Event:
     members = descriptor.members
     schema = {
-        name: _build_field(name, field, location.at("schema").at(name)) for name, field in members["schema"].items()
+        name: _build_field(name, field, location.at("schema").at(name), is_bound=members["stream"] is not None)
+        for name, field in members["schema"].items()
     }
     if not schema:
         location.at("schema").refuse(INVALID_NODE, "an event has at least one field")
     if sum(field.type == "bytes" for field in schema.values()) > MAX_BYTES_FIELDS:
         location.at("schema").refuse(INVALID_NODE, f"an event has at most {MAX_BYTES_FIELDS} fields of type bytes")
     window = _read_dedupe_window(members, schema, location)
+    _check_event_time(members, schema, location)
+    _check_stream(members, schema, location)
     return Event(
         descriptor.name,
         schema,
@@ -182,13 +188,20 @@ def _build_event(descriptor: ParsedDescriptor, location: DottedLocation) -> Even
         cold_after_ms=_read_cold_after(members["cold_after"], location.at("cold_after")),
         dedupe_key=members["dedupe_key"],
         dedupe_window_ms=window,
+        timestamp_field=members["timestamp_field"],
+        timestamp_unit=members["timestamp_unit"],
+        late_after_ms=_read_setting_duration(members["late_after"], location.at("late_after")),
+        stream=members["stream"],
     )
 
 
-def _build_field(name: str, raw: dict[str, Any], location: DottedLocation) -> EventField:
+def _build_field(name: str, raw: dict[str, Any], location: DottedLocation, *, is_bound: bool) -> EventField:
     check_name(name, location)
     if name in _TIMES:
-        location.refuse("unknown_field_event_time_v0", "time is the time of the append; there is no other")
+        location.refuse(
+            "unknown_field_event_time_v0",
+            f"{name} is reserved: give the field another name, and name that with timestamp_field",
+        )
     kind = raw["type"]
     if kind not in TYPES:
         location.refuse("unknown_field_type", f"there is no type {kind!r}, only {', '.join(TYPES)}")
@@ -198,7 +211,8 @@ def _build_field(name: str, raw: dict[str, Any], location: DottedLocation) -> Ev
         default = coerce_value(default, kind)
         if default is UNFIT:
             location.at("default").refuse("schema_mismatch", f"the default is no {kind}")
-    return EventField(kind, raw.get("required", True), default)
+    pointer = raw.get("pointer")
+    return EventField(kind, raw.get("required", True), default, None if is_bound and pointer == f"/{name}" else pointer)
 
 
 def _read_setting_duration(raw: str | None, location: DottedLocation, *, may_last: bool = False) -> int | None:
@@ -229,6 +243,63 @@ def _read_dedupe_window(members: dict[str, Any], schema: dict[str, EventField], 
     if key not in schema:
         location.at("dedupe_key").refuse("unknown_field_reference", f"{key!r} is no field of this event")
     return DEDUPE_WINDOW_MS if window is None else window_ms
+
+
+def _check_event_time(members: dict[str, Any], schema: dict[str, EventField], location: DottedLocation) -> None:
+    name, unit = members["timestamp_field"], members["timestamp_unit"]
+    if unit is not None and unit not in TIMESTAMP_UNITS:
+        location.at("timestamp_unit").refuse(INVALID_NODE, f"{unit!r} is no unit, only {', '.join(TIMESTAMP_UNITS)}")
+    if name is None:
+        for member in ("timestamp_unit", "late_after"):
+            if members[member] is not None:
+                location.at(member).refuse(INVALID_NODE, f"{member} needs a timestamp_field")
+        return
+    if members["cold_after"] is not None:
+        reason = "an event that comes late would restart what others count: leave out cold_after or timestamp_field"
+        location.at("cold_after").refuse("cold_after_needs_append_time", reason)
+    here, field = location.at("timestamp_field"), schema.get(name)
+    if field is None:
+        here.refuse("unknown_field_reference", f"{name!r} is no field of this event")
+    elif field.type not in ("datetime", "i64"):
+        here.refuse("schema_mismatch", f"event time is a datetime or an i64, and {name!r} is {field.type}")
+    elif not field.required or field.default is not None:
+        here.refuse(INVALID_NODE, f"every event has its own time: make {name!r} required, without a default")
+    elif field.type == "i64" and unit is None:
+        reason = f"{name!r} is i64: say in which unit it counts since 1970: {', '.join(TIMESTAMP_UNITS)}"
+        location.at("timestamp_unit").refuse(INVALID_NODE, reason)
+    elif field.type == "datetime" and unit is not None:
+        location.at("timestamp_unit").refuse(INVALID_NODE, f"{name!r} is a datetime, which has no unit: leave it out")
+
+
+#: Settings of events that are pushed, and why a source that is bound to a stream does not have them.
+_PUSHED_ONLY = {
+    "dedupe_key": (
+        "dedupe_key_needs_push",
+        "the stream is written by others, and every event of it counts: leave out dedupe_key",
+    ),
+    "keep_events_for": (
+        "keep_events_for_needs_push",
+        "how long events are kept is a setting of the stream: leave out keep_events_for",
+    ),
+}
+
+
+def _check_stream(members: dict[str, Any], schema: dict[str, EventField], location: DottedLocation) -> None:
+    if members["stream"] is not None:
+        if not members["stream"]:
+            location.at("stream").refuse(INVALID_NODE, "stream is the name of a stream that is there")
+        for member, (code, reason) in _PUSHED_ONLY.items():
+            if members[member] is not None:
+                location.at(member).refuse(code, reason)
+        for name, field in schema.items():
+            if field.pointer is not None and not pointers.parse(field.pointer):
+                here = location.at("schema").at(name).at("pointer")
+                here.refuse(INVALID_NODE, f"{field.pointer!r} is no JSON Pointer to a member, such as /user/id")
+        return
+    for name, field in schema.items():
+        if field.pointer is not None:
+            reason = "a pointer leads into the events of another stream: name it with stream, or leave out the pointer"
+            location.at("schema").at(name).at("pointer").refuse(INVALID_NODE, reason)
 
 
 def _is_step(raw: dict[str, Any], location: DottedLocation) -> bool:

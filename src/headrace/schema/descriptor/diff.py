@@ -15,6 +15,8 @@ keep_events_for longer / shorter                       add. / des.  kept
 cold_after set, longer or gone / shorter               add. / des.  kept
 dedupe_key set where none was                          additive     kept
 dedupe_key or dedupe_window changed                    destructive  kept
+timestamp_field, timestamp_unit or late_after changed  destructive  zeroed
+stream of a source, or pointer of a field, changed     destructive  zeroed
 steps or upstream changed                              destructive  zeroed
 key of a table changed                                 destructive  zeroed
 feature added                                          additive     starts at the first event that is kept
@@ -77,14 +79,25 @@ class Trace(NamedTuple):
 def traces(nodes: Mapping[str, Node], table: Table) -> dict[str, Trace]:
     """The trace of every feature of a table; the nodes must be valid."""
     root, ops, _ = resolve_chain(nodes, table.name)
-    columns = {name: Trace(_digest("field", root.name, name), frozenset([name])) for name in root.schema}
+    columns = {name: _field_trace(root, name) for name in root.schema}
+    time = () if root.timestamp_field is None else (_time_trace(root, columns[root.timestamp_field]),)
     filters: list[Trace] = []
     for op in ops:
         columns = _columns_after(op, columns, filters)
-    shared = [*filters, *(columns[name] for name in table.key)]
+    shared = [*filters, *time, *(columns[name] for name in table.key)]
     frame = _digest("rows", root.name, len(table.key), *(trace.mark for trace in shared))
     fields = _source_fields(shared)
     return {name: _feature_trace(feature, columns, frame, fields) for name, feature in table.features.items()}
+
+
+def _field_trace(source: Event, name: str) -> Trace:
+    origin = [] if source.stream is None else [source.stream, source.schema[name].pointer]
+    return Trace(_digest("field", source.name, name, *origin), frozenset([name]))
+
+
+def _time_trace(source: Event, column: Trace) -> Trace:
+    """The trace of the event time, and of which events are late."""
+    return _step_trace("time", [source.timestamp_unit, source.late_after_ms], column)
 
 
 def _feature_trace(feature: Feature, columns: Mapping[str, Trace], frame: str, shared: frozenset[str]) -> Trace:
@@ -228,7 +241,7 @@ class _Comparison:
             before, after = old[name], new[name]
             if same_definition(before, after):
                 continue
-            plain = (before.required, before.default) == (after.required, after.default)
+            plain = all(getattr(before, part) == getattr(after, part) for part in ("required", "default", "pointer"))
             changes.append(
                 {"name": name, **_from_to(*((f.type if plain else _dump_field(f)) for f in (before, after)))}
             )
@@ -243,6 +256,8 @@ class _Comparison:
             self.lose(where, f"{name!r} becomes required: events without it are refused")
         elif after.required and after.default is None and before.default is not None:
             self.lose(where, f"{name!r} loses its default: events without it are refused")
+        if before.pointer != after.pointer:
+            self.lose(where, f"{name!r} is taken from elsewhere in the events of the stream", name)
 
     def _settings(self, old: Event, new: Event) -> None:
         self._retention(old.keep_events_for_ms, new.keep_events_for_ms)
@@ -262,6 +277,19 @@ class _Comparison:
             self.changes["dedupe_window"] = _from_to(*windows)
             message = f"keys are remembered for {windows[1]}, and not for {windows[0]}"
             self.lose(".dedupe_window", f"{message}: what was pushed before may be stored again")
+
+        for member in ("timestamp_field", "timestamp_unit", "stream"):
+            self._replace(member, getattr(old, member), getattr(new, member))
+        late = (None if it is None else format_duration_ms(it) for it in (old.late_after_ms, new.late_after_ms))
+        self._replace("late_after", *late)
+
+    def _replace(self, member: str, before: str | None, after: str | None) -> None:
+        """Compare a setting whose every change makes the features of the source begin afresh."""
+        if before != after:
+            self.changes[member] = _from_to(before, after)
+            self.lose(
+                f".{member}", f"{member} becomes {after or 'none'}, and was {before or 'none'}: features are rebuilt"
+            )
 
     def _retention(self, before: int | None, after: int | None) -> None:
         if before != after:
@@ -306,7 +334,10 @@ def _dump_added_field(name: str, field: EventField) -> dict[str, Any]:
 def _dump_field(field: EventField) -> dict[str, Any]:
     """A field as sent to clients."""
     document: dict[str, Any] = {"type": field.type, "required": field.required}
-    return document if field.default is None else {**document, "default": field.default}
+    for name in ("default", "pointer"):
+        if (value := getattr(field, name)) is not None:
+            document[name] = value
+    return document
 
 
 StateEffect: TypeAlias = Literal["kept", "additive", "zeroed"]

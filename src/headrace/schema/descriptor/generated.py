@@ -60,21 +60,23 @@ def write_node(node: Node) -> dict[str, Any]:
 def _write_event(node: Event) -> dict[str, Any]:
     document: dict[str, Any] = {"kind": "event", "name": node.name}
     document["schema"] = {name: write_field(field) for name, field in node.schema.items()}
-    for name in ("keep_events_for", "cold_after", "dedupe_window"):
+    for name in ("keep_events_for", "cold_after", "dedupe_window", "late_after"):
         millis = getattr(node, f"{name}_ms")
         if millis is not None:
             document[name] = format_duration_ms(millis)
-    if node.dedupe_key is not None:
-        document["dedupe_key"] = node.dedupe_key
+    for name in ("dedupe_key", "timestamp_field", "timestamp_unit", "stream"):
+        if (value := getattr(node, name)) is not None:
+            document[name] = value
     return document
 
 
 def write_field(field: EventField) -> str | dict[str, Any]:
     """The descriptor of a field: the name of its type, or an object where it has more members than the type."""
-    if field.required and field.default is None:
+    if field.required and field.default is None and field.pointer is None:
         return field.type
     default = {} if field.default is None else {"default": field.default}
-    return {"type": field.type, "required": field.required, **default}
+    pointer = {} if field.pointer is None else {"pointer": field.pointer}
+    return {"type": field.type, "required": field.required, **default, **pointer}
 
 
 def write_op(op: RowOp) -> dict[str, Any]:

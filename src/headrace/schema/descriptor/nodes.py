@@ -18,16 +18,22 @@ from headrace.types import format_duration
 Type: TypeAlias = tree.Type
 
 
+#: The units of Unix times.
+TimestampUnit: TypeAlias = Literal["s", "ms", "us", "ns"]
+
+
 class EventField(msgspec.Struct, frozen=True, omit_defaults=True):
     """A field of an event; a required one may have a default, which is used where it is left out."""
 
     type: Type
     required: bool = True
     default: Any = None
+    #: Where the field is in the events of the stream that is the source, as a JSON Pointer.
+    pointer: str | None = None
 
 
 class Event(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_defaults=True):
-    """An event source; its events are stored in the stream ``events/<name>``."""
+    """An event source; its events are stored in the stream ``events/<name>``, unless it is bound to another."""
 
     name: str
     schema: dict[str, EventField]
@@ -37,6 +43,13 @@ class Event(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_def
     cold_after_ms: int | None = None
     dedupe_key: str | None = None
     dedupe_window_ms: int | None = None
+    #: The field that has the event time, which is a Unix time in this unit where it is an ``i64``.
+    timestamp_field: str | None = None
+    timestamp_unit: TimestampUnit | None = None
+    #: By how much an event may be appended after its event time and still count; None is any.
+    late_after_ms: int | None = None
+    #: The stream whose events are the events of this source; None is its own, ``events/<name>``.
+    stream: str | None = None
 
 
 class RowOp(msgspec.Struct, frozen=True, omit_defaults=True):

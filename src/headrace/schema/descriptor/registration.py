@@ -25,8 +25,14 @@ KINDS = ("event", "derivation", "table")
 _JOINS = ("feature_removed_no_joins_v0", "events are not joined; derive from one upstream")
 _UNIONS = ("feature_removed_no_unions_v0", "events are not united; derive from one upstream")
 _REMOVED = {"join": _JOINS, "joins": _JOINS, "union": _UNIONS, "unions": _UNIONS}
-_EVENT_TIME = ("unknown_field_event_time_v0", "time is the time of the append; there is no other")
-_DELAY = ("unknown_field_tolerate_delay_v0", "time is the time of the append; nothing comes late")
+_EVENT_TIME = (
+    "unknown_field_event_time_v0",
+    "there is no event_time_field: name the field that has the time of events with timestamp_field",
+)
+_DELAY = (
+    "unknown_field_tolerate_delay_v0",
+    "no delay is waited for: events count by their timestamp_field, and until they are later than late_after",
+)
 _LEGACY = {"event_time_field": _EVENT_TIME, "tolerate_delay_ms": _DELAY, "tolerate_delay": _DELAY}
 
 

@@ -18,8 +18,14 @@ MAX_OPS = 100
 
 INVALID = "schema_invalid"
 
-_DURATIONS = ("keep_events_for", "cold_after", "dedupe_window")
-_EVENT = ("kind", "name", "schema", *_DURATIONS, *(f"{name}_ms" for name in _DURATIONS), "dedupe_key")
+_DURATIONS = ("keep_events_for", "cold_after", "dedupe_window", "late_after")
+_TEXTS = {
+    "dedupe_key": "dedupe_key is the name of a field",
+    "timestamp_field": "timestamp_field is the name of a field",
+    "timestamp_unit": "timestamp_unit is s, ms, us or ns",
+    "stream": "stream is the name of a stream",
+}
+_EVENT = ("kind", "name", "schema", *_DURATIONS, *(f"{name}_ms" for name in _DURATIONS), *_TEXTS)
 _TABLE = ("kind", "name", "upstreams", "upstream", "ops", "key", "table_primary_key", "agg")
 _DERIVATION = (*_TABLE, "output_kind", "schema")
 
@@ -62,10 +68,11 @@ def _parse_event(raw: dict[str, Any], location: DottedLocation) -> ParsedDescrip
     members: dict[str, Any] = {"schema": _parse_schema(raw.get("schema"), location.at("schema"))}
     for name in _DURATIONS:
         members[name] = _parse_duration(raw, name, location)
-    key = raw.get("dedupe_key")
-    if key is not None and not isinstance(key, str):
-        location.at("dedupe_key").refuse(INVALID, "dedupe_key is the name of a field")
-    return ParsedDescriptor("event", raw.get("name", ""), {**members, "dedupe_key": key})
+    for name, meaning in _TEXTS.items():
+        members[name] = raw.get(name)
+        if not isinstance(members[name], str | None):
+            location.at(name).refuse(INVALID, meaning)
+    return ParsedDescriptor("event", raw.get("name", ""), members)
 
 
 def _parse_duration(raw: dict[str, Any], name: str, location: DottedLocation) -> str | None:
@@ -117,13 +124,15 @@ def _parse_field(raw: Any, location: DottedLocation) -> dict[str, Any]:
     if isinstance(raw, str):
         return {"type": raw}
     if not isinstance(raw, dict):
-        location.refuse(INVALID, "a field is the name of a type, or {type, required, default}")
+        location.refuse(INVALID, "a field is the name of a type, or {type, required, default, pointer}")
         return {}
-    check_keys(raw, ("type", "required", "default"), location)
+    check_keys(raw, ("type", "required", "default", "pointer"), location)
     if not isinstance(raw.get("type"), str):
         location.at("type").refuse(INVALID, "a field has a type")
     if not isinstance(raw.get("required", True), bool):
         location.at("required").refuse(INVALID, "required is true or false")
+    if not isinstance(raw.get("pointer"), str | None):
+        location.at("pointer").refuse(INVALID, "pointer is a JSON Pointer")
     return dict(raw)
 
 

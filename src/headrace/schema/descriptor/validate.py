@@ -105,6 +105,7 @@ def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
     """All type problems, node by node, upstreams first; what depends on unknown fields is not checked."""
     node_problems: list[NodeProblem] = []
     types_by_node: dict[str, Types | None] = {}
+    by_event_time: dict[str, bool] = {}
     distance: dict[str, int] = {}
     for name in sort_nodes(nodes):
         check_deadline()
@@ -117,6 +118,11 @@ def check_types(nodes: Mapping[str, Node]) -> list[NodeProblem]:
         types_by_node[name] = (
             None if distance[name] > MAX_DISTANCE else _node_types(node, types_by_node, DottedLocation("", problems))
         )
+        by_event_time[name] = (
+            node.timestamp_field is not None if isinstance(node, Event) else by_event_time[node.upstream]
+        )
+        if isinstance(node, Table) and by_event_time[name]:
+            _check_order(node, DottedLocation("agg", problems))
         node_problems += [NodeProblem(name, problem.code, problem.path, problem.message) for problem in problems]
     return node_problems
 
@@ -259,6 +265,16 @@ def _check_table(node: Table, types: Types, location: DottedLocation) -> None:
             here.refuse("table_key_invalid", f"{name!r} is f64; numbers with fractions make no key")
     for name, feature in node.features.items():
         _check_feature(feature, types, location.at("agg").at(name).at("params"))
+
+
+def _check_order(table: Table, location: DottedLocation) -> None:
+    """Refuse operators that need the order of the log, over a source whose events have a time of their own."""
+    for name, feature in table.features.items():
+        if reason := DECLARATIONS[feature.op].needs_log:
+            message = (
+                f"{feature.op} needs events in the order of the log, and its source has a timestamp_field: {reason}"
+            )
+            location.at(name).at("op").refuse("operator_needs_log", message)
 
 
 def _check_feature(feature: Feature, types: Types, location: DottedLocation) -> None:

@@ -104,6 +104,18 @@ def observation_id(
     return _uuid(sha256(msgspec.json.encode(parts, order="sorted")).hexdigest())
 
 
+def id_by_origin(
+    *, user_id: str, entity_type: str, source_id: str, stream: str, offset: str, mapping: str | None
+) -> str:
+    """The id of an observation that was made from an event of a stream: the same whatever it says.
+
+    The event may be read in another schema version later, and may be about another entity by another version of the
+    type, and is still the same event.
+    """
+    parts = ["origin", user_id, entity_type, source_id, stream, offset, mapping]
+    return _uuid(sha256(msgspec.json.encode(parts)).hexdigest())
+
+
 def _uuid(digest: str) -> str:
     """The first digits of a hash as a UUID of version 8, which is for hashes of one's own."""
     return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{_VARIANTS[digest[16]]}{digest[17:20]}-{digest[20:32]}"

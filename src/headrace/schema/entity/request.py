@@ -79,10 +79,21 @@ class ObservationOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         return msgspec.structs.replace(self, source=UNSET, source_id=identify(self.source, self.source_id, where))
 
 
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The event of a stream that an observation was made from: it is stored once, whatever it says."""
+
+    stream: Annotated[str, msgspec.Meta(min_length=1, pattern=PRINTABLE)]
+    #: The offset after the event.
+    offset: Annotated[str, msgspec.Meta(min_length=26, max_length=26, pattern="^[0-9A-Z]+$")]
+    #: A name of how the event was made an observation: another mapping makes another one.
+    mapping: Name | None = None
+
+
 class Meta(ObservationOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of one entity; ``target_id`` is the id of the entity that is meant."""
 
     target_id: Name | None = None
+    origin: Origin | None = None
 
 
 class RequestOptions(ObservationOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):

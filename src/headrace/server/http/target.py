@@ -28,12 +28,12 @@ ENTITY = "/entity"
 PUSH, GET, BATCH_GET, OBSERVATIONS, TRACES = "/push", *_FEATURES.values()
 # Reserved last segments, so that no stream takes their name: a new resource of a stream is added here.
 RESOURCES = (
-    "_aggregate", "_details", "_index_status", "_otlp/v1/traces", "_profile", "_retention", "_routing_keys", "_schema",
-    "_schema/history", "_schema/verifications", "_seal", "_search", "touch/meta", "touch/templates/activate",
-    "touch/wait",
+    "_aggregate", "_details", "_index_status", "_otlp/v1/traces", "_plan", "_plan/rows", "_profile", "_retention",
+    "_routing_keys", "_schema", "_schema/history", "_schema/verifications", "_seal", "_search", "touch/meta",
+    "touch/templates/activate", "touch/wait",
 )  # fmt: skip
 _RESERVED_WORDS = frozenset(word for resource in RESOURCES for word in (resource, resource.rpartition("/")[2])) - {
-    "meta", "wait", "activate", "traces", "history", "verifications",
+    "meta", "wait", "activate", "traces", "history", "verifications", "rows",
 } | {"pk"}  # fmt: skip
 _SUFFIXES = tuple(f"/{resource}" for resource in RESOURCES)
 _KEY = re.compile(rb"(.+?)/pk/([^/]*)")

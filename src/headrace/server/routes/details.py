@@ -27,6 +27,13 @@ _READS = ("gets", "heads", "lists")
 _FAMILIES = ("exact", "col", "fts", "agg", "mblk")
 
 
+class StreamEpoch(Struct):
+    """An epoch of offsets of a stream, and the position after which they have it."""
+
+    epoch: NonNegative
+    after: Digits
+
+
 class StreamSummary(Struct, kw_only=True):
     """A stream with what it holds; sequence numbers, counts of rows and of bytes are decimal text."""
 
@@ -41,6 +48,8 @@ class StreamSummary(Struct, kw_only=True):
     stream_seq: str | None
     closed: bool
     epoch: NonNegative
+    #: All epochs that its offsets have, those of the streams that it is a fork of first.
+    epochs: list[StreamEpoch]
     next_offset: Digits
     sealed_through: Through
     uploaded_through: Through
@@ -219,6 +228,7 @@ def _summary(stream: Stream, held: Holdings) -> StreamSummary:
         stream_seq=head.stream_seq,
         closed=head.closed,
         epoch=stream.epochs[-1][0],
+        epochs=[StreamEpoch(epoch, str(first)) for epoch, first in stream.epochs],
         next_offset=str(head.next_seq),
         # A segment counts once it is in the store: none is sealed and waits.
         sealed_through=through,

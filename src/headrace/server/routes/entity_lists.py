@@ -72,6 +72,13 @@ class SourceReference(Struct):
     href: str
 
 
+class OriginAnswer(Struct):
+    """The event of a stream that an observation was made from; the offset is that after the event."""
+
+    stream: str
+    offset: Offset
+
+
 class ObservationAnswer(Struct, kw_only=True):
     """An observation of an entity."""
 
@@ -97,6 +104,8 @@ class ObservationAnswer(Struct, kw_only=True):
     observed_at: When
     ingested_at: When
     source: SourceReference | None
+    #: The event that it was made from, where the store request named one.
+    origin: OriginAnswer | UnsetType = UNSET
     offset: Offset
 
 
@@ -380,8 +389,14 @@ def observation(view: EntityView, observed: StoredObservation) -> ObservationAns
         observed_at=rfc3339(stored.observed_at_us),
         ingested_at=rfc3339(observed.at_us),
         source=_source(stored.source_id),
+        origin=_origin(stored.details),
         offset=view.stream.offset_at(observed.seq + 1),
     )
+
+
+def _origin(details: dict[str, Any]) -> OriginAnswer | UnsetType:
+    origin = details.get("meta", {}).get("origin")
+    return UNSET if origin is None else OriginAnswer(origin["stream"], origin["offset"])
 
 
 def _source(source_id: str | None) -> SourceReference | None:

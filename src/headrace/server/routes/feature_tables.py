@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
-from headrace.engine.features.registry import EVENTS
+from headrace.engine.features.past_reader import RowMoment
 from headrace.engine.features.training_sets import HistoryAnswer
 from headrace.errors import BatchTooLarge, NotFound
-from headrace.reduce.features.replay import Question
+from headrace.reduce.features.moments import Question
 from headrace.server.http.route import Answer, Body, Header, Scope, in_path, route
 from headrace.server.http.starlette_json import json_response, read_json
 from headrace.server.http.wire import Counter, Moment, Object, Offset, RunState, When
@@ -28,10 +28,11 @@ MAX_ROWS = 10_000
 
 
 class HistoryKeyBody(Struct, forbid_unknown_fields=True):
-    """A key at a moment."""
+    """A key at a moment; ``as_known_at`` is that of all rows where it is left out."""
 
     at: Moment
     key: Any = ""
+    as_known_at: Moment | None = None
 
 
 class HistoryBody(Struct, forbid_unknown_fields=True):
@@ -39,6 +40,8 @@ class HistoryBody(Struct, forbid_unknown_fields=True):
 
     rows: Annotated[list[HistoryKeyBody], Meta(extra_json_schema={"maxItems": MAX_ROWS})]
     features: list[str] | None = None
+    #: Only events that were appended until then count; without it all that are there.
+    as_known_at: Moment | None = None
 
 
 class HistoryStatus(Struct, kw_only=True):
@@ -165,9 +168,16 @@ class FeatureTableRoutes:
         table: str = request.path_params["table"]
         current = self._engine.features.current
         current.table(table)
-        request.state.principal.require("read", EVENTS + current.root_of(table))
+        request.state.principal.require("read", current.stream_behind(table))
         return table
 
 
-def _moments(body: HistoryBody) -> list[tuple[Any, int]]:
-    return [(row.key, parse_timestamp_us(row.at, f"rows[{index}].at")) for index, row in enumerate(body.rows)]
+def _moments(body: HistoryBody) -> list[RowMoment]:
+    common_us = None if body.as_known_at is None else parse_timestamp_us(body.as_known_at, "as_known_at")
+    moments = []
+    for index, row in enumerate(body.rows):
+        appended_us = common_us
+        if row.as_known_at is not None:
+            appended_us = parse_timestamp_us(row.as_known_at, f"rows[{index}].as_known_at")
+        moments.append(RowMoment(row.key, parse_timestamp_us(row.at, f"rows[{index}].at"), appended_us))
+    return moments

@@ -16,7 +16,7 @@ from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import NotReady
 from headrace.engine.derive.state_reader import SLICE_S
 from headrace.engine.features.feature_reader import FeatureAnswer, Moment
-from headrace.engine.features.registry import EVENTS
+from headrace.engine.features.past_reader import RowMoment
 from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, NotFound, RequestError, TimedOut, UnsupportedMedia
 from headrace.schema.entries import checked_number
@@ -47,6 +47,8 @@ class GetBody(msgspec.Struct, forbid_unknown_fields=True):
     features: list[str] | None = None
     #: As it was at this moment; only for one row.
     as_of: MomentText | None = None
+    #: With ``as_of``: from the events that were appended until then.
+    as_known_at: MomentText | None = None
     explain: bool = False
 
 
@@ -111,9 +113,9 @@ class FeatureRoutes:
         """POST ``/v1/get``: the row of one key, ``{}`` for a key that no event has had."""
         body = _read(request, _GET)
         self._admit(request.principal, body.table)
-        if body.as_of is not None:
-            at_us = parse_timestamp_us(body.as_of, "as_of")
-            self._background.begin(request.exchange, self._get_past(request, body, at_us))
+        moment = _past_moment(body)
+        if moment is not None:
+            self._background.begin(request.exchange, self._get_past(request, body, moment))
             return
         try:
             self._reply_row(request, body, self._get_row(body))
@@ -131,10 +133,16 @@ class FeatureRoutes:
             self._reply_row(request, body, answer)
             return
 
-    async def _get_past(self, request: Request, body: GetBody, at_us: int) -> None:
-        past = await self._past_reader.rows(body.table, [(body.key, at_us)], body.features)
+    async def _get_past(self, request: Request, body: GetBody, moment: RowMoment) -> None:
+        past = await self._past_reader.rows(body.table, [moment], body.features)
         reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
-        explanation = {"as_of": rfc3339(at_us), "complete": past.complete, "since": past.since, "events_from": reaches}
+        explanation = {
+            "as_of": rfc3339(moment.at_us),
+            "as_known_at": None if moment.appended_us is None else rfc3339(moment.appended_us),
+            "complete": past.complete,
+            "since": past.since,
+            "events_from": reaches,
+        }
         headers = self._headers("complete" if past.complete else "partial")
         if reaches is not None:
             headers = {**headers, "headrace-events-from": reaches}
@@ -176,8 +184,11 @@ class FeatureRoutes:
         """The requests of a batch, all of which are checked before the first row is read."""
         if len(bodies) > MAX_REQUESTS:
             raise BatchTooLarge(f"a batch has at most {MAX_REQUESTS} requests", limit=MAX_REQUESTS)
-        if any(body.as_of is not None for body in bodies):
-            raise BadRequest("as_of is for one row; POST /v1/tables/{table}/history has many", field="as_of")
+        for number, body in enumerate(bodies):
+            for field in ("as_of", "as_known_at"):
+                if getattr(body, field) is not None:
+                    message = f"{field} is for one row; POST /v1/tables/{{table}}/history has many"
+                    raise _at(BadRequest(message, field=field), f"requests[{number}]")
         admitted = set[str]()
         for number, body in enumerate(bodies):
             if body.table not in admitted:
@@ -271,7 +282,7 @@ class FeatureRoutes:
         current = self._features.current
         current.table(table)
         if principal is not LOCAL:
-            principal.require("read", EVENTS + current.root_of(table))
+            principal.require("read", current.stream_behind(table))
 
 
 def _read(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
@@ -281,6 +292,16 @@ def _read(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
         return decoder.decode(request.body)
     except (ValueError, RecursionError) as reason:
         raise BadRequest(f"the body cannot be read: {json_fault(reason, request.body)}", field="body") from reason
+
+
+def _past_moment(body: GetBody) -> RowMoment | None:
+    """The moment of a request for a row of the past; None where it is about now."""
+    if body.as_of is None:
+        if body.as_known_at is not None:
+            raise BadRequest("as_known_at needs as_of: the moment that the row is about", field="as_known_at")
+        return None
+    appended_us = None if body.as_known_at is None else parse_timestamp_us(body.as_known_at, "as_known_at")
+    return RowMoment(body.key, parse_timestamp_us(body.as_of, "as_of"), appended_us)
 
 
 def _row(body: GetBody, answer: FeatureAnswer) -> dict[str, Any]:

@@ -58,8 +58,8 @@ _NOT_WITH_LAST = {
     "filter": "the newest events that match are found by _search, which sorts by offset:desc",
 }
 
-_From = Annotated[str, Meta(extra_json_schema={"pattern": f"^(-1|now|{OFFSET_PATTERN})$"}, examples=["-1", "now"])]
-_Version = Annotated[str, Meta(extra_json_schema={"pattern": "^[1-9][0-9]{0,8}$"}, examples=["1"])]
+From = Annotated[str, Meta(extra_json_schema={"pattern": f"^(-1|now|{OFFSET_PATTERN})$"}, examples=["-1", "now"])]
+Version = Annotated[str, Meta(extra_json_schema={"pattern": "^[1-9][0-9]{0,8}$"}, examples=["1"])]
 _Last = Annotated[int, Meta(ge=1, le=MAX_LAST)]
 _SLICE = (NEXT, END, FIRST, UP_TO_DATE, CLOSED, EXPIRES)
 _SCANNED = (
@@ -78,14 +78,14 @@ _ANSWERS = {
     304: Answer("the caller has this slice", headers=(*_SLICE, ETAG)),
 }
 _PARAMETERS = (
-    in_query("offset", _From, "read after it; live reads need one"),
+    in_query("offset", From, "read after it; live reads need one"),
     in_query("since", Moment, "without an offset: read from this moment on"),
     in_query("last", _Last, "the newest so many entries; not with offset, since, key or filter"),
     in_query("before", Offset, "only entries before this offset; not with live"),
     in_query("format", Literal["raw", "json"], "json: an array; raw: entries joined"),
     in_query("live", Literal["", "false", "0", "true", "1", "long-poll", "sse"], "wait for new entries"),
     in_query("timeout", Wait, "longest wait of a long-poll"),
-    in_query("schema_version", _Version, "the shape of events; the newest"),
+    in_query("schema_version", Version, "the shape of events; the newest"),
     in_query("filter", str, "only events that match; for streams with search fields, and not with live=sse"),
     in_query("cursor", str, "Stream-Cursor of the last live answer"),
     in_header("If-None-Match", str, "ETag of a slice the caller has"),
@@ -179,7 +179,7 @@ class ReadRoute:
             # What a thread has found by another revision's fields is no answer to this one.
             filter = self.reader.filters.read(stream, query["filter"], (request.exchange, _revision(head)))
         before = _before(stream, head, query, live)
-        wanted, version = _format(stream, query), _version(head, query)
+        wanted, version = _format(stream, query), requested_version(head, query)
         if "last" in query:
             position, is_real = _last(query, key, head, version, before), before is not None and before < head.next_seq
         else:
@@ -264,7 +264,7 @@ def _format(stream: Stream, query: dict[str, str]) -> str:
     return wanted
 
 
-def _version(head: Head, query: dict[str, str]) -> int | None:
+def requested_version(head: Head, query: dict[str, str]) -> int | None:
     """The requested schema version."""
     wanted = query.get("schema_version")
     if wanted is None:

@@ -34,6 +34,7 @@ from headrace.server.routes.observe import Observer
 from headrace.server.routes.otlp import OtlpRoutes
 from headrace.server.routes.profiles import ProfileRoutes
 from headrace.server.routes.push import PushRoute
+from headrace.server.routes.read_plans import ReadPlanRoutes
 from headrace.server.routes.reads import ReadRoute
 from headrace.server.routes.registration import RegistrationRoutes
 from headrace.server.routes.routing_keys import RoutingKeysRoute
@@ -49,11 +50,11 @@ from headrace.server.routes.work import WorkRoutes
 
 #: The classes whose methods are verbs, in the order in which pages list their routes.
 OWNERS: tuple[type, ...] = (
-    StreamRoutes, SealRoute, ReadRoute, SchemaRoutes, DetailsRoute, SearchRoutes, AggregateRoute, RoutingKeysRoute,
-    IndexStatusRoute, ProfileRoutes, OtlpRoutes, Observer, TouchRoutes, StreamListRoutes, SubscriptionRoutes,
-    ServiceRoutes, RegistrationRoutes, PushRoute, FeatureRoutes, FeatureTableRoutes, WorkRoutes, EntityTypeRoutes,
-    EnhancementRoutes, ObservationRoute, SourceRoute, EntityListRoutes, EntityRoute, ObservationDecisionRoutes,
-    ErasureRoutes, EntityRelationRoutes,
+    StreamRoutes, SealRoute, ReadRoute, ReadPlanRoutes, SchemaRoutes, DetailsRoute, SearchRoutes, AggregateRoute,
+    RoutingKeysRoute, IndexStatusRoute, ProfileRoutes, OtlpRoutes, Observer, TouchRoutes, StreamListRoutes,
+    SubscriptionRoutes, ServiceRoutes, RegistrationRoutes, PushRoute, FeatureRoutes, FeatureTableRoutes, WorkRoutes,
+    EntityTypeRoutes, EnhancementRoutes, ObservationRoute, SourceRoute, EntityListRoutes, EntityRoute,
+    ObservationDecisionRoutes, ErasureRoutes, EntityRelationRoutes,
 )  # fmt: skip
 ROUTES: tuple[Route, ...] = tuple(route for owner in OWNERS for route in routes_of(owner))
 
@@ -97,6 +98,7 @@ def make_resources(
     resources = [
         StreamRoutes(engine),
         ReadRoute(engine, ReplyCompressor(gates.read), gates.read),
+        ReadPlanRoutes(engine, gates.read),
         SearchRoutes(engine, gates.search),
         AggregateRoute(engine, gates.search),
         RoutingKeysRoute(engine, gates.search),

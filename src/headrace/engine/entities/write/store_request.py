@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.engine.entities.entity_type import Effective, dedupe_key
 from headrace.errors import BadRequest
+from headrace.format import offset as offsets
 from headrace.schema.entity import identity as identities
 from headrace.schema.entity.accept import Accepted, Refused
 from headrace.schema.entity.definition import infer_schema
@@ -24,6 +25,7 @@ from headrace.schema.entity.observation import (
     STORED,
     Observation,
     encode,
+    id_by_origin,
     observation_id,
     scope_details,
 )
@@ -32,6 +34,7 @@ from headrace.schema.entity.request import (
     Issue,
     Meta,
     ObservationOptions,
+    Origin,
     StoreAnswer,
     StoreRequest,
     Warnings,
@@ -77,6 +80,11 @@ class Draft(msgspec.Struct):
         if self.is_targeted or (not self.strict and definition.name_collision_policy == "merge"):
             return None
         return identities.check_name_collision(definition, self.identity, self.strict)
+
+    def says_the_same(self, other: Draft) -> bool:
+        """Whether another observation of the same id has the same values; one with an origin may have others."""
+        mine, others = self.observation, other.observation
+        return (mine.entity_id, mine.fields, mine.fragments) == (others.entity_id, others.fields, others.fragments)
 
     @property
     def is_targeted(self) -> bool:
@@ -159,7 +167,7 @@ class _Acceptance:
         if isinstance(accepted, Refused):
             self.issues += list_issues(accepted, number, typed.entity_type)
             return
-        draft = self._draft(number, typed, options, accepted, fields, details)
+        draft = self._draft(number, typed, options, accepted, fields, details, meta.origin)
         if meta.idempotency_key is not None:
             self.keys.append((meta.idempotency_key, draft))
         if accepted.notices or options.escalates:
@@ -172,7 +180,12 @@ class _Acceptance:
         try:
             meta = convert(document, Meta, where).identify_source(where)
             check_id(meta.source_id, self.request.source_id)
-            return meta, _Options(meta, self.request.envelope, self.request.source_id)
+            options = _Options(meta, self.request.envelope, self.request.source_id)
+            if meta.origin is not None:
+                _check_offset(meta.origin.offset, where)
+                if name_of(options.source_id) is None:
+                    raise BadRequest(f"{where}an origin needs the name of its source", field="source")
+            return meta, options
         except BadRequest as refusal:
             refusal.facts.setdefault("item", number)
             raise
@@ -185,21 +198,19 @@ class _Acceptance:
         accepted: Accepted,
         submitted: dict[str, Any],
         details: dict[str, Any],
+        origin: Origin | None,
     ) -> Draft:
         fields, fragments, identity, _ = accepted
         schema, user = typed.effective.schema, self.request.user_id
-        identifier = observation_id(
-            entity_id=identity.entity_id,
-            fields=fields,
-            fragments=fragments,
-            members=submitted,
-            source_id=options.source_id,
-            observed_at_us=options.observed_at_us,
-            source_priority=options.priority,
-            observation_source=options.kind,
-            specificity_score=options.score,
-            idempotency_key=options.key,
-        )
+        if origin is None:
+            identifier = _id_by_content(accepted, options, submitted)
+        else:
+            identifier = id_by_origin(
+                user_id=user,
+                entity_type=typed.entity_type,
+                source_id=options.source_id,
+                **msgspec.structs.asdict(origin),
+            )
         observation = Observation(
             id=identifier,
             kind="observation",
@@ -242,6 +253,9 @@ class _Acceptance:
         first = self.seen.setdefault(draft.key, draft)
         if first is draft:
             self.drafts.setdefault(draft.typed.entity_type, []).append(draft)
+        elif not first.says_the_same(draft):
+            message = f"entity {draft.item} has the origin of entity {first.item}, and says something else"
+            raise BadRequest(message, field="origin", item=draft.item)
         else:
             first.observation.details.setdefault("again", []).append(draft.item)
 
@@ -271,6 +285,31 @@ class _Options:
             return []
         message = f"priorities from {CORRECTED} on are those of corrections, which win all the same"
         return [Notice("SOURCE_PRIORITY_ESCALATION", message)]
+
+
+def _id_by_content(accepted: Accepted, options: _Options, submitted: dict[str, Any]) -> str:
+    return observation_id(
+        entity_id=accepted.identity.entity_id,
+        fields=accepted.fields,
+        fragments=accepted.fragments,
+        members=submitted,
+        source_id=options.source_id,
+        observed_at_us=options.observed_at_us,
+        source_priority=options.priority,
+        observation_source=options.kind,
+        specificity_score=options.score,
+        idempotency_key=options.key,
+    )
+
+
+def _check_offset(text: str, where: str) -> None:
+    """Refuse an offset in a spelling that no read returns: it would be another origin than the same offset as read."""
+    try:
+        is_canonical = text == offsets.encode(*offsets.decode(text))
+    except ValueError:
+        is_canonical = False
+    if not is_canonical:
+        raise BadRequest(f"{where}{text!r} is no offset that a read returns", field="origin.offset")
 
 
 def infer_first_schema(entity_type: str, rows: Iterable[Mapping[str, Any]]) -> Schema:
