@@ -257,8 +257,10 @@ class Pause:
         for follower in pipelines.engine.feature_reader.followers:
             follower.columns_of = self._columns
 
-    def release(self) -> None:
-        """Go on."""
+    def __enter__(self) -> Pause:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._released.set()
 
     def _columns(self, shapes: EventShapes, tables: Sequence[TableDefinition]) -> TableColumns:
@@ -273,14 +275,13 @@ COSTLY = {"n": op("count"), **{f"f{n}": op("quantile", field="id", q=0.5, window
 def test_a_get_does_not_wait_until_the_tail_has_folded_everything(tmp_path: Path) -> None:
     with Pipelines(tmp_path / "data") as pipelines:
         begin(pipelines, COSTLY, 100)
-        pause = Pause(pipelines)
-        while not pause.began.is_set():
-            for number in range(99):
-                assert pipelines.get("Users", f"u{number}", features=["n"]) == {"n": 201}
-            pipelines.run(asyncio.sleep(0.01))
-        assert pipelines.get("Users", "u99", features=["n"]) == {"n": 201}
-        assert position(pipelines) == 100
-        pause.release()
+        with Pause(pipelines) as pause:
+            while not pause.began.is_set():
+                for number in range(99):
+                    assert pipelines.get("Users", f"u{number}", features=["n"]) == {"n": 201}
+                pipelines.run(asyncio.sleep(0.01))
+            assert pipelines.get("Users", "u99", features=["n"]) == {"n": 201}
+            assert position(pipelines) == 100
         while position(pipelines) == 100:
             pipelines.run(asyncio.sleep(0.01))
         assert position(pipelines) == 20_100
@@ -291,33 +292,31 @@ def test_new_events_are_kept_while_others_are_folded(tmp_path: Path) -> None:
     """They may leave the log soon, and then no row of a key would be found without folding all of them."""
     with Pipelines(tmp_path / "data", features={"tail_bytes": 1_280_000}) as pipelines:
         begin(pipelines, COSTLY, 100)
-        pause = Pause(pipelines)
-        while not pause.began.is_set():
-            pipelines.run(asyncio.sleep(0.01))
-        many(pipelines, 4_000)
-        (follower,) = pipelines.engine.feature_reader.followers
-        while follower.pending is not None and follower.pending.end < 24_100:
-            pipelines.run(asyncio.sleep(0.01))
-        pipelines.seal("Order")
-        assert pipelines.get("Users", "u99", features=["n"]) == {"n": 241}
-        assert position(pipelines) == 100
-        pause.release()
+        with Pause(pipelines) as pause:
+            while not pause.began.is_set():
+                pipelines.run(asyncio.sleep(0.01))
+            many(pipelines, 4_000)
+            (follower,) = pipelines.engine.feature_reader.followers
+            while follower.pending is not None and follower.pending.end < 24_100:
+                pipelines.run(asyncio.sleep(0.01))
+            pipelines.seal("Order")
+            assert pipelines.get("Users", "u99", features=["n"]) == {"n": 241}
+            assert position(pipelines) == 100
 
 
 def test_events_are_folded_once_where_a_table_changes_meanwhile(tmp_path: Path) -> None:
+    features = {"n": op("count"), "total": op("sum", field="id")}
     with Pipelines(tmp_path / "data", features={"tail_bytes": 1_280_000}) as pipelines:
-        begin(pipelines, {"n": op("count"), "total": op("sum", field="id")}, 100)
-        pause = Pause(pipelines)
-        while not pause.began.is_set():
-            pipelines.get("Users", "u7")
-            pipelines.run(asyncio.sleep(0.01))
-        pipelines.register(SOURCE, table("Users", "Order", ["user"], {"n": op("count"), "most": op("max", field="id")}))
-        many(pipelines, 4_000)
+        begin(pipelines, features, 100)
+        with Pause(pipelines) as pause:
+            while not pause.began.is_set():
+                pipelines.run(asyncio.sleep(0.01))
+            pipelines.register(SOURCE, table("Users", "Order", ["user"], {**features, "most": op("max", field="id")}))
+            many(pipelines, 4_000)
         (follower,) = pipelines.engine.feature_reader.followers
-        pause.release()
         while follower.is_preparing or follower.busy:
             pipelines.run(asyncio.sleep(0.01))
-        assert pipelines.get("Users", "u7", features=["n", "most"]) == {"n": 241, "most": 1}
+        assert pipelines.get("Users", "u7") == {"n": 241, "total": 241, "most": 1}
 
 
 def test_states_that_come_leave_waiting_events_to_whoever_asks(tmp_path: Path) -> None:

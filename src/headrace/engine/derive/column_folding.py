@@ -11,9 +11,9 @@ from headrace.format.state_file import PackedColumns
 from headrace.reduce.states.definition import Columns, EventRun, NotColumnar, Shapes
 
 #: Fewer events are folded one by one.
-LEAST_COLUMN_EVENTS = 1024
+MIN_COLUMN_EVENTS = 1024
 #: The most events that are folded together, and about the most of their payload.
-_MOST_EVENTS, _MOST_BYTES = 65_536, 24 * 1024 * 1024
+_MAX_EVENTS, _MAX_BYTES = 65_536, 24 * 1024 * 1024
 
 #: Makes columns of the events of a stream for definitions over it.
 ColumnsOf = Callable[[Any, Sequence[Any]], Columns]
@@ -100,7 +100,7 @@ def slices(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
     """Runs of events, as many together as are folded as columns at once."""
     together, count, size = list[EventRun](), 0, 0
     for run in runs:
-        if together and (count + len(run.times_us) > _MOST_EVENTS or size + len(run.body) > _MOST_BYTES):
+        if together and (count + len(run.times_us) > _MAX_EVENTS or size + len(run.body) > _MAX_BYTES):
             yield together
             together, count, size = [], 0, 0
         together.append(run)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.engine.derive.column_folding import LEAST_COLUMN_EVENTS, ColumnsOf, TailMark
+from headrace.engine.derive.column_folding import MIN_COLUMN_EVENTS, ColumnsOf, TailMark
 from headrace.engine.derive.generation import Generation
 from headrace.engine.derive.tails import Follower, fold_through
 from headrace.engine.history.stored_events import EventsMoved
@@ -116,17 +116,27 @@ class StateBuilder:
         async with self._gate:
             return await self.run_in_thread(build_and_fold)
 
-    async def fold(self, follower: Follower, stream: Stream, head: Head, tails: Iterable[Generation]) -> None:
-        """Fold tails up to a head in the thread."""
-        shapes, columns_of = follower.shapes(head), follower.columns_of
+    async def fold(self, follower: Follower, stream: Stream, head: Head) -> None:
+        """Fold tails in the thread: buffered events for a time slice, or without those all events up to a head."""
+        shapes, blocks = follower.shapes(head), follower.pending_blocks()
+        if await self._fold_columns(follower, shapes, blocks):
+            return
+        follower.busy = True
+        await follower.wait_for_holds()
+        tails = list(follower.generations.values())
+        if blocks:
+            await self.run_in_thread(lambda: follower.fold_buffered(shapes, tails, blocks, self.should_continue))
+            return
+        columns_of = follower.columns_of
         await self.run_in_thread(lambda: self._fold(stream, head, shapes, tails, columns_of, pauses=False))
+        follower.drop_pending()
 
-    async def fold_columns(self, follower: Follower, shapes: Shapes, blocks: Sequence[Block]) -> bool:
-        """Fold buffered events into tails as columns in the thread; False where they are too few, or no columns.
+    async def _fold_columns(self, follower: Follower, shapes: Shapes, blocks: Sequence[Block]) -> bool:
+        """Fold buffered events as columns; False where they are too few, or no columns.
 
         Tails can be read while their rows are made; they are busy for the moment in which these are added.
         """
-        if follower.columns_of is None or sum(len(block.times_us) for block in blocks) < LEAST_COLUMN_EVENTS:
+        if follower.columns_of is None or sum(len(block.times_us) for block in blocks) < MIN_COLUMN_EVENTS:
             return False
         if follower.is_full:  # events are folded when there is room
             follower.busy = True
@@ -143,12 +153,6 @@ class StateBuilder:
         await follower.wait_for_holds()
         follower.add_new_rows(made)
         return True
-
-    async def fold_buffered(
-        self, follower: Follower, shapes: Shapes, tails: Sequence[Generation], blocks: Sequence[Block]
-    ) -> None:
-        """Fold buffered events into tails in the thread, for one time slice."""
-        await self.run_in_thread(lambda: follower.fold_buffered(shapes, tails, blocks, self.should_continue))
 
     def release(self, files: Iterable[StateFile]) -> None:
         """Release files that no generation uses any more."""

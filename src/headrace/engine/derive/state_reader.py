@@ -69,7 +69,6 @@ class StateReader(Generic[Defined]):
         columns_of: ColumnsOf | None = None,
     ) -> None:
         """With ``keying_of``, rows are folded by key ahead of tails that lag; ``pending_bytes`` limits their events.
-
         With ``columns_of``, many events are folded as columns.
         """
         self._log, self._wal, self._states = log, wal, states
@@ -447,17 +446,7 @@ class StateReader(Generic[Defined]):
             await follower.wait_for_holds()
             head = stream.head
             self._redefine(follower)
-            blocks = follower.pending_blocks()
-            if blocks and await self.builder.fold_columns(follower, follower.shapes(head), blocks):
-                return
-            follower.busy = True
-            await follower.wait_for_holds()
-            tails = list(follower.generations.values())
-            if blocks:
-                await self.builder.fold_buffered(follower, follower.shapes(head), tails, blocks)
-            else:
-                await self.builder.fold(follower, stream, head, tails)
-                follower.drop_pending()
+            await self.builder.fold(follower, stream, head)
         finally:
             follower.busy = follower.is_awaited = follower.overflows = False
             del self._folding[follower]

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.derive.column_folding import (
-    LEAST_COLUMN_EVENTS,
+    MIN_COLUMN_EVENTS,
     ColumnsOf,
     NewRows,
     TailMark,
@@ -151,7 +151,7 @@ class Follower:
         if self.pending is not None and 2 * self.pending.memory > room_bytes:
             return True
         lag = self.lag(head)
-        as_columns = self.columns_of is not None and lag >= LEAST_COLUMN_EVENTS
+        as_columns = self.columns_of is not None and lag >= MIN_COLUMN_EVENTS
         return self.spent_s > _WORTH * lag * (self._column_event_s if as_columns else self._event_s)
 
     def has_pending_from(self, start: int) -> bool:
@@ -285,7 +285,7 @@ def fold_through(
     events = Events(connection, segments, LruCache(0), stream, head)
     start = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
     runs = events.runs(start, head.next_seq, _SLICE_BYTES)
-    as_columns = columns_of is not None and head.next_seq - start >= LEAST_COLUMN_EVENTS
+    as_columns = columns_of is not None and head.next_seq - start >= MIN_COLUMN_EVENTS
     for together in slices(runs) if as_columns else ([run] for run in runs):
         begun = monotonic()
         fold_runs(together, shapes, tails, columns_of if as_columns else None, should_continue)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from headrace.format.state_file import PackedColumns
 
 #: Runs of events whose rows wait to be merged; every look-up of a key searches each.
-_MOST_RUNS = 12
+_MAX_RUNS = 12
 
 
 class _RunRows:
@@ -84,7 +84,7 @@ class UnmergedRows:
 
     def is_full(self, limit_bytes: int) -> bool:
         """Whether rows should be merged before any are added."""
-        return len(self._runs) >= _MOST_RUNS or self.memory > limit_bytes
+        return len(self._runs) >= _MAX_RUNS or self.memory > limit_bytes
 
     def next_keys(self) -> Iterator[bytes]:
         """The keys of the run with the fewest, which are merged first."""
