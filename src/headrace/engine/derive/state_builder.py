@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.engine.derive.column_folding import MIN_COLUMN_EVENTS, ColumnsOf, TailMark
+from headrace.engine.derive.column_slices import MIN_COLUMN_EVENTS, ColumnsOf, TailMark
 from headrace.engine.derive.generation import Generation
 from headrace.engine.derive.tails import Follower, fold_through
 from headrace.engine.history.stored_events import EventsMoved

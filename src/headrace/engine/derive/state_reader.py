@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any, Generic, NamedTuple
 
-from headrace.engine.derive.column_folding import ColumnsOf
+from headrace.engine.derive.column_slices import ColumnsOf
 from headrace.engine.derive.generation import HOT_ROWS, Generation, NotReady, can_inherit
 from headrace.engine.derive.row_lookahead import RowLookahead
 from headrace.engine.derive.state_builder import StateBuilder

@@ -13,7 +13,7 @@ from time import monotonic, sleep, thread_time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.derive.column_folding import (
+from headrace.engine.derive.column_slices import (
     MIN_COLUMN_EVENTS,
     ColumnsOf,
     NewRows,
