@@ -69,11 +69,15 @@ class Moment(NamedTuple):
 
 
 class FeatureAnswer(NamedTuple):
-    """The row of a key, whether each feature has all events since the start of its version, and an explanation."""
+    """The row of a key, whether each feature has all events since the start of its version, and an explanation.
+
+    ``late`` is the number of events of the key that came too late by their event time to be counted.
+    """
 
     row: dict[str, Any]
     complete: bool
     explain: dict[str, Any] | None = None
+    late: int = 0
 
 
 class FeatureReader(state_reader.StateReader[TableDefinition]):
@@ -125,7 +129,8 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         is_folded = generation.position >= head.next_seq
         state = generation.row(packed_key) if is_folded else self.row(generation, head, packed_key, ends)
         row = generation.fold.reducer.finish(state, now_ms, folded)
-        if len(folded) < len(wanted) and (state is not None or not generation.has_all_keys(defined.start_seq)):
+        is_seen = state is not None and state.is_seen
+        if len(folded) < len(wanted) and (is_seen or not generation.has_all_keys(defined.start_seq)):
             current_row = row or generation.fold.reducer.blank(now_ms, folded)
             row = {name: current_row.get(name) for name in wanted}
         explanation = None
@@ -134,7 +139,9 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
                 defined, generation, stream, head.next_seq, self.listed(defined, stream), wanted
             )
             explanation["registry_version"] = self._definitions().current.version
-        return FeatureAnswer(row, len(folded) == len(wanted), explanation)
+            if generation.fold.reducer.has_event_time:
+                explanation["late_events"] = 0 if state is None else state.late
+        return FeatureAnswer(row, len(folded) == len(wanted), explanation, 0 if state is None else state.late)
 
     def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:
         """The present moment for reads of these tables, which is not before any of their events."""

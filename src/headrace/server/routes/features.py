@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
@@ -59,9 +59,13 @@ class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BatchAnswer(msgspec.Struct):
-    """Rows in the order of the requests."""
+    """Rows in the order of the requests.
+
+    ``late_events`` is there where any of them has some: how many of each came too late to be counted.
+    """
 
     results: list[Object]
+    late_events: list[Counter] | UnsetType = UNSET
 
 
 class _Rows(msgspec.Struct):
@@ -69,6 +73,8 @@ class _Rows(msgspec.Struct):
 
     rows: list[bytes] = []
     complete: bool = True
+    #: How many events of each came too late to be counted.
+    late: list[int] = []
 
 
 _COVERAGE = Header(
@@ -84,7 +90,7 @@ _EVENTS_FROM = Header(
     "Headrace-Events-From", When, "with `as_of`: when the first event was appended that is still there"
 )
 _LATE_EVENTS = Header(
-    "Headrace-Late-Events", Counter, "with `as_of`: how many events of the key came too late to count, if any did"
+    "Headrace-Late-Events", Counter, "how many events of the key came too late by their event time, where any did"
 )
 _GET = decoding.make_decoder(GetBody, float_hook=checked_number)
 _BATCH = decoding.make_decoder(BatchBody, float_hook=checked_number)
@@ -272,6 +278,7 @@ class FeatureRoutes:
             body = bodies[number]
             answer: FeatureAnswer = _with_index(number, lambda body=body: self._get_row(body, moment))  # type: ignore[misc]
             rows.rows.append(_ENCODE(_row(body, answer)))
+            rows.late.append(answer.late)
             rows.complete = rows.complete and answer.complete
             if monotonic() > moment.ends:
                 break
@@ -279,11 +286,14 @@ class FeatureRoutes:
 
     def _reply_row(self, request: Request, body: GetBody, answer: FeatureAnswer) -> None:
         headers = self._headers("complete" if answer.complete else "backfilling")
+        if answer.late:
+            headers["headrace-late-events"] = str(answer.late)
         request.exchange.reply_json(_ENCODE(_row(body, answer)), headers)
 
     def _reply_rows(self, request: Request, rows: _Rows) -> None:
         headers = self._headers("complete" if rows.complete else "backfilling")
-        request.exchange.reply_json(b'{"results":[' + b",".join(rows.rows) + b"]}", headers)
+        late = b',"late_events":' + _ENCODE(rows.late) if any(rows.late) else b""
+        request.exchange.reply_json(b'{"results":[' + b",".join(rows.rows) + b"]" + late + b"}", headers)
 
     def _headers(self, coverage: str) -> dict[str, str]:
         return {"headrace-coverage": coverage, "headrace-registry-version": str(self._features.current.version)}
