@@ -250,6 +250,7 @@ class Engine:
             registry=FeatureRegistry(self._reader),
             max_keys=self.config.features.dedupe_keys,
         )
+        self.schemas.impact_on.append(self.features.impact_on)
         self.types = EntityTypes(
             registry_changes=changes, log=self.log, reader=self._reader, connect=self.connect, clock=self.clock
         )

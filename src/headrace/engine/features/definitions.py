@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,12 +12,20 @@ from headrace.engine.features.registry import Current
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.reduce.features.definition import TableDefinition
+from headrace.schema import pointer as pointers
+from headrace.schema.descriptor.bound_fields import FieldPath, follow_fields
+from headrace.schema.descriptor.diff import traces
+from headrace.schema.descriptor.nodes import FeatureVersion, ReplacedVersion, Table
+from headrace.schema.lens.carry import CarryEffect
+from headrace.schema.plan import ValueImpact
 from headrace.schema.registry import Registry
 from headrace.storage.database import Connection
 from headrace.storage.registries import Registries
 from headrace.storage.streams import LIVE, StreamRow, Streams
 
 _KEPT = 256
+#: What the subjects of impact on features begin with.
+IMPACT = ("features",)
 
 
 class SourceStream(NamedTuple):
@@ -69,7 +77,11 @@ class FeatureDefinitions:
 
     def defined(self, name: str) -> TableDefinition:
         """A table with everything that folding it takes; raises UnknownTable where there is none of this name."""
-        return self.current.defined(name)
+        defined = self.current.defined(name)
+        stream = None if defined.binding is None else self._find(defined.stream)
+        if stream is None or defined.binding is None or stream.incarnation != defined.binding.incarnation:
+            return defined
+        return followed_through(defined, stream.registry)
 
 
 def definitions_of_rows(current: Current, connection: Connection) -> FeatureDefinitions:
@@ -129,3 +141,59 @@ class LiveDefinitions:
         if stream is None or stream.head.state != LIVE:
             return None
         return stream.incarnation, stream.head.registry
+
+
+def followed_through(defined: TableDefinition, registry: Registry) -> TableDefinition:
+    """A table over a bound source, with what the lenses of the stream have made of its features since it was bound.
+
+    A feature whose values a lens has made others begins anew, as a version that replaces the one before. One that has
+    lost a field ends with the last event that has it.
+    """
+    assert defined.binding is not None
+    paths = follow_fields(registry, defined.event, defined.binding.versions)
+    if all(not path.changes and path.lost_in is None for path in paths.values()):
+        return defined
+    table = defined.nodes[defined.name]
+    assert isinstance(table, Table)
+    traced = traces(defined.nodes, table)
+    lives = {
+        name: _version_after(version, [paths[field] for field in sorted(traced[name].fields)], registry)
+        for name, version in defined.lives.items()
+    }
+    return msgspec.structs.replace(defined, lives=lives)
+
+
+def _version_after(version: FeatureVersion, paths: Sequence[FieldPath], registry: Registry) -> FeatureVersion:
+    lost_in = min((path.lost_in for path in paths if path.lost_in is not None), default=None)
+    end = None if lost_in is None else start_of(registry, lost_in)
+    changes = sorted({change for path in paths for change in path.changes if lost_in is None or change < lost_in})
+    if not changes:
+        return msgspec.structs.replace(version, end=end)
+    ids = [version.id, *(f"{version.id}~{change}" for change in changes)]
+    replaced = ReplacedVersion(ids[-2], start_of(registry, changes[-1]))
+    return FeatureVersion(ids[-1], version.birth, end, replaced)
+
+
+def impact_on_tables(
+    current: Current, stream: str, incarnation: str, old: Registry, new: Registry
+) -> Iterator[ValueImpact]:
+    """What a change of the schema of a stream does to the features that are computed from it."""
+    for name in current.names_over(stream):
+        defined = current.defined(name)
+        if defined.binding is None or defined.binding.incarnation != incarnation:
+            continue
+        before, after = followed_through(defined, old).lives, followed_through(defined, new).lives
+        for feature, version in after.items():
+            if version.end is not None and before[feature].end is None:
+                effect, what = CarryEffect.LOST, "ends: no later event has a field that it is computed from"
+            elif version.id != before[feature].id:
+                effect, what = CarryEffect.CHANGED, "is rebuilt: a field that it is computed from has other values"
+            else:
+                continue
+            subject = pointers.text((*IMPACT, name, feature))
+            yield ValueImpact(subject, effect, new.current_version, f"{feature} of {name} {what}")
+
+
+def start_of(registry: Registry, version: int) -> int:
+    """The first event of a schema version."""
+    return next(edge.offset for edge in registry.boundaries if edge.version == version)

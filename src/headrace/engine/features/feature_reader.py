@@ -52,6 +52,8 @@ def explain_features(
             "tail_events": max(0, through - max(tail, version.birth)),
             "complete": generation.is_folded(name, version.id),
         }
+        if version.end is not None:
+            features[name]["ended"] = stream.offset_at(version.end)
     return {
         "table": defined.table,
         "tail_from": stream.offset_at(tail),
@@ -69,11 +71,27 @@ class Moment(NamedTuple):
 
 
 class FeatureAnswer(NamedTuple):
-    """The row of a key, whether each feature has all events since the start of its version, and an explanation."""
+    """The row of a key, whether each feature has all events since the start of its version, and an explanation.
+
+    ``has_ended`` where some feature counts no more events, since the stream has lost what it is computed from.
+    """
 
     row: dict[str, Any]
     complete: bool
     explain: dict[str, Any] | None = None
+    has_ended: bool = False
+
+    @property
+    def coverage(self) -> str:
+        """What the header of coverage says."""
+        return coverage_of(complete=self.complete, has_ended=self.has_ended)
+
+
+def coverage_of(*, complete: bool, has_ended: bool) -> str:
+    """What the header of coverage says of rows of now."""
+    if not complete:
+        return "backfilling"
+    return "ended" if has_ended else "complete"
 
 
 class FeatureReader(state_reader.StateReader[TableDefinition]):
@@ -124,9 +142,11 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         folded = [name for name in wanted if generation.is_folded(name, defined.lives[name].id)]
         is_folded = generation.position >= head.next_seq
         state = generation.row(packed_key) if is_folded else self.row(generation, head, packed_key, ends)
-        row = generation.fold.reducer.finish(state, now_ms, folded)
-        if len(folded) < len(wanted) and (state is not None or not generation.has_all_keys(defined.start_seq)):
-            current_row = row or generation.fold.reducer.blank(now_ms, folded)
+        # A version that is replaced answers until the one that replaces it is complete.
+        answered = [name for name in wanted if name in folded or generation.is_replaced(name, defined.lives[name])]
+        row = generation.fold.reducer.finish(state, now_ms, answered)
+        if len(answered) < len(wanted) and (state is not None or not generation.has_all_keys(defined.start_seq)):
+            current_row = row or generation.fold.reducer.blank(now_ms, answered)
             row = {name: current_row.get(name) for name in wanted}
         explanation = None
         if explain:
@@ -134,7 +154,8 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
                 defined, generation, stream, head.next_seq, self.listed(defined, stream), wanted
             )
             explanation["registry_version"] = self._definitions().current.version
-        return FeatureAnswer(row, len(folded) == len(wanted), explanation)
+        ended = any(defined.lives[name].end is not None for name in wanted)
+        return FeatureAnswer(row, len(folded) == len(wanted), explanation, has_ended=ended)
 
     def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:
         """The present moment for reads of these tables, which is not before any of their events."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -174,6 +174,10 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
         if self.binding is not None:
             return RowKeying(self.reducer)
         return keying(self.reducer, self.event, resolve_table(self.nodes, self.table).ops)
+
+    def with_versions(self, versions: Mapping[str, FeatureVersion]) -> TableDefinition:
+        """The same with other versions of some of its features."""
+        return msgspec.structs.replace(self, lives={**self.lives, **versions})
 
     def restricted(self, names: Collection[str]) -> TableDefinition:
         """The same with some of its features only."""
