@@ -91,7 +91,7 @@ def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
     ]
     first = problems[0]
     where = first["pointer"] or "its root"
-    message = f"event {first['index']} does not fit: {first['reason']} (at {where})"
+    message = f"event {number + failures[0].index + 1} does not fit: {first['reason']} (at {where})"
     return BadRequest(message, field="body", failures=problems)
 
 

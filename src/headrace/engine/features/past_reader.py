@@ -18,7 +18,7 @@ from headrace.errors import CorruptData, KeyShapeMismatch, TimedOut
 from headrace.format.decoded_columns import LruCache
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.moments import KeyMoment, Question
-from headrace.reduce.features.replay import Replay, ReplayStart, find_start
+from headrace.reduce.features.replay import Replay, ReplayStart, find_start, split_rows
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
 from headrace.storage.state_files import StateFile
@@ -49,6 +49,8 @@ class PastRows(NamedTuple):
     since_seq: int
     since: str
     reaches_us: int | None
+    #: How many events of each row came too late to count; empty where none did.
+    late_events: Sequence[int] = ()
 
 
 class PastReader:
@@ -145,7 +147,8 @@ class _ReplayTask(NamedTuple):
             replay = Replay(self.start, question, lambda state, key: self._get_state(state_files[state.name], key))
             reaches_us = self._replay(replay, question.defined, connection)
             since = self.start.since
-            return PastRows(replay.finish(), self.start.complete, since, self.stream.offset_at(since), reaches_us)
+            rows, late_events = split_rows(replay.finish())
+            return PastRows(rows, self.start.complete, since, self.stream.offset_at(since), reaches_us, late_events)
 
     def _get_state(self, file: StateFile, key: bytes) -> dict[str, bytes] | None:
         """The state of a key; a damaged file is dropped, and built again for the next try."""

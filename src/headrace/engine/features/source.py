@@ -120,7 +120,7 @@ class EventSource(AppendHook):
         problems.sort(key=itemgetter("index"))
         first = problems[0]
         field = str(first["path"]).removeprefix("/") or "body"
-        message = f"event {first['index']} does not fit: {first['message']}"
+        message = f"event {first['index'] + 1} does not fit: {first['message']}"
         return _KINDS[first["code"]](message, field=field, path=first["path"], failures=problems)
 
     def _field_problems(self, index: int, values: list[Any]) -> list[dict[str, Any]]:

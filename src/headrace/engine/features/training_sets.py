@@ -26,7 +26,7 @@ from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
 from headrace.reduce.features.moments import Question
-from headrace.reduce.features.replay import ReplayStart, StartPart, StartPoint, find_start
+from headrace.reduce.features.replay import ReplayStart, StartPart, StartPoint, find_start, read_result_row, split_rows
 from headrace.reduce.work_units import Source, Unit
 from headrace.storage.background_requests import DONE, FAILED, RUNNING, Histories, HistoryRow
 from headrace.storage.database import Connection
@@ -41,12 +41,13 @@ MAX_KEPT = 100
 KEPT_US = 86_400_000_000
 
 
-class HistoryAnswer(msgspec.Struct, frozen=True):
-    """Rows in the order of the question, and the event from which on they count everything."""
+class HistoryAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Rows in the order of the question, the event from which on they count everything, and their late events."""
 
     rows: list[dict[str, Any]]
     complete: bool
     since: int
+    late_events: Sequence[int] = ()
 
 
 class HistoryJob(Job[list[dict[str, Any]]]):
@@ -83,7 +84,8 @@ class _HistoryCommitter(JobCommitter[list[dict[str, Any]]]):
         assert unit.history is not None
         start = decoding.convert(unit.start_point, StartPoint)
         Work(self._batch.connection).forget_failures_on(row.stream, unit.concern, 0, unit.end_seq)
-        return store_answer(self._batch, unit.history, HistoryAnswer(output, start.complete, start.since))
+        rows, late_events = split_rows([read_result_row(row) for row in output])
+        return store_answer(self._batch, unit.history, HistoryAnswer(rows, start.complete, start.since, late_events))
 
 
 class HistoryPlanner(JobPlanner):
@@ -275,8 +277,8 @@ class TrainingSets:
         self._job.claims.add(row.id)
         try:
             question = decoding.decode(row.question, Question)
-            rows = await self._past_reader.answer(question, _FOREVER)
-            answer = HistoryAnswer(rows.rows, rows.complete, rows.since_seq)
+            past = await self._past_reader.answer(question, _FOREVER)
+            answer = HistoryAnswer(past.rows, past.complete, past.since_seq, past.late_events)
             await self._apply(lambda batch: store_answer(batch, row.id, answer))
         except HeadraceError as reason:
             message = reason.message

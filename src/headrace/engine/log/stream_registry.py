@@ -195,7 +195,7 @@ def stored_keys(keys: list[str | None]) -> tuple[str | None, str | None]:
 def _refusal(failures: list[Failure]) -> BadRequest:
     first = failures[0]
     return BadRequest(
-        f"event {first.index} does not fit: {first.reason} (at {first.pointer or 'its root'})",
+        f"event {first.index + 1} does not fit: {first.reason} (at {first.pointer or 'its root'})",
         field="body",
         failures=[msgspec.structs.asdict(failure) for failure in failures],
     )

@@ -90,6 +90,9 @@ REGISTRY_VERSION = Header(
 _EVENTS_FROM = Header(
     "Headrace-Events-From", When, "with `as_of`: when the first event was appended that is still there"
 )
+_LATE_EVENTS = Header(
+    "Headrace-Late-Events", Counter, "with `as_of`: how many events of the key came too late to count, if any did"
+)
 _GET = decoding.make_decoder(GetBody, float_hook=checked_number)
 _BATCH = decoding.make_decoder(BatchBody, float_hook=checked_number)
 
@@ -111,7 +114,11 @@ class FeatureRoutes:
         "get_row",
         "The features of [one key](#rows)",
         Scope("read", "read on the event source"),
-        {200: Answer("the row; empty for an unseen key", Object, (_COVERAGE, REGISTRY_VERSION, _EVENTS_FROM))},
+        {
+            200: Answer(
+                "the row; empty for an unseen key", Object, (_COVERAGE, REGISTRY_VERSION, _EVENTS_FROM, _LATE_EVENTS)
+            )
+        },
         fails=(NotFound, UnsupportedMedia),
         body=Body(GetBody),
         is_hot=True,
@@ -143,16 +150,20 @@ class FeatureRoutes:
     async def _get_past(self, request: Request, body: GetBody, moment: RowMoment) -> None:
         past = await self._past_reader.rows(body.table, [moment], body.features)
         reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
+        late_events = past.late_events[0] if past.late_events else 0
         explanation = {
             "as_of": rfc3339(moment.at_us),
             "as_known_at": None if moment.appended_us is None else rfc3339(moment.appended_us),
             "complete": past.complete,
             "since": past.since,
             "events_from": reaches,
+            "late_events": late_events,
         }
         headers = self._headers("complete" if past.complete else "partial")
         if reaches is not None:
             headers = {**headers, "headrace-events-from": reaches}
+        if late_events:
+            headers = {**headers, "headrace-late-events": str(late_events)}
         request.exchange.reply_json(
             _ENCODE(_row(body, FeatureAnswer(past.rows[0], past.complete, explanation))), headers
         )
