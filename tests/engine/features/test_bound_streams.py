@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from headrace.engine.derive.generation import NotReady
+from headrace.engine.features.feature_reader import UnfitEvents
 from headrace.engine.features.source import SourceGone
 from headrace.schema.update import SchemaUpdate
 from headrace.types import JSON
@@ -33,6 +35,20 @@ def rig(tmp_path: Path) -> Iterator[Pipelines]:
     with Pipelines(tmp_path, features={"fold_rows": 2}) as rig:
         rig.create("requests", JSON)
         yield rig
+
+
+def unfit(rig: Pipelines) -> UnfitEvents:
+    """The events that do not fit."""
+
+    async def ask() -> UnfitEvents:
+        reader = rig.engine.feature_reader
+        while True:
+            try:
+                return reader.unfit("Request")
+            except NotReady:
+                await reader.ready("Request unfit")
+
+    return rig.run(ask())
 
 
 def append(rig: Pipelines, *events: Any, stream: str = "requests") -> None:
@@ -64,14 +80,44 @@ def test_history_in_segments_is_backfilled_by_workers(rig: Pipelines) -> None:
 
 def test_events_that_do_not_fit_are_left_out(rig: Pipelines) -> None:
     odd = [{"ms": 1}, request("a", "x"), request(None, 1), {"user": "a", "ms": 1}, 3, [1], request("a", 2**63)]
+    reasons = ["/user/id is missing", "/ms is no i64", "/user/id is missing or null", "/user/id is missing"]
     append(rig, request("a", 1), *odd, request("a", 2.0))
     rig.register(source(), USERS)
     assert rig.get("Users", "a") == {"n": 2, "total": 3}
+    first = unfit(rig)
+    assert (first.events, first.complete) == (7, True)
+    assert first.first[:4] == [*enumerate(reasons, 1)]
     rig.publish("requests")
     rig.work()
     append(rig, *odd, request("a", 3))
     rig.reopen()
     assert rig.get("Users", "a") == {"n": 3, "total": 6}
+    again = unfit(rig)
+    assert (again.events, again.first[:7], len(again.first), again.complete) == (14, first.first, 10, True)
+
+
+def test_an_event_that_only_lacks_a_field_is_found_among_columns(rig: Pipelines) -> None:
+    append(rig, request("a", 1), {"ms": 2}, request("a", 3))
+    rig.publish("requests")
+    rig.register(source(), USERS)
+    rig.work()
+    append(rig, {"user": {}, "ms": 2})
+    assert rig.get("Users", "a") == {"n": 2, "total": 4}
+    assert unfit(rig).first == [(1, "/user/id is missing or null"), (3, "/user/id is missing or null")]
+
+
+def test_an_event_too_far_ahead_of_its_append_does_not_fit(rig: Pipelines) -> None:
+    now_ms = rig.clock.us // 1000
+    timed = source({**FIELDS, "at": "i64"}, timestamp_field="at", timestamp_unit="ms")
+    append(rig, request("a", 1, at=now_ms), request("a", 2, at=now_ms + 62_000), request("a", 4, at=now_ms - 10**9))
+    rig.register(timed, USERS)
+    assert rig.get("Users", "a") == {"n": 2, "total": 5}
+    assert [seq for seq, _ in unfit(rig).first] == [1]
+    rig.publish("requests")
+    rig.work()
+    rig.reopen()
+    assert rig.get("Users", "a") == {"n": 2, "total": 5}
+    assert [seq for seq, _ in unfit(rig).first] == [1]
 
 
 def test_two_sources_over_one_stream_decode_its_events_each_their_own_way(rig: Pipelines) -> None:

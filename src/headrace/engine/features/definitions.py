@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
+from hashlib import sha256
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -11,10 +13,11 @@ import msgspec
 from headrace.engine.features.registry import Current
 from headrace.engine.log.catalog import Catalog
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.reduce.features.definition import TableDefinition
+from headrace.errors import UnknownEvent
+from headrace.reduce.features.definition import UNFIT_TABLE, TableDefinition, unfit_table
 from headrace.schema import pointer as pointers
 from headrace.schema.descriptor.bound_fields import FieldPath, follow_fields
-from headrace.schema.descriptor.diff import traces
+from headrace.schema.descriptor.diff import canonical, traces
 from headrace.schema.descriptor.nodes import FeatureVersion, ReplacedVersion, Table
 from headrace.schema.lens.carry import CarryEffect
 from headrace.schema.plan import ValueImpact
@@ -58,13 +61,23 @@ class FeatureDefinitions:
 
     def names_over(self, stream: str) -> tuple[str, ...]:
         """The tables over a stream."""
-        return tuple(name for name in self.current.names_over(stream) if self.is_alive(name))
+        names = tuple(name for name in self.current.names_over(stream) if self.is_alive(name))
+        roots = dict.fromkeys(map(self.current.root_of, names))
+        return (*names, *(root + UNFIT_TABLE for root in roots if root in self.current.document.sources))
 
     def stream_of(self, name: str) -> str | None:
         """The stream that a table is made from; None where there is no such table, or the stream is gone."""
-        if name not in self.current.feature_versions or not self.is_alive(name):
+        table = self._table_of(name)
+        if table not in self.current.feature_versions or not self.is_alive(table):
             return None
-        return self.current.source_stream(self.current.root_of(name))
+        return self.current.source_stream(self.current.root_of(table))
+
+    def _table_of(self, name: str) -> str:
+        """A table over the same source: that of this name, or any where it is the table of unfit events."""
+        if not name.endswith(UNFIT_TABLE):
+            return name
+        tables = self.current.tables_of(name.removesuffix(UNFIT_TABLE))
+        return tables[0] if tables else name
 
     def is_alive(self, name: str) -> bool:
         """Whether the stream of a table is the one that its source is bound to."""
@@ -77,11 +90,23 @@ class FeatureDefinitions:
 
     def defined(self, name: str) -> TableDefinition:
         """A table with everything that folding it takes; raises UnknownTable where there is none of this name."""
+        if name.endswith(UNFIT_TABLE):
+            return self._unfit_of(name.removesuffix(UNFIT_TABLE))
         defined = self.current.defined(name)
         stream = None if defined.binding is None else self._find(defined.stream)
         if stream is None or defined.binding is None or stream.incarnation != defined.binding.incarnation:
             return defined
         return followed_through(defined, stream.registry)
+
+    def _unfit_of(self, source: str) -> TableDefinition:
+        """The table of the events that do not fit a source, from the first on that counts for any of its tables."""
+        definitions = [self.defined(name) for name in self.current.tables_of(source)]
+        if not definitions or definitions[0].binding is None:
+            raise UnknownEvent("there is no such source with tables over a stream", event=source)
+        first = min(definitions, key=attrgetter("start_seq"))
+        changes = sorted({version.id.partition("~")[2] for each in definitions for version in each.lives.values()})
+        mark = sha256(canonical([first.event, first.binding, changes])).hexdigest()[:16]
+        return unfit_table(first, mark)
 
 
 def definitions_of_rows(current: Current, connection: Connection) -> FeatureDefinitions:
@@ -156,11 +181,11 @@ def followed_through(defined: TableDefinition, registry: Registry) -> TableDefin
     table = defined.nodes[defined.name]
     assert isinstance(table, Table)
     traced = traces(defined.nodes, table)
-    lives = {
+    versions = {
         name: _version_after(version, [paths[field] for field in sorted(traced[name].fields)], registry)
         for name, version in defined.lives.items()
     }
-    return msgspec.structs.replace(defined, lives=lives)
+    return defined.with_versions(versions)
 
 
 def _version_after(version: FeatureVersion, paths: Sequence[FieldPath], registry: Registry) -> FeatureVersion:

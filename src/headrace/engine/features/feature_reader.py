@@ -18,7 +18,7 @@ from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.errors import FeatureNotInTable
 from headrace.format.state import State
 from headrace.reduce.features.bound_events import BoundShapes
-from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.definition import UNFIT_TABLE, TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.coverage import history
 from headrace.schema.registry import Registry
@@ -94,6 +94,14 @@ def coverage_of(*, complete: bool, has_ended: bool) -> str:
     return "ended" if has_ended else "complete"
 
 
+class UnfitEvents(NamedTuple):
+    """How many events of a stream do not fit a source, the first of them with reasons, and whether all are counted."""
+
+    events: int
+    first: list[tuple[int, str]]
+    complete: bool
+
+
 class FeatureReader(state_reader.StateReader[TableDefinition]):
     """Reads every feature table of this node."""
 
@@ -163,6 +171,18 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         heads = {name: self.find_stream(defined).head for name, defined in definitions.items()}
         now_us = max([self._clock.now_us(), *(head.last_us for head in heads.values())])
         return Moment(now_us // 1000, heads, ends)
+
+    def unfit(self, source: str) -> UnfitEvents:
+        """The events that do not fit a source that is bound to a stream; raises NotReady."""
+        defined = self.defined(source + UNFIT_TABLE)
+        head = self.find_stream(defined).head
+        generation, _ = self.current_generation(defined, head)
+        state = generation.row(defined.reducer.key([]))
+        complete = all(generation.is_folded(name, version.id) for name, version in defined.lives.items())
+        if state is None:
+            return UnfitEvents(0, [], complete)
+        first = [(seq, reason) for _, seq, reason in state.states["first"]]
+        return UnfitEvents(state.states["count"], first, complete)
 
     def find_stream(self, defined: TableDefinition) -> Stream:
         """The stream of a table; raises SourceGone where it is not the one any more that its source is bound to."""

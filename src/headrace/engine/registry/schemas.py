@@ -119,7 +119,7 @@ class Schemas:
 
     def __init__(self, registry_changes: RegistryChanges, registries: Registries) -> None:
         self._changes, self._registries = registry_changes, registries
-        #: Tell what a change does to what is computed from a stream elsewhere; called in a thread.
+        #: Find what a change does to what is computed from a stream elsewhere; called in a thread.
         self.impact_on: list[ImpactOn] = []
 
     @staticmethod
@@ -155,7 +155,7 @@ class Schemas:
         plan = changes.apply(registry, update, next_seq=next_seq, is_empty=not next_seq, search_rules=SEARCH)
         if plan.refusals or plan.to_version == plan.from_version:
             return plan
-        impact = [each for tell in self.impact_on for each in tell(stream, registry, plan.registry)]
+        impact = [each for find in self.impact_on for each in find(stream, registry, plan.registry)]
         return msgspec.structs.replace(plan, impact=(*plan.impact, *impact))
 
     async def propose(self, stream: Stream, update: SchemaUpdate) -> tuple[Plan[Registry], Registry | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,7 +12,7 @@ from headrace.errors import CorruptData
 from headrace.format.state_file import PackedColumns
 from headrace.reduce.features.columns import fold_rows
 from headrace.reduce.features.definition import TableDefinition
-from headrace.reduce.features.event_columns import gather_columns
+from headrace.reduce.features.event_columns import BoundColumns, gather_columns
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
@@ -27,10 +27,20 @@ def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) ->
     return fold_table(unit, decode_events([unit], batches, rest))
 
 
-def decode_events(units: Sequence[Unit], batches: Iterable[Any], rest: Callable[[], None] = lambda: None) -> Any:
+class DecodedEvents(NamedTuple):
+    """The columns of events, and of those that do not fit a source that is bound to a stream."""
+
+    rows: Any
+    unfit: Any = None
+
+
+def decode_events(
+    units: Sequence[Unit], batches: Iterable[Any], rest: Callable[[], None] = lambda: None
+) -> DecodedEvents:
     """The columns of events that units of one source and range need."""
     first = units[0]
-    fields = {name for unit in units for name in defined_by(unit).reducer.source_types}
+    tables = [defined for defined in map(defined_by, units) if not defined.counts_unfit]
+    fields = {name for defined in tables for name in defined.reducer.source_types}
     defined = defined_by(first)
     shapes = defined.shapes(_registry(msgspec.json.encode(first.registry, order="sorted")))
     columns = gather_columns(shapes, defined.event, sorted(fields))
@@ -40,18 +50,22 @@ def decode_events(units: Sequence[Unit], batches: Iterable[Any], rest: Callable[
             rest()
     if columns.count != first.count:
         raise CorruptData(f"the segments of {first.unit} hold {columns.count} entries, not {first.count}")
-    return columns.table()
+    if isinstance(columns, BoundColumns):
+        return DecodedEvents(columns.table(), columns.unfit())
+    return DecodedEvents(columns.table())
 
 
-def fold_table(unit: Unit, events: Any) -> PackedColumns:
+def fold_table(unit: Unit, events: DecodedEvents) -> PackedColumns:
     """The states of a unit's table, given the columns of its events."""
-    return fold_rows(defined_by(unit).reducer, events)
+    defined = defined_by(unit)
+    return fold_rows(defined.reducer, events.unfit if defined.counts_unfit else events.rows)
 
 
 def source_and_range(unit: Unit) -> Hashable:
     """What is the same for units whose events can be decoded together."""
-    event = msgspec.json.encode(defined_by(unit).event)
-    return unit.stream, unit.incarnation, unit.first_seq, unit.count, unit.segments, event
+    defined = defined_by(unit)
+    source = msgspec.json.encode([defined.event, defined.binding])
+    return unit.stream, unit.incarnation, unit.first_seq, unit.count, unit.segments, source
 
 
 def defined_by(unit: Unit) -> TableDefinition:
