@@ -207,6 +207,7 @@ class _Explained(msgspec.Struct):
 
 class _Batch(msgspec.Struct):
     results: list[dict[str, Any]]
+    late_events: list[int] | None = None
     registry_version: int = 0
 
 
@@ -256,9 +257,11 @@ def read_row(answer: Answer, types: TableTypes | None = None, *, explained: bool
 def read_rows(answer: Answer, lookups: Sequence[Sequence[Any]], types: Mapping[str, TableTypes]) -> KeyRows:
     """The rows of several keys, in the order of the request."""
     rows = []
-    for (table, key, *_), features in zip(lookups, answer.decode(_Batch).results, strict=True):
+    batch = answer.decode(_Batch)
+    late = batch.late_events or [0] * len(batch.results)
+    for (table, key, *_), features, late_events in zip(lookups, batch.results, late, strict=True):
         row = _make_row(features, answer, types.get(table))
-        row.key = key
+        row.key, row.late_events = key, late_events
         rows.append(row)
     return KeyRows(rows, lookups, types)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from headrace.engine.features.definitions import LiveDefinitions
 from headrace.engine.features.feature_reader import FeatureReader
 from headrace.engine.features.features import Features
 from headrace.engine.features.past_reader import PastReader
+from headrace.engine.features.source import EventSource
 from headrace.engine.features.training_sets import TrainingSets
 from headrace.engine.history.recovery import Recovered
 from headrace.engine.history.sealer import Sealer
@@ -84,7 +86,8 @@ class Engine:
         self.gates = Gates(config.limits)
         self.computing = ComputeThreads(self.gates, config.limits.arriving_bytes)
         self.recovered: Recovered | None = None
-        hooks = append_hooks(self._reader, max_dedupe_keys=config.features.dedupe_keys)
+        self._make_source = partial(EventSource, max_dedupe_keys=config.features.dedupe_keys, clock=clock)
+        hooks = append_hooks(self._reader, self._make_source)
         definitions = SearchDefinitions()
         self._open_storage()
         self._create_log(hooks)
@@ -248,7 +251,7 @@ class Engine:
             registry_changes=changes,
             log=self.log,
             registry=FeatureRegistry(self._reader),
-            max_keys=self.config.features.dedupe_keys,
+            make_source=self._make_source,
         )
         self.schemas.impact_on.append(self.features.impact_on)
         self.types = EntityTypes(

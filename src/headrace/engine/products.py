@@ -21,7 +21,7 @@ from headrace.engine.entities.read.snapshots import TypeDefinitions
 from headrace.engine.features.definitions import definitions_of_rows
 from headrace.engine.features.feature_journal import FeatureJournal
 from headrace.engine.features.registry import Current
-from headrace.engine.features.source import EventSource, SourceRules
+from headrace.engine.features.source import EventSource, MakeSource, SourceRules
 from headrace.engine.features.training_sets import HistoryJob
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.publication import MakeRewriter
@@ -38,11 +38,11 @@ SEGMENT_REWRITER: MakeRewriter = SegmentEraser
 JOURNALS: tuple[Journal[Any], ...] = (FeatureJournal(), EntityJournal())
 
 
-def append_hooks(connection: Connection, *, max_dedupe_keys: int) -> AppendHooks:
-    """Make the table of hooks; an event source remembers so many keys."""
+def append_hooks(connection: Connection, make_source: MakeSource) -> AppendHooks:
+    """Make the table of hooks."""
 
     def load_source(row: StreamRow) -> EventSource:
-        return EventSource(SourceRules.load(row.managed), max_dedupe_keys)
+        return make_source(SourceRules.load(row.managed))
 
     def load_entity_type(row: StreamRow) -> EntityHook:
         return EntityHook.load(connection, EntityRules.load(row.managed).entity_type)

@@ -138,11 +138,11 @@ def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[]
         return
     document = msgspec.json.decode(batch.registries.document(row.id, row.revision))
     rules = SourceRules.load(row.managed)
-    registry = StreamRegistry(Registry.load(document), row.revision, EventSource(rules, 0))
+    registry = StreamRegistry(Registry.load(document), row.revision, EventSource(rules))
     matching = [at for at, event in enumerate(events) if event == rules.event]
     for event in events[matching[-1] + 1 if matching else 0 :]:
         made = evolved(registry, event, row.next_seq)
-        registry, before = made.compiled(registry, 0), registry
+        registry, before = made.compiled(registry, EventSource), registry
         if registry.revision != before.revision:
             save_registry(batch, row.id, registry)
     rules = _clamped_rules(source_of(registry).rules, row.next_seq)

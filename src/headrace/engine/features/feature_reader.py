@@ -18,6 +18,7 @@ from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.errors import FeatureNotInTable
 from headrace.format.state import State
 from headrace.reduce.features.bound_events import BoundShapes
+from headrace.reduce.features.build import TableColumns
 from headrace.reduce.features.definition import UNFIT_TABLE, TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.coverage import history
@@ -73,12 +74,14 @@ class Moment(NamedTuple):
 class FeatureAnswer(NamedTuple):
     """The row of a key, whether each feature has all events since the start of its version, and an explanation.
 
+    ``late`` is the number of events of the key that came too late by their event time to be counted.
     ``has_ended`` where some feature counts no more events, since the stream has lost what it is computed from.
     """
 
     row: dict[str, Any]
     complete: bool
     explain: dict[str, Any] | None = None
+    late: int = 0
     has_ended: bool = False
 
     @property
@@ -126,6 +129,7 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
             config.fold_rows,
             keying_of=attrgetter("keying"),
             pending_bytes=config.tail_bytes // 2,
+            columns_of=TableColumns,
         )
         self._definitions = current
         self._clock = clock
@@ -153,7 +157,8 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         # A version that is replaced answers until the one that replaces it is complete.
         answered = [name for name in wanted if name in folded or generation.is_replaced(name, defined.lives[name])]
         row = generation.fold.reducer.finish(state, now_ms, answered)
-        if len(answered) < len(wanted) and (state is not None or not generation.has_all_keys(defined.start_seq)):
+        is_seen = state is not None and state.is_seen
+        if len(answered) < len(wanted) and (is_seen or not generation.has_all_keys(defined.start_seq)):
             current_row = row or generation.fold.reducer.blank(now_ms, answered)
             row = {name: current_row.get(name) for name in wanted}
         explanation = None
@@ -162,8 +167,11 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
                 defined, generation, stream, head.next_seq, self.listed(defined, stream), wanted
             )
             explanation["registry_version"] = self._definitions().current.version
-        ended = any(defined.lives[name].end is not None for name in wanted)
-        return FeatureAnswer(row, len(folded) == len(wanted), explanation, has_ended=ended)
+            if generation.fold.reducer.has_event_time:
+                explanation["late_events"] = 0 if state is None else state.late
+        late = 0 if state is None else state.late
+        has_ended = any(defined.lives[name].end is not None for name in wanted)
+        return FeatureAnswer(row, len(folded) == len(wanted), explanation, late, has_ended)
 
     def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:
         """The present moment for reads of these tables, which is not before any of their events."""

@@ -14,6 +14,7 @@ import msgspec
 from headrace.engine.features.bound_sources import bind
 from headrace.engine.features.proposals import FeatureProposal
 from headrace.engine.features.registry import EVENTS, AppliedChange, Current, FeatureDocument, root_of
+from headrace.engine.features.source import MakeSource
 from headrace.engine.features.stream_changes import EventStreamChange, created, evolved, stepped
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import delete, save_registry
@@ -75,7 +76,7 @@ class EvolveStream(Stage, frozen=True):
     stream: Stream
     base: StreamRegistry
     made: EventStreamChange
-    max_keys: int
+    make_source: MakeSource
 
     def describe(self) -> StageNote:
         """The audit note: the new version of the schema."""
@@ -92,7 +93,7 @@ class EvolveStream(Stage, frozen=True):
 
     def perform(self, batch: Batch, commit: CommitChange) -> None:
         """Store the rules, and the registry where it has another revision."""
-        registry = batch.draft(self.stream).registry = self.made.compiled(self.base, self.max_keys)
+        registry = batch.draft(self.stream).registry = self.made.compiled(self.base, self.make_source)
         if self.made.is_revised:
             save_registry(batch, self.stream.id, registry)
         made = self.made
@@ -163,7 +164,7 @@ class PlannedFeatureChange(PlannedChange):
         streams: SourceStreams,
         *,
         errors: Sequence[RequestProblem],
-        max_keys: int,
+        make_source: MakeSource,
         log: Log,
         publish: Callable[[Current], None],
     ) -> None:
@@ -171,7 +172,7 @@ class PlannedFeatureChange(PlannedChange):
         self.proposal, self.errors = proposal, errors
         self._sources, self.stream_of = streams, streams.own
         self.streams = tuple(dict.fromkeys((*streams.own.values(), *streams.bound.values())))
-        self._max_keys, self._log, self._publish = max_keys, log, publish
+        self._make_source, self._log, self._publish = make_source, log, publish
 
     @property
     def needs_force(self) -> bool:
@@ -281,7 +282,7 @@ class PlannedFeatureChange(PlannedChange):
             elif made.effect != "kept":
                 base = snapshot.draft(stream).registry
                 assert base is not None, "it was found above"
-                yield EvolveStream(stream, base, made, self._max_keys)
+                yield EvolveStream(stream, base, made, self._make_source)
 
     def publish(self, stages: Sequence[Stage]) -> None:
         """Activate the version, and apply the retention of its event sources."""

@@ -11,6 +11,7 @@ from headrace.engine.features.definitions import impact_on_tables
 from headrace.engine.features.feature_stages import PlannedFeatureChange, SaveFeatures, SourceStreams
 from headrace.engine.features.proposals import FeatureChange, FeatureProposal, propose
 from headrace.engine.features.registry import EVENTS, Current, load
+from headrace.engine.features.source import MakeSource
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.registry.registry_change import RegistryChange, RegistryChanges
@@ -36,12 +37,12 @@ class Features:
     """The feature registry of this node."""
 
     def __init__(
-        self, *, registry_changes: RegistryChanges, log: Log, registry: FeatureRegistry, max_keys: int
+        self, *, registry_changes: RegistryChanges, log: Log, registry: FeatureRegistry, make_source: MakeSource
     ) -> None:
         self._changes = registry_changes
         self._log = log
         self._registry = registry
-        self._max_keys = max_keys
+        self._make_source = make_source
         #: The version that holds: replaced by the writer's thread once the next one is on disk.
         self.current = Current.of(None)
 
@@ -87,7 +88,7 @@ class Features:
                 *self._taken(proposal),
                 *bound_sources.rebinding_problems(proposal, rebound),
             ],
-            max_keys=self._max_keys,
+            make_source=self._make_source,
             log=self._log,
             publish=self._publish,
         )

@@ -158,8 +158,12 @@ class _Level(NamedTuple):
         for attribute, name in self.leaves.items():
             values[name] = list(map(attrgetter(attribute), objects))
         for attribute, level in self.inner.items():
-            blank = level.kind()
-            level.collect([blank if held is None else held for held in map(attrgetter(attribute), objects)], values)
+            inner = list(map(attrgetter(attribute), objects))
+            try:
+                level.collect(inner, values)
+            except AttributeError:  # an object is not there
+                blank = level.kind()
+                level.collect([blank if held is None else held for held in inner], values)
 
 
 def _make_native(

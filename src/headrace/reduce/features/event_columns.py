@@ -23,7 +23,7 @@ from headrace.reduce.features.event_time import UNFIT_MS, EventTime
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.schema.date_time import PATTERN as DATE_TIME
-from headrace.schema.descriptor.nodes import BASE64, Event, Type
+from headrace.schema.descriptor.nodes import BASE64, UNFIT, Event, Type, coerce_value
 
 #: The columns of sequence numbers and of the times in ms by which rows are folded (`event_time.LATE_MS` for late ones);
 #: no field can have these names.
@@ -37,6 +37,9 @@ _PYTHON: dict[Type, Any] = {
     "bytes": str | None,
     "datetime": str | None,
 }
+
+
+_FEW_TEXTS = 500
 
 
 class SourceColumns:
@@ -130,12 +133,20 @@ def gather_columns(
 def _find_unfit(decoder: FieldsDecoder, name: str, column: pa.Array) -> list[int]:
     """The places of values that are none of a field; ``column`` has them in the type of the field."""
     field = decoder.schema[name]
-    doubtful = column.is_null() if field.required and column.null_count else None
+    doubtful = [column.is_null()] if field.required and column.null_count else []
     if field.type in CHECKED_TEXTS:
-        pattern = DATE_TIME if field.type == "datetime" else BASE64
-        differs = pc.invert(pc.fill_null(pc.match_substring_regex(column, pattern), not field.required))
-        doubtful = differs if doubtful is None else pc.or_(doubtful, differs)
-    return [] if doubtful is None else pc.indices_nonzero(doubtful).to_pylist()
+        encoded = column.dictionary_encode()  # most texts come more than once
+        matches = _match(encoded.dictionary, field.type)
+        if not pc.all(matches).as_py():
+            doubtful.append(pc.fill_null(pc.invert(matches.take(encoded.indices)), False))
+    return sorted({at for mask in doubtful for at in pc.indices_nonzero(mask).to_pylist()})
+
+
+def _match(texts: pa.Array, kind: Type) -> pa.Array:
+    """Which texts are of a type; Arrow prepares a pattern for every call, which takes as long as some hundred texts."""
+    if len(texts) < _FEW_TEXTS:
+        return pa.array([coerce_value(text, kind) is not UNFIT for text in texts.to_pylist()], pa.bool_())
+    return pc.match_substring_regex(texts, DATE_TIME if kind == "datetime" else BASE64)
 
 
 def _with_times(

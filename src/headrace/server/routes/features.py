@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
@@ -59,9 +59,13 @@ class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BatchAnswer(msgspec.Struct):
-    """Rows in the order of the requests."""
+    """Rows in the order of the requests.
+
+    ``late_events`` is there where any of them has some: how many of each came too late to be counted.
+    """
 
     results: list[Object]
+    late_events: list[Counter] | UnsetType = UNSET
 
 
 class _Rows(msgspec.Struct):
@@ -70,10 +74,13 @@ class _Rows(msgspec.Struct):
     rows: list[bytes] = []
     complete: bool = True
     has_ended: bool = False
+    #: How many events of each came too late to be counted.
+    late: list[int] = []
 
     def add(self, row: bytes, answer: FeatureAnswer) -> None:
         """Take the next answer."""
         self.rows.append(row)
+        self.late.append(answer.late)
         self.complete = self.complete and answer.complete
         self.has_ended = self.has_ended or answer.has_ended
 
@@ -91,7 +98,7 @@ _EVENTS_FROM = Header(
     "Headrace-Events-From", When, "with `as_of`: when the first event was appended that is still there"
 )
 _LATE_EVENTS = Header(
-    "Headrace-Late-Events", Counter, "with `as_of`: how many events of the key came too late to count, if any did"
+    "Headrace-Late-Events", Counter, "how many events of the key came too late by their event time, where any did"
 )
 _GET = decoding.make_decoder(GetBody, float_hook=checked_number)
 _BATCH = decoding.make_decoder(BatchBody, float_hook=checked_number)
@@ -285,11 +292,14 @@ class FeatureRoutes:
 
     def _reply_row(self, request: Request, body: GetBody, answer: FeatureAnswer) -> None:
         headers = self._headers(answer.coverage)
+        if answer.late:
+            headers["headrace-late-events"] = str(answer.late)
         request.exchange.reply_json(_ENCODE(_row(body, answer)), headers)
 
     def _reply_rows(self, request: Request, rows: _Rows) -> None:
         headers = self._headers(coverage_of(complete=rows.complete, has_ended=rows.has_ended))
-        request.exchange.reply_json(b'{"results":[' + b",".join(rows.rows) + b"]}", headers)
+        late = b',"late_events":' + _ENCODE(rows.late) if any(rows.late) else b""
+        request.exchange.reply_json(b'{"results":[' + b",".join(rows.rows) + b"]" + late + b"}", headers)
 
     def _headers(self, coverage: str) -> dict[str, str]:
         return {"headrace-coverage": coverage, "headrace-registry-version": str(self._features.current.version)}
