@@ -23,6 +23,7 @@ from headrace.schema.plan import Plan, PlannedLens, Refusal, ValueImpact
 from headrace.schema.registry import Boundary, Registry
 from headrace.schema.trial import MAX_NAMED, Cause
 from headrace.schema.update import SchemaUpdate, parse_update
+from headrace.server.http.auth import Principal
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
@@ -269,11 +270,17 @@ class SchemaRoutes:
         planned, proposal = await self._engine.schemas.propose(stream, update)
         if proposal is None:
             request.exchange.reply(
-                Reply.json(200, fill(VerifiedPlan, {**_shown(planned, request, stream), "verification": None}))
+                Reply.json(
+                    200,
+                    fill(VerifiedPlan, {**_shown(planned, request, stream), "verification": None}),
+                )
             )
             return
         row = await self._engine.verifier.begin(stream, proposal)
-        document = {**_shown(planned, request, stream), "verification": _verification(stream, row)}
+        document = {
+            **_shown(planned, request, stream),
+            "verification": _verification(stream, row),
+        }
         request.exchange.reply(Reply.json(202, fill(VerifiedPlan, document)))
 
     async def _apply(self, request: Request, stream: Stream, update: SchemaUpdate) -> None:
@@ -282,7 +289,10 @@ class SchemaRoutes:
             planned, registry = await self._engine.schemas.apply(stream, update, request.principal.user_id, prove)
         except VerificationRunning as running:
             planned = await self._engine.schemas.plan(stream, update)
-            document = {**_shown(planned, request, stream), "verification": _verification(stream, running.row)}
+            document = {
+                **_shown(planned, request, stream),
+                "verification": _verification(stream, running.row),
+            }
             request.exchange.reply(Reply.json(202, fill(VerifiedPlan, document)))
             return
         plan = _shown(planned, request, stream)
@@ -296,9 +306,13 @@ class SchemaRoutes:
 
 
 def _shown(planned: Plan[Registry], request: Request, stream: Stream) -> dict[str, Any]:
+    return plan_as_shown(planned, request.principal, stream.name)
+
+
+def plan_as_shown(planned: Plan[Registry], principal: Principal, stream: str) -> dict[str, Any]:
     """A plan as its caller may see it: who may not read the stream sees how many features it has an impact on."""
     plan = planned.dump()
-    if request.principal.may("read", stream.name):
+    if principal.may("read", stream):
         return plan
     base = pointers.text(IMPACT) + "/"
     features = [each for each in plan["impact"] if each["subject"].startswith(base)]
