@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from headrace import decoding
-from headrace.reduce.features.event_time import UNFIT_MS, event_time_of
+from headrace.reduce.features.event_time import UNFIT_MS, EventTime, event_time_of
 from headrace.reduce.features.events import Promotion
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.schema import pointer as pointers
@@ -53,7 +53,8 @@ class FieldsDecoder:
     def __init__(self, schema: Mapping[str, EventField], paths: Mapping[str, Pointer | None]) -> None:
         """``paths`` say where each field is; None for one that no event has any more."""
         self.schema, self._paths = schema, paths
-        self.present = {name: path for name, path in paths.items() if path is not None}
+        # In an order that does not depend on who has loaded the source: the first problem is told.
+        self.present = {name: path for name in sorted(paths) if (path := paths[name]) is not None}
         self._native = _make_native(schema, self.present)
 
     def extract(self, joined: bytes) -> Extracted:
@@ -157,8 +158,12 @@ class _Level(NamedTuple):
         for attribute, name in self.leaves.items():
             values[name] = list(map(attrgetter(attribute), objects))
         for attribute, level in self.inner.items():
-            blank = level.kind()
-            level.collect([blank if held is None else held for held in map(attrgetter(attribute), objects)], values)
+            inner = list(map(attrgetter(attribute), objects))
+            try:
+                level.collect(inner, values)
+            except AttributeError:  # an object is not there
+                blank = level.kind()
+                level.collect([blank if held is None else held for held in inner], values)
 
 
 def _make_native(
@@ -261,3 +266,34 @@ class BoundShapes:
                 continue
             at_ms = event_time.folded_ms(event, run.times_us[at])
             yield run.first_seq + at, at_ms, None if at_ms == UNFIT_MS else event
+
+
+#: The field of what is folded of events that do not fit.
+REASON = "reason"
+_AHEAD = "has no time, or one that is more than 60 s ahead of its append"
+
+
+class UnfitShapes(BoundShapes):
+    """Turns the stored events of a stream into reasons why they do not fit a source; None for those that do."""
+
+    def events(self, joined: bytes, version: int) -> list[dict[str, Any] | None]:
+        """The reason of each event that does not fit, by what it holds."""
+        extracted = self.extract(joined, version)
+        count = len(next(iter(extracted.values.values())))
+        return [{REASON: extracted.unfit[at]} if at in extracted.unfit else None for at in range(count)]
+
+    def decode_run(self, run: EventRun) -> Iterator[Folded]:
+        """The reasons one after the other, those by event time included."""
+        reasons = self.events(run.body, run.version)
+        fit = super().events(run.body, run.version) if self.event_time is not None else []
+        for at, event in enumerate(fit):
+            event_time = None if event is None else self.event_time
+            if event_time is not None and event_time.folded_ms(event or {}, run.times_us[at]) == UNFIT_MS:
+                reasons[at] = {REASON: ahead_reason(event_time)}
+        for at, reason in enumerate(reasons):
+            yield run.first_seq + at, run.times_us[at] // 1000, reason
+
+
+def ahead_reason(event_time: EventTime) -> str:
+    """Why an event does not fit that has no usable event time."""
+    return f"{event_time.field} {_AHEAD}"
