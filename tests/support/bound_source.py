@@ -74,6 +74,11 @@ class BoundSource(TimedSource):
             self.events.append((self.now_us, kept))
         self.rig.append(self.stream, msgspec.json.encode(documents))
 
+    def forget(self, first_seq: int, end_seq: int) -> None:
+        """Let some events not count."""
+        for seq in range(first_seq, end_seq):
+            self.events[seq] = self.events[seq][0], None
+
     def spoil(self, document: dict[str, Any]) -> None:
         """Make an event one that does not fit."""
         place = self.random.randrange(5)

@@ -151,3 +151,29 @@ def test_features_end_where_their_field_is_removed_and_the_others_go_on(evolving
     work_and_reopen(evolving)
     evolving.push(EVENTS // 3)
     evolving.check_now(names, coverage="ended")
+
+
+def test_the_retention_of_a_stream_waits_for_nobody_and_rows_say_that_they_lack_events(bound: BoundSource) -> None:
+    names = list(bound.features)[::2]
+    bound.push(EVENTS // 3)
+    bound.register(names)
+    work_and_reopen(bound)
+    in_states = len(bound.events)
+    # These are gone before any state has them.
+    bound.push(EVENTS // 3)
+    bound.rig.publish(bound.stream)
+    bound.rig.retain(bound.stream, size=1)
+    bound.rig.reopen()
+    first_seq = bound.rig.find(bound.stream).head.first_seq
+    assert first_seq > in_states
+    bound.forget(in_states, first_seq)
+    bound.push(EVENTS // 3)
+    bound.check_now(names, coverage="partial")
+    work_and_reopen(bound)
+    bound.push(EVENTS // 3)
+    bound.check_now(names, coverage="partial")
+    # A table that begins now counts all that there is.
+    bound.table += "Later"
+    bound.forget(0, bound.rig.find(bound.stream).head.first_seq)
+    bound.register(names, force=True)
+    bound.check_now(names)

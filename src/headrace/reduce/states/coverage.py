@@ -94,7 +94,7 @@ def _has_gap(version: FeatureVersion, held_states: Iterable[State], first_seq: i
         if state.first_seq > end:
             return True
         end = max(end, state.end_seq)
-    return end < first_seq
+    return end < (first_seq if version.end is None else min(first_seq, version.end))
 
 
 def holding(version: FeatureVersion, states: Iterable[State]) -> list[State]:
