@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -315,3 +316,38 @@ def test_retention_of_the_stream_does_not_wait(rig: Pipelines) -> None:
     append(rig, request("a", 4))
     rig.reopen()
     assert rig.get("Users", "a") == {"n": 1, "total": 4}
+
+
+def test_the_server_backfills_by_itself(tmp_path: Path) -> None:
+    with Pipelines(tmp_path, helps=True, features={"fold_rows": 2}) as rig:
+        rig.create("requests", JSON)
+        append(rig, *(request("ab"[number % 2], number) for number in range(10)))
+        rig.publish("requests")
+        rig.register(source(), USERS)
+        assert rig.answer("Users", "a").coverage == "backfilling"
+
+        async def pause() -> None:
+            await asyncio.sleep(0.01)
+
+        while not rig.answer("Users", "a").complete:
+            rig.run(pause())
+        assert rig.get("Users", "a") == {"n": 5, "total": 20}
+        assert rig.states("Users")
+
+
+def test_a_node_that_is_made_of_the_store_alone_answers_too(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"storage": {"object_store": str(tmp_path / "store")}, "features": {"fold_rows": 2}}
+    with Pipelines(tmp_path / "first", **settings) as rig:
+        rig.create("requests", JSON)
+        append(rig, *(request("ab"[number % 2], number) for number in range(10)))
+        rig.register(source(), USERS)
+        rig.publish("requests")
+        rig.work()
+        rig.publish("requests")
+        rig.run(rig.engine.sealer.publish_journals())
+    with Pipelines(tmp_path / "second", **settings) as rig:
+        assert rig.get("Users", "a") == {"n": 5, "total": 20}
+        append(rig, *(request("a", 100) for _ in range(5)))
+        rig.publish("requests")
+        assert rig.work() > 0
+        assert rig.get("Users", "a") == {"n": 10, "total": 520}
