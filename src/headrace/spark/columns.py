@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,7 +45,7 @@ _ALPHABET = np.frombuffer(b"0123456789ABCDEFGHJKMNPQRSTVWXYZ", np.uint8)
 _CHARACTERS = 26
 _TIMES = pa.timestamp("us", "UTC")
 #: Texts in which a number may have more digits than DuckDB keeps.
-_MANY_DIGITS = "[0-9]{16,}|[0-9][eE]"
+_MANY_DIGITS, _FRACTION = "[0-9]{16,}|[0-9][eE]", r"[0-9]\.[0-9]"
 
 
 def envelope_schema(*, is_json: bool) -> StructType:
@@ -225,6 +226,15 @@ _KINDS: dict[type[DataType], _Kind] = {
 }
 
 
+def _read_json(pieces: scalars.Pieces) -> scalars.ReadValues:
+    """Every value but null as its JSON text."""
+    is_value: Flags = pieces.first != ord("n")
+    return scalars.ReadValues(is_value, pieces.texts.chosen(is_value).column, np.zeros(len(is_value), np.bool_))
+
+
+_JSON = _Kind(pa.string(), _read_json, _text)
+
+
 class TypedColumns:
     """Columns of events of one schema version."""
 
@@ -240,69 +250,63 @@ class TypedColumns:
 
     def read(self, payloads: Column) -> list[Column]:
         """The columns of events, given their JSON texts."""
-        misfits: Flags = np.zeros(len(payloads), np.bool_)
-        texts = read_pointers(payloads, [(field.name,) for field in self._fields], misfits) if self._fields else {}
+        unreadable: Flags = np.zeros(len(payloads), np.bool_)
+        pointers = [(field.name,) for field in self._fields]
+        texts = read_pointers(payloads, pointers, unreadable) if pointers else {}
+        corrupt: Flags = np.zeros(len(payloads), np.bool_)
         columns: dict[str, Column] = {}
         for field in self._fields:
-            found = texts[(field.name,)]
-            if field.name in self._as_json:
-                columns[field.name] = _json_texts(payloads, field.name, found)
-            else:
-                kind = _KINDS[type(field.dataType)]
-                columns[field.name], unfit = _read_column(payloads, field.name, found, kind)
-                misfits |= unfit
-        columns[CORRUPT] = pc.if_else(pa.array(misfits), payloads, pa.scalar(None, pa.string()))
+            kind = _JSON if field.name in self._as_json else _KINDS[type(field.dataType)]
+            column = _Property(payloads, field.name, texts[(field.name,)], kind)
+            columns[field.name] = column.read(unreadable)
+            corrupt |= column.unfit
+        columns[CORRUPT] = pc.if_else(pa.array(corrupt), payloads, pa.scalar(None, pa.string()))
         return [columns[name] for name in self._names]
 
 
-def _read_column(payloads: Column, name: str, texts: Column, kind: _Kind) -> tuple[Column, Flags]:
-    """The values of one property, and the events of which the value does not fit."""
-    present = valid(texts)
-    rows = np.flatnonzero(present)
-    pieces = scalars.pieces(texts.drop_null())
-    not_null = pieces.first != ord("n")
-    has_value, values, doubtful = kind.read(pieces)
-    remaining = np.flatnonzero(not_null & ~has_value)
-    unfit: Flags = np.zeros(len(payloads), np.bool_)
-    made = pc.replace_with_mask(
-        pa.nulls(len(payloads), kind.type), pa.array(_flags(rows[has_value], len(payloads))), values
-    )
-    if len(remaining):
-        exact = [
-            kind.convert(_exact(payloads[int(row)].as_py(), name)) if is_doubtful else None
-            for row, is_doubtful in zip(rows[remaining], doubtful[remaining], strict=True)
-        ]
-        mask = pa.array(_flags(rows[remaining], len(payloads)))
-        made = pc.replace_with_mask(made, mask, pa.array(exact, kind.type))
-        unfit[rows[remaining]] = [value is None for value in exact]
-    return made, unfit
+class _Property:
+    """One property of many events; ``unfit`` says in which of them its value does not fit the column."""
+
+    def __init__(self, payloads: Column, name: str, texts: Column, kind: _Kind) -> None:
+        self._payloads, self._name, self._texts, self._kind = payloads, name, texts, kind
+        self.unfit: Flags = np.zeros(len(payloads), np.bool_)
+
+    def read(self, unreadable: Flags) -> Column:
+        """The values of the column; events that DuckDB cannot read are opened one by one."""
+        present = np.flatnonzero(valid(self._texts))
+        pieces = scalars.pieces(self._texts.drop_null())
+        has_value, values, doubtful = self._kind.read(pieces)
+        column = _replaced(pa.nulls(len(self._payloads), self._kind.type), present[has_value], values)
+        self.unfit[present[~has_value & ~doubtful & (pieces.first != ord("n"))]] = True
+        reopened = np.union1d(present[doubtful], np.flatnonzero(unreadable))
+        if self._kind is _JSON:
+            reopened = np.union1d(reopened, self._inexact_rows())
+        exact = [self._reopen(int(row)) for row in reopened]
+        return _replaced(column, reopened, pa.array(exact, self._kind.type)) if exact else column
+
+    def _inexact_rows(self) -> Any:
+        """The rows in which numbers may have more digits than DuckDB has kept."""
+        has_many = pc.match_substring_regex(self._texts, _MANY_DIGITS)
+        has_fraction = pc.match_substring_regex(self._texts, _FRACTION)
+        may_differ = pc.and_(has_fraction, pc.match_substring_regex(self._payloads, _MANY_DIGITS))
+        return np.flatnonzero(pc.or_(has_many, may_differ).fill_null(False).to_numpy(zero_copy_only=False))
+
+    def _reopen(self, row: int) -> Any:
+        """The value of one event, with all digits of its numbers; None where there is none, or none that fits."""
+        try:
+            slot = find_value_slot(entries_of(self._payloads[row].as_py().encode()), 0, (self._name,))
+            raw = b"null" if slot is None else bytes(encode_value(slot[0][slot[1]]))
+            if raw == b"null":
+                return None
+            value = raw.decode() if self._kind is _JSON else self._kind.convert(decode_exact(raw))
+        except (msgspec.DecodeError, RecursionError):
+            value = None
+        self.unfit[row] |= value is None
+        return value
 
 
-def _json_texts(payloads: Column, name: str, texts: Column) -> Column:
-    """Values of any type as JSON texts with all their digits; null where there is none."""
-    made = pc.if_else(pc.equal(texts, "null"), pa.scalar(None, pa.string()), texts)
-    inexact = np.flatnonzero(
-        pc.match_substring_regex(made, _MANY_DIGITS).fill_null(False).to_numpy(zero_copy_only=False)
-    )
-    if len(inexact):
-        exact = pa.array([_raw(payloads[int(row)].as_py(), name).decode() for row in inexact], pa.string())
-        made = pc.replace_with_mask(made, pa.array(_flags(inexact, len(payloads))), exact)
-    return made
-
-
-def _flags(rows: Any, count: int) -> Flags:
-    flags: Flags = np.zeros(count, np.bool_)
+def _replaced(column: Column, rows: Any, values: Column) -> Column:
+    """A column with other values in some rows, which are ascending."""
+    flags: Flags = np.zeros(len(column), np.bool_)
     flags[rows] = True
-    return flags
-
-
-def _raw(payload: str, name: str) -> bytes:
-    """The JSON text of a member, as it is stored."""
-    slot = find_value_slot(entries_of(payload.encode()), 0, (name,))
-    assert slot is not None, "DuckDB has found it"
-    return bytes(encode_value(slot[0][slot[1]]))
-
-
-def _exact(payload: str, name: str) -> Any:
-    """The value of a member with all digits of its numbers."""
-    return decode_exact(_raw(payload, name))
+    return pc.replace_with_mask(column, pa.array(flags), values)
