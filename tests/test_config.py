@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,61 @@ def test_every_setting_is_described_and_has_a_default_of_its_type() -> None:
     for name, (_, default, description) in config.fields().items():
         assert description, name
         assert resolve(flags={name: default}, environ={})[name] == (default, "flag")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[pipeline]\nspark.executor.memory = '4g'\nspark.speculation = true\nspark.task.cpus = 2",
+        "[pipeline]\n'spark.executor.memory' = '4g'\n'spark.speculation' = true\n'spark.task.cpus' = '2'",
+        "[pipeline.spark]\nexecutor.memory = '4g'\n'spark.speculation' = true\n'task.cpus' = 2",
+    ],
+)
+def test_a_setting_of_spark_passes_through_however_the_file_writes_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "headrace.toml").write_text(text)
+    expected = {"spark.executor.memory": "4g", "spark.speculation": "true", "spark.task.cpus": "2"}
+    assert load(file=tmp_path / "headrace.toml", environ={}).pipeline.spark == expected
+
+
+def test_a_setting_of_spark_comes_from_the_environment_and_a_flag_beats_it() -> None:
+    environ = {
+        "HEADRACE_PIPELINE__SPARK__EXECUTOR__MEMORY": "2g",
+        "HEADRACE_PIPELINE__SPARK__driver__maxResultSize": "3g",
+        "HEADRACE_PIPELINE__spark.executorEnv.MY_NAME": "x",
+    }
+    flags = config.spark_settings(["spark.executor.memory=4g", "spark.driver.extraJavaOptions=-Da=b"])
+    resolved = resolve(environ=environ, flags=flags)
+    assert resolved["pipeline.spark.executor.memory"] == ("4g", "flag")
+    assert resolved["pipeline.spark.driver.maxResultSize"] == ("3g", "environment")
+    assert load(environ=environ, flags=flags).pipeline.spark == {
+        "spark.executor.memory": "4g",
+        "spark.driver.maxResultSize": "3g",
+        "spark.executorEnv.MY_NAME": "x",
+        "spark.driver.extraJavaOptions": "-Da=b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("spark.master", "local", "cannot be set: set pipeline.master"),
+        ("spark.driver.memory", "8g", "cannot be set: set pipeline.memory"),
+        ("spark.sql.session.timeZone", "CET", "times of derived data are in UTC"),
+        ("spark.pyspark.python", "python3", "PYSPARK_PYTHON"),
+        ("spark.a b", "x", "no name of a setting of Spark"),
+        ("spark", "x", "unknown setting 'pipeline.spark' in the flag"),
+        ("sparks.x", "x", "unknown setting 'pipeline.sparks.x' in the flag"),
+        ("spark.jars", ["a.jar"], "a setting of Spark is a text, a number, true or false"),
+    ],
+)
+def test_a_setting_of_spark_that_headrace_needs_or_nobody_can_take_is_refused(
+    setting: str, value: object, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load(environ={}, flags={f"pipeline.{setting}": value})
+
+
+@pytest.mark.parametrize("pair", ["spark.executor.memory", "executor.memory=4g", "=x", ""])
+def test_a_flag_that_is_no_setting_of_spark_is_refused(pair: str) -> None:
+    with pytest.raises(ConfigError, match="--conf takes a setting of Spark"):
+        config.spark_settings([pair])

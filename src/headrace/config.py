@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -163,6 +164,8 @@ class PipelineConfig(msgspec.Struct, frozen=True):
     lease_units: Annotated[int, amount("units of work in one Spark job", minimum=1)] = 16
     tasks: Annotated[int, amount("tasks of one Spark job at most", minimum=1)] = 16
     shuffle_partitions: Annotated[int, amount("partitions of what Spark groups", minimum=1)] = 4
+    #: Settings of Spark itself by their names there; each is a setting ``pipeline.spark.…`` of ours.
+    spark: dict[str, str] = {}
 
 
 class FeaturesConfig(msgspec.Struct, frozen=True):
@@ -207,6 +210,26 @@ class ConfigError(BadRequest):
     code = "invalid_config"
 
 
+#: The prefix of settings of Spark, whatever follows it.
+SPARK = "pipeline.spark"
+SPARK_MEANING = "a setting of Spark"
+_SPARK_KEY = re.compile(r"spark(\.[\w/@$-]+)+")
+#: What Spark itself masks in its logs and pages.
+_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+#: Settings of Spark that Headrace must set itself, and what to do instead.
+_REFUSED_SPARK = {
+    "spark.master": "set pipeline.master",
+    "spark.remote": "set pipeline.remote",
+    "spark.api.mode": "set pipeline.remote, which uses Spark Connect",
+    "spark.submit.deployMode": "the driver is a process of `headrace pipeline`, on its machine",
+    "spark.driver.memory": "set pipeline.memory",
+    "spark.sql.shuffle.partitions": "set pipeline.shuffle_partitions",
+    "spark.sql.session.timeZone": "times of derived data are in UTC",
+    "spark.pyspark.python": "set the environment variable PYSPARK_PYTHON, of `headrace pipeline` or `headrace up`",
+    "spark.pyspark.driver.python": "the driver runs on the Python of `headrace pipeline`",
+}
+
+
 def fields() -> dict[str, tuple[Any, Any, str]]:
     """Every setting as ``section.name`` → (type, default, description)."""
     return {
@@ -221,7 +244,8 @@ def _settings() -> dict[str, tuple[Any, Any]]:
     for section in msgspec.structs.fields(Config):
         hints = get_type_hints(section.type, include_extras=True)
         for field in msgspec.structs.fields(section.type):
-            settings[f"{section.name}.{field.name}"] = (hints[field.name], field.default)
+            if f"{section.name}.{field.name}" != SPARK:
+                settings[f"{section.name}.{field.name}"] = (hints[field.name], field.default)
     return settings
 
 
@@ -240,6 +264,9 @@ def resolve(
         ("flag", dict(flags or {})),
     ):
         for name, value in source_values.items():
+            if name.startswith(f"{SPARK}."):
+                values[name] = (_spark_value(name, value, source), source)
+                continue
             if name not in settings:
                 raise _unknown_error(name, source, settings)
             values[name] = (_convert(name, value, settings[name][0], source), source)
@@ -267,9 +294,14 @@ def load(
 
 def _build_config(values: Mapping[str, tuple[object, str]]) -> Config:
     sections: dict[str, dict[str, object]] = {}
+    spark_settings: dict[str, str] = {}
     for name, (value, _) in values.items():
-        section, key = name.split(".")
-        sections.setdefault(section, {})[key] = value
+        section, _, key = name.partition(".")
+        if name.startswith(f"{SPARK}."):
+            spark_settings[key] = str(value)
+        else:
+            sections.setdefault(section, {})[key] = value
+    sections["pipeline"]["spark"] = spark_settings
     return decoding.convert(sections, Config)
 
 
@@ -289,8 +321,18 @@ def _from_file(file: Path | None) -> dict[str, object]:
             raise ConfigError(f"{section!r} stands outside a section in {path}", field=section)
         if not content and section not in Config.__struct_fields__:
             raise _unknown_error(section, "file", Config.__struct_fields__, kind="section")
-        flat |= {f"{section}.{key}": value for key, value in content.items()}
+        for key, value in content.items():
+            flat |= _flatten_spark(f"{section}.{key}", value)
     return flat
+
+
+def _flatten_spark(name: str, value: object) -> Iterable[tuple[str, object]]:
+    """A setting of the file by its name; tables below ``pipeline.spark``, which dots in keys make, have many."""
+    if not isinstance(value, dict) or not name.startswith(SPARK):
+        yield _spark_name(name), value
+        return
+    for key, inner in value.items():
+        yield from _flatten_spark(f"{name}.{key}", inner)
 
 
 # Read by the command line itself, or by the libraries below us.
@@ -301,9 +343,56 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in environ.items():
         if name.startswith("HEADRACE_") and name not in _NOT_SETTINGS:
-            section, separator, key = name.removeprefix("HEADRACE_").lower().partition("__")
-            flat[f"{section}.{key}" if separator else name] = value
+            section, separator, key = name.removeprefix("HEADRACE_").partition("__")
+            dotted = f"{section.lower()}.{_key_from_environ(key)}"
+            flat[_spark_name(dotted) if separator else name] = value
     return flat
+
+
+def _key_from_environ(key: str) -> str:
+    """The key of a variable; one of Spark keeps its capitals, unless it is all capitals."""
+    dotted = key.replace("__", ".")
+    if not dotted.lower().startswith("spark."):
+        return key.lower()
+    return dotted.lower() if dotted.isupper() else f"spark{dotted[5:]}"
+
+
+def spark_settings(pairs: Iterable[str]) -> dict[str, object]:
+    """The settings of flags ``--conf spark.key=value``, by their dotted names."""
+    settings = dict[str, object]()
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.startswith("spark."):
+            reason = f"--conf takes a setting of Spark such as spark.executor.memory=4g, not {pair!r}"
+            raise ConfigError(reason, field="conf")
+        settings[f"pipeline.{key}"] = value
+    return settings
+
+
+def shown_value(name: str, value: object) -> object:
+    """A value as it may be shown: settings of Spark that look like secrets are masked, as Spark does."""
+    return "*****" if name.startswith(f"{SPARK}.") and _SECRET.search(name) else value
+
+
+def _spark_name(name: str) -> str:
+    """The name of a setting, of which ``spark`` may have been written twice."""
+    return name.replace(f"{SPARK}.spark.", f"{SPARK}.", 1)
+
+
+def _spark_value(name: str, value: object, source: str) -> str:
+    """The value of a setting of Spark, as Spark takes it; raises ConfigError where Headrace needs its own."""
+    key = name.removeprefix("pipeline.")
+    if not _SPARK_KEY.fullmatch(key):
+        raise ConfigError(f"{name!r} in the {source} is no name of a setting of Spark", field=name)
+    if key in _REFUSED_SPARK:
+        raise ConfigError(f"{name} in the {source} cannot be set: {_REFUSED_SPARK[key]}", field=name)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise ConfigError(
+        f"{name}: a setting of Spark is a text, a number, true or false; this comes from the {source}", field=name
+    )
 
 
 def _convert(name: str, value: object, hint: Any, source: str) -> object:

@@ -9,6 +9,7 @@
      │   │   ├─ MissingField      an event lacks a field that is required        400
      │   │   ├─ UnknownField      an event has a field that its source has not   400
      │   │   ├─ SchemaMismatch    a value is not of the type of its field        400
+     │   │   ├─ EventTimeAhead    an event happened later than now               400
      │   │   ├─ FeatureNotInTable the table has no such feature                  400
      │   │   ├─ BatchTooLarge     more questions at once than are answered       400
      │   │   ├─ TooManyGroups     an aggregate has more groups than are answered 400
@@ -93,12 +94,8 @@ class HeadraceError(Exception):
 
     def headers(self) -> dict[str, str]:
         """The response headers that carry facts of this error."""
-        named = {
-            header: str(self.facts[fact])
-            for fact, header in self.header_facts.items()
-            if self.facts.get(fact) is not None
-        }
-        return {**self.fixed_headers, **named}
+        named = ((header, self.facts.get(fact)) for fact, header in self.header_facts.items())
+        return {**self.fixed_headers, **{header: str(fact) for header, fact in named if fact is not None}}
 
 
 def _rebuild(kind: type[HeadraceError], message: str, facts: dict[str, Any]) -> HeadraceError:
@@ -138,6 +135,12 @@ class SchemaMismatch(BadRequest):
     """A value is not of the type that its field is declared with."""
 
     code = "schema_mismatch"
+
+
+class EventTimeAhead(BadRequest):
+    """The event time of an event is more than 60 s ahead of the clock, or of the append time that the request gives."""
+
+    code = "event_time_ahead"
 
 
 class FeatureNotInTable(BadRequest):

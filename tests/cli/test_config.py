@@ -29,6 +29,15 @@ def test_each_setting_says_where_it_came_from(
     assert all(row["meaning"] for row in rows.values())
 
 
+def test_settings_of_spark_are_shown_and_secrets_among_them_are_masked(headrace: Headrace, tmp_path: Path) -> None:
+    file = tmp_path / "spark.toml"
+    file.write_text("[pipeline]\nspark.executor.memory = '4g'\nspark.hadoop.fs.s3a.secret.key = 'hush'\n")
+    lines = headrace("config", "show", "--config", str(file)).lines
+    shown = {row["setting"]: (row["value"], row["source"], row["meaning"]) for row in lines}
+    assert shown["pipeline.spark.executor.memory"] == ("4g", "file", "a setting of Spark")
+    assert shown["pipeline.spark.hadoop.fs.s3a.secret.key"] == ("*****", "file", "a setting of Spark")
+
+
 def test_unknown_setting_is_a_usage_error(headrace: Headrace, tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text("[server]\nprot = 1\n")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.cli import output
+from headrace.storage.keys import KeyStore
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Headrace
@@ -180,3 +181,89 @@ def test_a_source_is_observed_by_words_and_by_files(headrace: Headrace, contact:
     assert headrace("entity", "observe", "name=Ada", "--observed-at-field", "seen", *source).code == output.USAGE
     dry = headrace("entity", "observe", "name=Dee", *source, "--dry-run")
     assert dry.lines[0]["action"] == "would_create"
+
+
+def _stream_of_people(headrace: Headrace, name: str) -> None:
+    headrace("stream", "create", name)
+    people = [{"who": {"name": person}, "years": age, "at": 1_700_000_000} for person, age in (("Ada", 36), ("Bob", 5))]
+    lines = [*map(json.dumps, people), '{"who": 5}']
+    headrace("stream", "append", name, stdin="\n".join(lines).encode())
+
+
+def test_the_events_of_a_stream_are_observed_once(headrace: Headrace, contact: str, name: str, tmp_path: Path) -> None:
+    _stream_of_people(headrace, name)
+    rejects = tmp_path / "rejects.jsonl"
+    observe = ("entity", "observe", "--from-stream", name, "--type", contact, "--rejects", str(rejects))
+    mapped = (*observe, "--map", "name=/who/name", "--map", "age=years")
+    dry = headrace(*mapped, "--dry-run")
+    assert dry.code == output.PARTIAL and dry.lines[0]["would_create"] == 2
+    first = headrace(*mapped)
+    [counts] = first.lines
+    assert first.code == output.PARTIAL and counts["stream"] == counts["source"] == name
+    assert (counts["events"], counts["created"], counts["rejected"]) == (3, 2, 1)
+    [rejected] = [json.loads(line) for line in rejects.read_text().splitlines()]
+    assert rejected["offset"] == counts["next_offset"] and "/who/name" in rejected["reason"]
+    assert f"the event at {rejected['offset']} of {name}: the event has none of the mapped fields" in first.err
+    headrace("stream", "append", name, '{"who": {"name": "Cyd"}, "years": 7}')
+    second = headrace(*mapped, "--offset", counts["next_offset"], "--json")
+    assert second.code == output.OK and second.lines[0]["created"] == 1
+    third = headrace(*mapped)
+    assert third.code == output.PARTIAL and third.lines[0]["unchanged"] == 3 and "updated" not in third.lines[0]
+    by_json = headrace(*observe, "--map", '{"name": "/who/name", "age": "/years"}')
+    assert by_json.lines[0]["unchanged"] == 3
+    assert [one["snapshot"]["age"] for one in headrace("entity", "ls", contact, "--source", name).lines] == [36, 5, 7]
+
+
+def test_the_time_and_the_version_of_events_are_chosen(headrace: Headrace, contact: str, name: str) -> None:
+    _stream_of_people(headrace, name)
+    observe = ("entity", "observe", "--from-stream", name, "--type", contact, "--map", "name=/who/name")
+    untimed = headrace(*observe, "--observed-at-field", "at")
+    assert untimed.lines[0]["rejected"] == 3 and "say its unit" in untimed.err
+    timed = headrace(*observe, "--observed-at-field", "at", "--observed-at-unit", "s", "--source", "crm")
+    assert timed.lines[0]["source"] == "crm" and timed.lines[0]["created"] == 2
+    assert headrace("entity", "ls", contact).lines[0]["last_observation_at"] == "2023-11-14T22:13:20Z"
+    versioned = headrace(*observe, "--schema-version", "3")
+    assert versioned.code == output.FAILED and "version" in versioned.err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("name=Ada", "--from-stream", "s", "--source", "a"), "leave out files"),
+        (("--from-stream", "s", "--format", "csv"), "leave out files"),
+        (("--map", "name=name", "--source", "a"), "add --from-stream"),
+        (("name=Ada", "--source", "a", "--offset", "-1"), "add --from-stream"),
+        (("name=Ada",), "--source NAME"),
+        ((), "--from-stream NAME"),
+        (("--from-stream", "s", "--map", "name"), "FIELD=/POINTER"),
+        (("--from-stream", "s", "--map", "{name}"), "not an object"),
+    ],
+)
+def test_how_streams_are_observed_is_said(
+    headrace: Headrace, at: ServerProcess, words: tuple[str, ...], reason: str
+) -> None:
+    done = headrace("entity", "observe", "--type", "person", *words)
+    assert done.code == output.USAGE and reason in done.err
+
+
+def test_keys_need_to_read_the_stream_and_to_write_entities(
+    headrace: Headrace, contact: str, name: str, at: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _stream_of_people(headrace, name)
+    store = KeyStore(at.data_dir / "keys.db")
+    try:
+        keys = {
+            scope: store.create(user_id="ann", scopes=scopes, prefix=prefix)[1]
+            for scope, scopes, prefix in (("read", ["read"], ""), ("write", ["read", "write"], ""),
+                                          ("entities", ["read", "write"], "entities/"))
+        }  # fmt: skip
+    finally:
+        store.close()
+    observe = ("entity", "observe", "--from-stream", name, "--type", contact, "--map", "name=/who/name")
+    monkeypatch.setenv("HEADRACE_KEY", keys["read"])
+    refused = headrace(*observe)
+    assert refused.code == output.FAILED and "lacks the scope write" in refused.err
+    monkeypatch.setenv("HEADRACE_KEY", keys["entities"])
+    assert "opens only some streams" in headrace(*observe).err
+    monkeypatch.setenv("HEADRACE_KEY", keys["write"])
+    assert headrace(*observe).lines[0]["created"] == 2

@@ -159,7 +159,7 @@ REFUSALS = {
     "events do not fit their schema": Refused(
         lambda app: app.client.stream("orders").append([{"n": 1}, {"n": "x"}, {}]),
         errors.BadRequest,
-        ("event 1 does not fit", "/n", "'orders'", "event 2", '"n" is a required property'),
+        ("event 2 does not fit", "/n", "'orders'", "event 3", '"n" is a required property'),
     ),
     "a lens is unsound": Refused(
         lambda app: app.client.stream("orders").evolve({**SCHEMA, "properties": {"n": {"type": "string"}}}, LENS),
@@ -208,7 +208,7 @@ REFUSALS = {
         lambda app: app.entities.get("ent_nope"), errors.EntityNotFound, ("'ent_nope'", "app.entities.list")
     ),
     "an entity has no type": Refused(
-        lambda app: app.entities.store({"name": "x"}), errors.BadRequest, ("entity 0 has no entity_type",)
+        lambda app: app.entities.store({"name": "x"}), errors.BadRequest, ("entity 1 has no entity_type",)
     ),
     "an entity type is unknown": Refused(
         lambda app: app.entities.types.get("compny"),

@@ -58,3 +58,16 @@ def test_a_machine_without_java_uses_the_wheel_and_leaves_out_the_flag(
     ran = subprocess.run([found.home / "bin" / "java", *flags], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert "21" in ran.stderr
+
+
+def test_a_java_of_the_machine_gets_no_flag_that_it_would_warn_of(tmp_path: Path, bare: pytest.MonkeyPatch) -> None:
+    home = fake_java(tmp_path / "home", "17.0.1")
+    with (home / "bin" / "java").open("a") as command:
+        command.write('printf "%s\\n" "$@"\n')
+    bare.setenv("JAVA_HOME", str(home))
+    quiet = java.find_quiet(tmp_path / "scratch")
+    bare.setenv("PATH", "/usr/bin:/bin")
+    flags = ["--add-modules=jdk.incubator.vector", "-Dan.argument=with blanks"]
+    assert subprocess.check_output([quiet / "bin" / "java", *flags], text=True, stderr=subprocess.DEVNULL) == (
+        "-Dan.argument=with blanks\n"
+    )

@@ -46,6 +46,8 @@ class Rpc(grpc.RpcError):
         (SparkException("Job 4 cancelled because SparkContext was shut down"), "context"),
         (SparkException(ABORTED + "ExecutorLostFailure (executor 1 exited)"), "executors"),
         (PythonException(ABORTED + "org.apache.spark.SparkException: Python worker exited unexpectedly"), "executors"),
+        (PythonException(ABORTED + 'java.io.IOException: Cannot run program "/opt/python": error=2'), "python"),
+        (PythonException(ABORTED + "[PYTHON_VERSION_MISMATCH] 3.9 in worker, 3.11 in driver"), "python"),
         (PythonException("ModuleNotFoundError: No module named 'duckdb'"), "packages"),
         (AnalysisException("[UNRESOLVED_COLUMN] nothing"), "job"),
         (ValueError("what is this"), "job"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace.operators.catalogue import DECLARATIONS
 from headrace.schema.descriptor.nodes import Feature
 from operators.events import TYPES, maybe, rows
+from operators.events import Event as RowEvent
 from operators.law import features
 from support.feature_oracle import WHERES, Source, frame_of
 
@@ -40,6 +41,11 @@ class History(NamedTuple):
         """The same for the oracle."""
         return frame_of(self.events, self.source, "k")
 
+    @property
+    def rows(self) -> list[RowEvent]:
+        """The events, of whose values the tolerance is made."""
+        return [RowEvent(0, seq, event, True) for seq, (_, event) in enumerate(self.events)]
+
 
 def spelled(event_us: int, unit: str | None, nanos: int) -> Any:
     """An event time as an event has it; ``nanos`` are lost where it is read."""
@@ -50,14 +56,13 @@ def spelled(event_us: int, unit: str | None, nanos: int) -> Any:
 
 
 @st.composite
-def histories(draw: st.DrawFn, *, most: int = 16, ahead: bool = True) -> History:
+def histories(draw: st.DrawFn, *, most: int = 16) -> History:
     """Events that come late by nothing, by just so much that they still count, by more, and ahead of the clock."""
     source = Source("at", draw(st.sampled_from([None, "s", "ms", "us", "ns"])), draw(st.sampled_from(LATE_AFTER_US)))
     edge = source.late_after_us or 0
     usual = [0, 1, 999, 1000, 64_000, edge, edge, edge + 1, edge - 1, 10 * edge, 3_600_000_000, 86_400_000_000]
     delays = st.sampled_from(usual) | st.integers(0, 10**9)
-    if ahead:
-        delays |= st.sampled_from([-1, -1000, -1_000_000, 1 - AHEAD_US, -AHEAD_US])
+    delays |= st.sampled_from([-1, -1000, -1_000_000, 1 - AHEAD_US, -AHEAD_US])
     append_us, events = START_US + draw(st.sampled_from([0, 1, 500_037])), []
     for _ in range(draw(st.integers(0, most))):
         append_us += draw(WAITS_US)

@@ -48,11 +48,15 @@ def event_time_us(appended: tuple[int, Mapping[str, Any]], source: Source) -> in
     return append_us if source.field is None else moment_us(event[source.field], source.unit)
 
 
-def frame_of(events: Iterable[tuple[int, Mapping[str, Any]]], source: Source, key: str) -> pd.DataFrame:
-    """All events with their append times in the order of the log, each with its times, key, and whether it is late."""
-    given = list(events)
+def frame_of(events: Iterable[tuple[int, Mapping[str, Any] | None]], source: Source, key: str) -> pd.DataFrame:
+    """All events with their append times in the order of the log, each with its times, key, and whether it is late.
+
+    Events of a stream that do not fit the source are None, and do not count.
+    """
+    numbered = [(seq, append_us, event) for seq, (append_us, event) in enumerate(events) if event is not None]
+    given = [(append_us, event) for _, append_us, event in numbered]
     frame = pd.DataFrame({"event": pd.Series([event for _, event in given], dtype=object)})
-    frame["seq"] = range(len(given))
+    frame["seq"] = pd.Series([seq for seq, _, _ in numbered], dtype="int64")
     frame["append_us"] = pd.Series([append_us for append_us, _ in given], dtype="int64")
     frame["event_us"] = pd.Series([event_time_us(each, source) for each in given], dtype="int64")
     frame["at_ms"] = frame.event_us // 1000
@@ -278,7 +282,8 @@ def reservoir_sample(c: Counted) -> list[Any]:
 
 
 def since(c: Counted, place: int) -> Any:
-    return c.now_ms - int(c.at_ms.iloc[place]) if len(c) >= abs(place) else None
+    """How long ago an event was; one that is ahead of now was no time ago."""
+    return max(0, c.now_ms - int(c.at_ms.iloc[place])) if len(c) >= abs(place) else None
 
 
 def seen(c: Counted, place: int) -> Any:
@@ -290,9 +295,10 @@ def first_seen_in_window(c: Counted) -> bool:
 
 
 def decayed(c: Counted, values: Iterable[Any]) -> float | None:
-    total = Decimal(0)
+    """The sum of values that fade until now; where the newest event is ahead of now, until that event."""
+    total, until_ms = Decimal(0), max([c.now_ms, *c.at_ms])
     for value, at_ms in zip(values, c.at_ms, strict=True):
-        exponent = _EXACT.divide(Decimal(int(at_ms) - c.now_ms), Decimal(c.params["half_life"]))
+        exponent = _EXACT.divide(Decimal(int(at_ms) - until_ms), Decimal(c.params["half_life"]))
         total = _EXACT.add(total, _EXACT.multiply(Decimal(value), _EXACT.power(Decimal(2), exponent)))
     return finite(total)
 
@@ -409,7 +415,7 @@ MEANINGS: dict[str, Callable[[Counted], Any]] = {
     "delta_from_prev": delta_from_prev,
     "reservoir_sample": reservoir_sample,
     "first_seen": lambda c: seen(c, 0),
-    "age": lambda c: c.now_ms - seen(c, 0) if c else None,
+    "age": lambda c: since(c, 0) if c else None,
     "last_seen": lambda c: seen(c, -1),
     "time_since": lambda c: since(c, -1),
     "has_seen": bool,

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from headrace.config import StorageConfig
 
 DataDir = Annotated[str | None, Parameter(help="Directory of the log.")]
+SparkSettings = Annotated[
+    list[str] | None,
+    Parameter(name="--conf", negative=(), help="A setting of Spark, such as spark.executor.memory=4g; repeatable."),
+]
 ConfigFile = Annotated[Path | None, Parameter(name="--config", help="A TOML file; default ./headrace.toml.")]
 
 app = App(
@@ -30,11 +34,16 @@ app = App(
 @app.command
 def show(*, config: ConfigFile = None, json: AsJson = False) -> None:
     """Print each setting with its value and its source: flag, environment, file or default."""
-    from headrace.config import fields, resolve
+    from headrace.config import SPARK_MEANING, fields, resolve, shown_value
 
-    settings = fields()
+    meanings = {name: description for name, (_, _, description) in fields().items()}
     rows = (
-        {"setting": name, "value": value, "source": source, "meaning": settings[name][2]}
+        {
+            "setting": name,
+            "value": shown_value(name, value),
+            "source": source,
+            "meaning": meanings.get(name, SPARK_MEANING),
+        }
         for name, (value, source) in resolve(file=config).items()
     )
     output.show_all(rows, ("setting", "value", "source", "meaning"), as_json=json)

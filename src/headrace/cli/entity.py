@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 
 from headrace.cli import output
 from headrace.cli.arguments import LOCAL, Remote, format_moment, positive_integer, rows
+from headrace.cli.observations import NO_STREAM, FromStream, observe_events, observe_files
 from headrace.cli.output import AsJson, UsageError, Yes
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ app = App(
     help_epilogue=output.examples(
         "headrace entity observe name=Ada email=ada@example.com --type contact --source crm-a",
         "headrace entity observe customers.csv --type contact --source crm-b",
+        "headrace entity observe --from-stream orders --type contact --map name=/customer/name",
         "headrace entity store people.jsonl --entity-type contact",
         "headrace entity ls contact --search grace",
         "headrace entity get ent_29ab6436c7c63c95d8ccc613 --provenance",
@@ -86,23 +88,26 @@ def store(
 def observe(
     *words: Annotated[str, Parameter(help="FIELD=VALUE of one entity; or files, URLs, or - for stdin.")],
     entity_type: Annotated[str, Parameter(name=["--type", "--entity-type"], help="The type of the entities.")],
-    source: Annotated[str, Parameter(help="The name of the source, such as crm-a.")],
+    source: Annotated[str | None, Parameter(help="The name of the source; default: that of --from-stream.")] = None,
+    events: FromStream = NO_STREAM,
     observed_at: Annotated[str | None, Parameter(help="When it was so, such as 2026-11-15; default: now.")] = None,
-    observed_at_field: Annotated[str | None, Parameter(help="The column that says so for each row.")] = None,
+    observed_at_field: Annotated[
+        str | None, Parameter(help="The column, or the field of an event, that says so.")
+    ] = None,
     source_priority: Annotated[int | None, Parameter(help="How much it counts.")] = None,
     observation_source: Annotated[str | None, Parameter(help="sensor, human, import, sync …")] = None,
     format: Annotated[
         Literal["csv", "tsv", "jsonl", "json", "parquet"] | None, Parameter(help="Default: by the file's name.")
     ] = None,
-    rejects: Annotated[Path | None, Parameter(help="Write rows that cannot be stored to this file.")] = None,
+    rejects: Annotated[Path | None, Parameter(help="Write what cannot be stored to this file.")] = None,
     dry_run: Annotated[bool, Parameter(negative=(), help="Store nothing; say what would become of each.")] = False,
     remote: Remote = LOCAL,
     json: AsJson = False,
 ) -> int:
-    """Store what a source says of an entity, or of each row of files; a second run stores nothing twice."""
+    """Store what a source says of an entity, in each row of files or in each event of a stream.
 
-    if not words:
-        raise UsageError("Say what is observed: FIELD=VALUE…, or name a file, or - for stdin.")
+    A second run stores nothing twice.
+    """
     options: StoreOptions = {
         "observed_at": format_moment(observed_at),
         "source": source,
@@ -110,8 +115,13 @@ def observe(
         "observation_source": observation_source,
         "commit": False if dry_run else None,
     }
+    if events.from_stream is not None:
+        if words or format is not None:
+            raise UsageError("--from-stream names what is observed: leave out files, FIELD=VALUE and --format.")
+        return observe_events(entity_type, events, options, observed_at_field, rejects, remote, json)
+    _check_source(words, source, events)
     if any("=" not in word or "://" in word.partition("=")[0] or Path(word).exists() for word in words):
-        return _observe_files(words, format, entity_type, options, observed_at_field, rejects, remote, json)
+        return observe_files(words, format, entity_type, options, observed_at_field, rejects, remote, json)
     if observed_at_field is not None:
         raise UsageError("--observed-at-field names a column of files; pass --observed-at.")
     with _connect(remote, retries=True) as entities:
@@ -122,44 +132,6 @@ def observe(
     for warning in stored.store_warnings:
         print(f"headrace: {warning['code']}: {warning['message']}", file=sys.stderr)
     return output.OK
-
-
-def _observe_files(
-    files: tuple[str, ...],
-    file_format: str | None,
-    entity_type: str,
-    options: StoreOptions,
-    observed_at_field: str | None,
-    rejects: Path | None,
-    remote: Remote,
-    as_json: bool,
-) -> int:
-    from headrace.cli.import_files import Rejects, open_rows
-    from headrace.client.importer import observations
-
-    with ExitStack() as stack:
-        client = stack.enter_context(remote.connect(retries=True))
-        field_types = observations.read_field_types(client, entity_type)
-        # Moments become RFC 3339 in whatever way a file spells them.
-        spelled = [name for name, kind in field_types.items() if kind != "date"]
-        reader = stack.enter_context(open_rows(files, file_format, spelled))
-        report = stack.enter_context(Rejects(rejects))
-        importer = observations.ObservationImporter(
-            client,
-            reader,
-            entity_type,
-            options,
-            field_types=field_types,
-            observed_at_field=observed_at_field,
-            read_moment=format_moment,
-        )
-        advance = stack.enter_context(output.running_count("rows stored"))
-        counts = importer.run(advance, report.add)
-    facts = {"rows": counts.rows, **counts.actions, "rejected": counts.rejected, **counts.warnings}
-    output.show({"source": options["source"], **facts}, as_json=as_json)
-    for code, reason in counts.reasons.items():
-        print(f"headrace: {code}: {reason}", file=sys.stderr)
-    return output.PARTIAL if counts.rejected else output.OK
 
 
 @app.command
@@ -330,6 +302,16 @@ def _typed(row: Any, entity_type: str | None, number: int) -> dict[str, Any]:
     if "entity_type" not in row and entity_type is None:
         raise UsageError(f"entity {number} has no entity_type: add it, or pass --entity-type")
     return {"entity_type": entity_type, **row} if entity_type is not None else row
+
+
+def _check_source(words: tuple[str, ...], source: str | None, events: FromStream) -> None:
+    """Refuse to observe nothing, nobody's words, or files by options of streams."""
+    if events.used:
+        raise UsageError(f"{events.used[0]} is about the events of a stream: add --from-stream NAME.")
+    if not words:
+        raise UsageError("Say what is observed: FIELD=VALUE…, a file, - for stdin, or --from-stream NAME.")
+    if source is None:
+        raise UsageError("Say which source it is from: --source NAME, such as crm-a.")
 
 
 def _assigned(word: str) -> tuple[str, Any]:

@@ -66,6 +66,8 @@ def get(
         print("There are no features of this key: it was never seen, or is cold.")
     else:
         print(output.encode(row))
+    if row.late_events:
+        print(f"headrace: {row.late_events} events came too late to be counted.", file=sys.stderr)
     if row.complete:
         return output.OK
     lacks = "Features that are null are still computed from events of the past."

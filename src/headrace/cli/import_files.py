@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.client.importer.proposal import Proposal
     from headrace.client.importer.reader import RowReader
     from headrace.client.row_batches import BadRow
+    from headrace.client.stream_copy import RejectedEvent
 
 #: Bad rows that are shown; --rejects has all of them.
 _SHOWN = 5
@@ -115,10 +116,10 @@ def open_rows(files: tuple[str, ...], file_format: Any, text_columns: Collection
 
 
 class Rejects:
-    """Reports rows that are not imported: the first on stderr, all in a file."""
+    """Reports rows or events that are not stored: the first on stderr, all in a file."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, noun: str = "rows") -> None:
+        self._path, self._noun = path, noun
         self._file: Any = None
         self._count = 0
         self.previewed = 0
@@ -130,7 +131,7 @@ class Rejects:
         if self._file is not None:
             self._file.close()
         if self._count > _SHOWN:
-            print(f"headrace: {self._count - _SHOWN:,} more rows were not imported", file=sys.stderr)
+            print(f"headrace: {self._count - _SHOWN:,} more {self._noun} were not stored", file=sys.stderr)
         if self._count:
             hint = f"They are in {self._path}." if self._path else "Pass --rejects FILE to keep them."
             print(hint, file=sys.stderr)
@@ -139,8 +140,8 @@ class Rejects:
         """Count a row that will not be imported."""
         self.previewed += 1
 
-    def add(self, row: BadRow) -> None:
-        """Report a row that was not imported."""
+    def add(self, row: BadRow | RejectedEvent) -> None:
+        """Report a row or an event that was not stored."""
         self._count += 1
         if self._path is not None:
             if self._file is None:
@@ -148,7 +149,7 @@ class Rejects:
             self._file.write(msgspec.json.encode(row._asdict()) + b"\n")
         if self._count <= _SHOWN:
             text = row.text if len(row.text) <= _SHOWN_CHARACTERS else row.text[:_SHOWN_CHARACTERS] + "…"
-            print(f"headrace: row {row.number} of {row.path}: {row.reason}: {text}", file=sys.stderr)
+            print(f"headrace: {row.where}: {row.reason}: {text}", file=sys.stderr)
 
 
 def show_proposal(stream: str, proposed: Proposal, bad_rows: int = 0, *, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 
 from headrace.cli import output
 from headrace.cli.arguments import LOCAL, Remote
-from headrace.cli.config import ConfigFile
+from headrace.cli.config import ConfigFile, SparkSettings
 from headrace.cli.output import AsJson, UsageError
 from headrace.errors import HeadraceError, Unavailable
 from headrace.types import parse_duration_us
@@ -42,15 +42,17 @@ def pipeline(
     server: Remote = LOCAL,
     master: Annotated[str | None, Parameter(help="Spark master: local[*], spark://…, yarn, k8s://…")] = None,
     remote: Annotated[str | None, Parameter(help="A Spark Connect server: sc://host:port.")] = None,
+    conf: SparkSettings = None,
     once: Annotated[bool, Parameter(negative=(), help="Do what is due, then end.")] = False,
     config: ConfigFile = None,
 ) -> int:
     """Do the work of a server on Spark until stopped."""
-    from headrace.config import load
+    from headrace.config import load, spark_settings
     from headrace.pipeline.runner import Runner
 
     overrides = {"pipeline.master": master, "pipeline.remote": remote}
-    chosen = load(file=config, flags={name: value for name, value in overrides.items() if value is not None})
+    flags = {name: value for name, value in overrides.items() if value is not None} | spark_settings(conf or ())
+    chosen = load(file=config, flags=flags)
     runner = Runner(server.url, chosen.pipeline, key=server.key or None, ca_file=server.ca_file, once=once)
     _log_to_stderr(
         f"Looks for work at {server.url}, and does it on {chosen.pipeline.remote or chosen.pipeline.master}."
@@ -172,8 +174,10 @@ def show_overview(overview: Document) -> None:
         },
         as_json=False,
     )
+    workers = list(_workers(overview))
+    addresses = tuple(name for name in ("ui", "event_log") if any(worker[name] for worker in workers))
     sections = (
-        (_WORKERS, _workers(overview)),
+        ((*_WORKERS, *addresses), workers),
         (_STREAMS, _streams(overview)),
         (_LEASES, _leases(overview)),
         (_RESTING, _resting(overview)),
@@ -221,6 +225,8 @@ def _workers(overview: Document) -> Iterator[Document]:
             "since": worker["first_seen_at"],
             "last_seen": worker["last_seen_at"],
             **{name: worker[name] for name in ("done", "failed", "lost", "released")},
+            # A server of an earlier version does not tell these.
+            **{name: worker.get(name) or "" for name in ("ui", "event_log")},
         }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headrace.cli.config import ConfigFile
+from headrace.cli.config import ConfigFile, SparkSettings
 
 if TYPE_CHECKING:
     from headrace.config import Config
@@ -95,11 +95,11 @@ def serve(
     )
 
 
-def up(*, flags: ServerFlags = NO_FLAGS, config: ConfigFile = None) -> None:
+def up(*, flags: ServerFlags = NO_FLAGS, conf: SparkSettings = None, config: ConfigFile = None) -> None:
     """Run everything on this machine: the server, and the pipeline beside it."""
-    from headrace.config import load
+    from headrace.config import load, spark_settings
 
-    beside = BackgroundPipeline(load(file=config, flags=flags.settings()))
+    beside = BackgroundPipeline(load(file=config, flags=flags.settings() | spark_settings(conf or ())))
     try:
         serve(flags=flags, config=config, ready=beside.start)
     finally:

@@ -125,7 +125,7 @@ def _list_reasons(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for reason in (reason for name in _REASONS for reason in facts.get(name) or ()):
         text = str(reason.get("message") or reason.get("reason"))
         pointer = str(reason.get("pointer") or reason.get("path") or "")
-        event = f"event {reason['index']}" if "index" in reason else ""
+        event = f"event {reason['index'] + 1}" if "index" in reason else ""
         where = [part for part in (event, pointer if pointer not in text else "") if part]
         yield (f"{', '.join(where)}: {text}" if where else text), text
 

@@ -127,7 +127,7 @@ class PushRefused(ClientError):
 
     def __str__(self) -> str:
         reasons = [
-            f"rows[{index}]: {refusal.message.removeprefix(f'event {index} does not fit: ')} ({refusal.code})"
+            f"rows[{index}]: {refusal.message.removeprefix(f'event {index + 1} does not fit: ')} ({refusal.code})"
             for index, refusal in self.refusals.items()
         ]
         event = f"{self.facts['event']}: " if "event" in self.facts else ""
@@ -202,7 +202,7 @@ def explain(error: HeadraceError, target: str = "") -> None:
 def _renumber(refusal: Mapping[str, Any], index: int) -> dict[str, Any]:
     """The refusal of an event by its index among all events, where the server counts those of one request."""
     failures = [{**failure, "index": index} for failure in refusal.get("failures", ())]
-    message = _EVENT.sub(f"event {index} does", str(refusal.get("message", "")))
+    message = _EVENT.sub(f"event {index + 1} does", str(refusal.get("message", "")))
     return {**refusal, "message": message, **({"failures": failures} if failures else {})}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
+from decimal import Decimal, DecimalException
 from hashlib import sha256
 from math import floor
 from typing import Any, Literal, NamedTuple
@@ -118,7 +118,10 @@ class EventMapping:
     def _read_unix_time(self, text: str) -> str:
         if self._unit is None:
             raise ValueError(f"{self._time_name}: {text[:_SHOWN]} is a number: say its unit, s, ms, us or ns")
-        micros = Decimal(text) * _UNIT_US[self._unit]
+        try:
+            micros = Decimal(text) * _UNIT_US[self._unit]
+        except DecimalException:  # such an exponent as no calendar has
+            micros = Decimal(_END_US)
         if not _FIRST_US <= micros < _END_US:
             years = "is not in the years 1 to 9999: is the unit right?"
             raise ValueError(f"{self._time_name}: {text[:_SHOWN]} {self._unit} {years}")

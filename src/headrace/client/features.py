@@ -139,11 +139,13 @@ class Row(dict[str, Any]):
 
     Where ``complete`` is false, features that are None are still computed from events of the past; in a row of the
     past, events that would count are not there any more, and ``events_from`` is when the first came that is.
+    ``late_events`` is how many events of the key came too late to count.
     """
 
     complete: bool
     events_from: str | None = None
     explain: dict[str, Any] | None = None
+    late_events: int = 0
     key: Key = None
     at: Any = None
     as_known_at: Any = None
@@ -205,6 +207,7 @@ class _Explained(msgspec.Struct):
 
 class _Batch(msgspec.Struct):
     results: list[dict[str, Any]]
+    late_events: list[int] | None = None
     registry_version: int = 0
 
 
@@ -254,9 +257,11 @@ def read_row(answer: Answer, types: TableTypes | None = None, *, explained: bool
 def read_rows(answer: Answer, lookups: Sequence[Sequence[Any]], types: Mapping[str, TableTypes]) -> KeyRows:
     """The rows of several keys, in the order of the request."""
     rows = []
-    for (table, key, *_), features in zip(lookups, answer.decode(_Batch).results, strict=True):
+    batch = answer.decode(_Batch)
+    late = batch.late_events or [0] * len(batch.results)
+    for (table, key, *_), features, late_events in zip(lookups, batch.results, late, strict=True):
         row = _make_row(features, answer, types.get(table))
-        row.key = key
+        row.key, row.late_events = key, late_events
         rows.append(row)
     return KeyRows(rows, lookups, types)
 
@@ -265,6 +270,7 @@ def _make_row(features: dict[str, Any], answer: Answer, types: TableTypes | None
     row = Row(features, types.features if types is not None else None)
     row.complete = answer.headers.get("headrace-coverage", "complete") == "complete"
     row.events_from = answer.headers.get("headrace-events-from")
+    row.late_events = int(answer.headers.get("headrace-late-events", 0))
     return row
 
 
@@ -296,6 +302,7 @@ class History(msgspec.Struct, frozen=True):
     complete: bool = True
     events_from: str | None = None
     results: list[dict[str, Any]] = []
+    late_events: list[int] = []
 
 
 class _Begun(msgspec.Struct):
@@ -358,9 +365,10 @@ def read_history_rows(
     if history.state != "done":
         raise HistoryFailed(f"the rows were not found: {history.reason}", history=history.id)
     rows = []
-    for features, (key, at, *more) in zip(history.results, questions, strict=True):
+    late_events = history.late_events or [0] * len(history.results)
+    for features, late, (key, at, *more) in zip(history.results, late_events, questions, strict=True):
         row = Row(features, types.features if types is not None else None)
-        row.complete, row.events_from = history.complete, history.events_from
+        row.complete, row.events_from, row.late_events = history.complete, history.events_from, late
         row.key, row.at, row.as_known_at = key, at, more[0] if more else as_known_at
         rows.append(row)
     return rows

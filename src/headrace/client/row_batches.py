@@ -32,6 +32,11 @@ class BadRow(NamedTuple):
     text: str
     reason: str
 
+    @property
+    def where(self) -> str:
+        """What is bad, for messages."""
+        return f"row {self.number} of {self.path}"
+
 
 class Chunk(NamedTuple):
     """Some rows as texts of JSON, in order, with their file and their numbers, and those between that are no rows."""

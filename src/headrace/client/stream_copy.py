@@ -63,6 +63,11 @@ class RejectedEvent(NamedTuple):
     text: str
     reason: str
 
+    @property
+    def where(self) -> str:
+        """Which event it is, for messages."""
+        return f"the event at {self.offset} of {self.stream}"
+
 
 class ObservedStream(msgspec.Struct, frozen=True, kw_only=True):
     """How many events of a stream were stored as observations, were before, and could not be."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from headrace.engine.entities.read.snapshots import Snapshots
 from headrace.engine.entities.read.source_reader import SourceReader
 from headrace.engine.entities.types.entity_types import EntityTypes
 from headrace.engine.entities.write.relations import EntityRelations
+from headrace.engine.features.definitions import LiveDefinitions
 from headrace.engine.features.feature_reader import FeatureReader
 from headrace.engine.features.features import Features
 from headrace.engine.features.past_reader import PastReader
+from headrace.engine.features.source import EventSource
 from headrace.engine.features.training_sets import TrainingSets
 from headrace.engine.history.recovery import Recovered
 from headrace.engine.history.sealer import Sealer
@@ -83,7 +86,8 @@ class Engine:
         self.gates = Gates(config.limits)
         self.computing = ComputeThreads(self.gates, config.limits.arriving_bytes)
         self.recovered: Recovered | None = None
-        hooks = append_hooks(self._reader, max_dedupe_keys=config.features.dedupe_keys)
+        self._make_source = partial(EventSource, max_dedupe_keys=config.features.dedupe_keys, clock=clock)
+        hooks = append_hooks(self._reader, self._make_source)
         definitions = SearchDefinitions()
         self._open_storage()
         self._create_log(hooks)
@@ -247,7 +251,7 @@ class Engine:
             registry_changes=changes,
             log=self.log,
             registry=FeatureRegistry(self._reader),
-            max_keys=self.config.features.dedupe_keys,
+            make_source=self._make_source,
         )
         self.types = EntityTypes(
             registry_changes=changes, log=self.log, reader=self._reader, connect=self.connect, clock=self.clock
@@ -320,7 +324,7 @@ class Engine:
             log=self.log,
             wal=Wal(self._reader),
             states=States(self._reader),
-            current=lambda: self.features.current,
+            current=LiveDefinitions(lambda: self.features.current, self.log.catalog),
             state_builder=self.state_builder,
             clock=self.clock,
             config=settings,
@@ -334,7 +338,6 @@ class Engine:
         )
         self.training = TrainingSets(
             apply=self.apply,
-            log=self.log,
             sealer=self.sealer,
             job=self._history_job,
             past_reader=self.past_reader,

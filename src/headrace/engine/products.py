@@ -18,9 +18,10 @@ from headrace.engine.entities.entity_journal import EntityJournal
 from headrace.engine.entities.entity_type import ENTITIES, EntityRules
 from headrace.engine.entities.erasure.segment_erasure import EraseJob, SegmentEraser
 from headrace.engine.entities.read.snapshots import TypeDefinitions
+from headrace.engine.features.definitions import definitions_of_rows
 from headrace.engine.features.feature_journal import FeatureJournal
-from headrace.engine.features.registry import EVENTS, Current
-from headrace.engine.features.source import EventSource, SourceRules
+from headrace.engine.features.registry import Current
+from headrace.engine.features.source import EventSource, MakeSource, SourceRules
 from headrace.engine.features.training_sets import HistoryJob
 from headrace.engine.history.journal import Journal
 from headrace.engine.history.publication import MakeRewriter
@@ -37,11 +38,11 @@ SEGMENT_REWRITER: MakeRewriter = SegmentEraser
 JOURNALS: tuple[Journal[Any], ...] = (FeatureJournal(), EntityJournal())
 
 
-def append_hooks(connection: Connection, *, max_dedupe_keys: int) -> AppendHooks:
-    """Make the table of hooks; an event source remembers so many keys."""
+def append_hooks(connection: Connection, make_source: MakeSource) -> AppendHooks:
+    """Make the table of hooks."""
 
     def load_source(row: StreamRow) -> EventSource:
-        return EventSource(SourceRules.load(row.managed), max_dedupe_keys)
+        return make_source(SourceRules.load(row.managed))
 
     def load_entity_type(row: StreamRow) -> EntityHook:
         return EntityHook.load(connection, EntityRules.load(row.managed).entity_type)
@@ -67,7 +68,7 @@ class Jobs(NamedTuple):
 def create_jobs(config: PipelineConfig, *, definitions: SearchDefinitions, features: Callable[[], Current]) -> Jobs:
     """The jobs, in the order in which they are leased: those that requests wait for come first."""
     kinds = [
-        StateKind("features", EVENTS, lambda _: features()),
+        StateKind("features", "", lambda connection: definitions_of_rows(features(), connection), is_managed=False),
         StateKind("snapshots", ENTITIES, TypeDefinitions.read),
         StateKind("enhance", ENTITIES, FragmentDefinitions.read),
     ]

@@ -29,6 +29,7 @@ from headrace.pipeline.jobs import Progress, Tasks, stages
 from headrace.pipeline.reports import ReportFile, UnitDocument, groups, key_of
 from headrace.pipeline.session import SparkFailed, spark_failed, summarize
 from headrace.pipeline.work import Lease, Refused, Work
+from headrace.reduce.work_units import JobName
 from headrace.storage.files import restrict_process
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ _NICENESS = 10
 #: The time between heartbeats, which carry the progress.
 _HEARTBEAT_S = 2.0
 _SOON_S = 0.1
+#: The longest time between two lines about the progress.
+_LONGEST_SILENCE_S = 60.0
 #: How long Spark may take to start and to perform its first task; clusters may have to find executors first.
 _START_S = 600.0
 #: How long a session that is in doubt may take to perform a task, or to cancel a job.
@@ -82,6 +85,8 @@ class Driver:
         self._stopping = threading.Event()
         self._spark: SparkSession | None = None
         self._stages: Callable[[], Iterable[Tasks]] = tuple
+        self._addresses = session.Addresses(None, None)
+        self._lines = ProgressLines()
 
     def run(self) -> None:
         """Lease, compute and commit, again and again; raises where Spark fails, and has given back its units then."""
@@ -108,17 +113,23 @@ class Driver:
                 else:
                     self._serve(self._spark, lease)
                 idle_since = monotonic()
-            elif self._once or monotonic() - idle_since > self._config.idle_s:
+                continue
+            self._lines.end()
+            if self._once or monotonic() - idle_since > self._config.idle_s:
                 return
-            else:
-                self._stopping.wait(pause(monotonic() - idle_since, self._config.poll_s))
+            self._stopping.wait(pause(monotonic() - idle_since, self._config.poll_s))
 
     def _lease(self) -> Lease | None:
-        # What follows a semicolon in the address of a Spark Connect server may be a secret.
-        master = (self._config.remote or self._config.master).partition(";")[0]
         # Without a session one unit is enough: the lease lasts while Spark starts.
         max_units = 1 if self._spark is None else self._config.lease_units
-        return self._work.lease(self._worker, max_units, host=socket.gethostname(), master=master)
+        return self._work.lease(
+            self._worker, max_units, host=socket.gethostname(), master=self._master, **self._addresses._asdict()
+        )
+
+    @property
+    def _master(self) -> str:
+        # What follows a semicolon in the address of a Spark Connect server may be a secret.
+        return (self._config.remote or self._config.master).partition(";")[0]
 
     def stop(self) -> None:
         """Cancel the running job and return its leases."""
@@ -129,6 +140,7 @@ class Driver:
         """Start a session; the first lease only shows that there is work, and is returned at once."""
         self._work.release(lease)
         self._refuse_hidden(lease.store)
+        log.info("pipeline: starting Spark on %s", self._master)
         try:
             with self._time_limit(_START_S, f"Spark performed no task within {_START_S:.0f} s; are there executors?"):
                 spark = session.start(self._config, self._scratch)
@@ -138,6 +150,12 @@ class Driver:
             raise
         except Exception as reason:
             raise SparkFailed(f"Spark did not start: {summarize(reason)}") from reason
+        self._addresses = session.addresses(spark, self._config)
+        for name, address in zip(("Spark UI", "event log"), self._addresses, strict=True):
+            if address is not None:
+                log.info("pipeline: the %s is at %s", name, address)
+        if ignored := session.ignored_settings(spark, self._config):
+            log.warning("pipeline: Spark runs already and has not taken %s", ", ".join(ignored))
         return spark
 
     def _serve(self, spark: SparkSession, lease: Lease) -> None:
@@ -145,6 +163,7 @@ class Driver:
         self._hold(msgspec.structs.replace(lease, units=()))
         job = _Job(lease, Progress(self._stages, len(lease.units)))
         try:
+            self._lines.report(lease.units, 0)
             self._report_blamed(job)
             for group in groups(job.open, self._failures, self._config.lease_units):
                 if not self._stopping.is_set():
@@ -273,7 +292,9 @@ class Driver:
     def _beat(self, job: _Job, done: threading.Event, lost: threading.Event) -> None:
         while not done.wait(min(job.lease.ttl_ms / 3000, _HEARTBEAT_S)):
             try:
-                self._work.heartbeat(job.lease, job.progress.done())
+                finished = job.progress.done()
+                self._lines.report(job.lease.units, finished)
+                self._work.heartbeat(job.lease, finished)
             except Refused as refused:
                 if refused.code == "lease_lost":
                     log.warning("giving up a job: %s", refused.message)
@@ -297,6 +318,54 @@ class Driver:
                 self._spark.interruptAll()
             except Exception as reason:  # a Spark that is gone runs nothing
                 log.info("Spark was not interrupted: %s", summarize(reason))
+
+
+_DOING: dict[JobName, str] = {
+    "index": "indexing",
+    "compact": "merging companions of",
+    "features": "folding features of",
+    "snapshots": "folding entities of",
+    "enhance": "folding fragments of",
+    "history": "computing rows of the past of",
+    "verify": "trying a change of schema on",
+    "erase": "erasing from",
+}
+_NAMED = 3
+
+
+class ProgressLines:
+    """Logs what a driver works on: at once, then after pauses that grow up to a minute, and when it is done."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._last_line = ""
+        self._next_s, self._pause_s = 0.0, _HEARTBEAT_S
+
+    def report(self, units: Sequence[UnitDocument], done: int) -> None:
+        """Log how many units of a lease are done, unless it is too soon."""
+        line = f"{_sentence(units)}, {done} of {len(units)} units"
+        if line != self._last_line and self._clock() >= self._next_s:
+            log.info("pipeline: %s", line)
+            self._last_line = line
+            self._next_s = self._clock() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_SILENCE_S)
+
+    def end(self) -> None:
+        """Log that all is done, unless nothing was begun since the last time."""
+        if self._last_line:
+            log.info("pipeline: done")
+            self._last_line, self._next_s, self._pause_s = "", 0.0, _HEARTBEAT_S
+
+
+def _sentence(units: Sequence[UnitDocument]) -> str:
+    """What is done to which streams, tables and entity types, in the order of the units."""
+    subjects: dict[str, dict[str, None]] = {}
+    for unit in units:
+        subjects.setdefault(_DOING[unit["job"]], {})[unit.get("table") or unit["stream"]] = None
+    return ", ".join(
+        f"{doing} {' and '.join(names) if len(names) <= _NAMED else f'{len(names)} streams'}"
+        for doing, names in subjects.items()
+    )
 
 
 class _Job:

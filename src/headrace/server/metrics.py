@@ -82,6 +82,12 @@ class _ServerNumbers(Collector):
         for field, sentence in _COUNTED.items():
             name = f"headrace_{_NAMES.get(field, field)}"
             yield CounterMetricFamily(name, sentence.capitalize(), value=getattr(counters, field))
+        late = CounterMetricFamily(
+            "headrace_late_events", "Events appended too late by their event time to count", labels=["stream"]
+        )
+        for stream, count in sorted(counters.late_events.items()):
+            late.add_metric([stream], count)
+        yield late
         yield _gauge(
             "feature_registry_version", "Version of the feature registry", self._engine.features.current.version
         )

@@ -82,6 +82,8 @@ class FailureRow(msgspec.Struct, frozen=True):
         return self.first_seq + self.count
 
 
+#: What is derived from streams without a registry is features alone, of sources that are bound to them.
+_MAY_DERIVE = "(revision > 0 OR EXISTS (SELECT 1 FROM meta WHERE name = 'bound ' || id))"
 _DUE = Table("due", DueRow)
 _LEASES = Table("leases", LeaseRow)
 _UNITS = Table("units", UnitRow)
@@ -92,16 +94,20 @@ class Work(TableQueries):
     """Reads and writes due streams, leases, units and failures."""
 
     def mark(self, stream: int, now_us: int, *, run: bool = False) -> None:
-        """Mark a stream as due unless it has no registry; with ``run`` every unit is due, however small."""
-        sql = """INSERT INTO due SELECT id, ?2, 1, ?3 FROM streams WHERE id = ?1 AND revision > 0
+        """Mark a stream as due unless nothing can be derived from it; with ``run`` every unit is due, however small."""
+        sql = f"""INSERT INTO due SELECT id, ?2, 1, ?3 FROM streams WHERE id = ?1 AND {_MAY_DERIVE}
                  ON CONFLICT (stream) DO UPDATE SET mark = mark + 1, run = max(run, ?3)"""
         self._connection.execute(sql, (stream, now_us, int(run)))
 
     def mark_all(self, now_us: int) -> None:
-        """Mark every stream that may have companions as due."""
-        sql = """INSERT INTO due SELECT id, ?, 1, 0 FROM streams WHERE revision > 0 AND state = 0
+        """Mark every stream from which something may be derived as due."""
+        sql = f"""INSERT INTO due SELECT id, ?, 1, 0 FROM streams WHERE {_MAY_DERIVE} AND state = 0
                  ON CONFLICT (stream) DO UPDATE SET mark = mark + 1"""
         self._connection.execute(sql, (now_us,))
+
+    def note_bound(self, stream: int) -> None:
+        """Note that features may be folded over a stream, whether or not it has a registry of its own."""
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('bound ' || ?, 1)", (stream,))
 
     def unmark(self, stream: int, mark: int) -> None:
         """Remove the mark of a stream, unless it was marked again since."""
@@ -128,6 +134,7 @@ class Work(TableQueries):
         """Remove everything of a deleted stream; units that are being done end as dropped."""
         for table in ("due", "failures", "verifications", "histories"):
             self._delete(table, "stream = ?", stream)
+        self._delete("meta", "name = 'bound ' || ?", stream)
         columns = {"outcome": "dropped", "reason": "the stream was deleted"}
         self._update("units", columns, "stream = ? AND outcome IS NULL", stream)
 

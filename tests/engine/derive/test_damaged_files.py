@@ -56,7 +56,7 @@ def test_a_file_that_is_damaged_while_it_is_open_is_made_anew(tmp_path: Path) ->
         for place in range(0, size, size // 25):
             flipped(cached(tmp_path), place, place % 8)
             # What SQLite has read before is not read again.
-            for generation in rig.engine.feature_reader._followers["events/Order"].generations.values():
+            for generation in rig.engine.feature_reader._followers["events/Order", "Order"].generations.values():
                 for file in generation.files.values():
                     file._connection.pragma("shrink_memory")
             assert rows(rig) == right, place

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.derive import work_overview
-from headrace.engine.derive.work_overview import LOCAL_WORKER, WorkerList, WorkerStatus
+from headrace.engine.derive.work_overview import LOCAL_WORKER, WorkerFacts, WorkerList, WorkerStatus
 from headrace.reduce.work_units import Result
 from support.engine_rig import START_US, Rig
 from support.work_rig import SECOND, Worker, opened, publish, searched
@@ -59,14 +59,14 @@ def test_what_each_worker_did_is_counted_once(directory: Path) -> None:
 def test_a_worker_is_alive_until_it_was_silent_for_as_long_as_a_lease_lasts(directory: Path) -> None:
     with opened(directory, lease_s=60) as rig:
         idle = Worker(rig, "idle")
-        rig.run(rig.engine.work.lease("idle", host="node-1", master="local[2]"))
+        rig.run(rig.engine.work.lease("idle", facts=WorkerFacts("node-1", "local[2]")))
+        rig.run(rig.engine.work.lease("idle", facts=WorkerFacts("node-1", "local[2]", ui="http://node-1:4040")))
         rig.clock.us += 50 * SECOND
         assert idle.lease() is None
         rig.clock.us += 59 * SECOND
         found = workers(rig)["idle"]
         assert found.alive is True
-        assert found.host == "node-1"
-        assert found.master == "local[2]"
+        assert found.facts == ("node-1", "local[2]", "http://node-1:4040", None)
         assert found.since_us == START_US
         assert found.seen_us == START_US + 50 * SECOND
         rig.clock.us += SECOND

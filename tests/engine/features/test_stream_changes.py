@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.engine.features.source import source_of
+from headrace.engine.features.source import EventSource, source_of
 from headrace.engine.features.stream_changes import created, evolved, stepped
 from headrace.query import search_document
 from headrace.query.search import Search
@@ -31,13 +31,13 @@ def changed(**settings: object) -> Event:
     ],
 )
 def test_a_change_makes_a_lens_or_a_break_or_neither(event: Event, effect: str, version: int) -> None:
-    found = created("events/Txn", BASE).compiled(None, 0)
+    found = created("events/Txn", BASE).compiled(None, EventSource)
     made = evolved(found, event, 10)
     assert made.effect == effect
     assert made.registry.current_version == version
     assert Registry.load(made.registry.dump()) == made.registry
     assert made.registry.readable_from == (10 if effect == "break" else 0)
-    again = made.compiled(found, 0)
+    again = made.compiled(found, EventSource)
     assert again.revision == version
     assert source_of(again).rules.event == event
 
@@ -57,19 +57,19 @@ def test_a_change_makes_a_lens_or_a_break_or_neither(event: Event, effect: str, 
 def test_events_keep_what_held_when_they_came_unless_less_is_kept(
     ways: list[tuple[int | None, int]], kept: Steps
 ) -> None:
-    found = created("events/Txn", BASE).compiled(None, 0)
+    found = created("events/Txn", BASE).compiled(None, EventSource)
     for keep, next_seq in ways:
-        found = evolved(found, changed(keep_events_for_ms=keep), next_seq).compiled(found, 0)
+        found = evolved(found, changed(keep_events_for_ms=keep), next_seq).compiled(found, EventSource)
     assert source_of(found).rules.kept == kept
 
 
 def test_another_key_or_window_begins_to_count_with_the_next_event() -> None:
-    found = created("events/Txn", BASE).compiled(None, 0)
+    found = created("events/Txn", BASE).compiled(None, EventSource)
     made = evolved(found, changed(dedupe_key="a"), 10)
     assert made.rules.dedupe_since == 10
-    later = evolved(made.compiled(found, 0), changed(dedupe_key="a", cold_after_ms=1000), 20)
+    later = evolved(made.compiled(found, EventSource), changed(dedupe_key="a", cold_after_ms=1000), 20)
     assert later.rules.dedupe_since == 10
-    longer = evolved(made.compiled(found, 0), changed(dedupe_key="a", dedupe_window_ms=5000), 30)
+    longer = evolved(made.compiled(found, EventSource), changed(dedupe_key="a", dedupe_window_ms=5000), 30)
     assert longer.rules.dedupe_since == 30
 
 

@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from support.timed_source import TimedSource
+from support.timed_source import TimedSource, small_files
 
 EVENTS = 60
 WAITS_MS = (0, 1, 64, 6400, 10**6)
 
 
-@pytest.fixture(params=[(1, True), (2, True), (3, True)])
+@pytest.fixture(params=[1, 2, 3, 4])
 def timed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TimedSource]:
-    seed, by_append_time = request.param
-    source = TimedSource(tmp_path / "data", seed, by_append_time=by_append_time)
-    yield source
-    source.rig.close()
+    """A source; all but the first have event time."""
+    with small_files(tmp_path / "data") as rig:
+        yield TimedSource(rig, request.param, by_append_time=request.param == 1)
 
 
 def test_rows_of_now_are_those_of_all_events_however_far_states_have_come(timed: TimedSource) -> None:
@@ -26,13 +25,13 @@ def test_rows_of_now_are_those_of_all_events_however_far_states_have_come(timed:
     timed.register(some)
     timed.push(EVENTS // 2)
     timed.check_now(some)
-    timed.rig.seal("E")
+    timed.rig.seal(timed.name)
     assert timed.rig.work()
     timed.push(EVENTS // 2)
     timed.check_now(some, 64)
     # The others are computed from the past.
     timed.register(list(timed.features))
-    timed.rig.seal("E")
+    timed.rig.seal(timed.name)
     assert timed.rig.work()
     timed.push(EVENTS // 2)
     for wait_ms in WAITS_MS:
@@ -45,16 +44,15 @@ def test_rows_of_the_past_are_those_of_the_events_that_were_known(timed: TimedSo
     some = list(timed.features)[::2]
     timed.register(some)
     timed.push(EVENTS // 2)
-    timed.rig.seal("E")
+    timed.rig.seal(timed.name)
     timed.rig.work()
     timed.push(EVENTS // 2)
     names = list(timed.features)
     timed.register(names)
     for _ in range(2):
         moments = timed.moments(12)
-        past = timed.rig.run(timed.rig.engine.past_reader.rows("T", moments))
-        assert past.complete
-        timed.check_past(names, moments, past.rows)
-        timed.rig.seal("E")
+        answer = timed.rig.run(timed.rig.engine.past_reader.rows(timed.table, moments))
+        timed.check_past(names, moments, answer)
+        timed.rig.seal(timed.name)
         timed.rig.work()
         timed.push(EVENTS // 2)

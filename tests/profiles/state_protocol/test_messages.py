@@ -91,7 +91,7 @@ def test_every_message_that_is_wrong_is_named() -> None:
     found = failures(change(type=""), INSERT, change(key=""))
     assert [(one.index, one.pointer) for one in found] == [(0, "/type"), (2, "/key")]
     refusal = messages.refusal(found, number=10)
-    assert refusal.message.startswith("message 10 ")
+    assert refusal.message.startswith("message 11 ")
     assert [one["index"] for one in refusal.facts["failures"]] == [10, 12]
 
 

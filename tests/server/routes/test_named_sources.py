@@ -131,7 +131,7 @@ def test_what_is_no_name_is_refused_and_stores_nothing(
     assert error_of(customers.post(entity, **options)) == (400, code, "source")
     refused = customers.post(entity, {**entity, "_meta": options})
     assert error_of(refused) == (400, code, "source")
-    assert "entity 1, _meta" in refused.json()["error"]["message"]
+    assert "entity 2, _meta" in refused.json()["error"]["message"]
     assert customers.listed() == []
 
 

@@ -136,7 +136,7 @@ def test_what_is_refused_says_where(gadget: Type, code_of: Callable[..., str]) -
     assert code_of(api.call("POST", "/v1/observations", {"entities": [gadget.entity("a@b.c")]}, x="1")) == "bad_request"
     assert api.get("/v1/observations").status_code == 405
     refused = gadget.post(gadget.entity("a@b.c"), {"entity_type": gadget.name, "_meta": {"depth": 1}})
-    assert refused.json()["error"]["field"] == "depth" and "entity 1" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["field"] == "depth" and "entity 2" in refused.json()["error"]["message"]
     unnamed = gadget.post({"entity_type": gadget.name, "age": 1})
     assert code_of(unnamed) == "ERR_STORE_RESOLUTION_FAILED"
     assert unnamed.json()["error"]["issues"][0]["hint"]["required_identity_fields"]["required"] == ["email"]

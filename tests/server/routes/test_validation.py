@@ -47,7 +47,7 @@ def test_every_failing_event_is_named_with_its_place_and_reason(api: Api, code_o
     assert failures(refused) == [(1, "/id"), (3, "/tags/1"), (3, "/tags/3"), (4, ""), (5, ""), (6, "")]
     reasons = [failure["reason"] for failure in refused.json()["error"]["failures"]]
     assert "integer" in reasons[0] and "required" in reasons[3] and "more" in reasons[4]
-    assert "event 1" in refused.json()["error"]["message"]
+    assert "event 2" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body", [b'[{"id":"a"},{"id":"\xff"}]', b'[{"id":"\xc3"}]', b'{"id":"\xff"}'])

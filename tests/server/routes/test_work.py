@@ -109,7 +109,13 @@ def test_a_lease_that_is_lost_is_told_so(api: Api, stream: str, code_of: Callabl
 
 
 def test_who_works_and_what_rests_is_told(api: Api, stream: str) -> None:
-    leased = lease(api, worker="node-7", host="node-7.example", master="spark://cluster:7077")
+    facts = {
+        "host": "node-7.example",
+        "master": "spark://cluster:7077",
+        "ui": "http://node-7:4040",
+        "event_log": "s3://logs/spark",
+    }
+    leased = lease(api, worker="node-7", **facts)
     report(api, leased, "commit", results=[{"unit": unit["unit"], "error": "boom"} for unit in leased["units"]])
     found = told(api)
     (resting,) = found["resting"]
@@ -122,8 +128,8 @@ def test_who_works_and_what_rests_is_told(api: Api, stream: str) -> None:
     assert local["local"] is True
     assert local["alive"] is True
     (worker,) = [one for one in others if one["worker"] == "node-7"]
-    assert worker["host"] == "node-7.example"
-    assert worker["master"] == "spark://cluster:7077"
+    assert {name: worker[name] for name in facts} == facts
+    assert local["ui"] is local["event_log"] is None
     assert worker["alive"] is True
     assert worker["done"] == 0
     assert worker["failed"] == 1

@@ -15,7 +15,7 @@ from headrace.engine.derive import leases
 from headrace.engine.derive.commit import Committed, Leased
 from headrace.engine.derive.job import Job, JobTable, Planner, WorkPlan
 from headrace.engine.derive.leases import LeaseLost, StallLimit
-from headrace.engine.derive.work_overview import NAMED, Overview, WorkerList, overview
+from headrace.engine.derive.work_overview import NAMED, NO_FACTS, Overview, WorkerFacts, WorkerList, overview
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.stream import Stream
@@ -159,12 +159,10 @@ class LeaseScheduler:
         worker: str,
         limit: int = MAX_UNITS,
         names: Collection[JobName] = JOBS,
-        *,
-        host: str | None = None,
-        master: str | None = None,
+        facts: WorkerFacts = NO_FACTS,
     ) -> Grant | None:
         """Lease units to a worker; None where there are none."""
-        self.workers.note_contact(worker, self._clock.now_us(), host, master)
+        self.workers.note_contact(worker, self._clock.now_us(), facts)
         ends = monotonic() + _PLAN_S
         async with self.pause_grants():
             await self._mark_changed()

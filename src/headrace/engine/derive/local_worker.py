@@ -65,7 +65,9 @@ class StateDemand:
 
     def retain_from(self, stream: Stream) -> int | None:
         """The first event that is not in states of every version; retention must keep it and all later events."""
-        positions = [self._folded_to(defined, stream) for defined in self._serving.over(stream)]
+        positions = [
+            self._folded_to(defined, stream) for defined in self._serving.over(stream) if defined.delays_retention
+        ]
         return min(positions, default=None)
 
     def wants_states(self, stream: Stream) -> bool:

@@ -25,7 +25,7 @@ class RowLookahead:
 
     def __init__(
         self,
-        followers: Mapping[str, Follower],
+        followers: Mapping[tuple[str, str], Follower],
         rows: LruCache,
         keying_of: Callable[[Any], Keying] | None,
         limit_bytes: int,

@@ -38,6 +38,7 @@ from headrace.format.state import State
 from headrace.reduce.states.coverage import base, missing, span, unused_states
 from headrace.reduce.states.definition import Definition, Definitions
 from headrace.reduce.work_units import STATE_JOBS, JobName, Unit
+from headrace.schema.registry import Registry
 from headrace.storage.database import Connection
 from headrace.storage.derived import States
 from headrace.storage.published import Published
@@ -64,6 +65,8 @@ class StateKind(NamedTuple):
     job: JobName
     prefix: str
     current: Callable[[Connection], Definitions[Any]]
+    #: Whether they are over no streams but those that their registry manages.
+    is_managed: bool = True
 
 
 class StateJob(Job[State]):
@@ -117,6 +120,10 @@ class StateJob(Job[State]):
         """Call the listeners with streams whose states have changed."""
         for listener in self.listeners:
             listener(streams)
+
+
+def _may_fold(kind: StateKind, row: StreamRow) -> bool:
+    return row.name.startswith(kind.prefix) and (bool(row.managed) or not kind.is_managed)
 
 
 def _mark_due(batch: Batch, meta: str, version: int, streams: Sequence[str]) -> None:
@@ -180,9 +187,9 @@ class StatePlanner(JobPlanner):
     def stream_units(self, due: DueRow, room: int, names: Collection[JobName], now_us: int) -> StreamPlan:
         """Work for what is folded over a stream, unless units of its job are not wanted."""
         row = self._streams.by_id(due.stream)
-        kinds = [] if row is None else [kind for kind in self._kinds if row.name.startswith(kind.prefix)]
+        kinds = [] if row is None else [kind for kind in self._kinds if _may_fold(kind, row)]
         listed = self._states.listed(due.stream)
-        if row is None or not kinds or row.state != LIVE or not row.managed:
+        if row is None or not kinds or row.state != LIVE:
             return StreamPlan(retired=[state.name for state in listed])
         definitions = [(kind.job, defined) for kind in kinds for defined in self._definitions(kind, row.name)]
         retired = unused_states([defined for _, defined in definitions], listed)
@@ -206,7 +213,7 @@ class StatePlanner(JobPlanner):
     ) -> Iterator[PlannedUnit]:
         busy, row = self._busy(due_stream.row.id), due_stream.row
         failures = self._work.failures(row.id)
-        registry = msgspec.json.decode(self._registries.document(row.id, row.revision))
+        registry = self._registry(row)
         folds: list[Iterator[PlannedUnit]] = []
         for job, defined in definitions:
             cutter = UnitCutter(
@@ -220,6 +227,12 @@ class StatePlanner(JobPlanner):
             folds.append(self._folds(due_stream, cutter, defined, states, taken, facts))
         # A worker decodes a range once for all definitions, so that they go to it together.
         yield from heapq.merge(*folds, key=lambda planned: planned.unit.first_seq)
+
+    def _registry(self, row: StreamRow) -> Any:
+        """The document of the registry of a stream, an empty one where it has none."""
+        if not row.revision:
+            return Registry.empty(row.name).dump()
+        return msgspec.json.decode(self._registries.document(row.id, row.revision))
 
     def _folds(
         self,

@@ -15,14 +15,13 @@ from typing import Any, Generic, NamedTuple
 from headrace.engine.derive.generation import HOT_ROWS, Generation, NotReady, can_inherit
 from headrace.engine.derive.row_lookahead import RowLookahead
 from headrace.engine.derive.state_builder import StateBuilder
-from headrace.engine.derive.tails import STEP_ROWS, Follower, Hold
+from headrace.engine.derive.tails import STEP_ROWS, Follower, Followers, Hold, MakeShapes, list_tails
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.errors import HeadraceError, NotFound
+from headrace.errors import Gone, HeadraceError, NotFound
 from headrace.format.state import State
 from headrace.reduce.states.coverage import Base, base
-from headrace.reduce.states.definition import Defined, Definitions, Keying, Shapes
+from headrace.reduce.states.definition import Defined, Definitions, Keying
 from headrace.storage.derived import Stamp, States
 from headrace.storage.wal import Wal
 
@@ -60,7 +59,7 @@ class StateReader(Generic[Defined]):
         wal: Wal,
         states: States,
         current: Callable[[], Definitions[Defined]],
-        shapes_of: Callable[[StreamRegistry], Shapes],
+        shapes_of: MakeShapes,
         builder: StateBuilder,
         fold_rows: int,
         pace: FoldPace = USUAL_PACE,
@@ -74,14 +73,14 @@ class StateReader(Generic[Defined]):
         self.builder = builder
         self._shapes_of, self._fold_rows, self._pace = shapes_of, fold_rows, pace
         self._inline_rows = pace.step_rows * INLINE_ROWS // STEP_ROWS
-        self._followers: dict[str, Follower] = {}
+        self._followers = Followers()
         self._defined: dict[str, Defined] = {}
         self._version = -1
         self._listed_states: dict[int, tuple[Stamp, list[State]]] = {}
         #: How often the rows of a stream were invalidated; a build that began before is discarded.
         self._invalidations: dict[str, int] = {}
         self._building: dict[str, asyncio.Task[None]] = {}
-        self._folding: dict[str, asyncio.Task[None]] = {}
+        self._folding: dict[Follower, asyncio.Task[None]] = {}
         self._tick_timer: asyncio.TimerHandle | None = None
         self._has_new_events = False
         self._lookahead = RowLookahead(self._followers, builder.rows, keying_of, pending_bytes)
@@ -102,7 +101,7 @@ class StateReader(Generic[Defined]):
     async def ready(self, name: str) -> None:
         """Wait until the rows of a definition can be read."""
         defined = self.defined(name)
-        stream = self._log.find(defined.stream)
+        stream = self.find_stream(defined)
         follower = self._follower(defined)
         self._drop_damaged(follower, name)
         if name not in follower.generations:
@@ -128,10 +127,14 @@ class StateReader(Generic[Defined]):
         """The definitions over a stream."""
         return [self.defined(name) for name in self.current().names_over(stream.name)]
 
+    def find_stream(self, defined: Defined) -> Stream:
+        """The stream of a definition; raises NotFound or Gone where there is none."""
+        return self._log.find(defined.stream)
+
     def appended(self, stream: Stream, _: int) -> None:
         """Schedule folding of the tails of a stream to which events were appended."""
         self._has_new_events = True
-        if stream.name in self._followers:
+        if stream.name in self._followers.streams:
             self._tick_soon()
 
     def states_changed(self, streams: Iterable[int]) -> None:
@@ -150,12 +153,14 @@ class StateReader(Generic[Defined]):
         Returns when no task uses the old rows any more.
         """
         names = self.current().names_over(stream.name)
-        begun = [self._building.get(name) for name in names], [self._folding.get(stream.name)]
-        follower = self._followers.pop(stream.name, None)
+        followers = [follower for follower in self._followers.values() if follower.name == stream.name]
+        begun = [self._building.get(name) for name in names], [self._folding.get(each) for each in followers]
+        for follower in followers:
+            self._followers.drop(self._followers.key_of(follower.defined))
         self._listed_states.pop(stream.id, None)
         self._invalidations[stream.name] = self._invalidations.get(stream.name, 0) + 1
         await asyncio.gather(*(task for tasks in begun for task in tasks if task is not None), return_exceptions=True)
-        for generation in () if follower is None else follower.generations.values():
+        for generation in list_tails(followers):
             self.builder.release(generation.files.values())
 
     def tail_of(self, name: str) -> Generation | None:
@@ -190,20 +195,18 @@ class StateReader(Generic[Defined]):
         for name, definition in before.items():
             if current.stream_of(name) is not None and current.defined(name) == definition:
                 self._defined[name] = definition
-        for stream, follower in list(self._followers.items()):
+        for key, follower in list(self._followers.items()):
             for name in list(follower.generations):
-                if current.stream_of(name) != stream:
+                if current.stream_of(name) is None or self._followers.key_of(current.defined(name)) != key:
                     self.builder.release(follower.generations.pop(name).files.values())
             if not follower.generations:
-                del self._followers[stream]
+                self._followers.drop(key)
         self._listed_states.clear()
 
     def _follower(self, defined: Defined) -> Follower:
-        follower = self._followers.get(defined.stream)
+        follower = self._followers.of(defined)
         if follower is None:
-            follower = self._followers[defined.stream] = Follower(
-                defined.stream, self._wal, self._shapes_of, self._pace.step_rows
-            )
+            follower = self._followers.add(Follower(defined, self._wal, self._shapes_of, self._pace.step_rows))
         return follower
 
     def _redefine(self, follower: Follower) -> None:
@@ -216,7 +219,8 @@ class StateReader(Generic[Defined]):
             return
         follower.version = version
         for name, generation in follower.generations.items():
-            generation.redefine(self.defined(name))
+            follower.defined = self.defined(name)
+            generation.redefine(follower.defined)
 
     def _follow_new_stream(self, follower: Follower, stream: Stream) -> None:
         """Start over for a stream that was deleted and created again."""
@@ -238,7 +242,7 @@ class StateReader(Generic[Defined]):
 
         With ``by_key`` the tail may lag: `row` folds the missing events of a key.
         """
-        stream, follower = self._log.find(defined.stream), self._follower(defined)
+        stream, follower = self.find_stream(defined), self._follower(defined)
         if follower.incarnation != stream.incarnation:
             self._follow_new_stream(follower, stream)
         self._redefine(follower)
@@ -265,7 +269,7 @@ class StateReader(Generic[Defined]):
     async def fold_tail(self, name: str, limit: int) -> None:
         """Fold the tail of a definition in steps, unless it lags by more than ``limit`` events; may raise NotReady."""
         defined = self.defined(name)
-        stream, follower = self._log.find(defined.stream), self._follower(defined)
+        stream, follower = self.find_stream(defined), self._follower(defined)
         head = stream.head
         self.current_generation(defined, head, by_key=True)
         while 0 < follower.lag(head) <= limit and not (follower.busy or follower.holds):
@@ -278,7 +282,7 @@ class StateReader(Generic[Defined]):
         """Keep the rows of definitions unchanged up to these heads; raises NotReady where they are not in memory."""
         definitions = [self.defined(name) for name in names]
         for defined in definitions:
-            if defined.stream in self._folding:
+            if self._follower(defined) in self._folding:
                 raise NotReady
             self.current_generation(defined, heads[defined.stream], by_key=True)
         return Hold([self._follower(defined) for defined in definitions], [defined.name for defined in definitions])
@@ -287,7 +291,10 @@ class StateReader(Generic[Defined]):
         """The row of a key up to a head, from a current generation; raises NotReady at the deadline ``ends``."""
         if generation.position >= head.next_seq:
             return generation.row(key)
-        follower, ends = self._followers[generation.defined.stream], monotonic() + SLICE_S if ends is None else ends
+        follower, ends = (
+            self._followers[self._followers.key_of(generation.defined)],
+            monotonic() + SLICE_S if ends is None else ends,
+        )
         try:
             return generation.with_tail(key, self._lookahead.row(follower, generation, head, key, ends))
         finally:
@@ -297,18 +304,18 @@ class StateReader(Generic[Defined]):
     def lag(self, name: str) -> tuple[int, str]:
         """The greatest lag of the rows of a definition in events, and the offset up to which all are complete."""
         defined = self.defined(name)
-        stream, generation = self._log.find(defined.stream), self.tail_of(name)
+        stream, generation = self.find_stream(defined), self.tail_of(name)
         position = self.current_base(defined, stream).start if generation is None else generation.position
         return stream.head.next_seq - position, stream.offset_at(position)
 
     def row_lag(self, name: str, key: bytes) -> tuple[int, str]:
         """The greatest lag of the row of a key in events, and the offset up to which it is complete."""
         defined = self.defined(name)
-        stream, generation = self._log.find(defined.stream), self.tail_of(name)
+        stream, generation = self.find_stream(defined), self.tail_of(name)
         head = stream.head
         if generation is None:
             return self.lag(name)
-        events, through = self._lookahead.row_lag(self._followers[defined.stream], generation, head, key)
+        events, through = self._lookahead.row_lag(self._follower(defined), generation, head, key)
         return events, stream.offset_at(through)
 
     def _gather(self, follower: Follower, stream: Stream, head: Head) -> bool:
@@ -355,10 +362,10 @@ class StateReader(Generic[Defined]):
         while self.builder.should_continue():
             try:
                 defined = self.defined(name)
-                if await self._replace_generation(defined, self._log.find(defined.stream)):
+                if await self._replace_generation(defined, self.find_stream(defined)):
                     return
-            except NotFound:
-                return  # it is gone
+            except (NotFound, Gone):
+                return
             except HeadraceError as reason:
                 # A missing object was replaced: the list of states has the new one.
                 log.warning("%s is not answered for anew yet: %s", name, reason.message)
@@ -422,9 +429,9 @@ class StateReader(Generic[Defined]):
 
     def _fold(self, follower: Follower, stream: Stream) -> asyncio.Task[None]:
         """Start a task that folds the tails of a stream to the present in a thread, unless one runs."""
-        task = self._folding.get(follower.name)
+        task = self._folding.get(follower)
         if task is None:
-            task = self._folding[follower.name] = asyncio.create_task(self._fold_in_thread(follower, stream))
+            task = self._folding[follower] = asyncio.create_task(self._fold_in_thread(follower, stream))
         return task
 
     async def _fold_in_thread(self, follower: Follower, stream: Stream) -> None:
@@ -441,7 +448,7 @@ class StateReader(Generic[Defined]):
                 follower.drop_pending()
         finally:
             follower.busy = follower.is_awaited = follower.overflows = False
-            del self._folding[follower.name]
+            del self._folding[follower]
             self._tick_soon()
 
     def _tick_soon(self, pause_s: float = _PAUSE_S) -> None:

@@ -17,7 +17,7 @@ from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format.decoded_columns import LruCache
-from headrace.reduce.states.definition import EventRun, Shapes
+from headrace.reduce.states.definition import Definition, EventRun, Shapes
 from headrace.reduce.states.pending_events import Block, PendingEvents
 from headrace.schema.entries import entries_of
 from headrace.storage.database import Connection
@@ -44,13 +44,18 @@ _AT_ONCE, _AWAITED_TURN_S, _TURN_S = 16, 0.02, 0.2
 _WORTH = 0.25
 
 
-class Follower:
-    """The generations over one stream, and how far their tails are folded."""
+#: Makes what decodes the events of a definition, by the registry of their stream.
+MakeShapes = Callable[[StreamRegistry | None, Any], Shapes]
 
-    def __init__(
-        self, name: str, wal: Wal, shapes_of: Callable[[StreamRegistry], Shapes], step_rows: int = STEP_ROWS
-    ) -> None:
-        self.name = name
+
+class Follower:
+    """The generations of one source over one stream, and how far their tails are folded."""
+
+    def __init__(self, defined: Definition, wal: Wal, shapes_of: MakeShapes, step_rows: int = STEP_ROWS) -> None:
+        #: The stream.
+        self.name = defined.stream
+        #: Any of the definitions: events are decoded alike for all of them.
+        self.defined = defined
         #: The life of the stream that is followed.
         self.incarnation = ""
         self.generations: dict[str, Generation] = {}
@@ -70,7 +75,7 @@ class Follower:
         self.overflows = False
         self._wal, self._shapes_of, self._step_rows = wal, shapes_of, step_rows
         self._event_s = _EVENT_S
-        self._shapes_cache: tuple[StreamRegistry, Shapes] | None = None
+        self._shapes_cache: tuple[StreamRegistry | None, Definition, Shapes] | None = None
 
     def lag(self, head: Head) -> int:
         """How many events the tail that is furthest behind lacks."""
@@ -185,11 +190,10 @@ class Follower:
 
     def shapes(self, head: Head) -> Shapes:
         """The decoder of stored events for the schema at a head."""
-        registry = head.registry
-        assert registry is not None
-        if self._shapes_cache is None or self._shapes_cache[0] is not registry:
-            self._shapes_cache = registry, self._shapes_of(registry)
-        return self._shapes_cache[1]
+        registry, defined, cached = head.registry, self.defined, self._shapes_cache
+        if cached is None or cached[0] is not registry or cached[1] is not defined:
+            cached = self._shapes_cache = registry, defined, self._shapes_of(registry, defined)
+        return cached[2]
 
 
 def _contain_event(rows: Sequence[Entries], seq: int) -> bool:
@@ -234,6 +238,35 @@ def of_rows(rows: Iterable[Entries], start: int) -> Iterator[EventRun]:
             continue
         left = entries_of(row.body)[start - row.seq :]
         yield EventRun(start, row.version, [row.append_us] * len(left), b",".join(left))
+
+
+class Followers(dict[tuple[str, str], Follower]):
+    """The followers of a reader, by stream and source."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The streams that are followed.
+        self.streams: set[str] = set()
+
+    @staticmethod
+    def key_of(defined: Definition) -> tuple[str, str]:
+        """Where the follower of a definition is."""
+        return defined.stream, defined.source
+
+    def of(self, defined: Definition) -> Follower | None:
+        """The follower of a definition."""
+        return self.get(self.key_of(defined))
+
+    def add(self, follower: Follower) -> Follower:
+        """Follow a stream from now on."""
+        self[self.key_of(follower.defined)] = follower
+        self.streams.add(follower.name)
+        return follower
+
+    def drop(self, key: tuple[str, str]) -> None:
+        """Follow a source no more."""
+        del self[key]
+        self.streams = {stream for stream, _ in self}
 
 
 class Hold:

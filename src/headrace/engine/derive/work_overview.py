@@ -81,6 +81,20 @@ def overview(
     )
 
 
+class WorkerFacts(NamedTuple):
+    """What a worker tells people about where it runs."""
+
+    host: str | None = None
+    #: The Spark master or Spark Connect server that it uses.
+    master: str | None = None
+    #: Where the UI and the event log of its Spark are.
+    ui: str | None = None
+    event_log: str | None = None
+
+
+NO_FACTS = WorkerFacts()
+
+
 class WorkerStatus(NamedTuple):
     """One worker at one moment."""
 
@@ -88,9 +102,7 @@ class WorkerStatus(NamedTuple):
     #: Whether it is the server itself.
     local: bool
     alive: bool
-    host: str | None
-    #: The Spark master or Spark Connect server that it uses.
-    master: str | None
+    facts: WorkerFacts
     since_us: int
     seen_us: int
     done: int
@@ -102,8 +114,7 @@ class WorkerStatus(NamedTuple):
 class _Activity(msgspec.Struct):
     since_us: int
     seen_us: int
-    host: str | None = None
-    master: str | None = None
+    facts: WorkerFacts = NO_FACTS
     done: int = 0
     failed: int = 0
     lost: int = 0
@@ -129,14 +140,14 @@ class WorkerList:
         server = self._workers.setdefault(LOCAL_WORKER, _Activity(now_us, now_us))
         server.since_us = server.seen_us = now_us
 
-    def note_contact(self, worker: str, now_us: int, host: str | None = None, master: str | None = None) -> None:
-        """Note that a request of a worker came."""
+    def note_contact(self, worker: str, now_us: int, facts: WorkerFacts = NO_FACTS) -> None:
+        """Note that a request of a worker came; facts that it does not tell any more stay as they were."""
         activity = self._workers.get(worker)
         if activity is None:
             self._make_room(now_us)
             activity = self._workers[worker] = _Activity(now_us, now_us)
         activity.seen_us = max(activity.seen_us, now_us)
-        activity.host, activity.master = host or activity.host, master or activity.master
+        activity.facts = WorkerFacts(*(new or old for new, old in zip(facts, activity.facts, strict=True)))
 
     def count(self, worker: str, outcomes: Collection[str]) -> None:
         """Note how units of a worker have ended."""
@@ -161,8 +172,7 @@ class WorkerList:
             worker=worker,
             local=is_local,
             alive=is_local or now_us < activity.seen_us + self._ttl_us,
-            host=activity.host,
-            master=activity.master,
+            facts=activity.facts,
             since_us=activity.since_us,
             seen_us=now_us if is_local else activity.seen_us,
             done=activity.done,

@@ -63,7 +63,7 @@ class EntityHook(EntityType, AppendHook):
         if failures:
             first = failures[0]
             raise BadRequest(
-                f"entity {first.index}: {first.pointer or 'it'} {first.reason}", field="body", item=first.index
+                f"entity {first.index + 1}: {first.pointer or 'it'} {first.reason}", field="body", item=first.index
             )
         entities = [_of_type(number, value, self.entity_type) for number, value in enumerate(values)]
         request = make_store_request(entities, RequestOptions(), terms.user)
@@ -119,7 +119,7 @@ def _of_type(number: int, value: Any, entity_type: str) -> Any:
         return value
     spelled = value.setdefault("entity_type", entity_type)
     if isinstance(spelled, str) and names.normalise_type_name(spelled) != entity_type:
-        raise BadRequest(f"entity {number} is no {entity_type}", field="entity_type", item=number)
+        raise BadRequest(f"entity {number + 1} is no {entity_type}", field="entity_type", item=number)
     return value
 
 

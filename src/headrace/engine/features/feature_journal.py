@@ -20,12 +20,13 @@ from headrace.engine.log.lifecycle import create_managed, save_registry
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.format import journal
-from headrace.schema.descriptor.nodes import Event, FeatureVersion
+from headrace.schema.descriptor.nodes import Event, FeatureVersion, Node
 from headrace.schema.registry import Registry
 from headrace.storage.dedupe import Dedupe
 from headrace.storage.journals import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.published import DeletedStream, Published
 from headrace.storage.streams import DELETED
+from headrace.storage.work import Work
 from headrace.types import Steps
 
 
@@ -47,10 +48,14 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
             return
         batch.streams.set_meta(self.reread_key, 1)
         document = load(history[-1])
+        for name in document.sources:
+            row = batch.streams.by_name(document.stream_of(name))
+            if row is not None:
+                Work(batch.connection).note_bound(row.id)
         for name, node in document.nodes.items():
-            if isinstance(node, Event):
+            if isinstance(node, Event) and node.stream is None:
                 _follow(batch, name, _definitions(history, name), new_epoch, report)
-        ends = {row.name.removeprefix(EVENTS): row.next_seq for row in self.streams(batch)}
+        ends = _ends_of_sources(batch, document)
         clamped = _clamped(document, ends)
         if clamped != document:
             version, app = history[-1].version + 1, history[-1].app
@@ -83,7 +88,7 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
             return
         current_names, all_names = set[str](), set[str]()
         for row in history:
-            current_names = {name for name, node in load(row).nodes.items() if isinstance(node, Event)}
+            current_names = {name for name, node in load(row).nodes.items() if _has_own_stream(node)}
             all_names |= current_names
         for stream in list(self.streams(batch)):
             name = stream.name.removeprefix(EVENTS)
@@ -95,12 +100,26 @@ class FeatureJournal(Journal[FeatureRegistryRow]):
                 report(f"{stream.name!r} is the stream of an event source that the feature registry in the store lacks")
 
 
+def _has_own_stream(node: Node) -> bool:
+    return isinstance(node, Event) and node.stream is None
+
+
+def _ends_of_sources(batch: Batch, document: FeatureDocument) -> dict[str, int]:
+    """The next event of every source whose stream is there."""
+    rows = {
+        name: batch.streams.by_name(document.stream_of(name))
+        for name, node in document.nodes.items()
+        if isinstance(node, Event)
+    }
+    return {name: row.next_seq for name, row in rows.items() if row is not None and row.state != DELETED}
+
+
 def _definitions(history: list[FeatureRegistryRow], name: str) -> list[Event]:
     """The definitions of an event source since it was last added, the newest last."""
     events: list[Event] = []
     for row in reversed(history):
         node = load(row).nodes.get(name)
-        if not isinstance(node, Event):
+        if not (isinstance(node, Event) and _has_own_stream(node)):
             break
         if not events or events[-1] != node:
             events.append(node)
@@ -119,11 +138,11 @@ def _follow(batch: Batch, name: str, events: list[Event], new_epoch: Callable[[]
         return
     document = msgspec.json.decode(batch.registries.document(row.id, row.revision))
     rules = SourceRules.load(row.managed)
-    registry = StreamRegistry(Registry.load(document), row.revision, EventSource(rules, 0))
+    registry = StreamRegistry(Registry.load(document), row.revision, EventSource(rules))
     matching = [at for at, event in enumerate(events) if event == rules.event]
     for event in events[matching[-1] + 1 if matching else 0 :]:
         made = evolved(registry, event, row.next_seq)
-        registry, before = made.compiled(registry, 0), registry
+        registry, before = made.compiled(registry, EventSource), registry
         if registry.revision != before.revision:
             save_registry(batch, row.id, registry)
     rules = _clamped_rules(source_of(registry).rules, row.next_seq)

@@ -10,17 +10,20 @@ from headrace.config import FeaturesConfig
 from headrace.engine.derive import state_reader
 from headrace.engine.derive.generation import Generation
 from headrace.engine.derive.state_builder import StateBuilder
-from headrace.engine.features.registry import Current
-from headrace.engine.features.source import source_of
+from headrace.engine.features.definitions import FeatureDefinitions
+from headrace.engine.features.source import SourceGone, source_of
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Head, Stream
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.errors import FeatureNotInTable
 from headrace.format.state import State
+from headrace.reduce.features.bound_events import BoundShapes
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.coverage import history
+from headrace.schema.registry import Registry
 from headrace.storage.derived import States
+from headrace.storage.streams import LIVE
 from headrace.storage.wal import Wal
 from headrace.types import Clock
 
@@ -66,11 +69,15 @@ class Moment(NamedTuple):
 
 
 class FeatureAnswer(NamedTuple):
-    """The row of a key, whether each feature has all events since the start of its version, and an explanation."""
+    """The row of a key, whether each feature has all events since the start of its version, and an explanation.
+
+    ``late`` is the number of events of the key that came too late by their event time to be counted.
+    """
 
     row: dict[str, Any]
     complete: bool
     explain: dict[str, Any] | None = None
+    late: int = 0
 
 
 class FeatureReader(state_reader.StateReader[TableDefinition]):
@@ -82,7 +89,7 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         log: Log,
         wal: Wal,
         states: States,
-        current: Callable[[], Current],
+        current: Callable[[], FeatureDefinitions],
         state_builder: StateBuilder,
         clock: Clock,
         config: FeaturesConfig,
@@ -98,6 +105,7 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
             keying_of=attrgetter("keying"),
             pending_bytes=config.tail_bytes // 2,
         )
+        self._definitions = current
         self._clock = clock
 
     def get(
@@ -114,13 +122,15 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         wanted = self.wanted(defined, features)
         packed_key = defined.reducer.key(key)
         now_ms, heads, ends = self.moment([table]) if moment is None else moment
+        self.find_stream(defined)
         head = heads[defined.stream]
         generation, stream = self.current_generation(defined, head, by_key=True)
         folded = [name for name in wanted if generation.is_folded(name, defined.lives[name].id)]
         is_folded = generation.position >= head.next_seq
         state = generation.row(packed_key) if is_folded else self.row(generation, head, packed_key, ends)
         row = generation.fold.reducer.finish(state, now_ms, folded)
-        if len(folded) < len(wanted) and (state is not None or not generation.has_all_keys(defined.start_seq)):
+        is_seen = state is not None and state.is_seen
+        if len(folded) < len(wanted) and (is_seen or not generation.has_all_keys(defined.start_seq)):
             current_row = row or generation.fold.reducer.blank(now_ms, folded)
             row = {name: current_row.get(name) for name in wanted}
         explanation = None
@@ -128,15 +138,27 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
             explanation = explain_features(
                 defined, generation, stream, head.next_seq, self.listed(defined, stream), wanted
             )
-            explanation["registry_version"] = self._version
-        return FeatureAnswer(row, len(folded) == len(wanted), explanation)
+            explanation["registry_version"] = self._definitions().current.version
+            if generation.fold.reducer.has_event_time:
+                explanation["late_events"] = 0 if state is None else state.late
+        return FeatureAnswer(row, len(folded) == len(wanted), explanation, 0 if state is None else state.late)
 
     def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:
         """The present moment for reads of these tables, which is not before any of their events."""
-        names = dict.fromkeys(self.defined(table).stream for table in tables)
-        heads = {name: self._log.find(name).head for name in names}
+        definitions = {defined.stream: defined for defined in map(self.defined, tables)}
+        heads = {name: self.find_stream(defined).head for name, defined in definitions.items()}
         now_us = max([self._clock.now_us(), *(head.last_us for head in heads.values())])
         return Moment(now_us // 1000, heads, ends)
+
+    def find_stream(self, defined: TableDefinition) -> Stream:
+        """The stream of a table; raises SourceGone where it is not the one any more that its source is bound to."""
+        if defined.binding is None:
+            return super().find_stream(defined)
+        stream = self._log.catalog.find(defined.stream)
+        if stream is None or stream.head.state != LIVE or stream.incarnation != defined.binding.incarnation:
+            message = f"the stream {defined.stream} was deleted, from whose events {defined.table} was computed"
+            raise SourceGone(message, table=defined.table, stream=defined.stream)
+        return stream
 
     def wanted(self, defined: TableDefinition, features: Sequence[str] | None) -> Sequence[str]:
         """The requested features; raises FeatureNotInTable for one that the table does not have."""
@@ -148,6 +170,10 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         return features
 
 
-def shapes_of(registry: StreamRegistry) -> EventShapes:
-    """Converts the stored events of a source into its newest shape."""
-    return EventShapes(registry.registry, source_of(registry).rules.event)
+def shapes_of(registry: StreamRegistry | None, defined: TableDefinition) -> EventShapes | BoundShapes:
+    """Converts the stored events of a source into its newest shape, by the registry of their stream."""
+    if defined.binding is not None:
+        return defined.shapes(Registry.empty(defined.stream) if registry is None else registry.registry)
+    event = source_of(registry).rules.event
+    assert registry is not None, "an event source has a schema"
+    return EventShapes(registry.registry, event)

@@ -6,13 +6,15 @@ so the commit makes them anew from its drafts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.engine.features.bound_sources import bind
 from headrace.engine.features.proposals import FeatureProposal
 from headrace.engine.features.registry import EVENTS, AppliedChange, Current, FeatureDocument, root_of
+from headrace.engine.features.source import MakeSource
 from headrace.engine.features.stream_changes import EventStreamChange, created, evolved, stepped
 from headrace.engine.log.batch import Batch
 from headrace.engine.log.lifecycle import delete, save_registry
@@ -30,10 +32,12 @@ from headrace.engine.registry.registry_change import (
 from headrace.engine.registry.schemas import MAX_HISTORY_BYTES, MAX_REVISIONS
 from headrace.errors import Conflict, RegistryFull
 from headrace.format import journal
+from headrace.schema.descriptor.bound_fields import StreamBinding
 from headrace.schema.descriptor.nodes import Event, FeatureVersion, Table
 from headrace.schema.problem import RequestProblem
 from headrace.storage.journals import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
+from headrace.storage.work import Work
 from headrace.types import Steps
 
 #: How much history the registry keeps.
@@ -72,7 +76,7 @@ class EvolveStream(Stage, frozen=True):
     stream: Stream
     base: StreamRegistry
     made: EventStreamChange
-    max_keys: int
+    make_source: MakeSource
 
     def describe(self) -> StageNote:
         """The audit note: the new version of the schema."""
@@ -89,7 +93,7 @@ class EvolveStream(Stage, frozen=True):
 
     def perform(self, batch: Batch, commit: CommitChange) -> None:
         """Store the rules, and the registry where it has another revision."""
-        registry = batch.draft(self.stream).registry = self.made.compiled(self.base, self.max_keys)
+        registry = batch.draft(self.stream).registry = self.made.compiled(self.base, self.make_source)
         if self.made.is_revised:
             save_registry(batch, self.stream.id, registry)
         made = self.made
@@ -112,6 +116,16 @@ class DeleteStream(Stage, frozen=True):
         commit.dropped += delete(batch, self.stream)
 
 
+class BindStream(Stage, frozen=True):
+    """The stream that a source is bound to, from which features are derived from now on."""
+
+    stream: Stream
+
+    def perform(self, batch: Batch, commit: CommitChange) -> None:
+        """Note it."""
+        Work(batch.connection).note_bound(self.stream.id)
+
+
 class ReadableRange(NamedTuple):
     """The events of a source that a feature can be folded from, and the next one."""
 
@@ -120,11 +134,23 @@ class ReadableRange(NamedTuple):
 
 
 class SourceChange(NamedTuple):
-    """The stream of an event source after a change, what can be read of it, and when its entities are cold."""
+    """An event source after a change: its own stream or how it is bound, what can be read, when entities are cold."""
 
-    made: EventStreamChange
+    made: EventStreamChange | None
     readable: ReadableRange
     cold: Steps
+    binding: StreamBinding | None = None
+
+
+class SourceStreams(NamedTuple):
+    """The streams of event sources that exist, by name of the source: their own, and those they are bound to.
+
+    ``rebound`` are sources whose stream was made anew since they were bound.
+    """
+
+    own: Mapping[str, Stream]
+    bound: Mapping[str, Stream]
+    rebound: frozenset[str] = frozenset()
 
 
 class PlannedFeatureChange(PlannedChange):
@@ -135,19 +161,18 @@ class PlannedFeatureChange(PlannedChange):
     def __init__(
         self,
         proposal: FeatureProposal,
-        streams: Mapping[str, Stream],
+        streams: SourceStreams,
         *,
         errors: Sequence[RequestProblem],
-        max_keys: int,
+        make_source: MakeSource,
         log: Log,
         publish: Callable[[Current], None],
     ) -> None:
-        """``streams`` are those of all event sources that exist, by name of the source; ``errors`` refuse the change,
-        even with force.
-        """
+        """``errors`` refuse the change, even with force."""
         self.proposal, self.errors = proposal, errors
-        self.stream_of, self.streams = streams, tuple(streams.values())
-        self._max_keys, self._log, self._publish = max_keys, log, publish
+        self._sources, self.stream_of = streams, streams.own
+        self.streams = tuple(dict.fromkeys((*streams.own.values(), *streams.bound.values())))
+        self._make_source, self._log, self._publish = make_source, log, publish
 
     @property
     def needs_force(self) -> bool:
@@ -162,7 +187,7 @@ class PlannedFeatureChange(PlannedChange):
     @property
     def has_effect(self) -> bool:
         """Whether the registry would be another."""
-        return not self.is_refused and not self.proposal.changes_nothing
+        return not self.is_refused and (bool(self._sources.rebound) or not self.proposal.changes_nothing)
 
     def is_outdated(self, batch: Batch) -> bool:
         """Whether the registry has another version now."""
@@ -177,13 +202,20 @@ class PlannedFeatureChange(PlannedChange):
             for name, node in proposal.nodes.items()
             if isinstance(node, Event)
         }
-        deleted = [name for name in self.stream_of if name not in changes]
+        deleted = [name for name in self.stream_of if changes.get(name) is None or changes[name].made is None]
         readable = {name: change.readable for name, change in changes.items()}
-        versions, features = make_feature_versions(proposal, readable, epoch)
+        versions, features = make_feature_versions(proposal, readable, epoch, self._sources.rebound)
         streams = [
-            {"event": name, "change": made.effect, "schema_version": made.registry.current_version}
-            for name, (made, _, _) in changes.items()
-            if made.effect != "kept"
+            {"event": name, "change": change.made.effect, "schema_version": change.made.registry.current_version}
+            for name, change in changes.items()
+            if change.made is not None and change.made.effect != "kept"
+        ]
+        bindings = {name: change.binding for name, change in changes.items() if change.binding is not None}
+        before = proposal.base.document.sources
+        streams += [
+            {"event": name, "change": "bound", "stream": proposal.nodes[name].stream}  # type: ignore[union-attr]
+            for name, binding in bindings.items()
+            if name not in before or before[name].incarnation != binding.incarnation
         ]
         plan = AppliedChange(
             added=tuple(proposal.diff.added),
@@ -196,16 +228,24 @@ class PlannedFeatureChange(PlannedChange):
         )
         cold = {name: change.cold for name, change in changes.items()}
         document = FeatureDocument(
-            nodes=dict(proposal.nodes), apps=dict(proposal.apps), feature_versions=versions, cold=cold, plan=plan
+            nodes=dict(proposal.nodes),
+            apps=dict(proposal.apps),
+            feature_versions=versions,
+            cold=cold,
+            sources=bindings,
+            plan=plan,
         )
         return (
             SaveFeatures(proposal.base.version + 1, proposal.change.app, document),
             *self._stream_stages(snapshot, changes),
             *(DeleteStream(self.stream_of[name]) for name in deleted),
+            *map(BindStream, dict.fromkeys(self._sources.bound.values())),
         )
 
     def _change_source(self, snapshot: RegistrySnapshot, name: str, event: Event) -> SourceChange:
         stream, cold = self.stream_of.get(name), self.proposal.base.document.cold.get(name, ())
+        if event.stream is not None:
+            return self._bind_source(snapshot, name, event)
         if stream is None:
             return SourceChange(created(EVENTS + name, event), ReadableRange(), stepped((), event.cold_after_ms, 0))
         head = snapshot.draft(stream)
@@ -215,9 +255,26 @@ class PlannedFeatureChange(PlannedChange):
         readable = ReadableRange(max(head.first_seq, made.registry.readable_from), head.next_seq)
         return SourceChange(made, readable, stepped(cold, event.cold_after_ms, head.next_seq))
 
+    def _bind_source(self, snapshot: RegistrySnapshot, name: str, event: Event) -> SourceChange:
+        stream, base = self._sources.bound.get(name), self.proposal.base.document
+        binding, cold = base.sources.get(name), () if name in self._sources.rebound else base.cold.get(name, ())
+        if stream is None or snapshot.draft(stream).state != LIVE:
+            if binding is None:
+                raise Conflict("the stream of this event source was deleted", stream=event.stream)
+            return SourceChange(None, ReadableRange(), stepped(cold, event.cold_after_ms, 0), binding)
+        head = snapshot.draft(stream)
+        is_other = binding is not None and binding.incarnation != stream.incarnation
+        if binding is None or not is_other or name in self._sources.rebound:
+            binding = bind(self.proposal, name, stream, head)
+        readable_from = 0 if head.registry is None else head.registry.readable_from
+        readable = ReadableRange(max(head.first_seq, readable_from), head.next_seq)
+        return SourceChange(None, readable, stepped(cold, event.cold_after_ms, head.next_seq if cold else 0), binding)
+
     def _stream_stages(self, snapshot: RegistrySnapshot, changes: Mapping[str, SourceChange]) -> Iterator[Stage]:
-        for name, (made, _, _) in changes.items():
-            stream = self.stream_of.get(name)
+        for name, change in changes.items():
+            stream, made = self.stream_of.get(name), change.made
+            if made is None:
+                continue
             if stream is None:
                 facts = {"version": made.registry.current_version}
                 rules, epoch = made.rules.dump(), snapshot.new_epoch()
@@ -225,7 +282,7 @@ class PlannedFeatureChange(PlannedChange):
             elif made.effect != "kept":
                 base = snapshot.draft(stream).registry
                 assert base is not None, "it was found above"
-                yield EvolveStream(stream, base, made, self._max_keys)
+                yield EvolveStream(stream, base, made, self._make_source)
 
     def publish(self, stages: Sequence[Stage]) -> None:
         """Activate the version, and apply the retention of its event sources."""
@@ -242,7 +299,7 @@ class PlannedFeatureChange(PlannedChange):
 
 
 def make_feature_versions(
-    proposal: FeatureProposal, readable: Mapping[str, ReadableRange], epoch: int
+    proposal: FeatureProposal, readable: Mapping[str, ReadableRange], epoch: int, rebound: Collection[str] = ()
 ) -> tuple[FeatureVersions, list[dict[str, Any]]]:
     """The versions of all features after a change, and what happens to those that do not simply go on.
 
@@ -255,10 +312,11 @@ def make_feature_versions(
     for table, node in proposal.nodes.items():
         if not isinstance(node, Table):
             continue
-        source = readable[root_of(proposal.nodes, table)]
+        root = root_of(proposal.nodes, table)
+        source = readable[root]
         versions[table] = {}
         for feature in node.features:
-            version = base.feature_versions.get(table, {}).get(feature)
+            version = None if root in rebound else base.feature_versions.get(table, {}).get(feature)
             change = proposal.diff.state_effects.get(table, {}).get(feature, "kept")
             if version is not None and change == "kept":
                 versions[table][feature] = version

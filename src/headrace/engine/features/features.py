@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from headrace.engine.features.feature_stages import PlannedFeatureChange, SaveFeatures
+from headrace.engine.features import bound_sources
+from headrace.engine.features.feature_stages import PlannedFeatureChange, SaveFeatures, SourceStreams
 from headrace.engine.features.proposals import FeatureChange, FeatureProposal, propose
 from headrace.engine.features.registry import EVENTS, Current, load
+from headrace.engine.features.source import MakeSource
 from headrace.engine.log.log import Log
 from headrace.engine.log.stream import Stream
 from headrace.engine.registry.registry_change import RegistryChange, RegistryChanges
@@ -32,12 +34,12 @@ class Features:
     """The feature registry of this node."""
 
     def __init__(
-        self, *, registry_changes: RegistryChanges, log: Log, registry: FeatureRegistry, max_keys: int
+        self, *, registry_changes: RegistryChanges, log: Log, registry: FeatureRegistry, make_source: MakeSource
     ) -> None:
         self._changes = registry_changes
         self._log = log
         self._registry = registry
-        self._max_keys = max_keys
+        self._make_source = make_source
         #: The version that holds: replaced by the writer's thread once the next one is on disk.
         self.current = Current.of(None)
 
@@ -66,15 +68,24 @@ class Features:
 
     async def prepare(self, change: FeatureChange) -> PlannedFeatureChange:
         """A change, planned from the version that holds now; raises InvalidDescriptors."""
-        base = self.current
+        base, find = self.current, self._log.catalog.find
+        change = bound_sources.with_followed_pointers(base, change, find)
         proposal = await self._changes.compute(partial(propose, base, change))
         if isinstance(proposal, list):
             raise InvalidDescriptors(base.version, proposal)
+        bound = bound_sources.find_bound_streams(proposal, find)
+        if problems := list(bound_sources.binding_problems(proposal, bound)):
+            raise InvalidDescriptors(base.version, problems)
+        rebound = bound_sources.find_rebound(proposal, bound)
         return PlannedFeatureChange(
             proposal,
-            self._streams(proposal),
-            errors=[*proposal.refusals, *self._taken(proposal)],
-            max_keys=self._max_keys,
+            SourceStreams(self._streams(proposal), bound, frozenset(rebound)),
+            errors=[
+                *proposal.refusals,
+                *self._taken(proposal),
+                *bound_sources.rebinding_problems(proposal, rebound),
+            ],
+            make_source=self._make_source,
             log=self._log,
             publish=self._publish,
         )
@@ -82,8 +93,8 @@ class Features:
     def _taken(self, proposal: FeatureProposal) -> list[RequestProblem]:
         """Streams that have the names of nodes and are none of ours."""
         problems = []
-        for name in proposal.diff.added:
-            stream = self._log.catalog.find(EVENTS + name) if proposal.has_stream(name) else None
+        for name in proposal.new_streams():
+            stream = self._log.catalog.find(EVENTS + name)
             if stream is not None and not stream.managed:
                 message = f"the stream {EVENTS}{name} exists already and is no event source: delete or rename it"
                 problems.append(RequestProblem("name_taken", proposal.change.path_of(name), message))
@@ -92,7 +103,7 @@ class Features:
     def _streams(self, proposal: FeatureProposal) -> dict[str, Stream]:
         """The streams of event sources that exist, by name of the source; of a new one where a recovery found it."""
         nodes = {**proposal.nodes, **proposal.base.nodes}
-        events = [name for name, node in nodes.items() if isinstance(node, Event)]
+        events = [name for name, node in nodes.items() if isinstance(node, Event) and node.stream is None]
         streams = {name: self._log.catalog.find(EVENTS + name) for name in events}
         return {
             name: stream

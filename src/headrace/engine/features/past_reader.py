@@ -18,7 +18,7 @@ from headrace.errors import CorruptData, KeyShapeMismatch, TimedOut
 from headrace.format.decoded_columns import LruCache
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.moments import KeyMoment, Question
-from headrace.reduce.features.replay import Replay, ReplayStart, find_start
+from headrace.reduce.features.replay import Replay, ReplayStart, find_start, split_rows
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing
 from headrace.storage.state_files import StateFile
@@ -49,6 +49,8 @@ class PastRows(NamedTuple):
     since_seq: int
     since: str
     reaches_us: int | None
+    #: How many events of each row came too late to count; empty where none did.
+    late_events: Sequence[int] = ()
 
 
 class PastReader:
@@ -80,12 +82,17 @@ class PastReader:
         wanted = tuple(self.feature_reader.wanted(defined, features))
         return await asyncio.to_thread(_question, defined, wanted, moments)
 
-    async def answer(self, question: Question, end_s: float) -> PastRows:
-        """The rows; raises TimedOut where that takes longer than until ``end_s`` of the monotonic clock."""
+    async def answer(self, question: Question, end_s: float, target: int | None = None) -> PastRows:
+        """The rows from the events before ``target``, or all.
+
+        Raises TimedOut where that takes longer than until ``end_s`` of the monotonic clock.
+        """
         missing = MissingObjects()
         while True:
-            stream = self._log.find(question.defined.stream)
-            replay = _ReplayTask(self, stream, stream.head, await self.find_start(question, stream), end_s)
+            stream = self.feature_reader.find_stream(question.defined)
+            head = stream.head
+            stop = head.next_seq if target is None else min(target, head.next_seq)
+            replay = _ReplayTask(self, stream, head, await self.find_start(question, stream), stop, end_s)
             try:
                 rows = await asyncio.to_thread(replay.run, question)
             except ObjectMissing as reason:
@@ -123,6 +130,7 @@ class _ReplayTask(NamedTuple):
     stream: Stream
     head: Head
     start: ReplayStart
+    stop: int
     end_s: float
 
     def run(self, question: Question) -> PastRows | None:
@@ -143,9 +151,10 @@ class _ReplayTask(NamedTuple):
                 state_files[state.name] = files.hold(self.stream.name, self.stream.incarnation, state)
                 stack.callback(files.release, state_files[state.name])
             replay = Replay(self.start, question, lambda state, key: self._get_state(state_files[state.name], key))
-            reaches_us = self._replay(replay, connection)
+            reaches_us = self._replay(replay, question.defined, connection)
             since = self.start.since
-            return PastRows(replay.finish(), self.start.complete, since, self.stream.offset_at(since), reaches_us)
+            rows, late_events = split_rows(replay.finish())
+            return PastRows(rows, self.start.complete, since, self.stream.offset_at(since), reaches_us, late_events)
 
     def _get_state(self, file: StateFile, key: bytes) -> dict[str, bytes] | None:
         """The state of a key; a damaged file is dropped, and built again for the next try."""
@@ -155,14 +164,13 @@ class _ReplayTask(NamedTuple):
             self.reader.feature_reader.builder.files.drop(file)
             raise EventsMoved("a cached state is damaged") from reason
 
-    def _replay(self, replay: Replay, connection: Connection) -> int | None:
+    def _replay(self, replay: Replay, defined: TableDefinition, connection: Connection) -> int | None:
         """Fold the events; returns when the first retained event was appended."""
-        head, registry = self.head, self.head.registry
-        assert registry is not None
-        shapes = shapes_of(registry)
+        head = self.head
+        shapes = shapes_of(head.registry, defined)
         events = Events(connection, self.reader.segments, LruCache(0), self.stream, head)
         reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
-        for run in events.runs(self.start.start, head.next_seq, _SLICE_BYTES):
+        for run in events.runs(self.start.start, self.stop, _SLICE_BYTES):
             if not replay.fold(shapes, run):
                 break
             self._check_time()
@@ -170,7 +178,7 @@ class _ReplayTask(NamedTuple):
 
     def _check_time(self) -> None:
         if monotonic() > self.end_s:
-            events = self.head.next_seq - self.start.start
+            events = self.stop - self.start.start
             raise TimedOut(f"{events} events are too many to fold within the time of a request", events=events)
 
 

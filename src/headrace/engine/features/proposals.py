@@ -9,8 +9,9 @@ import msgspec
 
 from headrace.deadline import check_deadline
 from headrace.engine.features.registry import DEFAULT_APP, Current, FeatureDocument
+from headrace.schema.descriptor.bound_fields import StreamBinding
 from headrace.schema.descriptor.diff import Diff, diff, fingerprint
-from headrace.schema.descriptor.nodes import Node, Table
+from headrace.schema.descriptor.nodes import Derivation, Event, Node
 from headrace.schema.descriptor.registration import Registration
 from headrace.schema.descriptor.validate import upstream, validate
 from headrace.schema.problem import RequestProblem
@@ -33,6 +34,8 @@ class FeatureChange(msgspec.Struct, frozen=True):
     expected_version: int | None = None
     cascade: bool = False
     action: str = "register"
+    #: Sources as an earlier registry had them, and how they were bound to streams.
+    earlier: dict[str, tuple[Node | None, StreamBinding | None]] = {}
 
     @classmethod
     def of(cls, registration: Registration) -> FeatureChange:
@@ -53,7 +56,8 @@ class FeatureChange(msgspec.Struct, frozen=True):
         """A change with the same options, to the nodes that an earlier registry had."""
         nodes = {name: node for name, node in document.nodes.items() if self.covers(document.apps[name])}
         owners = {name: document.apps[name] for name in nodes}
-        return msgspec.structs.replace(self, nodes=nodes, owners=owners, action="rollback")
+        earlier = {name: (document.nodes[name], binding) for name, binding in document.sources.items()}
+        return msgspec.structs.replace(self, nodes=nodes, owners=owners, action="rollback", earlier=earlier)
 
     def covers(self, app: str) -> bool:
         """Whether it has all nodes of an app."""
@@ -80,9 +84,11 @@ class FeatureProposal(NamedTuple):
         """Whether the registry would stay as it is."""
         return self.apps == self.base.apps and fingerprint(self.nodes) == fingerprint(self.base.nodes)
 
-    def has_stream(self, name: str) -> bool:
-        """Whether events of a node can be read."""
-        return not isinstance(self.nodes[name], Table)
+    def new_streams(self) -> Iterator[str]:
+        """The nodes whose events can be read under their names, and could not before."""
+        for name, node in self.nodes.items():
+            if _has_stream(node) and not _has_stream(self.base.nodes.get(name)):
+                yield name
 
     def losses(self) -> Iterator[RequestProblem]:
         """The problems that list the removals for which force is needed."""
@@ -113,6 +119,11 @@ def propose(base: Current, change: FeatureChange) -> FeatureProposal | list[Requ
         refusals += [_used_by(base, change, name, over) for name, over in others.items()]
     owned = {name for name, app in base.apps.items() if change.covers(app)}
     return FeatureProposal(base, change, nodes, apps, diff(base.nodes, nodes, owned), refusals)
+
+
+def _has_stream(node: Node | None) -> bool:
+    """Whether there is a stream of the name of a node."""
+    return isinstance(node, Derivation) or (isinstance(node, Event) and node.stream is None)
 
 
 def _used_by(base: Current, change: FeatureChange, name: str, over: str) -> RequestProblem:

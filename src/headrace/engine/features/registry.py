@@ -13,6 +13,7 @@ from headrace import decoding
 from headrace.errors import CorruptData, UnknownTable
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import DerivedEvents
+from headrace.schema.descriptor.bound_fields import StreamBinding
 from headrace.schema.descriptor.nodes import Derivation, Event, FeatureVersion, Node, Table
 from headrace.storage.journals import FeatureRegistryRow
 from headrace.types import Steps
@@ -45,11 +46,23 @@ class FeatureDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     feature_versions: dict[str, dict[str, FeatureVersion]] = msgspec.field(name="lives", default_factory=dict)
     #: ``cold_after`` of each event source, by the event from which on it holds.
     cold: dict[str, Steps] = {}
+    #: How sources are bound to streams that are not their own.
+    sources: dict[str, StreamBinding] = {}
     plan: AppliedChange = AppliedChange()
 
     def root_of(self, name: str) -> str:
         """The event source that a node leads back to."""
         return root_of(self.nodes, name)
+
+    def stream_of(self, event: str) -> str:
+        """The stream that has the events of a source."""
+        return stream_of(self.nodes, event)
+
+
+def stream_of(nodes: Mapping[str, Node], event: str) -> str:
+    """The stream that has the events of a source."""
+    node = nodes.get(event)
+    return EVENTS + event if not isinstance(node, Event) or node.stream is None else node.stream
 
 
 def root_of(nodes: Mapping[str, Node], name: str) -> str:
@@ -97,25 +110,50 @@ class Current:
         """The tables over an event source, through any number of derivations."""
         return self.tables.get(event, ())
 
+    @cached_property
+    def _names_over(self) -> Mapping[str, tuple[str, ...]]:
+        names: dict[str, tuple[str, ...]] = {}
+        for event, tables in self.tables.items():
+            stream = self.source_stream(event)
+            names[stream] = tuple(sorted((*names.get(stream, ()), *tables)))
+        return names
+
     @property
     def streams(self) -> Collection[str]:
         """Every stream that has tables."""
-        return [EVENTS + event for event in self.tables]
+        return self._names_over.keys()
 
     def names_over(self, stream: str) -> tuple[str, ...]:
         """The tables over a stream."""
-        return self.tables_of(stream.removeprefix(EVENTS))
+        return self._names_over.get(stream, ())
 
-    def stream_of(self, name: str) -> str | None:
-        """The stream that a table is made from; None where there is no table of this name."""
-        return EVENTS + self.root_of(name) if name in self.feature_versions else None
+    @cached_property
+    def bound_streams(self) -> tuple[str, ...]:
+        """The streams that sources are bound to."""
+        return tuple(sorted({self.source_stream(event) for event in self.document.sources}))
+
+    def source_stream(self, event: str) -> str:
+        """The stream that has the events of a source."""
+        return self.document.stream_of(event)
+
+    def stream_behind(self, name: str) -> str:
+        """The stream that has the events behind a node."""
+        return self.source_stream(self.root_of(name))
 
     def defined(self, name: str) -> TableDefinition:
         """A table with everything that folding it takes; raises UnknownTable where there is none of this name."""
         self.table(name)
         nodes = {node.name: node for node in _upstreams(self.nodes, name)}
         root = self.root_of(name)
-        return TableDefinition(name, root, EVENTS + root, nodes, dict(self.feature_versions[name]), self.cold(root))
+        return TableDefinition(
+            name,
+            root,
+            self.source_stream(root),
+            nodes,
+            dict(self.feature_versions[name]),
+            self.cold(root),
+            self.document.sources.get(root),
+        )
 
     def root_of(self, name: str) -> str:
         """The event source that a node leads back to."""
@@ -129,9 +167,11 @@ class Current:
         return node
 
     def derived(self, stream: str) -> DerivedEvents | None:
-        """The derived event that has this stream, if there is one."""
+        """The derived event that has this stream, if there is one; those of a bound source have none."""
         name = stream.removeprefix(EVENTS)
         if name == stream or not isinstance(self.nodes.get(name), Derivation):
+            return None
+        if self.root_of(name) in self.document.sources:
             return None
         derived = self._derived.get(name)
         if derived is None:

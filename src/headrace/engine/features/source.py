@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -9,20 +11,45 @@ import msgspec
 from msgspec import UNSET
 
 from headrace import decoding
-from headrace.errors import BadRequest, MissingField, SchemaMismatch, UnknownEvent, UnknownField
+from headrace.errors import (
+    BadRequest,
+    Conflict,
+    EventTimeAhead,
+    Gone,
+    MissingField,
+    SchemaMismatch,
+    UnknownEvent,
+    UnknownField,
+)
 from headrace.profiles.hook import AppendHook
+from headrace.reduce.features.event_time import EventTime, event_time_of
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.entries import Failure, entries_of, integer_or_double
 from headrace.schema.entries import read as read_entries
-from headrace.types import Steps
+from headrace.schema.routing_key import MAX_FAILURES
+from headrace.types import MAX_AHEAD_US, Clock, Steps, SystemClock, rfc3339
 
 if TYPE_CHECKING:
     from headrace.engine.log.stream_registry import StreamRegistry
 
 #: How long a key is remembered by default.
 DEDUPE_WINDOW_MS = 86_400_000
-_KINDS: dict[str, type[BadRequest]] = {kind.code: kind for kind in (MissingField, UnknownField, SchemaMismatch)}
+_KINDS: dict[str, type[BadRequest]] = {
+    kind.code: kind for kind in (MissingField, UnknownField, SchemaMismatch, EventTimeAhead)
+}
 _ENCODE = msgspec.json.Encoder().encode
+
+
+class NotPushedTo(Conflict):
+    """The events of the source are those of a stream: they are appended to it, and not pushed."""
+
+    code = "push_not_supported"
+
+
+class SourceGone(Gone):
+    """The stream was deleted whose events are those of a source."""
+
+    code = "source_gone"
 
 
 class SourceRules(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_defaults=True):
@@ -48,12 +75,17 @@ class EventSource(AppendHook):
     """The append hook of one event source; immutable."""
 
     __slots__ = (
-        "_default_of", "_defaults", "_key_of", "_probe", "dedupe_since", "dedupe_window_us", "deduplicates",
-        "lifetimes_ms", "max_dedupe_keys", "normalises", "rules",
+        "_clock", "_default_of", "_defaults", "_event_times", "_key_of", "_probe", "can_be_late", "dedupe_since",
+        "dedupe_window_us", "deduplicates", "has_event_time", "lifetimes_ms", "max_dedupe_keys", "normalises", "rules",
     )  # fmt: skip
 
-    def __init__(self, rules: SourceRules, max_dedupe_keys: int) -> None:
+    def __init__(self, rules: SourceRules, max_dedupe_keys: int = 0, clock: Clock | None = None) -> None:
         event = rules.event
+        self._clock = clock or SystemClock()
+        event_time = event_time_of(event)
+        self._event_times = None if event_time is None else EventTimes(event_time)
+        self.has_event_time = event_time is not None
+        self.can_be_late = event_time is not None and event_time.late_after_us is not None
         self.rules = rules
         self.lifetimes_ms: Steps | None = rules.kept
         self.dedupe_since = rules.dedupe_since
@@ -92,6 +124,16 @@ class EventSource(AppendHook):
         inside = entry.strip()[1:-1]
         return b"{" + inside + b"," + added[1:] if inside.strip() else added
 
+    def failures(self, joined: bytes, timestamp_us: int | None = None) -> list[Failure]:
+        """The entries whose event time lies too far ahead, or cannot be."""
+        if self._event_times is None:
+            return []
+        return self._event_times.failures(joined, self._clock.now_us() if timestamp_us is None else timestamp_us)
+
+    def count_late(self, joined: bytes, at_us: int) -> int:
+        """The entries that are appended too late by their event time."""
+        return 0 if self._event_times is None else self._event_times.count_late(joined, at_us)
+
     def dedupe_keys(self, joined: bytes) -> list[str | None]:
         """The key of each entry, None for one that has none."""
         assert self._key_of is not None
@@ -108,7 +150,7 @@ class EventSource(AppendHook):
         problems.sort(key=itemgetter("index"))
         first = problems[0]
         field = str(first["path"]).removeprefix("/") or "body"
-        message = f"event {first['index']} does not fit: {first['message']}"
+        message = f"event {first['index'] + 1} does not fit: {first['message']}"
         return _KINDS[first["code"]](message, field=field, path=first["path"], failures=problems)
 
     def _field_problems(self, index: int, values: list[Any]) -> list[dict[str, Any]]:
@@ -122,6 +164,68 @@ class EventSource(AppendHook):
             *(_problem(index, "missing_field", name, f"{name!r} is required") for name in missing),
             *(_problem(index, "unknown_field", name, f"there is no field {name!r}") for name in unknown),
         ]
+
+
+#: Makes the hook of a source from its rules.
+MakeSource = Callable[[SourceRules], EventSource]
+
+
+class TimeFailure(Failure, frozen=True):
+    """An entry that is refused for its event time."""
+
+    code: str = "event_time_ahead"
+
+
+class EventTimes:
+    """Checks the event times of entries joined by commas; others of their fields are not decoded."""
+
+    def __init__(self, event_time: EventTime) -> None:
+        self._event_time = event_time
+        name = event_time.field
+        kind = datetime if event_time.unit is None else int
+        probe: Any = msgspec.defstruct("Time", [("value", kind)], rename={"value": name}, gc=False)
+        self._decode = decoding.make_decoder(list[probe]).decode
+        self._decode_exactly = _decoder([name]).decode
+
+    def failures(self, joined: bytes, now_us: int) -> list[Failure]:
+        """The entries whose time is more than 60 s after a moment, or cannot be."""
+        if self._are_all_between(joined, None, now_us + MAX_AHEAD_US):
+            return []
+        failures: list[Failure] = []
+        for index, event_us in enumerate(self._micros(joined)):
+            if event_us is None:
+                reason = "is no time between the years 1 and 9999: timestamp_unit may be another"
+                failures.append(TimeFailure(index, f"/{self._event_time.field}", reason, "schema_mismatch"))
+            elif event_us > now_us + MAX_AHEAD_US:
+                reason = (
+                    f"is {rfc3339(event_us)}, more than 60 s ahead of {rfc3339(now_us)}: "
+                    "an event is pushed when it has happened, and timestamp_unit may be another"
+                )
+                failures.append(TimeFailure(index, f"/{self._event_time.field}", reason))
+        return failures[:MAX_FAILURES]
+
+    def count_late(self, joined: bytes, at_us: int) -> int:
+        """How many entries are late if they are appended at a time."""
+        late_after_us = self._event_time.late_after_us
+        if late_after_us is None or self._are_all_between(joined, at_us - late_after_us, None):
+            return 0
+        return sum(
+            event_us is not None and self._event_time.is_late(event_us, at_us) for event_us in self._micros(joined)
+        )
+
+    def _are_all_between(self, joined: bytes, least_us: int | None, greatest_us: int | None) -> bool:
+        """Whether it is seen at a glance that all times lie within bounds."""
+        try:
+            times = [probe.value for probe in self._decode(b"[" + joined + b"]")]
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        least, greatest = self._event_time.bounds(least_us, greatest_us)
+        return all(least <= time <= greatest for time in times)
+
+    def _micros(self, joined: bytes) -> list[int | None]:
+        name = self._event_time.field
+        values = [probe.f0 for probe in self._decode_exactly(b"[" + joined + b"]")]
+        return [None if value is UNSET else self._event_time.micros({name: value}) for value in values]
 
 
 def source_of(registry: StreamRegistry | None) -> EventSource:
@@ -140,7 +244,8 @@ def _problem(index: int, code: str, name: str, message: str) -> dict[str, Any]:
 def _described(failure: Failure) -> dict[str, Any]:
     where = failure.pointer or "the event"
     message = f"{where} {failure.reason}" if failure.reason.startswith("is ") else f"{where}: {failure.reason}"
-    return {"index": failure.index, "code": "schema_mismatch", "path": failure.pointer, "message": message}
+    code = failure.code if isinstance(failure, TimeFailure) else "schema_mismatch"
+    return {"index": failure.index, "code": code, "path": failure.pointer, "message": message}
 
 
 def _names(count: int) -> list[str]:

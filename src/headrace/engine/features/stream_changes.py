@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from headrace.engine.features.source import EventSource, SourceRules, source_of
+from headrace.engine.features.source import MakeSource, SourceRules, source_of
 from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.schema.descriptor.diff import same_definition
 from headrace.schema.descriptor.generated import json_schema, make_lens, make_search_config
@@ -35,10 +35,10 @@ class EventStreamChange(NamedTuple):
         kept_ms = self.rules.event.keep_events_for_ms
         return None if kept_ms is None else kept_ms * 1000
 
-    def compiled(self, base: StreamRegistry | None, max_keys: int) -> StreamRegistry:
+    def compiled(self, base: StreamRegistry | None, make_source: MakeSource) -> StreamRegistry:
         """Both ready for use, as the next revision, or as the same one where the registry stays as it is."""
         revision = 1 if base is None else base.revision + self.is_revised
-        return StreamRegistry(self.registry, revision, EventSource(self.rules, max_keys))
+        return StreamRegistry(self.registry, revision, make_source(self.rules))
 
 
 def created(stream: str, event: Event) -> EventStreamChange:

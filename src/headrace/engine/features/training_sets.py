@@ -18,15 +18,15 @@ from headrace import decoding
 from headrace.engine.derive.job import Job, JobCommitter, JobPlanner
 from headrace.engine.derive.lease_scheduler import Apply
 from headrace.engine.derive.unit_cutter import PlannedUnit, owned_ranges, segment_parts
+from headrace.engine.features.definitions import registry_of_row
 from headrace.engine.features.past_reader import PastReader, PastRows, RowMoment
 from headrace.engine.history.sealer import Sealer
 from headrace.engine.log.batch import Batch
-from headrace.engine.log.log import Log
 from headrace.engine.runtime.background import BackgroundLoop
 from headrace.errors import HeadraceError, NotFound, Overloaded
 from headrace.format.ranges import Range
 from headrace.reduce.features.moments import Question
-from headrace.reduce.features.replay import ReplayStart, StartPart, StartPoint, find_start
+from headrace.reduce.features.replay import ReplayStart, StartPart, StartPoint, find_start, read_result_row, split_rows
 from headrace.reduce.work_units import Source, Unit
 from headrace.storage.background_requests import DONE, FAILED, RUNNING, Histories, HistoryRow
 from headrace.storage.database import Connection
@@ -41,12 +41,13 @@ MAX_KEPT = 100
 KEPT_US = 86_400_000_000
 
 
-class HistoryAnswer(msgspec.Struct, frozen=True):
-    """Rows in the order of the question, and the event from which on they count everything."""
+class HistoryAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Rows in the order of the question, the event from which on they count everything, and their late events."""
 
     rows: list[dict[str, Any]]
     complete: bool
     since: int
+    late_events: Sequence[int] = ()
 
 
 class HistoryJob(Job[list[dict[str, Any]]]):
@@ -83,7 +84,8 @@ class _HistoryCommitter(JobCommitter[list[dict[str, Any]]]):
         assert unit.history is not None
         start = decoding.convert(unit.start_point, StartPoint)
         Work(self._batch.connection).forget_failures_on(row.stream, unit.concern, 0, unit.end_seq)
-        return store_answer(self._batch, unit.history, HistoryAnswer(output, start.complete, start.since))
+        rows, late_events = split_rows([read_result_row(row) for row in output])
+        return store_answer(self._batch, unit.history, HistoryAnswer(rows, start.complete, start.since, late_events))
 
 
 class HistoryPlanner(JobPlanner):
@@ -115,7 +117,7 @@ class HistoryPlanner(JobPlanner):
     def _planned(
         self, row: HistoryRow, stream: StreamRow, question: Question, start: ReplayStart, where: Range
     ) -> PlannedUnit:
-        document = msgspec.json.decode(self._registries.document(stream.id, stream.revision))
+        document = registry_of_row(self._registries, stream).dump()
         unit = Unit(
             unit=f"history-{row.id}-{secrets.token_hex(6)}",
             job="history",
@@ -209,14 +211,13 @@ class TrainingSets:
         self,
         *,
         apply: Apply,
-        log: Log,
         sealer: Sealer,
         job: HistoryJob,
         past_reader: PastReader,
         reader: Connection,
         fold_rows: int,
     ) -> None:
-        self._apply, self._log, self._sealer, self._job, self._past_reader = apply, log, sealer, job, past_reader
+        self._apply, self._sealer, self._job, self._past_reader = apply, sealer, job, past_reader
         self._rows, self._work = Histories(reader), Work(reader)
         self._fold_rows = fold_rows
         #: When questions that are running were first seen.
@@ -238,7 +239,7 @@ class TrainingSets:
     ) -> PastRows | HistoryRow:
         """The rows of keys as of moments, or the stored question where that takes longer."""
         question = await self._past_reader.question(table, moments, features)
-        stream = self._log.find(question.defined.stream)
+        stream = self._past_reader.feature_reader.find_stream(question.defined)
         start = await self._past_reader.find_start(question, stream)
         if stream.head.next_seq - start.start <= self._fold_rows:
             return await self._past_reader.rows(table, moments, features)
@@ -276,8 +277,8 @@ class TrainingSets:
         self._job.claims.add(row.id)
         try:
             question = decoding.decode(row.question, Question)
-            rows = await self._past_reader.answer(question, _FOREVER)
-            answer = HistoryAnswer(rows.rows, rows.complete, rows.since_seq)
+            past = await self._past_reader.answer(question, _FOREVER, row.target)
+            answer = HistoryAnswer(past.rows, past.complete, past.since_seq, past.late_events)
             await self._apply(lambda batch: store_answer(batch, row.id, answer))
         except HeadraceError as reason:
             message = reason.message

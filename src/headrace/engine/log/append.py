@@ -70,6 +70,8 @@ class Append(Operation):
     seqs: list[int] | None = None
     original: bytes | None = None
     deduplicated = 0
+    #: How many entries came too late by their event time.
+    late = 0
 
     def __init__(
         self,
@@ -186,6 +188,8 @@ class Append(Operation):
             assert head.registry is not None and head.registry.hook is not None
             if head.registry.hook.extends_commit:
                 head.registry.hook.extend_commit(batch, self.stream, head.next_seq, self.body, at_us)
+        if head.registry is not None and head.registry.hook is not None and head.registry.hook.can_be_late:
+            self.late = head.registry.hook.count_late(self.body, at_us)
         seq, count, body = head.next_seq, self.count, self.body
         head.next_seq = self.position = seq + count
         head.last_us = at_us

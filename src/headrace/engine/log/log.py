@@ -119,6 +119,8 @@ class Log:
             counters.appends += 1
             counters.appended_events += append.count
             counters.appended_bytes += len(append.body)
+            if append.late:
+                counters.late_events[append.stream.name] = counters.late_events.get(append.stream.name, 0) + append.late
             if append.stream not in self._moved:
                 self._moved[append.stream] = append.position - append.count
         elif append.stream.watchers:
@@ -268,6 +270,8 @@ class Counters:
         self.appended_events = 0
         self.appended_bytes = 0
         self.deduplicated_events = 0
+        #: By stream, events that came too late by their event time.
+        self.late_events: dict[str, int] = {}
         self.reads = 0
         self.read_bytes = 0
         self.created = 0

@@ -84,11 +84,17 @@ class StreamRegistry:
             return None
         if self.hook is not None and self.hook.normalises:
             return None
-        return self._validator.count(body)
+        return None if self._has_unfit_time(body[1:-1]) else self._validator.count(body)
 
     def fitting(self, joined: bytes) -> int | None:
         """How many entries are joined by commas, where it is seen at a glance that they fit as they are."""
-        return None if self._validator is None else self._validator.count(b"[" + joined + b"]")
+        if self._validator is None or self._has_unfit_time(joined):
+            return None
+        return self._validator.count(b"[" + joined + b"]")
+
+    def _has_unfit_time(self, joined: bytes) -> bool:
+        """Whether the hook refuses the time of an entry, or cannot read it."""
+        return self.hook is not None and self.hook.has_event_time and bool(self.hook.failures(joined))
 
     def failures(self, joined: bytes) -> list[Failure]:
         """What is wrong with entries joined by commas, as they would be stored."""
@@ -106,6 +112,10 @@ class StreamRegistry:
                 entries.body = hook.normalise(entries.original, entries.terms)
             if not self.skips_validation and (failures := self.failures(entries.body)):
                 raise _refusal(failures) if hook is None else hook.refusal(entries.body, failures)
+        timestamp_us = entries.terms.timestamp_us
+        has_other_time = hook is not None and hook.has_event_time and timestamp_us is not None
+        if hook is not None and has_other_time and (failures := hook.failures(entries.body, timestamp_us)):
+            raise hook.refusal(entries.body, failures)
         if hook is not None:
             entries.dedupe_keys = hook.dedupe_keys(entries.body) if hook.deduplicates else None
         if hook is not None and hook.assigns_keys:
@@ -146,7 +156,7 @@ def stored_keys(keys: list[str | None]) -> tuple[str | None, str | None]:
 def _refusal(failures: list[Failure]) -> BadRequest:
     first = failures[0]
     return BadRequest(
-        f"event {first.index} does not fit: {first.reason} (at {first.pointer or 'its root'})",
+        f"event {first.index + 1} does not fit: {first.reason} (at {first.pointer or 'its root'})",
         field="body",
         failures=[msgspec.structs.asdict(failure) for failure in failures],
     )

@@ -16,9 +16,8 @@ from headrace.format.object_names import state_key
 from headrace.format.state_file import StateReader
 from headrace.pipeline.kernels.units import Kernel, failure, open_workspace
 from headrace.pipeline.kernels.units import batches as events
-from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.moments import Question
-from headrace.reduce.features.replay import BEFORE, Piece, StartPoint, answer_moments, fold_pieces
+from headrace.reduce.features.replay import BEFORE, Piece, StartPoint, answer_moments, fold_pieces, result_row
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
@@ -90,7 +89,8 @@ def _rows_of_key(unit: Unit, key: bytes, pieces: Iterator[tuple[Any, ...]]) -> l
         rows = list(answer_moments(*_decode_question(unit), key, decoded))
     except Exception as reason:  # that of one unit must not be that of the others
         return [{"unit": unit.unit, "failure": msgspec.json.encode(failure(reason)).decode()}]
-    return [{"unit": unit.unit, "place": position, "row": msgspec.json.encode(row).decode()} for position, row in rows]
+    encoded = ((position, msgspec.json.encode(result_row(row)).decode()) for position, row in rows)
+    return [{"unit": unit.unit, "place": position, "row": row} for position, row in encoded]
 
 
 def _read(unit: Unit, piece_slice: Slice, store: str) -> pa.RecordBatch:
@@ -130,7 +130,7 @@ def _of_segment(unit: Unit, number: int, store: str) -> Iterator[Piece]:
     if end <= first:
         return
     slice_ = msgspec.structs.replace(unit, segments=(source,), first_seq=first, count=end - first)
-    shapes = EventShapes(Registry.load(unit.registry), question.defined.event)
+    shapes = question.defined.shapes(Registry.load(unit.registry))
     with open_workspace(store) as here:
         runs = (run for batch in events(slice_, here) for run in runs_of_batch(batch, _SLICE_BYTES))
         yield from fold_pieces(question, start_point, shapes, runs)

@@ -94,7 +94,8 @@ def refusal(failures: list[Failure], number: int = 0) -> BadRequest:
     """Why messages are not taken; ``number`` is that of the first of them."""
     problems = [{**msgspec.structs.asdict(failure), "index": number + failure.index} for failure in failures]
     first = problems[0]
-    message = f"message {first['index']} is not one of the state protocol: {first['pointer'] or 'it'} {first['reason']}"
+    reason = f"{first['pointer'] or 'it'} {first['reason']}"
+    message = f"message {first['index'] + 1} is not one of the state protocol: {reason}"
     return BadRequest(message, field="body", failures=problems)
 
 

@@ -118,7 +118,7 @@ class StateProtocol(AppendHook):
         #: The settings of touch; None where it is off.
         self.touch: Touch | None = touch if touch is not None and touch.enabled else None
 
-    def failures(self, joined: bytes) -> list[Failure]:
+    def failures(self, joined: bytes, timestamp_us: int | None = None) -> list[Failure]:
         """What is wrong with messages."""
         return messages.failures(joined)
 

@@ -12,8 +12,7 @@ from headrace.errors import CorruptData
 from headrace.format.state_file import PackedColumns
 from headrace.reduce.features.columns import fold_rows
 from headrace.reduce.features.definition import TableDefinition
-from headrace.reduce.features.event_columns import SourceColumns
-from headrace.reduce.features.events import EventShapes
+from headrace.reduce.features.event_columns import gather_columns
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
@@ -32,9 +31,9 @@ def decode_events(units: Sequence[Unit], batches: Iterable[Any], rest: Callable[
     """The columns of events that units of one source and range need."""
     first = units[0]
     fields = {name for unit in units for name in defined_by(unit).reducer.source_types}
-    event = defined_by(first).event
-    registry = _registry(msgspec.json.encode(first.registry, order="sorted"))
-    columns = SourceColumns(EventShapes(registry, event), event, sorted(fields))
+    defined = defined_by(first)
+    shapes = defined.shapes(_registry(msgspec.json.encode(first.registry, order="sorted")))
+    columns = gather_columns(shapes, defined.event, sorted(fields))
     for batch in batches:
         for run in runs_of_batch(batch, _SLICE_BYTES):
             columns.add(run)

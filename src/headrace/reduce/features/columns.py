@@ -85,7 +85,7 @@ def fold_rows(reducer: TableReducer, rows: pa.Table) -> PackedColumns:
         return _fold_timely(reducer, rows)
     is_late = pc.equal(rows.column(AT_MS), LATE_MS)
     packed = _fold_timely(reducer, rows.filter(pc.invert(is_late)))
-    return _add_late(packed, *_count_keys(reducer, rows.filter(is_late)))
+    return _add_late(reducer, packed, *_count_keys(reducer, rows.filter(is_late)))
 
 
 def _count_keys(reducer: TableReducer, rows: pa.Table) -> tuple[pa.Array, Longs]:
@@ -95,7 +95,7 @@ def _count_keys(reducer: TableReducer, rows: pa.Table) -> tuple[pa.Array, Longs]
     return keys, np.bincount(key_of, minlength=len(keys))
 
 
-def _add_late(packed: PackedColumns, keys: pa.Array, counts: Longs) -> PackedColumns:
+def _add_late(reducer: TableReducer, packed: PackedColumns, keys: pa.Array, counts: Longs) -> PackedColumns:
     """Packed states with the numbers of late events of some keys, of which some may have no other events."""
     if not len(keys):
         return packed
@@ -103,8 +103,11 @@ def _add_late(packed: PackedColumns, keys: pa.Array, counts: Longs) -> PackedCol
     indices = {key: index for index, key in enumerate(packed.keys.to_pylist())}
     every = sorted(indices.keys() | late.keys())
     taken = pa.array([indices.get(key) for key in every], pa.int64())
-    columns = {name: column.take(taken) for name, column in packed.columns.items()}
-    frames = columns[""].to_pylist() if indices else [None] * len(every)
+    columns = {
+        version.id: packed.columns[version.id].take(taken) if indices else pa.nulls(len(every), pa.binary())
+        for version in reducer.feature_versions.values()
+    }
+    frames = packed.columns[""].take(taken).to_pylist() if indices else [None] * len(every)
     for index, key in enumerate(every):
         if key in late:
             frame = frames[index]

@@ -12,14 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace import decoding
+from headrace.reduce.features.bound_events import BoundShapes
+from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.table import TableReducer
+from headrace.schema.descriptor.bound_fields import StreamBinding
 from headrace.schema.descriptor.nodes import Event, FeatureVersion, Node, RowOp, Table
 from headrace.schema.descriptor.validate import resolve_table
 from headrace.schema.entries import integer_or_double
+from headrace.schema.registry import Registry
 from headrace.types import Steps
 
 if TYPE_CHECKING:
-    from headrace.reduce.features.events import EventShapes
     from headrace.reduce.states.definition import EventRun
 
 
@@ -38,7 +41,7 @@ class FieldKeying:
         self._decode = decoding.make_decoder(list[probe], float_hook=integer_or_double).decode  # type: ignore[valid-type]
         self._values = attrgetter(*names) if names else None
 
-    def of_events(self, shapes: EventShapes, run: EventRun) -> NDArray[np.int64]:
+    def of_events(self, shapes: EventShapes | BoundShapes, run: EventRun) -> NDArray[np.int64]:
         """The hashes of the keys of events."""
         if self._values is None:
             return np.zeros(len(run.times_us), np.int64)
@@ -66,12 +69,12 @@ class RowKeying:
         self.name: object = reducer
         self._key_and_row = reducer.key_and_row
 
-    def key(self, event: dict[str, Any]) -> bytes | None:
+    def key(self, event: dict[str, Any] | None) -> bytes | None:
         """The key of an event; None where it has none."""
         placed = self._key_and_row(event)
         return None if placed is None else placed[0]
 
-    def of_events(self, shapes: EventShapes, run: EventRun) -> NDArray[np.int64]:
+    def of_events(self, shapes: EventShapes | BoundShapes, run: EventRun) -> NDArray[np.int64]:
         """The hashes of the keys of events."""
         keys = map(self.key, shapes.events(run.body, run.version))
         return np.fromiter(map(hash, keys), np.int64, len(run.times_us))
@@ -114,6 +117,8 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
     lives: dict[str, FeatureVersion]
     #: How long an entity may be idle, by the event from which on that holds.
     cold: Steps = ((0, None),)
+    #: How the source is bound to a stream that is not its own.
+    binding: StreamBinding | None = None
 
     @classmethod
     def load(cls, document: object) -> TableDefinition:
@@ -137,6 +142,22 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
         return root
 
     @property
+    def source(self) -> str:
+        """The source; tables of one source over one stream share their events."""
+        return self.root
+
+    @property
+    def delays_retention(self) -> bool:
+        """Whether events are retained until they are folded: only those of a stream of its own."""
+        return self.binding is None
+
+    def shapes(self, registry: Registry) -> EventShapes | BoundShapes:
+        """How stored events become what is folded, by the registry of their stream."""
+        if self.binding is None:
+            return EventShapes(registry, self.event)
+        return BoundShapes(registry, self.event, self.binding)
+
+    @property
     def start_seq(self) -> int:
         """The first event that any feature folds."""
         return min(version.birth for version in self.lives.values())
@@ -150,6 +171,8 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
     def keying(self) -> FieldKeying | RowKeying:
         """How the keys of its events are hashed."""
 
+        if self.binding is not None:
+            return RowKeying(self.reducer)
         return keying(self.reducer, self.event, resolve_table(self.nodes, self.table).ops)
 
     def restricted(self, names: Collection[str]) -> TableDefinition:

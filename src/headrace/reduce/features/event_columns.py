@@ -11,14 +11,19 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from headrace import decoding
+from headrace.reduce.features.bound_events import CHECKED_TEXTS, BoundShapes, FieldsDecoder
 from headrace.reduce.features.column_expressions import to_column
-from headrace.reduce.features.event_time import UNFIT_MS
+from headrace.reduce.features.event_time import UNFIT_MS, EventTime
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
-from headrace.schema.descriptor.nodes import Event, Type
+from headrace.schema.date_time import PATTERN as DATE_TIME
+from headrace.schema.descriptor.nodes import BASE64, Event, Type
 
 #: The columns of sequence numbers and of the times in ms by which rows are folded (`event_time.LATE_MS` for late ones);
 #: no field can have these names.
@@ -56,20 +61,9 @@ class SourceColumns:
 
     def add(self, run: EventRun) -> None:
         """Take the next events."""
-        columns = self._columns(run)
-        count = len(run.times_us)
-        columns[SEQ] = pa.array(range(run.first_seq, run.first_seq + count), pa.int64())
-        self.count += count
-        event_time = self._shapes.event_time
-        if event_time is None:
-            columns[AT_MS] = pa.array([at_us // 1000 for at_us in run.times_us], pa.int64())
-            self._slices.append(pa.table(columns))
-            return
-        times = event_time.folded_ms_of_column(columns[event_time.field], run.times_us)
-        columns[AT_MS] = pa.array(times)
-        rows = pa.table(columns).select([*self._kept, SEQ, AT_MS])
-        is_fit = times != UNFIT_MS
-        self._slices.append(rows if is_fit.all() else rows.filter(pa.array(is_fit)))
+        rows, is_fit = _with_times(self._columns(run), run, self._shapes.event_time, self._kept)
+        self._slices.append(rows if is_fit is None else rows.filter(pa.array(is_fit)))
+        self.count += len(run.times_us)
 
     def table(self) -> pa.Table:
         """All of them."""
@@ -82,6 +76,72 @@ class SourceColumns:
         except msgspec.ValidationError:
             return columns_of(self._types, self._shapes.events(run.body, run.version))
         return {name: to_column(held, kind) for (name, kind), held in zip(self._types.items(), values, strict=True)}
+
+
+class BoundColumns:
+    """Gathers the fields of events of a stream that a source is bound to; those that do not fit are left out."""
+
+    def __init__(self, shapes: BoundShapes, fields: Sequence[str]) -> None:
+        self._shapes, self._fields = shapes, fields
+        self._slices: list[pa.Table] = []
+        self.count = 0
+
+    def add(self, run: EventRun) -> None:
+        """Take the next events."""
+        decoder, count = self._shapes.fields(run.version), len(run.times_us)
+        extracted = decoder.decode(self._shapes.newest_body(run.body, run.version))
+        types = {name: field.type for name, field in decoder.schema.items()}
+        columns = {name: to_column(extracted.values[name], kind) for name, kind in types.items()}
+        unfit = [np.fromiter(extracted.unfit, np.int64, len(extracted.unfit))]
+        if extracted.is_unchecked:
+            unfit += [_find_unfit(decoder, name, columns[name]) for name in decoder.present]
+        rows, is_fit = _with_times(columns, run, self._shapes.event_time, self._fields)
+        places = np.concatenate(unfit)
+        if len(places):
+            is_fit = np.ones(count, np.bool_) if is_fit is None else is_fit
+            is_fit[places] = False
+        self._slices.append(rows if is_fit is None else rows.filter(pa.array(is_fit)))
+        self.count += count
+
+    def table(self) -> pa.Table:
+        """All of them."""
+        return number_texts(pa.concat_tables(self._slices)) if self._slices else pa.table({})
+
+
+def gather_columns(
+    shapes: EventShapes | BoundShapes, event: Event, fields: Sequence[str]
+) -> SourceColumns | BoundColumns:
+    """What gathers these fields of the events of a source."""
+    return BoundColumns(shapes, fields) if isinstance(shapes, BoundShapes) else SourceColumns(shapes, event, fields)
+
+
+def _find_unfit(decoder: FieldsDecoder, name: str, column: pa.Array) -> NDArray[np.int64]:
+    """The places of values that are none of a field; ``column`` has them in the type of the field."""
+    field = decoder.schema[name]
+    doubtful = column.is_null() if field.required and column.null_count else None
+    if field.type in CHECKED_TEXTS:
+        pattern = DATE_TIME if field.type == "datetime" else BASE64
+        differs = pc.invert(pc.fill_null(pc.match_substring_regex(column, pattern), not field.required))
+        doubtful = differs if doubtful is None else pc.or_(doubtful, differs)
+    if doubtful is None:
+        return np.zeros(0, np.int64)
+    places: NDArray[np.int64] = pc.indices_nonzero(doubtful).to_numpy().astype(np.int64)
+    return places
+
+
+def _with_times(
+    columns: dict[str, pa.Array], run: EventRun, event_time: EventTime | None, kept: Sequence[str]
+) -> tuple[pa.Table, NDArray[np.bool_] | None]:
+    """The kept columns with the numbers and times of events, and which events have a time; None where all have."""
+    count = len(run.times_us)
+    columns[SEQ] = pa.array(range(run.first_seq, run.first_seq + count), pa.int64())
+    if event_time is None:
+        columns[AT_MS] = pa.array([at_us // 1000 for at_us in run.times_us], pa.int64())
+        return pa.table(columns).select([*kept, SEQ, AT_MS]), None
+    times = event_time.folded_ms_of_column(columns[event_time.field], run.times_us)
+    columns[AT_MS] = pa.array(times)
+    is_fit = times != UNFIT_MS
+    return pa.table(columns).select([*kept, SEQ, AT_MS]), None if is_fit.all() else is_fit
 
 
 def columns_of(types: Mapping[str, Type], events: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:

@@ -8,7 +8,7 @@ usable time. Sources without event time fold by append time, and no event of the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ LEAST_US, GREATEST_US = -62_135_683_140_000_000, 253_402_387_139_999_999
 #: How many of a unit are a microsecond, or how many microseconds it has.
 _MULTIPLIED = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 _NANOS = 1_000
+#: The first and the last second that a datetime in UTC can be.
+_LEAST_S, _GREATEST_S = -62_135_596_800, 253_402_300_799
 _LONG_FRACTION = r"(\.\d{6})\d+"
 
 Micros = NDArray[np.int64]
@@ -43,18 +45,34 @@ class EventTime:
         """The source must have a timestamp_field."""
         assert event.timestamp_field is not None
         self.field = event.timestamp_field
-        self._unit = event.timestamp_unit
+        self.unit = event.timestamp_unit
         self.late_after_us = None if event.late_after_ms is None else event.late_after_ms * 1000
 
     def micros(self, event: Mapping[str, Any]) -> int | None:
         """The event time of an event; None where it has none that can be."""
         value = event.get(self.field)
-        if self._unit is None:
+        if self.unit is None:
             return _micros_of_text(value)
         if not isinstance(value, int | float) or value != int(value):
             return None
-        micros = int(value) // _NANOS if self._unit == "ns" else int(value) * _MULTIPLIED[self._unit]
+        micros = int(value) // _NANOS if self.unit == "ns" else int(value) * _MULTIPLIED[self.unit]
         return micros if LEAST_US <= micros <= GREATEST_US else None
+
+    def bounds(self, least_us: int | None, greatest_us: int | None) -> tuple[Any, Any]:
+        """Values between which a field has times within these bounds for certain; without a bound any that can be.
+
+        They are of the type of the field: integers of the unit, or datetimes of whole seconds.
+        """
+        least_us = LEAST_US if least_us is None else least_us
+        greatest_us = GREATEST_US if greatest_us is None else greatest_us
+        if self.unit is None:
+            least, greatest = -(-least_us // 1_000_000), greatest_us // 1_000_000
+            bounded = max(least, _LEAST_S), min(greatest, _GREATEST_S)
+            return _EPOCH + timedelta(seconds=bounded[0]), _EPOCH + timedelta(seconds=bounded[1])
+        if self.unit == "ns":
+            return least_us * _NANOS, greatest_us * _NANOS
+        factor = _MULTIPLIED[self.unit]
+        return -(-least_us // factor), greatest_us // factor
 
     def is_late(self, event_us: int, append_us: int) -> bool:
         """Whether an event is appended too late to count."""
@@ -69,14 +87,14 @@ class EventTime:
 
     def micros_of_column(self, values: pa.Array) -> pa.Array:
         """The event times of many events, null where one has none, given the field as a column."""
-        if self._unit is None:
+        if self.unit is None:
             return _micros_of_texts(values)
         numbers = values.cast(pa.int64())
-        if self._unit == "ns":
+        if self.unit == "ns":
             filled: Micros = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
             numbers = pa.array(filled // _NANOS, mask=numbers.is_null().to_numpy(zero_copy_only=False))
         else:
-            factor = _MULTIPLIED[self._unit]
+            factor = _MULTIPLIED[self.unit]
             numbers = _null_outside(numbers, LEAST_US // factor, GREATEST_US // factor)
             numbers = pc.multiply(numbers, factor)
         return _null_outside(numbers, LEAST_US, GREATEST_US)

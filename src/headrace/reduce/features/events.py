@@ -41,12 +41,41 @@ class EventDecoder:
         return events
 
 
+class Promotion:
+    """Brings stored events to the newest version that the lenses lead to."""
+
+    def __init__(self, registry: Registry, cuts: Iterable[int]) -> None:
+        """Events of a version are not brought beyond the first of ``cuts`` that follows it."""
+        self._cuts = sorted(cuts)
+        self._newest = registry.current_version
+        self._chain = LensChain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+
+    def target(self, version: int) -> int:
+        """The newest version that events of a version can be brought to."""
+        return next((cut for cut in self._cuts if cut >= version), self._newest)
+
+    def is_last(self, version: int) -> bool:
+        """Whether events of a version are brought to that of the stream."""
+        return self.target(version) == self._newest
+
+    def promote(self, joined: bytes, version: int) -> bytes:
+        """Events joined by commas, in the newest shape that they can have."""
+        target = self.target(version)
+        # Events from before the first schema are of version 1, and a stream may have no version yet.
+        if max(version, 1) == max(target, 1):
+            return joined
+        try:
+            return self._chain.promote(joined, version, target)
+        except LensFailure:
+            return joined  # a lens is proven before it is taken; what it cannot carry all the same is taken as it is
+
+
 class EventShapes:
     """Turns the stored events of a source into its newest shape; those before a break keep the last they can have."""
 
     def __init__(self, registry: Registry, event: Event) -> None:
         self._registry = registry
-        self._chain = LensChain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._promotion = Promotion(registry, registry.breaks)
         self._decoder = EventDecoder(event.schema)
         #: How the event time is read; None where events count by their append time.
         self.event_time = event_time_of(event)
@@ -60,7 +89,7 @@ class EventShapes:
     def events(self, joined: bytes, version: int) -> list[dict[str, Any]]:
         """Events joined by commas, each with every field of the source."""
         events = self._decoder.decode(self.newest_body(joined, version))
-        if self._target(version) != self._registry.current_version:
+        if not self._promotion.is_last(version):
             return [{**self._blank, **event} for event in events]
         for event in events if self._optional else ():
             for name, default in self._optional:
@@ -69,9 +98,7 @@ class EventShapes:
 
     def newest_body(self, joined: bytes, version: int) -> bytes:
         """Events joined by commas, in the newest shape that they can have; fields may be left out."""
-        target = self._target(version)
-        # Events from before the first schema are of version 1, and a stream may have no version yet.
-        return joined if max(version, 1) == max(target, 1) else self._promote(joined, version, target)
+        return self._promotion.promote(joined, version)
 
     def is_newest(self, version: int) -> bool:
         """Whether events that are stored under a version have the newest shape, apart from fields that are left out."""
@@ -88,17 +115,6 @@ class EventShapes:
         for at, event in numbered:
             at_ms = folded_ms(event, run.times_us[at])
             yield run.first_seq + at, at_ms, None if at_ms == UNFIT_MS else event
-
-    def _target(self, version: int) -> int:
-        """The newest version that events of a version can be brought to."""
-        breaks = (cut for cut in self._registry.breaks if cut >= version)
-        return min(breaks, default=self._registry.current_version)
-
-    def _promote(self, joined: bytes, version: int, target: int) -> bytes:
-        try:
-            return self._chain.promote(joined, version, target)
-        except LensFailure:
-            return joined  # a lens is proven before it is taken; what it cannot carry all the same is taken as it is
 
 
 def _lens(document: Any) -> Lens:

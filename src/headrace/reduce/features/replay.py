@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.format.state import State
+from headrace.reduce.features.bound_events import BoundShapes
 from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.event_time import UNFIT_MS, EventTime
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.moments import KeyMoment, KeyMoments, Question
 from headrace.reduce.features.table import KeyState
@@ -74,6 +76,34 @@ def find_start(
     return ReplayStart(tuple(parts), complete)
 
 
+class PastRow(NamedTuple):
+    """The features of a key at a moment, and how many events until then came too late to count."""
+
+    features: dict[str, Any]
+    late_events: int
+
+
+def split_rows(rows: Sequence[PastRow]) -> tuple[list[dict[str, Any]], Sequence[int]]:
+    """The features of rows, and the number of late events of each; empty where there are none."""
+    late_events = [row.late_events for row in rows]
+    return [row.features for row in rows], late_events if any(late_events) else ()
+
+
+#: The name of the number of late events in a row of a worker's result; no feature has it.
+_LATE_EVENTS = ""
+
+
+def result_row(row: PastRow) -> dict[str, Any]:
+    """A row as a worker returns it."""
+    return {**row.features, _LATE_EVENTS: row.late_events} if row.late_events else row.features
+
+
+def read_result_row(row: dict[str, Any]) -> PastRow:
+    """Read back a row that a worker returned."""
+    features = dict(row)
+    return PastRow(features, features.pop(_LATE_EVENTS, 0))
+
+
 class MomentFolder:
     """Folds events into a state of each key for each slot of its moments, and part of the features."""
 
@@ -84,23 +114,29 @@ class MomentFolder:
         #: The states by key, part and slot.
         self.states: dict[tuple[bytes, int, int], KeyState] = {}
 
-    def fold(self, shapes: EventShapes, run: EventRun) -> bool:
+    def fold(self, shapes: EventShapes | BoundShapes, run: EventRun) -> bool:
         """Fold a run of events; returns whether later ones may count."""
         if run.times_us[0] > self._last_us:
             return False
         for at, event in enumerate(shapes.events(run.body, run.version)):
-            self._add(run.first_seq + at, run.times_us[at], event)
+            if event is not None:
+                self._add(run.first_seq + at, run.times_us[at], event, shapes.event_time)
         return True
 
-    def _add(self, seq: int, append_us: int, event: dict[str, Any]) -> None:
+    def _add(self, seq: int, append_us: int, event: dict[str, Any], event_time: EventTime | None) -> None:
         for number, (start, reducer) in enumerate(self._parts):
             placed = reducer.key_and_row(event) if seq >= start else None
             moments = None if placed is None else self._moments.get(placed[0])
             if placed is None or moments is None:
                 continue
-            for slot in moments.slots(append_us, append_us):
+            event_us, at_ms = append_us, append_us // 1000
+            if event_time is not None:
+                event_us, at_ms = event_time.micros(event) or 0, event_time.folded_ms(event, append_us)
+                if at_ms == UNFIT_MS:
+                    return
+            for slot in moments.slots(event_us, append_us):
                 mark = placed[0], number, slot
-                self.states[mark] = reducer.fold(self.states.get(mark), append_us // 1000, seq, placed[1])
+                self.states[mark] = reducer.fold(self.states.get(mark), at_ms, seq, placed[1])
 
 
 class Replay:
@@ -118,9 +154,9 @@ class Replay:
             for key, state in _read_states(part, question.moments, find):
                 self._folder.states[key, number, 0] = state
 
-    def finish(self) -> list[dict[str, Any]]:
+    def finish(self) -> list[PastRow]:
         """The rows of all requested keys and moments, in the order of the request."""
-        rows: list[dict[str, Any]] = [{} for _ in self._question.requests]
+        rows = [PastRow({}, 0) for _ in self._question.requests]
         states = self._folder.states
         for key, moments in self._question.moments.items():
             for position, row in _finish_rows(self._question, self._parts, moments, partial(_state, states, key)):
@@ -137,7 +173,7 @@ def _finish_rows(
     parts: Sequence[TableDefinition],
     moments: KeyMoments,
     find: Callable[[int, int], KeyState | None],
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, PastRow]]:
     """The rows of a key with their positions in the request, from the state of each part and slot."""
     for chain in moments.chains:
         states: list[KeyState | None] = [None] * len(parts)
@@ -146,18 +182,21 @@ def _finish_rows(
                 part.reducer.merge(state, find(number, slot))
                 for number, (part, state) in enumerate(zip(parts, states, strict=True))
             ]
+            late_events = max((state.late for state in states if state is not None), default=0)
             for position in positions:
-                yield position, finish_row(parts, states, question.requests[position], question.features)
+                features = finish_row(parts, states, question.requests[position], question.features)
+                yield position, PastRow(features, late_events)
 
 
 def finish_row(
     parts: Sequence[TableDefinition], rows: Sequence[KeyState | None], key_moment: KeyMoment, features: Sequence[str]
 ) -> dict[str, Any]:
     """The row of a key at a moment, from parts that have different features; none where it was not seen."""
-    seen = next((row for row in rows if row is not None), None)
+    seen = next((row for row in rows if row is not None and row.is_seen), None)
     answers: dict[str, Any] = {}
     for defined, row in zip(parts, rows, strict=True):
-        state = msgspec.structs.replace(seen, states={}) if row is None and seen is not None else row
+        is_seen = row is not None and row.is_seen
+        state = msgspec.structs.replace(seen, states={}) if seen is not None and not is_seen else row
         answers |= defined.reducer.finish(state, key_moment.at_us // 1000)
     return {name: answers[name] for name in features if name in answers}
 
@@ -204,7 +243,7 @@ class Piece(NamedTuple):
 
 
 def fold_pieces(
-    question: Question, start_point: StartPoint, shapes: EventShapes, runs: Iterable[EventRun]
+    question: Question, start_point: StartPoint, shapes: EventShapes | BoundShapes, runs: Iterable[EventRun]
 ) -> Iterator[Piece]:
     """What runs of events, which follow each other, have of each key for its moments."""
     parts = _defined_parts(question, start_point)
@@ -219,7 +258,7 @@ def fold_pieces(
 
 def answer_moments(
     question: Question, start_point: StartPoint, key: bytes, pieces: Iterable[Piece]
-) -> list[tuple[int, dict[str, Any]]]:
+) -> list[tuple[int, PastRow]]:
     """The rows of a key at its moments, given its pieces in order, with their positions in the request."""
     parts = [defined for _, defined in _defined_parts(question, start_point)]
     states: dict[tuple[int, int], KeyState] = {}

@@ -141,7 +141,7 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
         return state
 
     def merge_both(self, left: KeyState, right: KeyState) -> KeyState:
-        """The state of two adjacent ranges, the earlier one first."""
+        """The state of two adjacent ranges, the earlier one first; with event time, of any two sets of events."""
         late = left.late + right.late
         if not left.is_seen or not right.is_seen:
             return msgspec.structs.replace(right if right.is_seen else left, late=late)
@@ -156,8 +156,9 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
                 if name in ours or name in theirs
             }
         restarted = left.restarted or afresh
+        first_seq, last_seq = min(left.first_seq, right.first_seq), max(left.last_seq, right.last_seq)
         first_ms, last_ms = min(left.first_ms, right.first_ms), max(left.last_ms, right.last_ms)
-        return KeyState(left.first_seq, first_ms, right.last_seq, last_ms, restarted, states, late)
+        return KeyState(first_seq, first_ms, last_seq, last_ms, restarted, states, late)
 
     def finish(self, state: KeyState | None, now: int = 0, wanted: Sequence[str] | None = None) -> dict[str, Any]:
         """The features of a key at a moment; none at all of a key that is unseen or has gone cold."""

@@ -45,6 +45,16 @@ class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
         return name_of(self.entity_type)
 
     @property
+    def source(self) -> str:
+        """The entity type."""
+        return self.entity_type
+
+    @property
+    def delays_retention(self) -> bool:
+        """Observations are retained for ever."""
+        return True
+
+    @property
     def start_seq(self) -> int:
         """The first observation: all of them are counted."""
         return 0

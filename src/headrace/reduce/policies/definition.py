@@ -40,6 +40,16 @@ class TypeDefinition(msgspec.Struct, frozen=True, dict=True):
         return self.entity_type
 
     @property
+    def source(self) -> str:
+        """The entity type."""
+        return self.entity_type
+
+    @property
+    def delays_retention(self) -> bool:
+        """Observations are retained for ever."""
+        return True
+
+    @property
     def start_seq(self) -> int:
         """Always the first: every version folds all observations."""
         return 0

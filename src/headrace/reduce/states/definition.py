@@ -71,6 +71,14 @@ class Definition(Protocol):
         """The stream whose events are folded."""
 
     @property
+    def source(self) -> str:
+        """What its events are decoded as; definitions of one source over one stream share their events."""
+
+    @property
+    def delays_retention(self) -> bool:
+        """Whether events are retained until they are folded."""
+
+    @property
     def lives(self) -> Mapping[str, FeatureVersion]:
         """The version of each part by name, with its first event."""
 

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from headrace.operators.catalogue import ALIASES, DECLARATIONS
 from headrace.operators.declaration import REQUIRED, Declaration, Parameter
+from headrace.schema import pointer as pointers
 from headrace.schema.descriptor.nodes import (
     FOREVER,
     UNFIT,
@@ -168,7 +169,8 @@ def is_name(text: str) -> bool:
 def _build_event(descriptor: ParsedDescriptor, location: DottedLocation) -> Event:
     members = descriptor.members
     schema = {
-        name: _build_field(name, field, location.at("schema").at(name)) for name, field in members["schema"].items()
+        name: _build_field(name, field, location.at("schema").at(name), is_bound=members["stream"] is not None)
+        for name, field in members["schema"].items()
     }
     if not schema:
         location.at("schema").refuse(INVALID_NODE, "an event has at least one field")
@@ -193,7 +195,7 @@ def _build_event(descriptor: ParsedDescriptor, location: DottedLocation) -> Even
     )
 
 
-def _build_field(name: str, raw: dict[str, Any], location: DottedLocation) -> EventField:
+def _build_field(name: str, raw: dict[str, Any], location: DottedLocation, *, is_bound: bool) -> EventField:
     check_name(name, location)
     if name in _TIMES:
         location.refuse(
@@ -209,7 +211,8 @@ def _build_field(name: str, raw: dict[str, Any], location: DottedLocation) -> Ev
         default = coerce_value(default, kind)
         if default is UNFIT:
             location.at("default").refuse("schema_mismatch", f"the default is no {kind}")
-    return EventField(kind, raw.get("required", True), default, raw.get("pointer"))
+    pointer = raw.get("pointer")
+    return EventField(kind, raw.get("required", True), default, None if is_bound and pointer == f"/{name}" else pointer)
 
 
 def _read_setting_duration(raw: str | None, location: DottedLocation, *, may_last: bool = False) -> int | None:
@@ -268,9 +271,30 @@ def _check_event_time(members: dict[str, Any], schema: dict[str, EventField], lo
         location.at("timestamp_unit").refuse(INVALID_NODE, f"{name!r} is a datetime, which has no unit: leave it out")
 
 
+#: Settings of events that are pushed, and why a source that is bound to a stream does not have them.
+_PUSHED_ONLY = {
+    "dedupe_key": (
+        "dedupe_key_needs_push",
+        "the stream is written by others, and every event of it counts: leave out dedupe_key",
+    ),
+    "keep_events_for": (
+        "keep_events_for_needs_push",
+        "how long events are kept is a setting of the stream: leave out keep_events_for",
+    ),
+}
+
+
 def _check_stream(members: dict[str, Any], schema: dict[str, EventField], location: DottedLocation) -> None:
     if members["stream"] is not None:
-        location.at("stream").refuse("stream_source_not_supported", "an event source has a stream of its own")
+        if not members["stream"]:
+            location.at("stream").refuse(INVALID_NODE, "stream is the name of a stream that is there")
+        for member, (code, reason) in _PUSHED_ONLY.items():
+            if members[member] is not None:
+                location.at(member).refuse(code, reason)
+        for name, field in schema.items():
+            if field.pointer is not None and not pointers.parse(field.pointer):
+                here = location.at("schema").at(name).at("pointer")
+                here.refuse(INVALID_NODE, f"{field.pointer!r} is no JSON Pointer to a member, such as /user/id")
         return
     for name, field in schema.items():
         if field.pointer is not None:

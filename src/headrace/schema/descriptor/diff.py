@@ -288,7 +288,7 @@ class _Comparison:
         if before != after:
             self.changes[member] = _from_to(before, after)
             self.lose(
-                f".{member}", f"{member} becomes {after or 'none'}, and was {before or 'none'}: features are rebuilt"
+                f".{member}", f"{member} becomes {after or 'none'}, and was {before or 'none'}: features begin afresh"
             )
 
     def _retention(self, before: int | None, after: int | None) -> None:

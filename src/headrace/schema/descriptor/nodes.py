@@ -33,7 +33,7 @@ class EventField(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Event(msgspec.Struct, frozen=True, tag="event", tag_field="kind", omit_defaults=True):
-    """An event source; its events are stored in the stream ``events/<name>``."""
+    """An event source; its events are stored in the stream ``events/<name>``, unless it is bound to another."""
 
     name: str
     schema: dict[str, EventField]

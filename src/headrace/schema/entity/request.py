@@ -199,13 +199,13 @@ def parse_document(body: bytes) -> dict[str, Any]:
 
 def _check(number: int, entity: Any) -> None:
     if type(entity) is not dict:
-        raise BadRequest(f"entity {number} is no object", field="entities", item=number)
+        raise BadRequest(f"entity {number + 1} is no object", field="entities", item=number)
     name = entity.get("entity_type")
     if type(name) is not str or not name:
-        raise BadRequest(f"entity {number} has no entity_type", field="entity_type", item=number)
+        raise BadRequest(f"entity {number + 1} has no entity_type", field="entity_type", item=number)
     for key, value in entity.items():
         if type(value) in _CONTAINERS and (reason := find_unstorable_value(value)) is not None:
-            raise BadRequest(f"entity {number}: {key!r} {reason}", field=key, item=number)
+            raise BadRequest(f"entity {number + 1}: {key!r} {reason}", field=key, item=number)
 
 
 def find_unstorable_value(value: Any) -> str | None:
@@ -338,7 +338,7 @@ def refusal(issues: list[Issue]) -> BadRequest:
     facts: dict[str, Any] = {"item": first.item, "issues": documents, "issues_count": len(issues)}
     if first.field is not None:
         facts |= {"field": first.field, "constraint": first.constraint, "constraint_value": first.constraint_value}
-    return kind(f"entity {first.item} ({first.entity_type}) is refused: {first.message}", **facts)
+    return kind(f"entity {first.item + 1} ({first.entity_type}) is refused: {first.message}", **facts)
 
 
 class StoreAnswer(msgspec.Struct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -11,7 +12,6 @@ from starlette.responses import Response
 from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.features.past_reader import RowMoment
-from headrace.engine.features.registry import EVENTS
 from headrace.engine.features.training_sets import HistoryAnswer
 from headrace.errors import BatchTooLarge, NotFound
 from headrace.reduce.features.moments import Question
@@ -59,6 +59,8 @@ class HistoryStatus(Struct, kw_only=True):
     complete: bool | UnsetType = UNSET
     since: Offset | UnsetType = UNSET
     results: list[Object] | UnsetType = UNSET
+    #: How many events of each row came too late to count; left out where none did.
+    late_events: list[Counter] | UnsetType = UNSET
 
 
 class HistoryRowsAnswer(Struct, kw_only=True):
@@ -68,6 +70,8 @@ class HistoryRowsAnswer(Struct, kw_only=True):
     complete: bool
     since: Offset
     events_from: When | None
+    #: How many events of each row came too late to count; left out where none did.
+    late_events: list[Counter] | UnsetType = UNSET
 
 
 class BegunHistoryAnswer(Struct):
@@ -119,7 +123,13 @@ class FeatureTableRoutes:
             where = request.url.path + f"/{past.id}"
             return json_response(BegunHistoryAnswer(self._row_document(past)), status=202, headers={"location": where})
         reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
-        answer = HistoryRowsAnswer(results=past.rows, complete=past.complete, since=past.since, events_from=reaches)
+        answer = HistoryRowsAnswer(
+            results=past.rows,
+            complete=past.complete,
+            since=past.since,
+            events_from=reaches,
+            late_events=_late_events(past.late_events),
+        )
         return await self._engine.computing.run(0, json_response, answer, headers=self._headers(complete=past.complete))
 
     @route(
@@ -139,7 +149,7 @@ class FeatureTableRoutes:
             return json_response(self._row_document(row))
         answer = decoding.decode(row.answer, HistoryAnswer)
         status = self._row_document(row)
-        status.results = answer.rows
+        status.results, status.late_events = answer.rows, _late_events(answer.late_events)
         return json_response(status, headers=self._headers(complete=answer.complete))
 
     def _row_document(self, row: HistoryRow) -> HistoryStatus:
@@ -169,8 +179,12 @@ class FeatureTableRoutes:
         table: str = request.path_params["table"]
         current = self._engine.features.current
         current.table(table)
-        request.state.principal.require("read", EVENTS + current.root_of(table))
+        request.state.principal.require("read", current.stream_behind(table))
         return table
+
+
+def _late_events(late_events: Sequence[int]) -> list[int] | UnsetType:
+    return list(late_events) if late_events else UNSET
 
 
 def _moments(body: HistoryBody) -> list[RowMoment]:

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
@@ -17,7 +17,6 @@ from headrace.engine.derive.generation import NotReady
 from headrace.engine.derive.state_reader import SLICE_S
 from headrace.engine.features.feature_reader import FeatureAnswer, Moment
 from headrace.engine.features.past_reader import RowMoment
-from headrace.engine.features.registry import EVENTS
 from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, NotFound, RequestError, TimedOut, UnsupportedMedia
 from headrace.schema.entries import checked_number
@@ -60,9 +59,13 @@ class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BatchAnswer(msgspec.Struct):
-    """Rows in the order of the requests."""
+    """Rows in the order of the requests.
+
+    ``late_events`` is there where any of them has some: how many of each came too late to be counted.
+    """
 
     results: list[Object]
+    late_events: list[Counter] | UnsetType = UNSET
 
 
 class _Rows(msgspec.Struct):
@@ -70,6 +73,8 @@ class _Rows(msgspec.Struct):
 
     rows: list[bytes] = []
     complete: bool = True
+    #: How many events of each came too late to be counted.
+    late: list[int] = []
 
 
 _COVERAGE = Header(
@@ -83,6 +88,9 @@ REGISTRY_VERSION = Header(
 )
 _EVENTS_FROM = Header(
     "Headrace-Events-From", When, "with `as_of`: when the first event was appended that is still there"
+)
+_LATE_EVENTS = Header(
+    "Headrace-Late-Events", Counter, "how many events of the key came too late by their event time, where any did"
 )
 _GET = decoding.make_decoder(GetBody, float_hook=checked_number)
 _BATCH = decoding.make_decoder(BatchBody, float_hook=checked_number)
@@ -105,7 +113,11 @@ class FeatureRoutes:
         "get_row",
         "The features of [one key](#rows)",
         Scope("read", "read on the event source"),
-        {200: Answer("the row; empty for an unseen key", Object, (_COVERAGE, REGISTRY_VERSION, _EVENTS_FROM))},
+        {
+            200: Answer(
+                "the row; empty for an unseen key", Object, (_COVERAGE, REGISTRY_VERSION, _EVENTS_FROM, _LATE_EVENTS)
+            )
+        },
         fails=(NotFound, UnsupportedMedia),
         body=Body(GetBody),
         is_hot=True,
@@ -137,16 +149,20 @@ class FeatureRoutes:
     async def _get_past(self, request: Request, body: GetBody, moment: RowMoment) -> None:
         past = await self._past_reader.rows(body.table, [moment], body.features)
         reaches = None if past.reaches_us is None else rfc3339(past.reaches_us)
+        late_events = past.late_events[0] if past.late_events else 0
         explanation = {
             "as_of": rfc3339(moment.at_us),
             "as_known_at": None if moment.appended_us is None else rfc3339(moment.appended_us),
             "complete": past.complete,
             "since": past.since,
             "events_from": reaches,
+            "late_events": late_events,
         }
         headers = self._headers("complete" if past.complete else "partial")
         if reaches is not None:
             headers = {**headers, "headrace-events-from": reaches}
+        if late_events:
+            headers = {**headers, "headrace-late-events": str(late_events)}
         request.exchange.reply_json(
             _ENCODE(_row(body, FeatureAnswer(past.rows[0], past.complete, explanation))), headers
         )
@@ -262,6 +278,7 @@ class FeatureRoutes:
             body = bodies[number]
             answer: FeatureAnswer = _with_index(number, lambda body=body: self._get_row(body, moment))  # type: ignore[misc]
             rows.rows.append(_ENCODE(_row(body, answer)))
+            rows.late.append(answer.late)
             rows.complete = rows.complete and answer.complete
             if monotonic() > moment.ends:
                 break
@@ -269,11 +286,14 @@ class FeatureRoutes:
 
     def _reply_row(self, request: Request, body: GetBody, answer: FeatureAnswer) -> None:
         headers = self._headers("complete" if answer.complete else "backfilling")
+        if answer.late:
+            headers["headrace-late-events"] = str(answer.late)
         request.exchange.reply_json(_ENCODE(_row(body, answer)), headers)
 
     def _reply_rows(self, request: Request, rows: _Rows) -> None:
         headers = self._headers("complete" if rows.complete else "backfilling")
-        request.exchange.reply_json(b'{"results":[' + b",".join(rows.rows) + b"]}", headers)
+        late = b',"late_events":' + _ENCODE(rows.late) if any(rows.late) else b""
+        request.exchange.reply_json(b'{"results":[' + b",".join(rows.rows) + b"]" + late + b"}", headers)
 
     def _headers(self, coverage: str) -> dict[str, str]:
         return {"headrace-coverage": coverage, "headrace-registry-version": str(self._features.current.version)}
@@ -283,7 +303,7 @@ class FeatureRoutes:
         current = self._features.current
         current.table(table)
         if principal is not LOCAL:
-            principal.require("read", EVENTS + current.root_of(table))
+            principal.require("read", current.stream_behind(table))
 
 
 def _read(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:

@@ -188,7 +188,7 @@ def _read(hook: TracesHook, body: bytes, kind: str | None) -> _Taken:
     read = otlp.from_protobuf if kind == PROTOBUF else otlp.from_json
     export = read(body, hook.rules.otlp_limits)
     joined, count, failures = hook.encode_records(export.spans)
-    reasons = [f"span {failure.index}: {failure.reason}" for failure in failures[:1]]
+    reasons = [f"span {failure.index + 1}: {failure.reason}" for failure in failures[:1]]
     if export.beyond:
         reasons.append(f"too many spans: {hook.rules.otlp_limits.max_spans_per_request} are taken at once")
     return _Taken(joined, count, len(failures) + export.beyond, "; ".join(reasons))

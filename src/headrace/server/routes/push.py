@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.engine.assembly import Engine
 from headrace.engine.features.registry import EVENTS
-from headrace.engine.features.source import source_of
+from headrace.engine.features.source import NotPushedTo, source_of
 from headrace.engine.log.append import PLAIN, Append
 from headrace.engine.log.stream import Stream
 from headrace.engine.log.stream_registry import StreamRegistry
@@ -127,6 +127,10 @@ class PushRoute:
         try:
             stream = self._log.find(EVENTS + event)
         except NotFound as reason:
+            if event in self._features.current.document.sources:
+                stream_name = self._features.current.source_stream(event)
+                message = f"the events of {event} are those of the stream {stream_name}: append to it"
+                raise NotPushedTo(message, event=event, stream=stream_name) from reason
             raise UnknownEvent("there is no event source of this name", event=event) from reason
         if not stream.managed:
             raise UnknownEvent("there is no event source of this name", event=event)

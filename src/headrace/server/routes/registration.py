@@ -14,7 +14,7 @@ from starlette.responses import Response
 from headrace.engine.assembly import Engine
 from headrace.engine.features.features import refusal
 from headrace.engine.features.proposals import FeatureChange
-from headrace.engine.features.registry import DEFAULT_APP, EVENTS, Current, load
+from headrace.engine.features.registry import DEFAULT_APP, EVENTS, Current, load, stream_of
 from headrace.errors import BadRequest, Conflict, ResetDisabled
 from headrace.schema.descriptor import generated
 from headrace.schema.descriptor.nodes import Event, Node, Table
@@ -302,8 +302,9 @@ class RegistrationRoutes:
     def _is_hidden_conflict(self, principal: Principal, current: Current, change: FeatureChange, name: str) -> bool:
         owner = current.apps.get(name)
         if owner is not None:
-            return not change.covers(owner) and not principal.covers(EVENTS + current.root_of(name))
-        has_stream = not isinstance(change.nodes[name], Table)
+            return not change.covers(owner) and not principal.covers(current.stream_behind(name))
+        node = change.nodes[name]
+        has_stream = not isinstance(node, Table) and not (isinstance(node, Event) and node.stream is not None)
         return has_stream and not principal.covers(EVENTS + name) and self._catalog.find(EVENTS + name) is not None
 
     async def _carry_out(self, request: Request, make: Callable[[str], Awaitable[RegistrationResponse]]) -> Response:
@@ -337,7 +338,7 @@ class RegistrationRoutes:
         nodes = {
             name: node
             for name, node in current.nodes.items()
-            if app in (None, current.apps[name]) and principal.covers(EVENTS + current.root_of(name))
+            if app in (None, current.apps[name]) and principal.covers(current.stream_behind(name))
         }
         answer = FeatureRegistryAnswer(
             registry_version=current.version,
@@ -408,11 +409,17 @@ def _answer(envelope: RegistrationResponse) -> Response:
 
 
 def _require(principal: Principal, current: Current, change: FeatureChange) -> None:
-    """Refuse callers who may not write to every event source concerned; force takes an operator."""
+    """Refuse callers who may not write to every event source concerned, or not read the streams of others.
+
+    Force takes an operator.
+    """
     if change.force:
         principal.require("admin")
     for name in _sources(current, change):
-        principal.require("write", EVENTS + name)
+        for nodes in (current.nodes, change.nodes):
+            stream = stream_of(nodes, name)
+            if name in nodes or name not in current.nodes:
+                principal.require("write" if stream == EVENTS + name else "read", stream)
 
 
 def _require_some(principal: Principal) -> None:

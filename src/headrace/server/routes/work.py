@@ -12,7 +12,7 @@ from starlette.responses import Response
 from headrace.engine.assembly import Engine
 from headrace.engine.derive.lease_scheduler import MAX_UNITS
 from headrace.engine.derive.leases import LeaseLost
-from headrace.engine.derive.work_overview import Overview
+from headrace.engine.derive.work_overview import Overview, WorkerFacts
 from headrace.reduce.work_units import JOBS, JobName, Result, Settled, Text, Unit
 from headrace.server.http.route import ADMIN, Answer, Body, Parameter, Verb, in_path, route
 from headrace.server.http.starlette_json import json_response, read_json
@@ -26,11 +26,13 @@ ROOT = "/v1/work"
 
 
 class LeaseBody(Struct, forbid_unknown_fields=True):
-    """The worker that asks for work, how much, and of which kinds; host and master are informative."""
+    """The worker that asks for work, how much, and of which kinds; the others tell people where it runs."""
 
     worker: Text
     host: Text | None = None
     master: Text | None = None
+    ui: Text | None = None
+    event_log: Text | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_UNITS)] = MAX_UNITS
     jobs: Annotated[list[JobName], Meta(min_length=1)] | None = None
 
@@ -184,6 +186,8 @@ class WorkerSummary(Struct, kw_only=True):
     alive: bool
     host: str | None
     master: str | None
+    ui: str | None
+    event_log: str | None
     first_seen_at: When
     last_seen_at: When
     done: NonNegative
@@ -251,7 +255,8 @@ class WorkRoutes:
     async def lease(self, request: Request) -> Response:
         """POST: lease units of work to a worker."""
         body = await read_json(request, LeaseBody)
-        granted = await self._work.lease(body.worker, body.limit, body.jobs or JOBS, host=body.host, master=body.master)
+        facts = WorkerFacts(body.host, body.master, body.ui, body.event_log)
+        granted = await self._work.lease(body.worker, body.limit, body.jobs or JOBS, facts)
         lease = None
         if granted is not None:
             times = self._lease_times(granted.lease.id, granted.lease.expires_us)
@@ -385,8 +390,7 @@ def _overview_document(paused: bool, overview: Overview) -> WorkOverview:
                 worker=worker.worker,
                 local=worker.local,
                 alive=worker.alive,
-                host=worker.host,
-                master=worker.master,
+                **worker.facts._asdict(),
                 first_seen_at=rfc3339(worker.since_us),
                 last_seen_at=rfc3339(worker.seen_us),
                 done=worker.done,

@@ -118,7 +118,7 @@ class FragmentCandidates:
         self._enhancements, self._entities = Enhancements(reader), Entities(reader)
         self._current = FragmentDefinitions(reader, -1)
         self.state_reader: StateReader[FragmentsDefinition] = StateReader(
-            log, Wal(reader), States(reader), self.current, lambda _: SHAPES, state_builder, fold_rows
+            log, Wal(reader), States(reader), self.current, lambda *_: SHAPES, state_builder, fold_rows
         )
 
     def current(self) -> FragmentDefinitions:

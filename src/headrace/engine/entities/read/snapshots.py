@@ -175,7 +175,7 @@ class Snapshots:
             Wal(reader),
             States(reader),
             self.current,
-            lambda _: SHAPES,
+            lambda *_: SHAPES,
             state_builder,
             fold_rows,
             PACE,

@@ -229,7 +229,7 @@ class StoreObservations(StreamChange):
         for key, draft in self.prepared.keys:
             answer = records.find(self.source.user_id, key)
             if answer is not None and answer.digest != draft.observation.id.encode():
-                message = f"the idempotency key of entity {draft.item} was used for something else"
+                message = f"the idempotency key of entity {draft.item + 1} was used for something else"
                 raise IdempotencyCollision(message, idempotency_key=key, item=draft.item)
         for type_batch in batches:
             for draft, notice in type_batch.notices:

@@ -176,7 +176,7 @@ class _Acceptance:
 
     def _read_meta(self, number: int, document: Any) -> tuple[Meta, _Options]:
         """The ``_meta`` of an entity, and its options; an error has the number of the entity."""
-        where = f"entity {number}, _meta: "
+        where = f"entity {number + 1}, _meta: "
         try:
             meta = convert(document, Meta, where).identify_source(where)
             check_id(meta.source_id, self.request.source_id)
@@ -254,7 +254,7 @@ class _Acceptance:
         if first is draft:
             self.drafts.setdefault(draft.typed.entity_type, []).append(draft)
         elif not first.says_the_same(draft):
-            message = f"entity {draft.item} has the origin of entity {first.item}, and says something else"
+            message = f"entity {draft.item + 1} has the origin of entity {first.item + 1}, and says something else"
             raise BadRequest(message, field="origin", item=draft.item)
         else:
             first.observation.details.setdefault("again", []).append(draft.item)
