@@ -23,7 +23,14 @@ def test_defaults_are_those_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert (options.starting_offset, options.ending_offset, options.min_partitions) == ("-1", "now", 3)
     chosen = read_options(
-        {"stream": "s", "provider": "headrace", "startingOffsets": OFFSET, "endingOffsets": "Latest", "mode": "Typed"}
+        {
+            "stream": "s",
+            "provider": "headrace",
+            "option.stream": "s",
+            "startingOffsets": OFFSET,
+            "endingOffsets": "Latest",
+            "mode": "Typed",
+        }
     )
     assert (chosen.starting_offset, chosen.ending_offset, chosen.mode) == (OFFSET, "now", "typed")
 
