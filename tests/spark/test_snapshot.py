@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.snapshot import LEAST_BYTES, MOST_BYTES, RangeToRead, StoredObject, pack_ranges
+from headrace.spark.snapshot import MIN_BYTES, MAX_BYTES, RangeToRead, StoredObject, pack_ranges
 
 MiB = 1024 * 1024
 
@@ -23,9 +23,9 @@ def test_small_segments_are_read_together_and_large_ones_apart() -> None:
     assert len(pack_ranges(segments(*[(10, 1000)] * 20), None, None)) == 1
     packs = pack_ranges(segments(*[(1000, 16 * MiB)] * 100), None, None)
     assert 25 <= len(packs) <= 27
-    assert max(sum(each.bytes for each in pack) for pack in packs) <= MOST_BYTES + 16 * MiB
+    assert max(sum(each.bytes for each in pack) for pack in packs) <= MAX_BYTES + 16 * MiB
     assert pack_ranges([], None, None) == []
-    assert LEAST_BYTES < MOST_BYTES
+    assert MIN_BYTES < MAX_BYTES
 
 
 @given(

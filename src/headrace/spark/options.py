@@ -61,9 +61,9 @@ class ReadOptions(NamedTuple):
         return Client(self.url, key or None, ca_file=self.ca_file)
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
+def read_options(all_options: Mapping[str, str]) -> ReadOptions:
     """Checked options; raises BadRequest, which names the option, for the first that is wrong."""
-    options = {_spelled(name): value for name, value in given.items() if not _is_of_catalog(name.lower())}
+    options = {_spelled(name): value for name, value in all_options.items() if not _is_of_catalog(name.lower())}
     if not options.get("stream"):
         raise BadRequest('stream: name the stream to read with .option("stream", …)', field="stream")
     _refuse_both(options, "startingOffsets", "startingTimestamp")

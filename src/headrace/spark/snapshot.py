@@ -18,7 +18,7 @@ from headrace.spark.options import ReadOptions
 
 LEASE = "10m"
 #: Tasks read about so many bytes: as many as Spark's own readers where there is much, fewer where cores would idle.
-MOST_BYTES, LEAST_BYTES = 64 * 1024 * 1024, 4 * 1024 * 1024
+MAX_BYTES, MIN_BYTES = 64 * 1024 * 1024, 4 * 1024 * 1024
 
 
 class StoredObject(msgspec.Struct, frozen=True):
@@ -146,8 +146,8 @@ def pack_ranges(
 ) -> list[list[RangeToRead]]:
     """The ranges of each task, in order: about as many bytes for each, and no more events than it may have."""
     total = sum(_read_bytes(each) for each in ranges)
-    fair = max(LEAST_BYTES, total / (os.cpu_count() or 1))
-    limit = max(1.0, min(MOST_BYTES, fair, total / min_partitions if min_partitions else MOST_BYTES))
+    fair = max(MIN_BYTES, total / (os.cpu_count() or 1))
+    limit = max(1.0, min(MAX_BYTES, fair, total / min_partitions if min_partitions else MAX_BYTES))
     pieces = list(_cut(ranges, limit, max_records))
     return [[piece for _, piece in numbered] for _, numbered in groupby(pieces, lambda piece: piece[0])]
 
