@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.snapshot import MIN_BYTES, MAX_BYTES, RangeToRead, StoredObject, pack_ranges
+from headrace.spark.snapshot import MAX_BYTES, MIN_BYTES, RangeToRead, StoredObject, pack_ranges
 
 MiB = 1024 * 1024
 

@@ -63,7 +63,9 @@ class ReadOptions(NamedTuple):
 
 def read_options(all_options: Mapping[str, str]) -> ReadOptions:
     """Checked options; raises BadRequest, which names the option, for the first that is wrong."""
-    options = {_spelled(name): value for name, value in all_options.items() if not _is_of_catalog(name.lower())}
+    # Those of a table have a prefix.
+    named = {name.removeprefix("option."): value for name, value in all_options.items()}
+    options = {_spelled(name): value for name, value in named.items() if name.lower() not in _OF_CATALOG}
     if not options.get("stream"):
         raise BadRequest('stream: name the stream to read with .option("stream", …)', field="stream")
     _refuse_both(options, "startingOffsets", "startingTimestamp")
@@ -84,11 +86,6 @@ def read_options(all_options: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=_choice(options, "failOnDataLoss", ("true", "false")) != "false",
         store_access=cast("StoreAccess", _choice(options, "storeAccess", ("auto", "direct", "http")) or "auto"),
     )
-
-
-def _is_of_catalog(name: str) -> bool:
-    """Whether Spark's catalog has added an option; it repeats those of a table with a prefix."""
-    return name in _OF_CATALOG or name.startswith("option.")
 
 
 def _spelled(name: str) -> str:
