@@ -25,8 +25,6 @@ def test_defaults_are_those_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = read_options(
         {
             "stream": "s",
-            "provider": "headrace",
-            "option.stream": "s",
             "startingOffsets": OFFSET,
             "endingOffsets": "Latest",
             "mode": "Typed",

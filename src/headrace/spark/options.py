@@ -19,10 +19,6 @@ _NAMES = (
     "startingTimestamp", "endingTimestamp", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "storeAccess",
 )  # fmt: skip
 _SPELLINGS = {name.lower(): name for name in _NAMES}
-#: What the catalog of Spark adds to the options of a table.
-_OF_CATALOG = frozenset({
-    "provider", "owner", "comment", "location", "external", "is_managed_location", "collation", "serialization.format",
-})  # fmt: skip
 _NOT_OPTIONS = {
     "key": "options are logged: give the key in the environment variable HEADRACE_KEY, or in a file with keyFile",
     "path": "the stream is named with the option stream",
@@ -63,9 +59,7 @@ class ReadOptions(NamedTuple):
 
 def read_options(all_options: Mapping[str, str]) -> ReadOptions:
     """Checked options; raises BadRequest, which names the option, for the first that is wrong."""
-    # Those of a table have a prefix.
-    named = {name.removeprefix("option."): value for name, value in all_options.items()}
-    options = {_spelled(name): value for name, value in named.items() if name.lower() not in _OF_CATALOG}
+    options = {_spelled(name): value for name, value in all_options.items()}
     if not options.get("stream"):
         raise BadRequest('stream: name the stream to read with .option("stream", …)', field="stream")
     _refuse_both(options, "startingOffsets", "startingTimestamp")
