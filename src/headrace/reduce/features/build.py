@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import CorruptData
