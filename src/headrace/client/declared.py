@@ -228,7 +228,7 @@ class EventSettings(TypedDict, total=False):
     timestamp_unit: Literal["s", "ms", "us", "ns"] | None
     #: By how much later than that an event may be pushed and still count.
     late_after: Span | None
-    #: A stream that is there already, whose events are the events of this source.
+    #: The stream whose events these are; without it they are pushed, and have a stream of their own.
     stream: str | None
 
 
