@@ -229,7 +229,6 @@ class EventSettings(TypedDict, total=False):
     #: By how much later than that an event may be pushed and still count.
     late_after: Span | None
     #: The stream whose events these are; without it they are pushed, and have a stream of their own.
-    #: A stream that is there already, whose events are the events of this source.
     stream: str | None
 
 

@@ -7,9 +7,10 @@ An event that does not fit is None where events are listed, and left out where t
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,13 +20,13 @@ from headrace.reduce.features.events import Promotion
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.schema import pointer as pointers
 from headrace.schema.descriptor.bound_fields import StreamBinding, follow_fields
-from headrace.schema.descriptor.nodes import GREATEST, LEAST, UNFIT, Event, EventField, Type, coerce_value
+from headrace.schema.descriptor.nodes import UNFIT, Event, EventField, Type, coerce_value
 from headrace.schema.entries import entries_of, integer_or_double
 from headrace.schema.pointer import Pointer
 from headrace.schema.registry import Registry
 
 _TYPES: dict[Type, Any] = {
-    "i64": Annotated[int, msgspec.Meta(ge=LEAST, le=GREATEST)] | None,
+    "i64": int | None,
     "f64": float | None,
     "bool": bool | None,
     "str": str | None,
@@ -68,18 +69,18 @@ class FieldsDecoder:
             try:
                 values = self._native(b"[" + joined + b"]")
             except (msgspec.DecodeError, RecursionError):
-                return self._extract_each(joined)
+                return self.extract_each(joined)
             for name in self._paths.keys() - values.keys():
                 values[name] = [None] * len(next(iter(values.values())))
             return Extracted(values, {}, True)
-        return self._extract_each(joined)
+        return self.extract_each(joined)
 
     def is_fit(self, name: str, value: Any) -> bool:
         """Whether a value that was decoded in the type of its field is one of the field."""
         field = self.schema[name]
         if value is None:
             return not field.required
-        return field.type not in CHECKED_TEXTS or coerce_value(value, field.type) is not UNFIT
+        return coerce_value(value, field.type) is not UNFIT
 
     def reason(self, name: str, value: Any) -> str:
         """Why a value is none of a field."""
@@ -92,13 +93,15 @@ class FieldsDecoder:
         unfit: dict[int, str] = {}
         for name in self.present:
             field, held = self.schema[name], values[name]
-            if field.type in CHECKED_TEXTS or (field.required and None in held):
+            is_doubtful = field.type in CHECKED_TEXTS or (field.type == "i64" and _overflows(held))
+            if is_doubtful or (field.required and None in held):
                 for at, value in enumerate(held):
                     if not self.is_fit(name, value):
                         unfit.setdefault(at, self.reason(name, value))
         return Extracted(values, unfit)
 
-    def _extract_each(self, joined: bytes) -> Extracted:
+    def extract_each(self, joined: bytes) -> Extracted:
+        """The same, value by value."""
         events = _decode_any(joined)
         values: dict[str, list[Any]] = {name: [None] * len(events) for name in self._paths}
         unfit: dict[int, str] = {}
@@ -117,6 +120,15 @@ class FieldsDecoder:
                     else:
                         held[at] = coerced
         return Extracted(values, unfit)
+
+
+def _overflows(held: list[Any]) -> bool:
+    """Whether some integer has more than 64 bits."""
+    try:
+        array("q", [value for value in held if value is not None])
+    except OverflowError:
+        return True
+    return False
 
 
 def _decode_any(joined: bytes) -> list[Any]:

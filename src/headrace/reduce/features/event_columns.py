@@ -93,9 +93,14 @@ class BoundColumns:
     def add(self, run: EventRun) -> None:
         """Take the next events."""
         decoder, event_time = self._shapes.fields(run.version), self._shapes.event_time
-        extracted = decoder.decode(self._shapes.newest_body(run.body, run.version))
+        body = self._shapes.newest_body(run.body, run.version)
+        extracted = decoder.decode(body)
         types = {name: field.type for name, field in decoder.schema.items()}
-        columns = {name: to_column(extracted.values[name], kind) for name, kind in types.items()}
+        try:
+            columns = {name: to_column(extracted.values[name], kind) for name, kind in types.items()}
+        except (OverflowError, pa.ArrowInvalid):  # an integer has more than 64 bits
+            extracted = decoder.extract_each(body)
+            columns = {name: to_column(extracted.values[name], kind) for name, kind in types.items()}
         unfit = dict(extracted.unfit)
         for name in decoder.present if extracted.is_unchecked else ():
             for at in _find_unfit(decoder, name, columns[name]):
