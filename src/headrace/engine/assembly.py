@@ -343,6 +343,7 @@ class Engine:
             past_reader=self.past_reader,
             reader=self._reader,
             fold_rows=settings.fold_rows,
+            workers_first_s=self.work.workers_first_s,
         )
         self._feature_demand = StateDemand(self.feature_reader, self.published, self.clock, settings)
         self.log.on_append.append(self.feature_reader.appended)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 
-#: Work is left to workers for as long, since one was last seen to have any.
+#: Work is left to workers for as long, since one was last seen to have any; longer where a pipeline is attached.
 WORKERS_FIRST_S = 2.0
 _PAUSE_S = 1.0
 _REASON_LENGTH = 2_000
@@ -155,7 +155,7 @@ class LocalWorker:
         needed = await self._needed()
         if not needed or any(lease.worker != LOCAL_WORKER for lease in self._rows.active_leases(self._clock.now_us())):
             self._quiet_since = now
-        if now - self._quiet_since < WORKERS_FIRST_S:
+        if now - self._quiet_since < self._work.workers_first_s(WORKERS_FIRST_S):
             return False
         granted = await self._work.lease(LOCAL_WORKER, 1, STATE_JOBS)
         if granted is None:
