@@ -33,7 +33,8 @@ Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
 #: Units in one lease.
 MAX_UNITS = 256
 #: With a pipeline attached the server does work itself that no worker has taken for as long: Spark starts meanwhile.
-PIPELINE_FIRST_S = 60.0
+#: Answers lack something until awaited work is done.
+PIPELINE_FIRST_S, PIPELINE_FIRST_AWAITED_S = 60.0, 20.0
 _PAUSED, _MIN_ROWS = "work_paused", "work_min_rows"
 _THREADS = 4
 #: Looking for work ends after this; what was found out so far is kept.
@@ -262,10 +263,11 @@ class LeaseScheduler:
         """Note that a pipeline looks for work, or does so no more; without a word it counts for as long as a lease."""
         self.workers.attach(pipeline, self._clock.now_us(), attached=attached)
 
-    def workers_first_s(self, usual_s: float) -> float:
+    def workers_first_s(self, usual_s: float, *, is_awaited: bool) -> float:
         """For how long the server leaves work to workers; longer where a pipeline may have to start Spark."""
-        is_attached = self.workers.count_pipelines(self._clock.now_us()) > 0
-        return max(usual_s, PIPELINE_FIRST_S) if is_attached else usual_s
+        if not self.workers.count_pipelines(self._clock.now_us()):
+            return usual_s
+        return max(usual_s, PIPELINE_FIRST_AWAITED_S if is_awaited else PIPELINE_FIRST_S)
 
     async def overview(self) -> Overview:
         """A consistent overview of due work, leases and failures."""
