@@ -321,7 +321,6 @@ def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case)
     engine = case.pipelines.engine
     training = TrainingSets(
         apply=engine.apply,
-        log=engine.log,
         sealer=engine.sealer,
         job=engine.training._job,
         past_reader=engine.past_reader,

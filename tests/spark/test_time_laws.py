@@ -26,13 +26,6 @@ def sources(tmp_path: Path) -> Iterator[list[TimedSource]]:
         yield [TimedSource(rig, seed, by_append_time=seed == 1, name=f"E{seed}") for seed in range(1, 6)]
 
 
-@pytest.fixture
-def past(tmp_path: Path) -> Iterator[list[TimedSource]]:
-    """Sources by append time."""
-    with small_files(tmp_path / "data") as rig:
-        yield [TimedSource(rig, seed, by_append_time=True, name=f"E{seed}") for seed in range(1, 4)]
-
-
 def push(sources: list[TimedSource]) -> None:
     """Events of all sources, all of which are published."""
     for source in sources:
@@ -59,32 +52,30 @@ def test_states_from_spark_and_a_live_tail_answer_as_pandas_computes(
             source.check_now(list(source.features), wait_ms)
 
 
-def test_training_sets_from_spark_are_what_pandas_computes(past: list[TimedSource], spark: SparkSession) -> None:
-    rig = past[0].rig
+def test_training_sets_from_spark_are_what_pandas_computes(sources: list[TimedSource], spark: SparkSession) -> None:
+    rig = sources[0].rig
     engine = rig.engine
     training = TrainingSets(
         apply=engine.apply,
-        log=engine.log,
         sealer=engine.sealer,
         job=engine.training._job,
         past_reader=engine.past_reader,
         reader=engine._reader,
         fold_rows=-1,
     )
-    for source in past:
+    for source in sources:
         source.register(list(source.features))
-    push(past)
+    push(sources)
     asked = []
-    for source in past:
+    for source in sources:
         source.push(EVENTS // 3)
         moments = source.moments(ROWS)
         begun = rig.run(training.request(source.table, moments))
         assert isinstance(begun, HistoryRow) and begun.state == "running"
         asked.append((source, moments, begun.id))
-    assert work(rig, spark, "history") == len(past)
+    assert work(rig, spark, "history") == len(sources)
     for source, moments, history in asked:
         told = training.find(source.table, history)
         assert told.state == "done" and told.answer is not None
         answer = msgspec.json.decode(told.answer, type=HistoryAnswer)
-        assert answer.complete
-        source.check_past(list(source.features), moments, answer.rows)
+        source.check_past(list(source.features), moments, answer)

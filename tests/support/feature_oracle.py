@@ -48,11 +48,15 @@ def event_time_us(appended: tuple[int, Mapping[str, Any]], source: Source) -> in
     return append_us if source.field is None else moment_us(event[source.field], source.unit)
 
 
-def frame_of(events: Iterable[tuple[int, Mapping[str, Any]]], source: Source, key: str) -> pd.DataFrame:
-    """All events with their append times in the order of the log, each with its times, key, and whether it is late."""
-    given = list(events)
+def frame_of(events: Iterable[tuple[int, Mapping[str, Any] | None]], source: Source, key: str) -> pd.DataFrame:
+    """All events with their append times in the order of the log, each with its times, key, and whether it is late.
+
+    Events of a stream that do not fit the source are None, and do not count.
+    """
+    numbered = [(seq, append_us, event) for seq, (append_us, event) in enumerate(events) if event is not None]
+    given = [(append_us, event) for _, append_us, event in numbered]
     frame = pd.DataFrame({"event": pd.Series([event for _, event in given], dtype=object)})
-    frame["seq"] = range(len(given))
+    frame["seq"] = pd.Series([seq for seq, _, _ in numbered], dtype="int64")
     frame["append_us"] = pd.Series([append_us for append_us, _ in given], dtype="int64")
     frame["event_us"] = pd.Series([event_time_us(each, source) for each in given], dtype="int64")
     frame["at_ms"] = frame.event_us // 1000

@@ -11,11 +11,22 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from headrace.engine.features.past_reader import RowMoment
+from headrace.engine.features.past_reader import PastRows, RowMoment
+from headrace.engine.features.training_sets import HistoryAnswer
 from headrace.operators.catalogue import DECLARATIONS
 from operators.events import TYPES, WINDOWS
 from operators.law import TOLERANCE, assert_close
-from support.feature_oracle import MEANINGS, UNITS_NS, WHERES, Source, event_time_us, frame_of, known, row_of
+from support.feature_oracle import (
+    MEANINGS,
+    UNITS_NS,
+    WHERES,
+    Source,
+    event_time_us,
+    frame_of,
+    known,
+    late_count,
+    row_of,
+)
 from support.feature_rig import Pipelines, event, op, table
 
 KEYS = ["a", "b", "c", "d"]
@@ -102,12 +113,17 @@ class TimedSource:
     def __init__(self, rig: Pipelines, seed: int, *, by_append_time: bool = False, name: str = "E") -> None:
         self.rig, self.name, self.table = rig, name, f"{name}Table"
         self.random = Random(seed)
-        unit = self.random.choice([None, "s", "ms", "us", "ns"])
-        late_after_us = self.random.choice([None, 0, 64_000, SECOND_US, HOUR_US])
-        self.unit = unit
-        self.source = Source(None) if by_append_time else Source("at", unit, late_after_us)
+        self.unit = self.random.choice([None, "s", "ms", "us", "ns"])
+        late_after_us = self.random.choice([None, 1_000, 64_000, SECOND_US, HOUR_US])
+        self.source = Source(None) if by_append_time else Source("at", self.unit, late_after_us)
         self.features = every_feature(self.random)
-        self.events: list[tuple[int, dict[str, Any]]] = []
+        #: With their append times; None for an event that does not fit.
+        self.events: list[tuple[int, dict[str, Any] | None]] = []
+
+    @property
+    def stream(self) -> str:
+        """The stream of its events."""
+        return f"events/{self.name}"
 
     @property
     def now_us(self) -> int:
@@ -134,8 +150,12 @@ class TimedSource:
         kinds = {name: {"type": kind, "required": False} for name, kind in TYPES.items()}
         schema = {"k": "str", "at": "datetime" if self.unit is None else "i64", **kinds}
         agg = declared(self.features, names)
-        source = event(self.name, schema, **self.source_settings())
+        source = event(self.name, self.declared_fields(schema), **self.source_settings())
         self.rig.register(source, table(self.table, self.name, ["k"], agg), app=self.name, **terms)
+
+    def declared_fields(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """The fields of the source as it declares them."""
+        return schema
 
     def event(self) -> dict[str, Any]:
         """An event that happened now, just in time, late, or a little ahead of the clock."""
@@ -156,11 +176,15 @@ class TimedSource:
         while count > 0:
             self.rig.clock.us += self.random.choice(gaps_us)
             pushed = [self.event() for _ in range(min(count, self.random.choice((1, 1, 3, 8))))]
-            self.rig.append(f"events/{self.name}", msgspec.json.encode(pushed))
-            self.events += [(self.now_us, each) for each in pushed]
+            self.append(pushed)
             count -= len(pushed)
             if self.random.random() < seal:
-                self.rig.seal(self.name)
+                self.rig.publish(self.stream)
+
+    def append(self, events: list[dict[str, Any]]) -> None:
+        """Push events in one request."""
+        self.rig.append(self.stream, msgspec.json.encode(events))
+        self.events += [(self.now_us, each) for each in events]
 
     def assert_row(self, row: dict[str, Any], wanted: dict[str, Any]) -> None:
         """A row is what the oracle says."""
@@ -195,7 +219,7 @@ class TimedSource:
 
     def moments(self, count: int) -> list[RowMoment]:
         """Keys with event times and append times to ask for, at the edges of events."""
-        times = [event_time_us(each, self.source) for each in self.events]
+        times = [event_time_us((append_us, each), self.source) for append_us, each in self.events if each is not None]
         appended = [append_us for append_us, _ in self.events]
         moments = []
         for _ in range(count):
@@ -204,10 +228,13 @@ class TimedSource:
             moments.append(RowMoment(self.random.choice(KEYS), min(self.now_us, as_of_us), known_us))
         return moments
 
-    def check_past(self, names: Sequence[str], moments: Sequence[RowMoment], rows: Sequence[dict[str, Any]]) -> None:
-        """Rows of the past are what pandas computes of the events that were known."""
+    def check_past(self, names: Sequence[str], moments: Sequence[RowMoment], past: PastRows | HistoryAnswer) -> None:
+        """Rows of the past are what pandas computes of the events that were known, and all of these are there."""
         frame = self.frame
-        for moment, row in zip(moments, rows, strict=True):
+        late_events = past.late_events or [0] * len(moments)
+        assert past.complete
+        for moment, row, late in zip(moments, past.rows, late_events, strict=True):
             events = known(frame, moment.at_us, moment.appended_us)
             with explained(moment):
                 self.assert_row(row, self.wanted(events, moment.key, names, moment.at_us))
+                assert late == late_count(events, moment.key)

@@ -119,3 +119,25 @@ def test_what_was_appended_after_a_moment_was_not_known_at_it(tmp_path: Path) ->
         # A row is answered as of its first clock, whatever was known.
         assert found.rows[0]["since"] == (times_us[9] - times_us[4]) // 1000 and found.rows[1]["since"] == 0
         assert [rows(pipelines, [one]).rows[0] for one in asked] == found.rows
+
+
+def test_a_row_by_event_time_is_partial_where_events_are_gone(tmp_path: Path) -> None:
+    schema = {"user": "str", "amount": "f64", "at": "i64"}
+    source = event("Order", schema, keep_events_for="1h", timestamp_field="at", timestamp_unit="us")
+    with Pipelines(tmp_path / "data", storage={"seal_rows": 4}) as pipelines:
+        pipelines.register(source, USERS)
+        for _ in range(8):
+            pipelines.push("Order", {"user": "a", "amount": 1.0, "at": pipelines.clock.us - 3_600_000_000})
+        assert rows(pipelines, [("a", pipelines.clock.us)]).complete
+        pipelines.seal("Order")
+        pipelines.work()
+        pipelines.clock.us += 2 * 3_600_000_000
+        pipelines.sweep()
+        # It happened before all others, and came after they were gone.
+        at_us = pipelines.clock.us - 4 * 3_600_000_000
+        pipelines.push("Order", {"user": "a", "amount": 1.0, "at": at_us})
+        found = rows(pipelines, [("a", pipelines.clock.us), ("a", at_us), ("a", at_us - 1)])
+        # The state of all of life has nine events, and does not say which of them happened until a moment.
+        assert pipelines.get("Users", "a")["n"] == 9
+        assert [row.get("n") for row in found.rows] == [1, 1, None]
+        assert not found.complete and found.since_seq == 8

@@ -12,6 +12,7 @@ from typing import Any
 from headrace.errors import CorruptData
 from headrace.format.decoded_columns import LruCache
 from headrace.format.state import State
+from headrace.format.state_file import PackedColumns
 from headrace.reduce.states.coverage import Base, Chain, merge_row
 from headrace.reduce.states.definition import Definition
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD, Fold
@@ -57,6 +58,11 @@ class Generation:
         if seq >= self.position:
             self.fold.add(seq, at, event)
             self.position = seq + 1
+
+    def add_rows(self, rows: PackedColumns, end: int) -> None:
+        """Fold all events up to a position that were not folded before, given the rows that came of them."""
+        self.fold.add_rows(rows)
+        self.position = end
 
     def row(self, key: bytes) -> Any:
         """The row of a key, None where the key has no events; callers must not change it.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from headrace.engine.derive.column_slices import MIN_COLUMN_EVENTS, ColumnsOf, TailMark
 from headrace.engine.derive.generation import Generation
 from headrace.engine.derive.tails import Follower, fold_through
 from headrace.engine.history.stored_events import EventsMoved
@@ -16,7 +17,7 @@ from headrace.engine.runtime.gates import Gate
 from headrace.errors import Unavailable
 from headrace.format.decoded_columns import LruCache
 from headrace.reduce.states.coverage import Base
-from headrace.reduce.states.definition import Definition, Shapes
+from headrace.reduce.states.definition import Definition, NotColumnar, Shapes
 from headrace.storage.database import Connection
 from headrace.storage.objects import Objects
 from headrace.storage.state_files import StateFile, StateFiles
@@ -89,9 +90,9 @@ class StateBuilder:
 
     async def build(
         self,
+        follower: Follower,
         stream: Stream,
         head: Head,
-        shapes: Shapes,
         defined: Definition,
         base: Base,
         *,
@@ -99,11 +100,12 @@ class StateBuilder:
         pauses: bool,
     ) -> Generation:
         """A generation folded up to a head; with ``pauses`` the thread pauses in between, as no request waits."""
+        shapes, columns_of = follower.shapes(head), follower.columns_of
 
         def build_and_fold() -> Generation:
             made = Generation(defined, base, self._hold_files(stream, base), self.rows, hot_rows=hot_rows)
             try:
-                self._fold(stream, head, shapes, [made], pauses=pauses)
+                self._fold(stream, head, shapes, [made], columns_of, pauses=pauses)
             except BaseException:
                 self.release(made.files.values())
                 raise
@@ -114,15 +116,43 @@ class StateBuilder:
         async with self._gate:
             return await self.run_in_thread(build_and_fold)
 
-    async def fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation]) -> None:
-        """Fold tails up to a head in the thread."""
-        await self.run_in_thread(lambda: self._fold(stream, head, shapes, tails, pauses=False))
+    async def fold(self, follower: Follower, stream: Stream, head: Head) -> None:
+        """Fold tails in the thread: buffered events for a time slice, or without those all events up to a head."""
+        shapes, blocks = follower.shapes(head), follower.pending_blocks()
+        if await self._fold_columns(follower, shapes, blocks):
+            return
+        follower.busy = True
+        await follower.wait_for_holds()
+        tails = list(follower.generations.values())
+        if blocks:
+            await self.run_in_thread(lambda: follower.fold_buffered(shapes, tails, blocks, self.should_continue))
+            return
+        columns_of = follower.columns_of
+        await self.run_in_thread(lambda: self._fold(stream, head, shapes, tails, columns_of, pauses=False))
+        follower.drop_pending()
 
-    async def fold_buffered(
-        self, follower: Follower, shapes: Shapes, tails: Sequence[Generation], blocks: Sequence[Block]
-    ) -> None:
-        """Fold buffered events into tails in the thread, for one time slice."""
-        await self.run_in_thread(lambda: follower.fold_buffered(shapes, tails, blocks, self.should_continue))
+    async def _fold_columns(self, follower: Follower, shapes: Shapes, blocks: Sequence[Block]) -> bool:
+        """Fold buffered events as columns; False where they are too few, or no columns.
+
+        Tails can be read while their rows are made; they are busy for the moment in which these are added.
+        """
+        if follower.columns_of is None or sum(len(block.times_us) for block in blocks) < MIN_COLUMN_EVENTS:
+            return False
+        if follower.is_full:  # events are folded when there is room
+            follower.busy = True
+            await self.run_in_thread(lambda: follower.merge_rows(self.should_continue))
+            return True
+        tails = list(map(TailMark.of, follower.generations.values()))
+        follower.is_preparing = True
+        try:
+            made = await self.run_in_thread(lambda: follower.prepare_rows(shapes, tails, blocks, self.should_continue))
+        except NotColumnar:
+            return False
+        finally:
+            follower.is_preparing, follower.busy = False, True
+        await follower.wait_for_holds()
+        follower.add_new_rows(made)
+        return True
 
     def release(self, files: Iterable[StateFile]) -> None:
         """Release files that no generation uses any more."""
@@ -143,8 +173,16 @@ class StateBuilder:
             raise
         return files
 
-    def _fold(self, stream: Stream, head: Head, shapes: Shapes, tails: Iterable[Generation], *, pauses: bool) -> None:
-
+    def _fold(
+        self,
+        stream: Stream,
+        head: Head,
+        shapes: Shapes,
+        tails: Iterable[Generation],
+        columns_of: ColumnsOf | None,
+        *,
+        pauses: bool,
+    ) -> None:
         connection, should_continue = self.connection(), self.should_continue
         for _ in range(_TRIES):
             try:
@@ -155,6 +193,7 @@ class StateBuilder:
                     head,
                     shapes,
                     tails,
+                    columns_of=columns_of,
                     should_continue=should_continue,
                     pauses=pauses,
                 )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any, Generic, NamedTuple
 
+from headrace.engine.derive.column_slices import ColumnsOf
 from headrace.engine.derive.generation import HOT_ROWS, Generation, NotReady, can_inherit
 from headrace.engine.derive.row_lookahead import RowLookahead
 from headrace.engine.derive.state_builder import StateBuilder
@@ -65,13 +66,17 @@ class StateReader(Generic[Defined]):
         pace: FoldPace = USUAL_PACE,
         keying_of: Callable[[Any], Keying] | None = None,
         pending_bytes: int = 0,
+        columns_of: ColumnsOf | None = None,
     ) -> None:
-        """With ``keying_of``, rows are folded by key ahead of tails that lag; ``pending_bytes`` limits their events."""
+        """With ``keying_of``, rows are folded by key ahead of tails that lag; ``pending_bytes`` limits their events.
+        With ``columns_of``, many events are folded as columns.
+        """
         self._log, self._wal, self._states = log, wal, states
         #: Returns the current definitions.
         self.current = current
         self.builder = builder
-        self._shapes_of, self._fold_rows, self._pace = shapes_of, fold_rows, pace
+        self._shapes_of, self._columns_of = shapes_of, columns_of
+        self._fold_rows, self._pace = fold_rows, pace
         self._inline_rows = pace.step_rows * INLINE_ROWS // STEP_ROWS
         self._followers = Followers()
         self._defined: dict[str, Defined] = {}
@@ -206,7 +211,9 @@ class StateReader(Generic[Defined]):
     def _follower(self, defined: Defined) -> Follower:
         follower = self._followers.of(defined)
         if follower is None:
-            follower = self._followers.add(Follower(defined, self._wal, self._shapes_of, self._pace.step_rows))
+            follower = self._followers.add(
+                Follower(defined, self._wal, self._shapes_of, self._pace.step_rows, self._columns_of)
+            )
         return follower
 
     def _redefine(self, follower: Follower) -> None:
@@ -256,7 +263,7 @@ class StateReader(Generic[Defined]):
         if generation is None or generation.defined is not defined:
             generation = self._successor(defined, follower, stream, generation)
         if lag := follower.lag(head):
-            inline_limit = 0 if follower.holds else min(self._inline_rows, follower.affordable(SLICE_S))
+            inline_limit = min(self._inline_rows, follower.affordable(SLICE_S)) if follower.may_fold else 0
             if by_key and lag > inline_limit and self._lookahead.may_gather(follower):
                 if self._gather(follower, stream, head):
                     return generation, stream
@@ -272,7 +279,7 @@ class StateReader(Generic[Defined]):
         stream, follower = self.find_stream(defined), self._follower(defined)
         head = stream.head
         self.current_generation(defined, head, by_key=True)
-        while 0 < follower.lag(head) <= limit and not (follower.busy or follower.holds):
+        while 0 < follower.lag(head) <= limit and follower.may_fold:
             if not follower.step(stream, head):
                 break
             await asyncio.sleep(0)
@@ -282,7 +289,8 @@ class StateReader(Generic[Defined]):
         """Keep the rows of definitions unchanged up to these heads; raises NotReady where they are not in memory."""
         definitions = [self.defined(name) for name in names]
         for defined in definitions:
-            if self._follower(defined) in self._folding:
+            follower = self._follower(defined)
+            if follower in self._folding and not follower.is_preparing:
                 raise NotReady
             self.current_generation(defined, heads[defined.stream], by_key=True)
         return Hold([self._follower(defined) for defined in definitions], [defined.name for defined in definitions])
@@ -394,13 +402,12 @@ class StateReader(Generic[Defined]):
             head = stream.head
             if self.defined(defined.name) is not defined:
                 return False
-            shapes, hot_rows = follower.shapes(head), self._pace.hot_rows
             if follower.has_pending_from(new_base.start):
                 files = await self.builder.hold_files(stream, new_base)
-                generation = Generation(defined, new_base, files, self.builder.rows, hot_rows=hot_rows)
+                generation = Generation(defined, new_base, files, self.builder.rows, hot_rows=self._pace.hot_rows)
             else:
                 generation = await self.builder.build(
-                    stream, head, shapes, defined, new_base, hot_rows=hot_rows, pauses=old is not None
+                    follower, stream, head, defined, new_base, hot_rows=self._pace.hot_rows, pauses=old is not None
                 )
             while follower.busy:
                 await asyncio.sleep(_PAUSE_S)
@@ -436,16 +443,10 @@ class StateReader(Generic[Defined]):
 
     async def _fold_in_thread(self, follower: Follower, stream: Stream) -> None:
         try:
-            while follower.holds:
-                await asyncio.sleep(_PAUSE_S)
+            await follower.wait_for_holds()
             head = stream.head
             self._redefine(follower)
-            follower.busy, tails, blocks = True, list(follower.generations.values()), follower.pending_blocks()
-            if blocks:
-                await self.builder.fold_buffered(follower, follower.shapes(head), tails, blocks)
-            else:
-                await self.builder.fold(stream, head, follower.shapes(head), tails)
-                follower.drop_pending()
+            await self.builder.fold(follower, stream, head)
         finally:
             follower.busy = follower.is_awaited = follower.overflows = False
             del self._folding[follower]
@@ -465,7 +466,10 @@ class StateReader(Generic[Defined]):
             stream = self._log.catalog.find(follower.name)
             if stream is None or follower.busy:
                 continue
-            if follower.holds:
+            if follower.is_preparing and self._lookahead.may_gather(follower):
+                behind = not self._gather(follower, stream, stream.head) or behind
+                continue
+            if not follower.may_fold:
                 behind = True
                 continue
             self._redefine(follower)

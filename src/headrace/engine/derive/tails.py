@@ -7,11 +7,21 @@ tails has cost a share of what folding them costs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from time import monotonic, sleep, thread_time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from headrace.engine.derive.column_slices import (
+    MIN_COLUMN_EVENTS,
+    ColumnsOf,
+    NewRows,
+    TailMark,
+    fold_runs,
+    prepare_rows,
+    slices,
+)
 from headrace.engine.derive.generation import Generation
 from headrace.engine.history.stored_events import Events
 from headrace.engine.log.stream import Head, Stream
@@ -40,6 +50,8 @@ _SLICE_BYTES = 256 * 1024
 #: Events that a thread folds between two looks whether it is to stop, and how long it folds kept ones at once: while
 #: somebody waits for it, and so long that new events are kept before they leave the log.
 _AT_ONCE, _AWAITED_TURN_S, _TURN_S = 16, 0.02, 0.2
+#: The pause between two looks whether holds were released.
+_HOLD_PAUSE_S = 0.01
 #: Events that wait are folded once answers by key have taken this share of the time that folding takes.
 _WORTH = 0.25
 
@@ -51,7 +63,15 @@ MakeShapes = Callable[[StreamRegistry | None, Any], Shapes]
 class Follower:
     """The generations of one source over one stream, and how far their tails are folded."""
 
-    def __init__(self, defined: Definition, wal: Wal, shapes_of: MakeShapes, step_rows: int = STEP_ROWS) -> None:
+    def __init__(
+        self,
+        defined: Definition,
+        wal: Wal,
+        shapes_of: MakeShapes,
+        step_rows: int = STEP_ROWS,
+        columns_of: ColumnsOf | None = None,
+    ) -> None:
+        """With ``columns_of``, many events are folded as columns."""
         #: The stream.
         self.name = defined.stream
         #: Any of the definitions: events are decoded alike for all of them.
@@ -63,6 +83,8 @@ class Follower:
         self.version = -1
         #: Whether a thread folds right now; then nobody else does.
         self.busy = False
+        #: Whether a thread makes rows of the next events; then nobody folds, and tails can be read.
+        self.is_preparing = False
         #: How many look up rows while the tails stand still.
         self.holds = 0
         #: Whether somebody waits for that thread, who can be answered from events that are kept.
@@ -73,8 +95,10 @@ class Follower:
         self.pending: PendingEvents | None = None
         #: Whether not all of them can be kept: they are too many, or lie in segments already.
         self.overflows = False
+        self.columns_of = columns_of
         self._wal, self._shapes_of, self._step_rows = wal, shapes_of, step_rows
-        self._event_s = _EVENT_S
+        #: What folding an event costs, one by one and as one of many in columns.
+        self._event_s = self._column_event_s = _EVENT_S
         self._shapes_cache: tuple[StreamRegistry | None, Definition, Shapes] | None = None
 
     def lag(self, head: Head) -> int:
@@ -82,6 +106,16 @@ class Follower:
         return head.next_seq - min(
             (generation.position for generation in self.generations.values()), default=head.next_seq
         )
+
+    @property
+    def may_fold(self) -> bool:
+        """Whether the event loop may fold."""
+        return not (self.busy or self.holds or self.is_preparing)
+
+    async def wait_for_holds(self) -> None:
+        """Wait until nobody looks up rows while the tails stand still."""
+        while self.holds:
+            await asyncio.sleep(_HOLD_PAUSE_S)
 
     def affordable(self, seconds: float) -> int:
         """About how many events are folded in this time, at least a few."""
@@ -116,7 +150,9 @@ class Follower:
         """Whether buffered events should be folded, since they take much time in reads, or much memory."""
         if self.pending is not None and 2 * self.pending.memory > room_bytes:
             return True
-        return self.spent_s > _WORTH * self.lag(head) * self._event_s
+        lag = self.lag(head)
+        as_columns = self.columns_of is not None and lag >= MIN_COLUMN_EVENTS
+        return self.spent_s > _WORTH * lag * (self._column_event_s if as_columns else self._event_s)
 
     def has_pending_from(self, start: int) -> bool:
         """Whether a position lies within the buffered events, or at their end."""
@@ -126,6 +162,35 @@ class Follower:
         """The buffered events from the first that any tail lacks; none where that one is not buffered."""
         start = min((generation.position for generation in self.generations.values()), default=0)
         return [] if self.pending is None or not self.pending.holds(start, start + 1) else self.pending.since(start)
+
+    def prepare_rows(
+        self, shapes: Shapes, tails: Sequence[TailMark], blocks: Iterable[Block], should_continue: Callable[[], bool]
+    ) -> list[NewRows]:
+        """Make rows of buffered events for tails, in a thread; none where it is stopped. May raise NotColumnar."""
+        assert self.columns_of is not None
+        cpu_s = thread_time()
+        made = prepare_rows((block.run() for block in blocks), shapes, tails, self.columns_of, should_continue)
+        if made:
+            count = made[0].end - min(rows.before.position for rows in made)
+            self._column_event_s += _NEWEST * ((thread_time() - cpu_s) / count - self._column_event_s)
+        return made
+
+    def add_new_rows(self, made: Iterable[NewRows]) -> None:
+        """Add rows to the tails that are still in use, and as they were."""
+        for rows in made:
+            if self.generations.get(rows.before.defined.name) is rows.before.tail:
+                rows.add_to_tail()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a tail should merge rows before it is given more."""
+        return any(tail.fold.is_full for tail in self.generations.values())
+
+    def merge_rows(self, should_continue: Callable[[], bool]) -> None:
+        """Merge rows of tails that are full, in a thread, until its time slice is over or it is stopped."""
+        begun = monotonic()
+        for tail in self.generations.values():
+            tail.fold.merge_rows(lambda: self._is_slice_over(begun) or not should_continue())
 
     def fold_buffered(
         self, shapes: Shapes, tails: Sequence[Generation], blocks: Iterable[Block], should_continue: Callable[[], bool]
@@ -137,11 +202,13 @@ class Follower:
                 for tail in tails:
                     tail.add(seq, at, event)
                 count += 1
-                is_over = monotonic() - begun > (_AWAITED_TURN_S if self.is_awaited else _TURN_S)
-                if not count % _AT_ONCE and (is_over or not should_continue()):
+                if not count % _AT_ONCE and (self._is_slice_over(begun) or not should_continue()):
                     self._update_event_cost(thread_time() - cpu_s, count)
                     return
         self._update_event_cost(thread_time() - cpu_s, count)
+
+    def _is_slice_over(self, begun: float) -> bool:
+        return monotonic() - begun > (_AWAITED_TURN_S if self.is_awaited else _TURN_S)
 
     def step(self, stream: Stream, head: Head) -> bool:
         """Fold the next events, one step; False where a thread has to do it."""
@@ -168,7 +235,7 @@ class Follower:
     def catch_up(self, stream: Stream, head: Head, limit: int) -> bool:
         """Fold up to the head; False where these are too many events, or a thread has to do it."""
         while lag := self.lag(head):
-            if self.busy or self.holds or lag > limit or not self.step(stream, head):
+            if not self.may_fold or lag > limit or not self.step(stream, head):
                 return False
         self.drop_pending()
         return True
@@ -209,6 +276,7 @@ def fold_through(
     shapes: Shapes,
     tails: Iterable[Generation],
     *,
+    columns_of: ColumnsOf | None,
     should_continue: Callable[[], bool],
     pauses: bool,
 ) -> bool:
@@ -216,11 +284,11 @@ def fold_through(
     tails = list(tails)
     events = Events(connection, segments, LruCache(0), stream, head)
     start = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
-    for run in events.runs(start, head.next_seq, _SLICE_BYTES):
+    runs = events.runs(start, head.next_seq, _SLICE_BYTES)
+    as_columns = columns_of is not None and head.next_seq - start >= MIN_COLUMN_EVENTS
+    for together in slices(runs) if as_columns else ([run] for run in runs):
         begun = monotonic()
-        for seq, at, event in shapes.decode_run(run):
-            for tail in tails:
-                tail.add(seq, at, event)
+        fold_runs(together, shapes, tails, columns_of if as_columns else None, should_continue)
         if not should_continue():
             return False
         if pauses:

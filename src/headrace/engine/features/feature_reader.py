@@ -18,6 +18,7 @@ from headrace.engine.log.stream_registry import StreamRegistry
 from headrace.errors import FeatureNotInTable
 from headrace.format.state import State
 from headrace.reduce.features.bound_events import BoundShapes
+from headrace.reduce.features.build import TableColumns
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.coverage import history
@@ -104,6 +105,7 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
             config.fold_rows,
             keying_of=attrgetter("keying"),
             pending_bytes=config.tail_bytes // 2,
+            columns_of=TableColumns,
         )
         self._definitions = current
         self._clock = clock

@@ -82,12 +82,17 @@ class PastReader:
         wanted = tuple(self.feature_reader.wanted(defined, features))
         return await asyncio.to_thread(_question, defined, wanted, moments)
 
-    async def answer(self, question: Question, end_s: float) -> PastRows:
-        """The rows; raises TimedOut where that takes longer than until ``end_s`` of the monotonic clock."""
+    async def answer(self, question: Question, end_s: float, target: int | None = None) -> PastRows:
+        """The rows from the events before ``target``, or all.
+
+        Raises TimedOut where that takes longer than until ``end_s`` of the monotonic clock.
+        """
         missing = MissingObjects()
         while True:
             stream = self.feature_reader.find_stream(question.defined)
-            replay = _ReplayTask(self, stream, stream.head, await self.find_start(question, stream), end_s)
+            head = stream.head
+            stop = head.next_seq if target is None else min(target, head.next_seq)
+            replay = _ReplayTask(self, stream, head, await self.find_start(question, stream), stop, end_s)
             try:
                 rows = await asyncio.to_thread(replay.run, question)
             except ObjectMissing as reason:
@@ -125,6 +130,7 @@ class _ReplayTask(NamedTuple):
     stream: Stream
     head: Head
     start: ReplayStart
+    stop: int
     end_s: float
 
     def run(self, question: Question) -> PastRows | None:
@@ -164,7 +170,7 @@ class _ReplayTask(NamedTuple):
         shapes = shapes_of(head.registry, defined)
         events = Events(connection, self.reader.segments, LruCache(0), self.stream, head)
         reaches_us = events.appended_us(head.first_seq) if head.first_seq < head.next_seq else None
-        for run in events.runs(self.start.start, head.next_seq, _SLICE_BYTES):
+        for run in events.runs(self.start.start, self.stop, _SLICE_BYTES):
             if not replay.fold(shapes, run):
                 break
             self._check_time()
@@ -172,7 +178,7 @@ class _ReplayTask(NamedTuple):
 
     def _check_time(self) -> None:
         if monotonic() > self.end_s:
-            events = self.head.next_seq - self.start.start
+            events = self.stop - self.start.start
             raise TimedOut(f"{events} events are too many to fold within the time of a request", events=events)
 
 

@@ -280,7 +280,7 @@ class TrainingSets:
         self._job.claims.add(row.id)
         try:
             question = decoding.decode(row.question, Question)
-            past = await self._past_reader.answer(question, _FOREVER)
+            past = await self._past_reader.answer(question, _FOREVER, row.target)
             answer = HistoryAnswer(past.rows, past.complete, past.since_seq, past.late_events)
             await self._apply(lambda batch: store_answer(batch, row.id, answer))
         except HeadraceError as reason:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import CorruptData
 from headrace.format.state_file import PackedColumns
+from headrace.reduce.features.bound_events import BoundShapes
 from headrace.reduce.features.columns import fold_rows
 from headrace.reduce.features.definition import TableDefinition
-from headrace.reduce.features.event_columns import gather_columns
+from headrace.reduce.features.event_columns import SEQ, gather_columns
+from headrace.reduce.features.events import EventShapes
+from headrace.reduce.states.definition import EventRun, NotColumnar
 from headrace.reduce.states.fold import runs_of_batch
 from headrace.reduce.work_units import Unit
 from headrace.schema.registry import Registry
@@ -20,6 +26,39 @@ from headrace.schema.registry import Registry
 #: Payload that is decoded together.
 _SLICE_BYTES = 1024 * 1024
 _KEPT = 64
+
+
+class TableColumns:
+    """The columns of a run of stored events, which are folded for every table over them."""
+
+    def __init__(self, shapes: EventShapes | BoundShapes, tables: Sequence[TableDefinition]) -> None:
+        fields = {name for defined in tables for name in defined.reducer.source_types}
+        self._columns = gather_columns(shapes, tables[0].event, sorted(fields))
+        self._table: pa.Table | None = None
+
+    def add(self, run: EventRun) -> None:
+        """Take the next events; raises NotColumnar."""
+        with _raising_not_columnar():
+            self._columns.add(run)
+
+    def fold(self, defined: TableDefinition, start_seq: int) -> PackedColumns:
+        """The rows of a table over the events from one on; raises NotColumnar."""
+        with _raising_not_columnar():
+            if self._table is None:
+                self._table = self._columns.table()
+            events = self._table
+            if events.num_rows and events.column(SEQ)[0].as_py() < start_seq:
+                events = events.filter(pc.greater_equal(events.column(SEQ), start_seq))
+            return fold_rows(defined.reducer, events)
+
+
+@contextmanager
+def _raising_not_columnar() -> Iterator[None]:
+    """Events from before a break of the schema may have values of other types than their fields have now."""
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as reason:
+        raise NotColumnar(str(reason)) from reason
 
 
 def fold_events(unit: Unit, batches: Iterable[Any], rest: Callable[[], None]) -> PackedColumns:

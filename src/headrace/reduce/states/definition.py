@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from headrace.format.state_file import PackedColumns
 from headrace.operators.reducer import Reducer, Row, State
 from headrace.schema.descriptor.nodes import FeatureVersion
 
@@ -27,6 +28,20 @@ class Shapes(Protocol):
 
     def decode_run(self, run: EventRun) -> Iterator[Folded]:
         """The events of a body, one after the other."""
+
+
+class NotColumnar(Exception):
+    """Events have values that their columns do not take: they are folded one by one."""
+
+
+class Columns(Protocol):
+    """Consecutive stored events as columns, decoded once for several definitions."""
+
+    def add(self, run: EventRun) -> None:
+        """Take the next events; raises NotColumnar."""
+
+    def fold(self, defined: Any, start_seq: int) -> PackedColumns:
+        """The rows of a definition over the events from one on; raises NotColumnar."""
 
 
 class Keying(Protocol):
