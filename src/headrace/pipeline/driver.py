@@ -140,7 +140,7 @@ class Driver:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether it ends as soon as it can."""
         return self._stopping.is_set()
 
     def _start(self, lease: Lease) -> SparkSession:

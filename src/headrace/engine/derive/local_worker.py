@@ -156,12 +156,12 @@ class LocalWorker:
     async def _perform_next(self) -> bool:
         """Perform one unit if states are needed and no worker makes them; returns whether there was one."""
         now = monotonic()
-        patience_s = await self._patience_s()
-        if patience_s is None or any(
+        delay_s = await self._delay_s()
+        if delay_s is None or any(
             lease.worker != LOCAL_WORKER for lease in self._rows.active_leases(self._clock.now_us())
         ):
             self._quiet_since = now
-        if patience_s is None or now - self._quiet_since < patience_s:
+        if delay_s is None or now - self._quiet_since < delay_s:
             return False
         granted = await self._work.lease(LOCAL_WORKER, 1, STATE_JOBS)
         if granted is None:
@@ -170,7 +170,7 @@ class LocalWorker:
         await self._perform(granted)
         return True
 
-    async def _patience_s(self) -> float | None:
+    async def _delay_s(self) -> float | None:
         """For how long workers may leave alone what is needed; None where no states are."""
         is_needed = is_awaited = False
         for demand, name in [(each, name) for each in self._demands for name in each.streams]:

@@ -269,9 +269,9 @@ class TrainingSets:
         """Answer the questions that no worker answers; returns how long to pause, None where none is left."""
         running = self._rows.running()
         self._seen_s = {row.id: self._seen_s.get(row.id, monotonic()) for row in running}
-        patience_s = self._workers_first_s(WORKERS_FIRST_S)
+        delay_s = self._workers_first_s(WORKERS_FIRST_S)
         for row in running:
-            if monotonic() - self._seen_s[row.id] >= patience_s and not has_worker(self._work, row):
+            if monotonic() - self._seen_s[row.id] >= delay_s and not has_worker(self._work, row):
                 await self._answer(row)
         return _PAUSE_S if running else None
 
