@@ -253,6 +253,7 @@ class Engine:
             registry=FeatureRegistry(self._reader),
             make_source=self._make_source,
         )
+        self.schemas.impact_on.append(self.features.impact_on)
         self.types = EntityTypes(
             registry_changes=changes, log=self.log, reader=self._reader, connect=self.connect, clock=self.clock
         )
