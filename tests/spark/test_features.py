@@ -326,7 +326,7 @@ def test_rows_of_the_past_from_spark_are_those_that_the_server_folds(case: Case)
         past_reader=engine.past_reader,
         reader=engine._reader,
         fold_rows=-1,
-        workers_first_s=engine.work.workers_first_s,
+        workers_first_s=lambda usual_s: usual_s,
     )
     for since_us in (began_us - 1, case.pipelines.clock.us - 1_000_000):
         span = case.pipelines.clock.us - since_us

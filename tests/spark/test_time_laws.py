@@ -62,7 +62,7 @@ def test_training_sets_from_spark_are_what_pandas_computes(sources: list[TimedSo
         past_reader=engine.past_reader,
         reader=engine._reader,
         fold_rows=-1,
-        workers_first_s=engine.work.workers_first_s,
+        workers_first_s=lambda usual_s: usual_s,
     )
     for source in sources:
         source.register(list(source.features))
