@@ -344,6 +344,7 @@ class Engine:
             past_reader=self.past_reader,
             reader=self._reader,
             fold_rows=settings.fold_rows,
+            workers_first_s=partial(self.work.workers_first_s, is_awaited=True),
         )
         self._feature_demand = StateDemand(self.feature_reader, self.published, self.clock, settings)
         self.log.on_append.append(self.feature_reader.appended)
