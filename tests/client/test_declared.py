@@ -330,3 +330,15 @@ def test_an_event_names_the_field_of_its_event_time() -> None:
     visit, reading = collect_descriptors([Visit, Reading])
     assert (visit["timestamp_field"], visit["late_after"]) == ("at", "3600s")
     assert (reading["timestamp_field"], reading["timestamp_unit"]) == ("at", "ms")
+
+
+def test_an_event_names_the_stream_that_has_it() -> None:
+    @hr.event(stream="shop/orders")
+    class Order:
+        id: str
+
+    class Visit(hr.Event):
+        id: str
+
+    order, visit = collect_descriptors([Order, Visit])
+    assert order["stream"] == "shop/orders" and "stream" not in visit

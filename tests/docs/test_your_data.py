@@ -1,4 +1,7 @@
-"""From a file to answers takes six commands, the start of the server among them, and no JSON is written by hand."""
+"""From a file to answers takes six commands, the start of the server among them, and no JSON is written by hand.
+
+From there to a training set and customers of two systems takes six more, and one Python file.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-data.md").read_text()
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+HERE_DOCUMENT = re.compile(r"^cat > (\S+) <<'END'\n.*?^END\n", re.MULTILINE | re.DOTALL)
 MOST_COMMANDS = 6
 
 
@@ -30,3 +34,21 @@ def test_the_story_has_six_commands_at_most() -> None:
 
 def test_nobody_writes_json_by_hand() -> None:
     assert [command for command in commands() if "{" in command or ".json" in command] == []
+
+
+def second_half() -> str:
+    return PAGE.partition("\n## From the stream to a training set")[2].partition("\n## What comes next")[0]
+
+
+def test_the_second_half_has_six_commands_and_one_python_file_at_most() -> None:
+    shell = [text for kind, text in FENCE.findall(second_half()) if kind == "sh"]
+    files = [name for text in shell for name in HERE_DOCUMENT.findall(text)]
+    typed = [line for text in shell for line in HERE_DOCUMENT.sub("", text).splitlines() if line]
+    assert len(typed) <= MOST_COMMANDS, typed
+    assert [name for name in files if name.endswith(".py")] == ["users.py"]
+    assert [kind for kind, _ in FENCE.findall(second_half()) if kind not in ("sh", "output")] == []
+    for word in ("register", "python3 users.py", "crm-a.csv", "--from-stream", "--source crm-a", "entity ls"):
+        assert any(word in command for command in typed), word
+    assert [command for command in typed if "{" in command or ".json " in command] == []
+    for word in ('stream="traffic"', "timestamp_field", "training_set", "to_pandas"):
+        assert word in second_half(), word

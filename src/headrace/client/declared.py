@@ -213,6 +213,8 @@ class EventSettings(TypedDict, total=False):
     timestamp_unit: Literal["s", "ms", "us", "ns"] | None
     #: By how much later than that an event may be pushed and still count.
     late_after: Span | None
+    #: The stream whose events these are; without it they are pushed, and have a stream of their own.
+    stream: str | None
 
 
 class Event(EventSource):
@@ -253,6 +255,7 @@ def _write_settings(settings: EventSettings) -> dict[str, Any]:
         "timestamp_field": settings.get("timestamp_field"),
         "timestamp_unit": settings.get("timestamp_unit"),
         "late_after": duration(settings.get("late_after")),
+        "stream": settings.get("stream"),
     }
     return {name: value for name, value in written.items() if value}
 
