@@ -112,7 +112,7 @@ def _dated_payment(number: int, user: int) -> bytes:
 
 #: The same events, which have a time: it counts for nothing, or features go by it.
 DATED = replace(TWO, name="dated", sources={"Payment": {**_PAYMENT, "at": "datetime"}}, make=_dated_payment)
-TIMED = replace(DATED, name="timed", settings={"timestamp_field": "at", "late_after": "1d"})
+TIMED = replace(DATED, name="timed", settings={"timestamp_field": "at"})
 
 FIFTEEN = _payments(
     "fifteen",
