@@ -57,7 +57,7 @@ def _raising_not_columnar() -> Iterator[None]:
     """Events from before a break of the schema may have values of other types than their fields have now."""
     try:
         yield
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as reason:
+    except (ValueError, TypeError) as reason:
         raise NotColumnar(str(reason)) from reason
 
 
