@@ -244,8 +244,8 @@ class EventTimes:
         except (msgspec.DecodeError, RecursionError):
             return False
         values = [probe.value for probe in probes]
-        is_within: bool = not values or (least <= min(values) and max(values) <= greatest)
-        return is_within
+        are_between: bool = not values or (least <= min(values) and max(values) <= greatest)
+        return are_between
 
     def _micros(self, joined: bytes) -> list[int | None]:
         name = self._event_time.field
