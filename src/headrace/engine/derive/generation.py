@@ -16,6 +16,7 @@ from headrace.format.state_file import PackedColumns
 from headrace.reduce.states.coverage import Base, Chain, merge_row
 from headrace.reduce.states.definition import Definition
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD, Fold
+from headrace.schema.descriptor.nodes import FeatureVersion
 from headrace.storage.state_files import StateFile
 
 #: How many rows of a tail are kept unpacked by default; the others are packed.
@@ -83,9 +84,17 @@ class Generation:
         version = self.defined.lives.get(name)
         return version is not None and version.id == version_id and name not in self.base.backfilling
 
+    def is_replaced(self, name: str, version: FeatureVersion) -> bool:
+        """Whether this has the version of a name that another replaces, with all its events."""
+        return version.replaces is not None and self.is_folded(name, version.replaces.id)
+
     def answers_more_than(self, defined: Definition, base: Base) -> bool:
         """Whether this generation has all events of a name that another base would have to backfill."""
-        return any(self.is_folded(name, defined.lives[name].id) for name in base.backfilling)
+        versions = defined.lives
+        return any(
+            self.is_folded(name, versions[name].id) or self.is_replaced(name, versions[name])
+            for name in base.backfilling
+        )
 
     def has_all_keys(self, since: int) -> bool:
         """Whether there is a row for every key with an event since then: some version has all of these events."""
@@ -99,10 +108,20 @@ class Generation:
         generation.position = self.position
         return generation
 
+    def _with_replaced(self, defined: Definition) -> Definition:
+        """A definition with the versions of this generation that others replace: they answer until those are folded."""
+        replaced = {
+            name: FeatureVersion(version.replaces.id, version.birth, version.replaces.end)
+            for name, version in defined.lives.items()
+            if version.replaces is not None and self.is_replaced(name, version)
+        }
+        return defined.with_versions(replaced) if replaced else defined
+
     def redefine(self, defined: Definition) -> None:
         """Fold later events by a new definition: drop versions that have ended, add those that start later."""
-        versions = self.defined.lives
-        kept = {name for name, version in defined.lives.items() if versions.get(name) == version}
+        defined = self._with_replaced(defined)
+        held = {name: version.id for name, version in self.defined.lives.items()}
+        kept = {name for name, version in defined.lives.items() if held.get(name) == version.id}
         later = {name for name, version in defined.lives.items() if name not in kept and version.birth >= self.position}
         restricted = defined.restricted(kept | later)
         if restricted == self.defined:
