@@ -56,6 +56,11 @@ APART = {
     "/v1/entity-types/{entity_type}/migrations/{run_id}/undo", "/v1/observations",
 }  # fmt: skip
 
+#: Resources of a stream that are asked without a question.
+DOCUMENTS = (
+    "_plan", "_plan/rows", "_schema", "_schema/history", "_details", "_index_status", "_routing_keys", "_profile",
+    "touch/meta",
+)  # fmt: skip
 #: Routes that are asked: the template of each, how, its path, and its body or parameters.
 Call = tuple[str, str, str, dict[str, Any]]
 
@@ -72,17 +77,7 @@ def calls(gone: str, other: str, kept: str, sources: list[str]) -> Iterator[Call
     yield stream, "GET", STREAM, {"offset": "-1", "live": "long-poll"}
     yield stream, "HEAD", STREAM, {}
     yield f"{stream}/pk/{{key}}", "GET", f"{STREAM}/pk/{gone}", {}
-    plans = "_plan", "_plan/rows"
-    for name in (
-        *plans,
-        "_schema",
-        "_schema/history",
-        "_details",
-        "_index_status",
-        "_routing_keys",
-        "_profile",
-        "touch/meta",
-    ):
+    for name in DOCUMENTS:
         yield f"{stream}/{name}", "GET", f"{STREAM}/{name}", {}
     rollup = {"rollup": "x", "from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z", "interval": "1h"}
     yield f"{stream}/_aggregate", "POST", f"{STREAM}/_aggregate", rollup
