@@ -168,7 +168,13 @@ def _runs(page: Path) -> bool:
     return any(block.kind.startswith(("sh", "python", "toml")) for block in blocks(page))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _runs(page)], ids=lambda page: page.name)
+#: Pages that start Spark.
+_ON_SPARK = {"spark.md": [pytest.mark.spark, pytest.mark.timeout(300)]}
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=page.name, marks=_ON_SPARK.get(page.name, [])) for page in PAGES if _runs(page)]
+)
 def test_every_block_of_a_page_does_what_the_page_says(page: Path, tmp_path: Path, start_server: Any) -> None:
     server = start_server(**_settings(page))
     _follow(page, server, tmp_path)

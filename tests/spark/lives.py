@@ -128,6 +128,10 @@ class Life:
     def first_seq(self) -> int:
         return len(self.keys) - len(self.documents())
 
+    def retained(self) -> int:
+        """How many events are retained, in whatever version they can be read."""
+        return sum(each["count"] for each in self.caller.done("GET", f"{self.name}/_plan").json()["ranges"])
+
     def pending(self) -> int:
         """How many events are in no segment yet."""
         return int(self._details()["pending_rows"])

@@ -5,22 +5,19 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from headrace.errors import CorruptData
 from headrace.schema import entries
 from headrace.schema import pointer as pointers
 from headrace.schema.containment.check import format_json
 from headrace.schema.document import Validator
 from headrace.schema.entries import entries_of
-from headrace.schema.lens import document as lens_document
-from headrace.schema.lens.chain import LensChain
-from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.values import LensFailure
 from headrace.schema.registry import Registry
 from headrace.schema.routing_key import RoutingKey
+from headrace.schema.view import chain_of
 
 #: How many events that would fail are named.
 MAX_NAMED = 100
@@ -86,7 +83,7 @@ class Trial:
 
     def __init__(self, registry: Registry) -> None:
         self._target = registry.current_version
-        self._chain = LensChain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._chain = chain_of(registry)
         self._validator = Validator(registry.current_schema)
         self.checks_keys = checks_keys(registry)
         key = registry.routing_key if self.checks_keys else None
@@ -154,10 +151,3 @@ def checks_keys(registry: Registry) -> bool:
 
 def _misfit(seq: int, cause: Cause, pointer: str, reason: str) -> Misfit:
     return Misfit(seq, cause, pointer[:MAX_TEXT], reason[:MAX_TEXT])
-
-
-def _lens(document: Any) -> Lens:
-    lens = lens_document.parse(document)
-    if isinstance(lens, list):
-        raise CorruptData(f"a lens cannot be read: {lens[0].reason}", pointer=lens[0].pointer)
-    return lens

@@ -14,7 +14,10 @@ from headrace.engine.features import training_sets
 from headrace.engine.features.past_reader import RowMoment
 from headrace.engine.features.training_sets import KEPT_US, HistoryAnswer, has_worker
 from headrace.errors import BadRequest, NotFound, Overloaded
+from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.moments import KeyMoment, Question
 from headrace.reduce.work_units import JobName, Result
+from headrace.schema.descriptor.nodes import Event, Table
 from headrace.storage.background_requests import HistoryRow
 from headrace.storage.work import Work
 from support.feature_rig import ORDERS, USERS, Pipelines, event
@@ -33,7 +36,7 @@ def pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipel
         yield opened
 
 
-def asked(pipelines: Pipelines, *rows: tuple[Any, int]) -> HistoryRow:
+def asked(pipelines: Pipelines, *rows: tuple[Any, ...]) -> HistoryRow:
     found = pipelines.run(pipelines.engine.training.request("Users", [RowMoment(*row) for row in rows]))
     assert isinstance(found, HistoryRow)
     return found
@@ -152,3 +155,31 @@ def test_questions_go_with_their_event_source(pipelines: Pipelines) -> None:
     assert [one.outcome for one in settled] == ["dropped"]
     with pytest.raises(NotFound):
         pipelines.engine.training.find("Users", row.id)
+
+
+def test_segments_that_were_appended_after_the_second_clock_are_not_read(pipelines: Pipelines) -> None:
+    schema = {"user": "str", "amount": "f64", "at": "i64"}
+    source = event("Order", schema, timestamp_field="at", timestamp_unit="us")
+    pipelines.register(source, USERS, force=True)
+    times_us = []
+    for _ in range(12):
+        pipelines.push("Order", {"user": "a", "amount": 1.0, "at": pipelines.clock.us - 9_000_000})
+        times_us.append(pipelines.clock.us)
+    pipelines.seal("Order")
+    pipelines.work()
+    asked(pipelines, ("a", times_us[-1]), ("a", times_us[1]))
+    asked(pipelines, ("a", times_us[-1], times_us[1]), ("a", times_us[1], times_us[0]))
+    every, few = leased(pipelines).units
+    assert every.states == few.states == ()
+    assert (every.first_seq, every.end_seq) == (10, 22)
+    assert 0 < len(few.segments) < len(every.segments)
+    assert max(part.first_seq + part.count for part in every.segments) == every.end_seq
+
+
+def test_questions_that_were_stored_without_a_second_clock_are_answered() -> None:
+    defined = TableDefinition("T", "E", "events/E", {"E": Event("E", {}), "T": Table("T", "E", (), {})}, {})
+    document = {"features": [], "asked": [["YQ==", 5], ["YQ==", 5, 7]], "defined": defined.dump()}
+    question = msgspec.json.decode(msgspec.json.encode(document), type=Question)
+    assert question.requests == (KeyMoment(b"a", 5), KeyMoment(b"a", 5, 7))
+    stored = msgspec.json.decode(b'{"rows": [{"n": 1}], "complete": true, "since": 0}', type=HistoryAnswer)
+    assert stored == HistoryAnswer([{"n": 1}], True, 0)

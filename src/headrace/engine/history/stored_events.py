@@ -104,7 +104,7 @@ class Events:
             with self._transaction():
                 rows = list(self._wal.scan(chunk.owner, chunk.start, chunk.stop))
             if rows and rows[0].seq <= chunk.start and rows[-1].seq + rows[-1].count >= chunk.stop:
-                yield from _batches_of_rows(rows, chunk.start, chunk.stop)
+                yield from _batches_of_rows(rows, chunk.start, chunk.stop, is_json=self._stream.is_json)
                 return
             chunk = self._find_sealed(chunk)
         assert chunk.placed is not None
@@ -232,11 +232,11 @@ def _events_at_once(placed: SegmentObject) -> int:
     return max(1, placed.segment.count * CHUNK_BYTES // max(1, placed.segment.payload_bytes))
 
 
-def _batches_of_rows(rows: list[Entries], start: int, stop: int) -> Iterator[Any]:
-    gathering = RowGroupBuilder(layout.schema(True), start, entries_of)
+def _batches_of_rows(rows: list[Entries], start: int, stop: int, *, is_json: bool) -> Iterator[Any]:
+    gathering = RowGroupBuilder(layout.schema(is_json), start, entries_of)
     for row in rows:
         keys = row.key if row.keys is None else msgspec.json.decode(row.keys, type=list[str | None])
-        run = AppendRun(row.seq, row.append_us, row.version, keys, entries_of(row.body))
+        run = AppendRun(row.seq, row.append_us, row.version, keys, entries_of(row.body) if is_json else [row.body])
         gathering.extend(run, max(0, start - row.seq), min(row.count, stop - row.seq), 0)
     yield from gathering.table().to_batches()
 

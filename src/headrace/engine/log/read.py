@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.log.stream_registry import StreamSchema
 from headrace.engine.log.tiers import Cell, NeedsFetch, Tiers
 from headrace.errors import CorruptData, NotRepresentable
 from headrace.schema.entries import entries_of, slice_json
+from headrace.schema.view import StreamSchema
 from headrace.storage.wal import Entries, Wal
 from headrace.types import NEVER_US, Piece
 

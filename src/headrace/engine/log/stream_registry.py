@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from copy import copy
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from headrace.errors import BadRequest, CorruptData, NotRepresentable
+from headrace.errors import BadRequest
 from headrace.query.carry import EmptiedField, emptied_fields
 from headrace.schema import pointer as pointers
-from headrace.schema.document import Validator
 from headrace.schema.entries import Failure
-from headrace.schema.lens import document as lens_document
-from headrace.schema.lens.chain import LensChain
-from headrace.schema.lens.ops import Lens
-from headrace.schema.lens.values import LensFailure
 from headrace.schema.registry import Registry
 from headrace.schema.routing_key import RoutingKey
+from headrace.schema.view import StreamSchema, chain_of, validator
 
 if TYPE_CHECKING:
     from headrace.engine.log.append import Terms
     from headrace.profiles.hook import AppendHook
-
-_COMPILED = 1024
 
 
 class PendingEntries(Protocol):
@@ -48,35 +41,6 @@ class PendingEntries(Protocol):
     original: bytes | None
 
 
-class StreamSchema:
-    """How a reader sees the entries of a stream: all in one version."""
-
-    __slots__ = ("_chain", "_schema", "version")
-
-    def __init__(self, chain: LensChain, schema: Any, version: int) -> None:
-        self._chain = chain
-        self._schema = schema
-        self.version = version
-
-    def turn(self, joined: bytes, version: int) -> bytes:
-        """Entries of one version, joined by commas, as entries of this view's version."""
-        try:
-            turned = self._chain.promote(joined, version, self.version)
-        except LensFailure as failure:
-            raise self._refused(version, failure.entry or 0, failure.where, failure.reason) from failure
-        if self.version < version:
-            # Lenses are proven one way only: what newer versions allow may be more than the older one does.
-            failures = validator(msgspec.json.encode(self._schema)).failures(turned)
-            failures = [failure for failure in failures if failure.reason != "is nested too deeply"]
-            if failures:
-                raise self._refused(version, *msgspec.structs.astuple(failures[0]))
-        return turned
-
-    def _refused(self, version: int, index: int, pointer: str, reason: str) -> NotRepresentable:
-        message = f"an event of schema version {version} has no form in version {self.version}: {reason}"
-        return NotRepresentable(message, index=index, pointer=pointer)
-
-
 class StreamRegistry:
     """One revision of a registry. It is never changed: a new revision is a new object."""
 
@@ -94,7 +58,7 @@ class StreamRegistry:
         #: The first event that the lenses carry to the current version.
         self.readable_from = registry.readable_from
         self._validator = validator(msgspec.json.encode(registry.current_schema)) if self.version else None
-        self._chain = LensChain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._chain = chain_of(registry)
         self._emptied: list[EmptiedField] | None = None
         key = registry.routing_key
         self._routing = None if key is None else RoutingKey(pointers.parse(key.pointer) or (), key.required)
@@ -180,19 +144,6 @@ class StreamRegistry:
         """The entries as of a version; the current one if none is named."""
         wanted = self.version if version is None else version
         return StreamSchema(self._chain, self.registry.schemas.get(wanted), wanted)
-
-
-@lru_cache(maxsize=_COMPILED)
-def validator(schema: bytes) -> Validator:
-    """The compiled form of a schema; streams with the same schema share it."""
-    return Validator(msgspec.json.decode(schema))
-
-
-def _lens(document: Any) -> Lens:
-    lens = lens_document.parse(document)
-    if isinstance(lens, list):
-        raise CorruptData(f"a stored lens cannot be read: {lens[0].reason}", pointer=lens[0].pointer)
-    return lens
 
 
 def stored_keys(keys: list[str | None]) -> tuple[str | None, str | None]:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from headrace.deadline import Deadline, OutOfTime
 from headrace.engine.log.read import not_representable
 from headrace.engine.log.stream import Head, Stream
-from headrace.engine.log.stream_registry import StreamSchema
 from headrace.engine.search.archive import Archive, CoveredRange, IndexedRange, SearchSnapshot
 from headrace.engine.search.companion_coverage import SearchDefinition
 from headrace.engine.search.scan import Documents
@@ -25,6 +24,7 @@ from headrace.format.companion.layout import KEYS, PartName
 from headrace.format.companion.reader import CompanionReader
 from headrace.query import predicate
 from headrace.query.filter import Filter, Filtered, Limits
+from headrace.schema.view import StreamSchema
 from headrace.types import Piece
 
 _PARTS: tuple[PartName, ...] = ("columns", "postings")

@@ -11,7 +11,7 @@ import threading
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -229,12 +229,14 @@ class SegmentReader:
         payloads = self._decode(group, ["payload"])[0].slice(0, row)
         return group.bytes_before + (pc.sum(pc.binary_length(payloads)).as_py() or 0) + commas
 
-    def batches(self, position: int, end: int) -> Iterator[Any]:
-        """The rows of [position, end) as Arrow record batches, one for each row group."""
+    def batches(self, position: int, end: int, columns: Sequence[str] = _COLUMNS) -> Iterator[Any]:
+        """The rows of [position, end) as Arrow record batches with these columns, one for each row group."""
+        fields = layout.schema(self.info.json)
+        schema = pa.schema([fields.field(name) for name in columns])
         for group in self._groups_between(position, min(end, self.end_seq)):
-            columns = self._decode(group, _COLUMNS)
+            arrays = self._decode(group, list(columns))
             start, stop = max(position, group.first_seq), min(end, group.end_seq)
-            batch = pa.record_batch(columns, schema=layout.schema(self.info.json))
+            batch = pa.record_batch(arrays, schema=schema)
             yield batch.slice(start - group.first_seq, stop - start)
 
     def keyed(self, position: int, end: int, key: str) -> Iterator[Any]:

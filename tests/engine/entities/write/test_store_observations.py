@@ -12,7 +12,6 @@ import pytest
 from engine.entities.store import CONTACT, Store
 from headrace.engine.entities.write.store_observations import TypesOutdated
 from headrace.engine.log.stream_registry import StreamRegistry
-from headrace.engine.log.stream_registry import validator as compiled
 from headrace.errors import (
     BadRequest,
     BatchTooLarge,
@@ -22,6 +21,7 @@ from headrace.errors import (
     StoreResolutionFailed,
 )
 from headrace.schema.entity.identity import entity_id
+from headrace.schema.view import validator as compiled
 
 ADA = {"entity_type": "contact", "email": "ada@example.com", "name": "Ada", "age": 36}
 BOB = {"entity_type": "contact", "email": "bob@example.com", "name": "Bob"}
