@@ -153,7 +153,7 @@ Document = dict[str, Any]
 
 _STREAMS = ("stream", "indexed", "of", "done")
 _LEASES = ("worker", "since", "expires", "streams", "jobs", "units")
-_WORKERS = ("worker", "alive", "host", "master", "since", "last_seen", "done", "failed", "lost", "released")
+_WORKERS = ("worker", "alive", "host", "master", "since", "last_seen", "done", "jobs", "failed", "lost", "released")
 _RESTING = ("stream", "job", "events", "attempts", "retry", "reason")
 _PARKED = ("stream", "job", "events", "attempts", "last_attempt", "reason")
 
@@ -165,6 +165,7 @@ def show_overview(overview: Document) -> None:
         {
             "pipeline": "paused" if overview["paused"] else "running",
             # A server of an earlier version does not tell what it does not know.
+            "pipelines": counts.get("pipelines", ""),
             "workers alive": counts.get("workers", ""),
             "streams due": counts["due"] if "complete" in overview else len(overview["due"]),
             "leases": counts["leases"],
@@ -226,6 +227,7 @@ def _workers(overview: Document) -> Iterator[Document]:
             "last_seen": worker["last_seen_at"],
             **{name: worker[name] for name in ("done", "failed", "lost", "released")},
             # A server of an earlier version does not tell these.
+            "jobs": ", ".join(f"{job} {units}" for job, units in worker.get("jobs", {}).items()),
             **{name: worker.get(name) or "" for name in ("ui", "event_log")},
         }
 

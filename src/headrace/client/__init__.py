@@ -8,7 +8,7 @@ from headrace.client.aio.history import AsyncHistoryRows, AsyncTrainingSet
 from headrace.client.answers import AppendResult, Batch, CreateResult, SealResult, StreamInfo
 from headrace.client.app import App
 from headrace.client.client import Client, Stream
-from headrace.client.declared import Aggregated, DerivedEvent, Event, Rows, Table, event, table, upstream
+from headrace.client.declared import Aggregated, DerivedEvent, Event, Rows, Table, event, field, table, upstream
 from headrace.client.deliveries import AsyncDelivery, Delivery
 from headrace.client.diffs import Diff, Problem
 from headrace.client.errors import (
@@ -184,6 +184,7 @@ __all__ = [
     "ew_zscore",
     "ewma",
     "ewvar",
+    "field",
     "first",
     "first_n",
     "first_seen",

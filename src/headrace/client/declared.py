@@ -134,7 +134,22 @@ def _check_rest(declared: type, hints: Mapping[str, Any]) -> None:
             raise TypeError(f"{declared.__name__}.{name} has no type; write {name}: {type(value).__name__} = {value!r}")
 
 
+class FieldOptions:
+    """Where a field is in the events of a stream, and its default."""
+
+    def __init__(self, pointer: str, default: Any) -> None:
+        self.pointer, self.default = pointer, default
+
+
+def field(*, pointer: str, default: Any = _MISSING) -> Any:
+    """Options of a field of a source with ``stream``: ``user: str = hr.field(pointer="/user/id")``."""
+    return FieldOptions(pointer, default)
+
+
 def _field(path: str, hint: Any, default: Any) -> Any:
+    if isinstance(default, FieldOptions):
+        written = _field(path, hint, default.default)
+        return {**(written if isinstance(written, dict) else {"type": written}), "pointer": default.pointer}
     inner, required = _unwrap_optional(hint)
     kind = _TYPES.get(inner) if isinstance(inner, type) else None
     if kind is None:
@@ -218,7 +233,7 @@ class EventSettings(TypedDict, total=False):
 
 
 class Event(EventSource):
-    """Events that are pushed, and stored in the stream ``events/<name>``.
+    """Events that are pushed, and stored in the stream ``events/<name>``, or those of a stream that is there already.
 
     A class that derives from it declares events: its annotations are the fields, its keywords the settings::
 

@@ -253,6 +253,7 @@ class Engine:
             registry=FeatureRegistry(self._reader),
             make_source=self._make_source,
         )
+        self.schemas.impact_on.append(self.features.impact_on)
         self.types = EntityTypes(
             registry_changes=changes, log=self.log, reader=self._reader, connect=self.connect, clock=self.clock
         )
@@ -343,6 +344,7 @@ class Engine:
             past_reader=self.past_reader,
             reader=self._reader,
             fold_rows=settings.fold_rows,
+            workers_first_s=partial(self.work.workers_first_s, is_awaited=True),
         )
         self._feature_demand = StateDemand(self.feature_reader, self.published, self.clock, settings)
         self.log.on_append.append(self.feature_reader.appended)

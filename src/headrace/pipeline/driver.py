@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -134,7 +135,13 @@ class Driver:
     def stop(self) -> None:
         """Cancel the running job and return its leases."""
         self._stopping.set()
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each connection that ends
         self._interrupt()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it ends as soon as it can."""
+        return self._stopping.is_set()
 
     def _start(self, lease: Lease) -> SparkSession:
         """Start a session; the first lease only shows that there is work, and is returned at once."""
@@ -401,19 +408,21 @@ def main() -> None:
     restrict_process()
     os.nice(_NICENESS)  # on one machine the server comes first
     orders = decoding.decode(sys.stdin.buffer.readline(), DriverConfig)
-    code = 0
+    code: int | None = None
     with tempfile.TemporaryDirectory(prefix="headrace-spark-", ignore_cleanup_errors=True) as scratch:
         driver = Driver(orders, Path(scratch))
         threading.Thread(target=_until_left, args=(driver,), daemon=True).start()
+        # In a thread: the handler may have interrupted a call into Spark.
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=driver.stop).start())
         try:
             driver.run()
-        except HeadraceError as failure:
-            log.error("%s", failure.message)
-            code = 1
-        except Exception:
-            log.exception("the driver failed")
-            code = 1
-    if code:
+        except Exception as failure:
+            code = 0 if driver.is_stopping else 1
+            if isinstance(failure, HeadraceError) and code:
+                log.error("%s", failure.message)
+            elif code:
+                log.exception("the driver failed")
+    if code is not None:
         logging.shutdown()
         os._exit(code)  # exit hooks of Spark would wait for what is gone
 

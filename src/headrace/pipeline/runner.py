@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from pathlib import Path
+from time import monotonic
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
@@ -28,6 +32,8 @@ log = logging.getLogger("headrace.pipeline")
 
 _BACKOFF_S = (1.0, 60.0)
 _STOP_S = 20.0
+#: The time between two messages that this pipeline is there.
+_ATTACH_S = 5.0
 #: Drivers in a row that may fail without any result before ``--once`` gives up.
 ATTEMPTS = 5
 
@@ -51,6 +57,8 @@ class Runner:
         self._stopping = threading.Event()
         self._driver: subprocess.Popen[bytes] | None = None
         self._suspects = Suspects()
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self._attached_s: float | None = None
         #: Drivers in a row that have failed without any result.
         self._failures = 0
 
@@ -58,16 +66,35 @@ class Runner:
         """Run until stopped, or with ``once`` until nothing is due; returns the exit code."""
         with self._work, tempfile.TemporaryDirectory(prefix="headrace-pipeline-") as directory:
             report = Path(directory) / "report.json"
-            while not self._stopping.is_set():
-                code = self._step(report)
-                if code is not None:
-                    return code
-                self._stopping.wait(self._pause_s())
+            try:
+                while not self._stopping.is_set():
+                    code = self._step(report)
+                    if code is not None:
+                        return code
+                    self._stopping.wait(self._pause_s())
+            finally:
+                self._detach()
         return 0
+
+    def _attach(self) -> None:
+        """Say at times that this pipeline is there, so that the server leaves it what is due."""
+        if self._attached_s is None or monotonic() - self._attached_s > _ATTACH_S:
+            self._attached_s = monotonic()
+            with contextlib.suppress(HeadraceError):  # an older server knows no such thing
+                self._work.attach(self._name, attached=True)
+
+    def _detach(self) -> None:
+        """Say that the server is not to wait for this pipeline."""
+        if self._attached_s is not None:
+            self._attached_s = None
+            with contextlib.suppress(HeadraceError):
+                self._work.attach(self._name, attached=False)
 
     def _step(self, report: Path) -> int | None:
         """Lease work and perform it; returns an exit code when the process should end."""
         try:
+            if not self._failures:
+                self._attach()
             status = self._status()
             if status is not None and status["due"] and not status["paused"]:
                 return self._drive(report)
@@ -127,6 +154,7 @@ class Runner:
         reason = report.reason or _ending(code)
         self._suspects.saw_failure(report.performing, reason)
         self._failures = 1 if report.commits else self._failures + 1
+        self._detach()
         if self._orders.once and (report.permanent or self._failures >= ATTEMPTS):
             log.error("the Spark driver failed %d times in a row: %s", self._failures, reason)
             return 1
@@ -169,7 +197,8 @@ class Runner:
             try:
                 return driver.wait(1.0)
             except subprocess.TimeoutExpired:
-                continue
+                if not self._failures:
+                    self._attach()
         try:
             return driver.wait(_STOP_S)
         except subprocess.TimeoutExpired:

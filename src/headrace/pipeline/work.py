@@ -100,6 +100,10 @@ class Work:
         """What is due, leased and parked."""
         return self._ask("GET", "/v1/work")
 
+    def attach(self, pipeline: str, *, attached: bool) -> None:
+        """Say that a pipeline looks for work, or does so no more."""
+        self._ask("POST", "/v1/work/attach", {"pipeline": pipeline, "attached": attached})
+
     def lease(self, worker: str, limit: int, **facts: str | None) -> Lease | None:
         """Lease up to ``limit`` units; None where nothing is due.
 

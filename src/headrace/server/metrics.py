@@ -132,6 +132,14 @@ class _ServerNumbers(Collector):
         yield _gauge("work_units", "Units that workers are at", counts["units"])
         yield _gauge("work_parked", "Ranges on which work is not tried any more", counts["parked"])
         yield _gauge("work_paused", "1 while no work is given out", work.paused)
+        pipelines = work.workers.count_pipelines(self._engine.clock.now_us())
+        yield _gauge("work_pipelines", "Pipelines that look for work", pipelines)
+        done = CounterMetricFamily(
+            "headrace_work_done_units", "Units done by the server itself, or by a pipeline", labels=["by", "job"]
+        )
+        for labels, units in sorted(work.workers.done_by_job.items()):
+            done.add_metric(labels, units)
+        yield done
 
     def _cached(self) -> Iterator[Metric]:
         usage, limit = cache_usage(self._engine), self._engine.config.storage.segment_cache_bytes

@@ -62,6 +62,15 @@ class WorkerRow(msgspec.Struct, frozen=True):
     released: int
 
 
+class DoneRow(msgspec.Struct, frozen=True):
+    """How many units of one job and one stream a worker has done."""
+
+    worker: str
+    stream: int
+    job: str
+    units: int
+
+
 class FailureRow(msgspec.Struct, frozen=True):
     """A range on which a job has failed."""
 
@@ -179,6 +188,12 @@ class Work(TableQueries):
                  FROM leases JOIN units ON lease = leases.id GROUP BY worker"""
         rows = self._connection.execute(sql, (ttl_us,))
         return [WorkerRow(worker, *(int(fact or 0) for fact in facts)) for worker, *facts in rows]
+
+    def done_units(self) -> list[DoneRow]:
+        """What workers have done, as far as their leases are remembered."""
+        sql = """SELECT worker, stream, job, count(*) FROM leases JOIN units ON lease = leases.id
+                 WHERE outcome = 'committed' GROUP BY worker, stream, job"""
+        return [DoneRow(*row) for row in self._connection.execute(sql)]
 
     def forget_ended_leases(self, before_us: int) -> None:
         """Remove leases that ended before a moment, and their units."""

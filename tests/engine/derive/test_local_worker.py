@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.derive import local_worker
+from headrace.engine.derive import lease_scheduler, local_worker
 from headrace.reduce.work_units import JobName
 from support.feature_rig import ORDERS, SPENT, USERS, Pipelines, event, op, table
 
@@ -165,3 +165,38 @@ def test_what_is_half_done_at_the_end_is_given_back(tmp_path: Path, monkeypatch:
         pipelines.reopen()
         until(pipelines, lambda: bool(pipelines.states("Users")))
         assert pipelines.get("Users", "u0") == {"n": 10, "total": 10.0}
+
+
+@pytest.mark.parametrize(("events", "bound"), [(12, "PIPELINE_FIRST_S"), (30, "PIPELINE_FIRST_AWAITED_S")])
+def test_with_a_pipeline_attached_the_server_waits_longer_and_then_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: int, bound: str
+) -> None:
+    """Of 12 events the server folds rows meanwhile; of 30 answers lack history."""
+    with opened(tmp_path) as pipelines:
+        pipelines.register(ORDERS, USERS)
+        work = pipelines.engine.work
+        work.attach("node-1", attached=True)
+        pushed(pipelines, events)
+        go_rounds(pipelines, 20)
+        assert pipelines.states("Users") == []
+        assert pipelines.get("Users", "u0")["n"] == (4 if events == 12 else None)
+        monkeypatch.setattr(lease_scheduler, bound, 0.05)
+        until(pipelines, lambda: sum(state.count for state in pipelines.states("Users")) >= events - 8)
+        assert pipelines.get("Users", "u0")["n"] == events // 3
+        assert set(work.workers.done_by_job) == {("server", "features")}
+
+
+@pytest.mark.parametrize("ends", ["by itself", "in silence"])
+def test_once_the_pipeline_is_gone_the_server_makes_states(tmp_path: Path, ends: str) -> None:
+    with opened(tmp_path) as pipelines:
+        pipelines.register(ORDERS, USERS)
+        work = pipelines.engine.work
+        work.attach("node-1", attached=True)
+        pushed(pipelines, 30)
+        go_rounds(pipelines, 5)
+        assert pipelines.states("Users") == []
+        if ends == "by itself":
+            work.attach("node-1", attached=False)
+        else:
+            pipelines.clock.us += work.ttl_us
+        until(pipelines, lambda: sum(state.count for state in pipelines.states("Users")) >= 22)

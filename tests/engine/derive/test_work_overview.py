@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.derive import work_overview
-from headrace.engine.derive.work_overview import LOCAL_WORKER, WorkerFacts, WorkerList, WorkerStatus
+from headrace.engine.derive.work_overview import LOCAL_WORKER, MAX_STREAMS, WorkerFacts, WorkerList, WorkerStatus
 from headrace.reduce.work_units import Result
+from headrace.storage.work import DoneRow
 from support.engine_rig import START_US, Rig
 from support.work_rig import SECOND, Worker, opened, publish, searched
 
@@ -101,3 +102,33 @@ def test_many_workers_are_bounded_and_the_longest_silent_are_forgotten(monkeypat
     roster.note_contact("late", 86_400 * SECOND + 5)
     assert [one.worker for one in roster.statuses(5)] == [LOCAL_WORKER, "late"]
     roster.count("w0", ["committed"])
+
+
+def test_pipelines_count_until_they_were_silent_for_as_long_as_a_lease_lasts() -> None:
+    roster = WorkerList(ttl_us=10)
+    roster.attach("one", 0, attached=True)
+    roster.attach("two", 5, attached=True)
+    assert [roster.count_pipelines(now_us) for now_us in (5, 9, 10, 14, 15)] == [2, 2, 1, 1, 0]
+    roster.attach("two", 6, attached=False)
+    assert [roster.count_pipelines(now_us) for now_us in (6, 9, 10)] == [1, 1, 0]
+
+
+def test_what_was_done_is_counted_by_worker_and_job_and_survives_a_restart(directory: Path) -> None:
+    with opened(directory) as rig:
+        searched(rig, "s", 40)
+        assert Worker(rig, "one").work() > 0
+        before = workers(rig)["one"].jobs
+        streams = {row.stream for row in rig.engine.work._rows.done_units()}
+        done = [row for stream in streams for row in rig.engine.work.workers.done_of(stream)]
+        assert sum(before.values()) == sum(row.units for row in done) == workers(rig)["one"].done
+    with opened(directory) as rig:
+        assert workers(rig)["one"].jobs == before
+        assert [row for stream in streams for row in rig.engine.work.workers.done_of(stream)] == done
+
+
+def test_of_many_streams_the_newest_are_remembered() -> None:
+    roster = WorkerList(ttl_us=10)
+    for stream in (1, 2, *range(3, MAX_STREAMS + 1), 1, MAX_STREAMS + 1):
+        roster.count_done(DoneRow("server", stream, "index", 1))
+    assert roster.done_of(1) == [DoneRow("server", 1, "index", 2)]
+    assert roster.done_of(2) == []

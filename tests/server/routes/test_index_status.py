@@ -109,6 +109,7 @@ def test_a_stream_without_search_fields_has_every_field(api: Api) -> None:
             "fully_indexed_uploaded_segments": True,
         },
         "search_families": [],
+        "done": [],
     }
 
 

@@ -247,3 +247,25 @@ def test_a_body_has_a_limit(start_server: StartServer, api_of: Callable[[ServerP
     server = start_server(limits__body_bytes="1000")
     answer = api_of(server).post("/v1/work/lease", {"worker": "w" * 2000})
     assert answer.status_code == 413
+
+
+def test_a_pipeline_is_attached_until_it_says_that_it_is_not(api: Api) -> None:
+    def attach(**body: Any) -> Any:
+        return fits(api.post("/v1/work/attach", {"pipeline": "node-7-1", **body}), "/v1/work/attach")
+
+    assert attach() == {"attached": True, "ttl_ms": 20_000}
+    assert told(api)["counts"]["pipelines"] == api.metric("headrace_work_pipelines") == 1
+    assert attach(attached=False) == {"attached": False, "ttl_ms": 20_000}
+    assert told(api)["counts"]["pipelines"] == api.metric("headrace_work_pipelines") == 0
+    assert api.post("/v1/work/attach", {}).status_code == 400
+
+
+def test_who_did_what_is_told(api: Api, stream: str) -> None:
+    leased = lease(api, worker="node-8")
+    assert report(api, leased, "commit", results=made(leased)).status_code == 200
+    (worker,) = [worker for worker in told(api)["workers"] if worker["worker"] == "node-8"]
+    assert worker["jobs"] == {"index": 1}
+    done = {"worker": "node-8", "local": False, "job": "index", "units": 1}
+    assert api.get(f"{stream}/_index_status").json()["done"] == [done]
+    assert api.get(f"{stream}/_details").json()["index_status"]["done"] == [done]
+    assert 'headrace_work_done_units_total{by="pipeline",job="index"}' in api.get("/metrics").text

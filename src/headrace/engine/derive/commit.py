@@ -53,10 +53,10 @@ def check(jobs: JobTable, results: Sequence[Result], units: dict[str, Unit]) -> 
 
 def commit(
     batch: Batch, lease: Leased, results: Sequence[Result], jobs: JobTable, stall: StallLimit
-) -> tuple[Committed, list[str]]:
+) -> tuple[Committed, list[Settled]]:
     """Commit checked results of units; for a unit that was committed before, return the same outcome.
 
-    The outcomes of those that had none before are the second part of the answer.
+    Those that had no outcome before are the second part of the answer.
     """
     work, id = Work(batch.connection), lease.id
     row = leases.find(batch, id, lease.token)
@@ -68,10 +68,10 @@ def commit(
         settling.settle(units[unit_result.unit], lease.units[unit_result.unit], unit_result) for unit_result in results
     ]
     settling.finish()
-    outcomes = [row_settled.outcome for row_settled in settled if units[row_settled.unit].outcome is None]
+    newly_settled = [row_settled for row_settled in settled if units[row_settled.unit].outcome is None]
     if row.ended_us is not None:
-        return Committed(settled, row.expires_us), outcomes
-    if outcomes:
+        return Committed(settled, row.expires_us), newly_settled
+    if newly_settled:
         stall.settle(row, batch.now_us)
     else:
         stall.report(row, row.done, batch.now_us)
@@ -79,7 +79,7 @@ def commit(
     work.renew(id, expires_us, row.done, row.total)
     if not any(unit.outcome is None for unit in work.units(id)):
         leases.finish(batch, row, jobs)
-    return Committed(settled, expires_us), outcomes
+    return Committed(settled, expires_us), newly_settled
 
 
 class _Settling:

@@ -16,6 +16,7 @@ from headrace.format.state_file import PackedColumns
 from headrace.reduce.states.coverage import Base, Chain, merge_row
 from headrace.reduce.states.definition import Definition
 from headrace.reduce.states.fold import ROW_OVERHEAD, SPREAD, Fold
+from headrace.schema.descriptor.nodes import FeatureVersion
 from headrace.storage.state_files import StateFile
 
 #: How many rows of a tail are kept unpacked by default; the others are packed.
@@ -48,6 +49,8 @@ class Generation:
         self.fold = Fold(defined, hot_rows) if fold is None else fold
         #: The next event to fold.
         self.position = base.start
+        #: Names of which events are in no state, and were not retained until they were folded.
+        self.lost = base.lost
         self._rows = rows
         #: No other definition, base or generation has the same.
         self.number = next(_numbers)
@@ -58,6 +61,12 @@ class Generation:
         if seq >= self.position:
             self.fold.add(seq, at, event)
             self.position = seq + 1
+
+    def go_on_from(self, first_seq: int) -> None:
+        """Leave out the events before the first that is retained, where some of them are not folded yet."""
+        if self.position < first_seq:
+            self.position = first_seq
+            self.lost |= {name for name, version in self.defined.lives.items() if version.birth < first_seq}
 
     def add_rows(self, rows: PackedColumns, end: int) -> None:
         """Fold all events up to a position that were not folded before, given the rows that came of them."""
@@ -83,9 +92,17 @@ class Generation:
         version = self.defined.lives.get(name)
         return version is not None and version.id == version_id and name not in self.base.backfilling
 
+    def is_replaced(self, name: str, version: FeatureVersion) -> bool:
+        """Whether this has the version of a name that another replaces, with all its events."""
+        return version.replaces is not None and self.is_folded(name, version.replaces.id)
+
     def answers_more_than(self, defined: Definition, base: Base) -> bool:
         """Whether this generation has all events of a name that another base would have to backfill."""
-        return any(self.is_folded(name, defined.lives[name].id) for name in base.backfilling)
+        versions = defined.lives
+        return any(
+            self.is_folded(name, versions[name].id) or self.is_replaced(name, versions[name])
+            for name in base.backfilling
+        )
 
     def has_all_keys(self, since: int) -> bool:
         """Whether there is a row for every key with an event since then: some version has all of these events."""
@@ -97,12 +114,23 @@ class Generation:
         fold = self.fold if defined == self.defined else self.fold.adopted(defined)
         generation = Generation(defined, base, files, self._rows, fold)
         generation.position = self.position
+        generation.lost |= self.lost & defined.lives.keys()
         return generation
+
+    def _with_replaced(self, defined: Definition) -> Definition:
+        """A definition with the versions of this generation that others replace: they answer until those are folded."""
+        replaced = {
+            name: FeatureVersion(version.replaces.id, version.birth, version.replaces.end)
+            for name, version in defined.lives.items()
+            if version.replaces is not None and self.is_replaced(name, version)
+        }
+        return defined.with_versions(replaced) if replaced else defined
 
     def redefine(self, defined: Definition) -> None:
         """Fold later events by a new definition: drop versions that have ended, add those that start later."""
-        versions = self.defined.lives
-        kept = {name for name, version in defined.lives.items() if versions.get(name) == version}
+        defined = self._with_replaced(defined)
+        held = {name: version.id for name, version in self.defined.lives.items()}
+        kept = {name for name, version in defined.lives.items() if held.get(name) == version.id}
         later = {name for name, version in defined.lives.items() if name not in kept and version.birth >= self.position}
         restricted = defined.restricted(kept | later)
         if restricted == self.defined:
@@ -111,9 +139,11 @@ class Generation:
             # Rows of another key, or of other steps, belong to none of these versions.
             self.position = restricted.start_seq
             self.base = Base(restricted.start_seq, (Chain(tuple(sorted(later)), ()),), frozenset())
+            self.lost = frozenset()
             self.fold = self.fold.emptied(restricted)
         else:
             self.base = self.base.carried_on(kept, later)
+            self.lost &= kept
             self.fold = self.fold.adopted(restricted)
         self.defined = restricted
         self._version_ids = {name: version.id for name, version in restricted.lives.items()}

@@ -21,17 +21,20 @@ from headrace.engine.log.lifecycle import SERVER
 from headrace.engine.log.stream import Stream
 from headrace.engine.runtime.background import BackgroundLoop, BackgroundThread
 from headrace.errors import HeadraceError, NotFound
-from headrace.reduce.work_units import JOBS, JobName, Result, Unit
+from headrace.reduce.work_units import JOBS, JobName, Result, Settled, Unit
 from headrace.storage.database import Connection
 from headrace.storage.objects import ObjectMissing, Objects
 from headrace.storage.streams import LIVE, Streams
-from headrace.storage.work import LeaseRow, Work
+from headrace.storage.work import DoneRow, LeaseRow, UnitRow, Work
 from headrace.types import Clock
 
 Apply = Callable[[Callable[[Batch], Any]], Coroutine[Any, Any, Any]]
 
 #: Units in one lease.
 MAX_UNITS = 256
+#: With a pipeline attached the server does work itself that no worker has taken for as long: Spark starts meanwhile.
+#: Answers lack something until awaited work is done.
+PIPELINE_FIRST_S, PIPELINE_FIRST_AWAITED_S = 60.0, 20.0
 _PAUSED, _MIN_ROWS = "work_paused", "work_min_rows"
 _THREADS = 4
 #: Looking for work ends after this; what was found out so far is kept.
@@ -94,6 +97,8 @@ class LeaseScheduler:
     def restore_workers(self) -> None:
         """Restore the workers of the leases that an earlier run has given."""
         self.workers.start(self._rows.worker_totals(self.ttl_us), self._clock.now_us())
+        for row in self._rows.done_units():
+            self.workers.count_done(row)
 
     def start(self) -> None:
         """End leases that expire from now on."""
@@ -220,17 +225,18 @@ class LeaseScheduler:
     async def commit(self, id: str, token: int, results: Sequence[Result]) -> Committed:
         """Commit results in one commit; idempotent, so a repeated request gets the same answer."""
         leased, checked = await self._check_results(id, token, results)
-        applied: tuple[Committed, list[str]] = await self._apply(
+        applied: tuple[Committed, list[Settled]] = await self._apply(
             lambda batch: committing.commit(batch, leased, checked, self.jobs, self._stall)
         )
-        committed, outcomes = applied
-        self._note_contact(id, outcomes)
-        rows = {row.id: row.stream for row in self._rows.units(id)}
+        committed, newly_settled = applied
+        self._note_contact(id, [settled.outcome for settled in newly_settled])
+        units = {row.id: row for row in self._rows.units(id)}
+        self._count_done(id, [units[settled.unit] for settled in newly_settled if settled.outcome == "committed"])
         listed = {settled.unit for settled in committed.settled if settled.outcome == "committed"}
         changed: dict[Job[Any], set[int]] = {}
         for unit_result in checked:
             for job, _ in self.jobs.outputs(unit_result) if unit_result.unit in listed else ():
-                changed.setdefault(job, set()).add(rows[unit_result.unit])
+                changed.setdefault(job, set()).add(units[unit_result.unit].stream)
         for job, streams in changed.items():
             job.notify(streams)
         return committed
@@ -246,6 +252,22 @@ class LeaseScheduler:
         if lease is not None:
             self.workers.note_contact(lease.worker, self._clock.now_us())
             self.workers.count(lease.worker, outcomes)
+
+    def _count_done(self, id: str, units: Sequence[UnitRow]) -> None:
+        lease = self._rows.lease(id)
+        if lease is not None:
+            for unit in units:
+                self.workers.count_done(DoneRow(lease.worker, unit.stream, unit.job, 1))
+
+    def attach(self, pipeline: str, *, attached: bool) -> None:
+        """Note that a pipeline looks for work, or does so no more; without a word it counts for as long as a lease."""
+        self.workers.attach(pipeline, self._clock.now_us(), attached=attached)
+
+    def workers_first_s(self, usual_s: float, *, is_awaited: bool) -> float:
+        """For how long the server leaves work to workers; longer where a pipeline may have to start Spark."""
+        if not self.workers.count_pipelines(self._clock.now_us()):
+            return usual_s
+        return max(usual_s, PIPELINE_FIRST_AWAITED_S if is_awaited else PIPELINE_FIRST_S)
 
     async def overview(self) -> Overview:
         """A consistent overview of due work, leases and failures."""

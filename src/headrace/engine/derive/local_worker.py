@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from headrace.storage.segments import Segments
 
 
-#: Work is left to workers for as long, since one was last seen to have any.
+#: Work is left to workers for as long, since one was last seen to have any; longer where a pipeline is attached.
 WORKERS_FIRST_S = 2.0
 _PAUSE_S = 1.0
 _REASON_LENGTH = 2_000
@@ -82,6 +82,10 @@ class StateDemand:
             if is_long and head.published_seq > base.start:
                 return True
         return self.retention_waits(stream)
+
+    def waits_for_history(self, stream: Stream) -> bool:
+        """Whether answers lack events until states of them are made."""
+        return any(self._serving.current_base(defined, stream).backfilling for defined in self._serving.over(stream))
 
     def retention_waits(self, stream: Stream) -> bool:
         """Whether retention is overdue because events are not folded yet."""
@@ -152,10 +156,12 @@ class LocalWorker:
     async def _perform_next(self) -> bool:
         """Perform one unit if states are needed and no worker makes them; returns whether there was one."""
         now = monotonic()
-        needed = await self._needed()
-        if not needed or any(lease.worker != LOCAL_WORKER for lease in self._rows.active_leases(self._clock.now_us())):
+        delay_s = await self._delay_s()
+        if delay_s is None or any(
+            lease.worker != LOCAL_WORKER for lease in self._rows.active_leases(self._clock.now_us())
+        ):
             self._quiet_since = now
-        if now - self._quiet_since < WORKERS_FIRST_S:
+        if delay_s is None or now - self._quiet_since < delay_s:
             return False
         granted = await self._work.lease(LOCAL_WORKER, 1, STATE_JOBS)
         if granted is None:
@@ -164,17 +170,17 @@ class LocalWorker:
         await self._perform(granted)
         return True
 
-    async def _needed(self) -> bool:
-        """Whether there is more to fold than the server holds in memory, or anything that waits for history."""
-        needed = False
+    async def _delay_s(self) -> float | None:
+        """For how long workers may leave alone what is needed; None where no states are."""
+        is_needed = is_awaited = False
         for demand, name in [(each, name) for each in self._demands for name in each.streams]:
             stream = self._log.catalog.find(name)
             if stream is not None and stream.head.state == LIVE and demand.wants_states(stream):
-                needed = True
+                is_needed, is_awaited = True, is_awaited or demand.waits_for_history(stream)
                 if demand.retention_waits(stream):
                     await self._work.notice(stream)
             await asyncio.sleep(0)  # there may be many
-        return needed
+        return self._work.workers_first_s(WORKERS_FIRST_S, is_awaited=is_awaited) if is_needed else None
 
     async def _perform(self, granted: Grant) -> None:
         lease, unit = granted.lease, granted.units[0]

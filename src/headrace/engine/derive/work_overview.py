@@ -5,6 +5,7 @@ Lists in an overview have only their first members.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import msgspec
 from headrace.engine.derive.job import Planner, WorkPlan
 from headrace.storage.database import Connection
 from headrace.storage.streams import Streams
-from headrace.storage.work import FailureRow, LeaseRow, UnitRow, Work, WorkerRow
+from headrace.storage.work import DoneRow, FailureRow, LeaseRow, UnitRow, Work, WorkerRow
 
 #: Streams, leases, units of a lease and parked ranges that are named.
 NAMED = 100
@@ -21,6 +22,8 @@ NAMED = 100
 LOCAL_WORKER = "server"
 #: How many workers are remembered, and for how long after they were last heard of.
 MAX_WORKERS = 1_000
+#: Streams of which is remembered who did what.
+MAX_STREAMS = 1_000
 _REMEMBERED_US = 86_400_000_000
 
 
@@ -69,7 +72,9 @@ def overview(
     active = [stream for stream in unfinished if stream in names]
     workers, unseen = worker_list.statuses(now_us), plan.unseen + len(plan.suspended)
     return Overview(
-        counts=work.counts(now_us) | {"due": len(due) + unseen, "workers": sum(worker.alive for worker in workers)},
+        counts=work.counts(now_us)
+        | {"due": len(due) + unseen, "workers": sum(worker.alive for worker in workers)}
+        | {"pipelines": worker_list.count_pipelines(now_us)},
         complete=plan.is_complete and not unseen,
         due=list(due.values()),
         streams=[StreamProgress(names[stream], *planner.progress(stream)) for stream in active[:NAMED]],
@@ -109,6 +114,8 @@ class WorkerStatus(NamedTuple):
     failed: int
     lost: int
     released: int
+    #: How many units of each job it has done.
+    jobs: dict[str, int]
 
 
 class _Activity(msgspec.Struct):
@@ -119,6 +126,7 @@ class _Activity(msgspec.Struct):
     failed: int = 0
     lost: int = 0
     released: int = 0
+    jobs: dict[str, int] = {}
 
 
 class WorkerList:
@@ -130,6 +138,11 @@ class WorkerList:
     def __init__(self, ttl_us: int) -> None:
         self._ttl_us = ttl_us
         self._workers: dict[str, _Activity] = {}
+        #: When each pipeline was last heard of, whether it has a worker now or not.
+        self._pipelines: dict[str, int] = {}
+        #: How many units were done of each job, by the server itself or by a pipeline, and of each stream.
+        self.done_by_job = Counter[tuple[str, str]]()
+        self._done_by_stream: dict[int, Counter[tuple[str, str]]] = {}
 
     def start(self, rows: Iterable[WorkerRow], now_us: int) -> None:
         """Restore the stored workers, and add the server itself."""
@@ -160,6 +173,35 @@ class WorkerList:
             activity.lost += outcome == "lost"
             activity.released += outcome == "released"
 
+    def count_done(self, row: DoneRow) -> None:
+        """Count units that a worker has done."""
+        activity = self._workers.get(row.worker)
+        if activity is not None:
+            activity.jobs[row.job] = activity.jobs.get(row.job, 0) + row.units
+        self.done_by_job[LOCAL_WORKER if row.worker == LOCAL_WORKER else "pipeline", row.job] += row.units
+        by_worker = self._done_by_stream.pop(row.stream, Counter())
+        by_worker[row.worker, row.job] += row.units
+        self._done_by_stream[row.stream] = by_worker  # behind all others
+        if len(self._done_by_stream) > MAX_STREAMS:
+            del self._done_by_stream[next(iter(self._done_by_stream))]
+
+    def done_of(self, stream: int) -> list[DoneRow]:
+        """Who has done what of a stream."""
+        by_worker = self._done_by_stream.get(stream, Counter[tuple[str, str]]())
+        return [DoneRow(worker, stream, job, units) for (worker, job), units in sorted(by_worker.items())]
+
+    def attach(self, pipeline: str, now_us: int, *, attached: bool) -> None:
+        """Note that a pipeline looks for work, or that it does so no more."""
+        alive = {name: seen_us for name, seen_us in self._pipelines.items() if now_us < seen_us + self._ttl_us}
+        alive.pop(pipeline, None)
+        if attached and len(alive) < MAX_WORKERS:
+            alive[pipeline] = now_us
+        self._pipelines = alive
+
+    def count_pipelines(self, now_us: int) -> int:
+        """How many pipelines look for work, with or without a worker."""
+        return sum(now_us < seen_us + self._ttl_us for seen_us in self._pipelines.values())
+
     def statuses(self, now_us: int) -> list[WorkerStatus]:
         """All workers: live ones first, then the others by their last contact."""
         # Copied at once: this is called in a thread.
@@ -179,6 +221,7 @@ class WorkerList:
             failed=activity.failed,
             lost=activity.lost,
             released=activity.released,
+            jobs=dict(sorted(activity.jobs.items())),
         )
 
     def _make_room(self, now_us: int) -> None:

@@ -19,7 +19,7 @@ from headrace.errors import FeatureNotInTable
 from headrace.format.state import State
 from headrace.reduce.features.bound_events import BoundShapes
 from headrace.reduce.features.build import TableColumns
-from headrace.reduce.features.definition import TableDefinition
+from headrace.reduce.features.definition import UNFIT_TABLE, TableDefinition
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.coverage import history
 from headrace.schema.registry import Registry
@@ -51,8 +51,10 @@ def explain_features(
             "since": stream.offset_at(max(version.birth, start)),
             "states": [state.name for state in states],
             "tail_events": max(0, through - max(tail, version.birth)),
-            "complete": generation.is_folded(name, version.id),
+            "complete": generation.is_folded(name, version.id) and name not in generation.lost,
         }
+        if version.end is not None:
+            features[name]["ended"] = stream.offset_at(version.end)
     return {
         "table": defined.table,
         "tail_from": stream.offset_at(tail),
@@ -73,12 +75,38 @@ class FeatureAnswer(NamedTuple):
     """The row of a key, whether each feature has all events since the start of its version, and an explanation.
 
     ``late`` is the number of events of the key that came too late by their event time to be counted.
+    ``has_ended`` where some feature counts no more events, since the stream has lost what it is computed from.
+    ``is_partial`` where events that count for some feature were removed before they were folded into a state.
     """
 
     row: dict[str, Any]
     complete: bool
     explain: dict[str, Any] | None = None
     late: int = 0
+    has_ended: bool = False
+    is_partial: bool = False
+
+    @property
+    def coverage(self) -> str:
+        """What the header of coverage says."""
+        return coverage_of(complete=self.complete, has_ended=self.has_ended, is_partial=self.is_partial)
+
+
+def coverage_of(*, complete: bool, has_ended: bool, is_partial: bool) -> str:
+    """What the header of coverage says of rows of now."""
+    if not complete:
+        return "backfilling"
+    if is_partial:
+        return "partial"
+    return "ended" if has_ended else "complete"
+
+
+class UnfitEvents(NamedTuple):
+    """How many events of a stream do not fit a source, the first of them with reasons, and whether all are counted."""
+
+    events: int
+    first: list[tuple[int, str]]
+    complete: bool
 
 
 class FeatureReader(state_reader.StateReader[TableDefinition]):
@@ -130,10 +158,12 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         folded = [name for name in wanted if generation.is_folded(name, defined.lives[name].id)]
         is_folded = generation.position >= head.next_seq
         state = generation.row(packed_key) if is_folded else self.row(generation, head, packed_key, ends)
-        row = generation.fold.reducer.finish(state, now_ms, folded)
+        # A version that is replaced answers until the one that replaces it is complete.
+        answered = [name for name in wanted if name in folded or generation.is_replaced(name, defined.lives[name])]
+        row = generation.fold.reducer.finish(state, now_ms, answered)
         is_seen = state is not None and state.is_seen
-        if len(folded) < len(wanted) and (is_seen or not generation.has_all_keys(defined.start_seq)):
-            current_row = row or generation.fold.reducer.blank(now_ms, folded)
+        if len(answered) < len(wanted) and (is_seen or not generation.has_all_keys(defined.start_seq)):
+            current_row = row or generation.fold.reducer.blank(now_ms, answered)
             row = {name: current_row.get(name) for name in wanted}
         explanation = None
         if explain:
@@ -143,7 +173,10 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
             explanation["registry_version"] = self._definitions().current.version
             if generation.fold.reducer.has_event_time:
                 explanation["late_events"] = 0 if state is None else state.late
-        return FeatureAnswer(row, len(folded) == len(wanted), explanation, 0 if state is None else state.late)
+        late = 0 if state is None else state.late
+        has_ended = any(defined.lives[name].end is not None for name in wanted)
+        is_partial = not generation.lost.isdisjoint(wanted)
+        return FeatureAnswer(row, len(folded) == len(wanted), explanation, late, has_ended, is_partial)
 
     def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:
         """The present moment for reads of these tables, which is not before any of their events."""
@@ -151,6 +184,19 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         heads = {name: self.find_stream(defined).head for name, defined in definitions.items()}
         now_us = max([self._clock.now_us(), *(head.last_us for head in heads.values())])
         return Moment(now_us // 1000, heads, ends)
+
+    def unfit(self, source: str) -> UnfitEvents:
+        """The events that do not fit a source that is bound to a stream; raises NotReady."""
+        defined = self.defined(source + UNFIT_TABLE)
+        head = self.find_stream(defined).head
+        generation, _ = self.current_generation(defined, head)
+        state = generation.row(defined.reducer.key([]))
+        is_folded = all(generation.is_folded(name, version.id) for name, version in defined.lives.items())
+        complete = is_folded and not generation.lost
+        if state is None:
+            return UnfitEvents(0, [], complete)
+        first = [(seq, reason) for _, seq, reason in state.states["first"]]
+        return UnfitEvents(state.states["count"], first, complete)
 
     def find_stream(self, defined: TableDefinition) -> Stream:
         """The stream of a table; raises SourceGone where it is not the one any more that its source is bound to."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from functools import partial
 
 from headrace.engine.features import bound_sources
+from headrace.engine.features.definitions import impact_on_tables
 from headrace.engine.features.feature_stages import PlannedFeatureChange, SaveFeatures, SourceStreams
 from headrace.engine.features.proposals import FeatureChange, FeatureProposal, propose
 from headrace.engine.features.registry import EVENTS, Current, load
@@ -17,7 +18,9 @@ from headrace.engine.registry.registry_change import RegistryChange, RegistryCha
 from headrace.errors import BadRequest, HeadraceError
 from headrace.schema.descriptor.nodes import Event
 from headrace.schema.descriptor.registration import RegistrationResponse
+from headrace.schema.plan import ValueImpact
 from headrace.schema.problem import RequestProblem
+from headrace.schema.registry import Registry
 from headrace.storage.journals import FeatureRegistry, FeatureRegistryRow
 from headrace.storage.streams import LIVE
 
@@ -89,6 +92,10 @@ class Features:
             log=self._log,
             publish=self._publish,
         )
+
+    def impact_on(self, stream: Stream, old: Registry, new: Registry) -> tuple[ValueImpact, ...]:
+        """What a change of the schema of a stream does to features that are computed from it."""
+        return tuple(impact_on_tables(self.current, stream.name, stream.incarnation, old, new))
 
     def _taken(self, proposal: FeatureProposal) -> list[RequestProblem]:
         """Streams that have the names of nodes and are none of ours."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any
 
@@ -216,10 +216,12 @@ class TrainingSets:
         past_reader: PastReader,
         reader: Connection,
         fold_rows: int,
+        workers_first_s: Callable[[float], float],
     ) -> None:
+        """``workers_first_s`` returns for how long questions are left to workers, from the usual time."""
         self._apply, self._sealer, self._job, self._past_reader = apply, sealer, job, past_reader
         self._rows, self._work = Histories(reader), Work(reader)
-        self._fold_rows = fold_rows
+        self._fold_rows, self._workers_first_s = fold_rows, workers_first_s
         #: When questions that are running were first seen.
         self._seen_s: dict[str, float] = {}
         self._loop = BackgroundLoop(
@@ -267,8 +269,9 @@ class TrainingSets:
         """Answer the questions that no worker answers; returns how long to pause, None where none is left."""
         running = self._rows.running()
         self._seen_s = {row.id: self._seen_s.get(row.id, monotonic()) for row in running}
+        delay_s = self._workers_first_s(WORKERS_FIRST_S)
         for row in running:
-            if monotonic() - self._seen_s[row.id] >= WORKERS_FIRST_S and not has_worker(self._work, row):
+            if monotonic() - self._seen_s[row.id] >= delay_s and not has_worker(self._work, row):
                 await self._answer(row)
         return _PAUSE_S if running else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from headrace.errors import BadRequest, Conflict, HeadraceError, LensUnsound, No
 from headrace.query import search_document
 from headrace.query.carry import carry_search
 from headrace.schema import apply as changes
-from headrace.schema.plan import Plan, Refusal
+from headrace.schema.plan import Plan, Refusal, ValueImpact
 from headrace.schema.problem import Problem
 from headrace.schema.registry import Registry
 from headrace.schema.update import SchemaUpdate
@@ -76,6 +76,10 @@ class EventProof(Protocol):
 ProveEvents = Callable[[Stream, Registry], Awaitable[EventProof]]
 
 
+#: The impact of a change of a registry, from the one that a stream has to the next.
+ImpactOn = Callable[[Stream, Registry, Registry], Iterable[ValueImpact]]
+
+
 class PlannedSchemaChange(PlannedChange):
     """A plan for the registry of a stream."""
 
@@ -115,6 +119,8 @@ class Schemas:
 
     def __init__(self, registry_changes: RegistryChanges, registries: Registries) -> None:
         self._changes, self._registries = registry_changes, registries
+        #: Find what a change does to what is computed from a stream elsewhere; called in a thread.
+        self.impact_on: list[ImpactOn] = []
 
     @staticmethod
     def registry(stream: Stream) -> Registry:
@@ -136,9 +142,7 @@ class Schemas:
     ) -> PlannedSchemaChange:
         """An update, planned from the registry that the stream has now; with the proof that a first schema needs."""
         base, registry, next_seq = stream.head.registry, self.registry(stream), stream.head.next_seq
-        plan = await self._changes.compute(
-            lambda: changes.apply(registry, update, next_seq=next_seq, is_empty=not next_seq, search_rules=SEARCH)
-        )
+        plan = await self._changes.compute(lambda: self._plan(stream, registry, update, next_seq))
         if not plan.refusals and not plan.changes_nothing and (full := self._full(stream, plan.registry)) is not None:
             plan = msgspec.structs.replace(plan, registry=registry, refusals=(full,))
         proof = None
@@ -146,6 +150,13 @@ class Schemas:
             proposal = await self._propose(registry, update, plan, next_seq)
             proof = None if proposal is None else await prove(stream, proposal)
         return PlannedSchemaChange(stream, base, plan, proof)
+
+    def _plan(self, stream: Stream, registry: Registry, update: SchemaUpdate, next_seq: int) -> Plan[Registry]:
+        plan = changes.apply(registry, update, next_seq=next_seq, is_empty=not next_seq, search_rules=SEARCH)
+        if plan.refusals or plan.to_version == plan.from_version:
+            return plan
+        impact = [each for find in self.impact_on for each in find(stream, registry, plan.registry)]
+        return msgspec.structs.replace(plan, impact=(*plan.impact, *impact))
 
     async def propose(self, stream: Stream, update: SchemaUpdate) -> tuple[Plan[Registry], Registry | None]:
         """The plan of an update, and the registry to try on events, refused or not; None where there is none."""

@@ -202,7 +202,9 @@ class Verifier:
         row, now = progress.row, monotonic()
         if working or row.id not in self._quiet_since:
             self._quiet_since[row.id] = now
-        if not row.tail and now - self._quiet_since[row.id] < WORKERS_FIRST_S:
+        if not row.tail and now - self._quiet_since[row.id] < self._work.workers_first_s(
+            WORKERS_FIRST_S, is_awaited=True
+        ):
             return None
         left = progress.left(stream, working)
         return Range(left[0].first, min(left[0].end, left[0].first + CLAIM_ROWS)) if left else None

@@ -7,25 +7,26 @@ An event that does not fit is None where events are listed, and left out where t
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace import decoding
-from headrace.reduce.features.event_time import UNFIT_MS, event_time_of
+from headrace.reduce.features.event_time import UNFIT_MS, EventTime, event_time_of
 from headrace.reduce.features.events import Promotion
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.schema import pointer as pointers
 from headrace.schema.descriptor.bound_fields import StreamBinding, follow_fields
-from headrace.schema.descriptor.nodes import GREATEST, LEAST, UNFIT, Event, EventField, Type, coerce_value
+from headrace.schema.descriptor.nodes import UNFIT, Event, EventField, Type, coerce_value
 from headrace.schema.entries import entries_of, integer_or_double
 from headrace.schema.pointer import Pointer
 from headrace.schema.registry import Registry
 
 _TYPES: dict[Type, Any] = {
-    "i64": Annotated[int, msgspec.Meta(ge=LEAST, le=GREATEST)] | None,
+    "i64": int | None,
     "f64": float | None,
     "bool": bool | None,
     "str": str | None,
@@ -53,7 +54,8 @@ class FieldsDecoder:
     def __init__(self, schema: Mapping[str, EventField], paths: Mapping[str, Pointer | None]) -> None:
         """``paths`` say where each field is; None for one that no event has any more."""
         self.schema, self._paths = schema, paths
-        self.present = {name: path for name, path in paths.items() if path is not None}
+        # In an order that does not depend on who has loaded the source: the first problem is told.
+        self.present = {name: path for name in sorted(paths) if (path := paths[name]) is not None}
         self._native = _make_native(schema, self.present)
 
     def extract(self, joined: bytes) -> Extracted:
@@ -67,18 +69,18 @@ class FieldsDecoder:
             try:
                 values = self._native(b"[" + joined + b"]")
             except (msgspec.DecodeError, RecursionError):
-                return self._extract_each(joined)
+                return self.extract_each(joined)
             for name in self._paths.keys() - values.keys():
                 values[name] = [None] * len(next(iter(values.values())))
             return Extracted(values, {}, True)
-        return self._extract_each(joined)
+        return self.extract_each(joined)
 
     def is_fit(self, name: str, value: Any) -> bool:
         """Whether a value that was decoded in the type of its field is one of the field."""
         field = self.schema[name]
         if value is None:
             return not field.required
-        return field.type not in CHECKED_TEXTS or coerce_value(value, field.type) is not UNFIT
+        return coerce_value(value, field.type) is not UNFIT
 
     def reason(self, name: str, value: Any) -> str:
         """Why a value is none of a field."""
@@ -91,13 +93,15 @@ class FieldsDecoder:
         unfit: dict[int, str] = {}
         for name in self.present:
             field, held = self.schema[name], values[name]
-            if field.type in CHECKED_TEXTS or (field.required and None in held):
+            is_doubtful = field.type in CHECKED_TEXTS or (field.type == "i64" and _overflows(held))
+            if is_doubtful or (field.required and None in held):
                 for at, value in enumerate(held):
                     if not self.is_fit(name, value):
                         unfit.setdefault(at, self.reason(name, value))
         return Extracted(values, unfit)
 
-    def _extract_each(self, joined: bytes) -> Extracted:
+    def extract_each(self, joined: bytes) -> Extracted:
+        """The same, value by value."""
         events = _decode_any(joined)
         values: dict[str, list[Any]] = {name: [None] * len(events) for name in self._paths}
         unfit: dict[int, str] = {}
@@ -116,6 +120,15 @@ class FieldsDecoder:
                     else:
                         held[at] = coerced
         return Extracted(values, unfit)
+
+
+def _overflows(held: list[Any]) -> bool:
+    """Whether some integer has more than 64 bits."""
+    try:
+        array("q", [value for value in held if value is not None])
+    except OverflowError:
+        return True
+    return False
 
 
 def _decode_any(joined: bytes) -> list[Any]:
@@ -157,8 +170,12 @@ class _Level(NamedTuple):
         for attribute, name in self.leaves.items():
             values[name] = list(map(attrgetter(attribute), objects))
         for attribute, level in self.inner.items():
-            blank = level.kind()
-            level.collect([blank if held is None else held for held in map(attrgetter(attribute), objects)], values)
+            inner = list(map(attrgetter(attribute), objects))
+            try:
+                level.collect(inner, values)
+            except AttributeError:  # an object is not there
+                blank = level.kind()
+                level.collect([blank if held is None else held for held in inner], values)
 
 
 def _make_native(
@@ -261,3 +278,34 @@ class BoundShapes:
                 continue
             at_ms = event_time.folded_ms(event, run.times_us[at])
             yield run.first_seq + at, at_ms, None if at_ms == UNFIT_MS else event
+
+
+#: The field of what is folded of events that do not fit.
+REASON = "reason"
+_AHEAD = "has no time, or one that is more than 60 s ahead of its append"
+
+
+class UnfitShapes(BoundShapes):
+    """Turns the stored events of a stream into reasons why they do not fit a source; None for those that do."""
+
+    def events(self, joined: bytes, version: int) -> list[dict[str, Any] | None]:
+        """The reason of each event that does not fit, by what it holds."""
+        extracted = self.extract(joined, version)
+        count = len(next(iter(extracted.values.values())))
+        return [{REASON: extracted.unfit[at]} if at in extracted.unfit else None for at in range(count)]
+
+    def decode_run(self, run: EventRun) -> Iterator[Folded]:
+        """The reasons one after the other, those by event time included."""
+        reasons = self.events(run.body, run.version)
+        fit = super().events(run.body, run.version) if self.event_time is not None else []
+        for at, event in enumerate(fit):
+            event_time = None if event is None else self.event_time
+            if event_time is not None and event_time.folded_ms(event or {}, run.times_us[at]) == UNFIT_MS:
+                reasons[at] = {REASON: ahead_reason(event_time)}
+        for at, reason in enumerate(reasons):
+            yield run.first_seq + at, run.times_us[at] // 1000, reason
+
+
+def ahead_reason(event_time: EventTime) -> str:
+    """Why an event does not fit that has no usable event time."""
+    return f"{event_time.field} {_AHEAD}"

@@ -25,7 +25,8 @@ from headrace.operators.state_columns import Maps, Numbers, Records, Same, State
 from headrace.reduce.features.column_expressions import apply_steps, evaluate
 from headrace.reduce.features.event_columns import AT_MS, SEQ
 from headrace.reduce.features.event_time import LATE_MS
-from headrace.reduce.features.table import EMPTY, NEVER, TableReducer, pack_frame
+from headrace.reduce.features.table import EMPTY, NEVER, TableReducer, end_of, pack_frame
+from headrace.schema.descriptor.nodes import GREATEST
 from headrace.schema.expression import fields as expression_fields
 from headrace.schema.expression import parse
 
@@ -62,11 +63,12 @@ class _ChosenRows:
 
 
 class _Counted(NamedTuple):
-    """Which rows count: where, the fields without which they do not, and the first event."""
+    """Which rows count: where, the fields without which they do not, the first event and the end."""
 
     where: str | None
     fields: tuple[str, ...]
     start_seq: int
+    end_seq: int
 
 
 class _Runs(NamedTuple):
@@ -247,7 +249,7 @@ class _FeatureStates:
         restarted = bool(np.any(restarts >= 0))
         #: Rows that come before their key started afresh do not count.
         self._alive = np.arange(len(keyed.seqs)) >= restarts[keyed.key_of] if restarted else None
-        self._first_seq = int(keyed.seqs.min())
+        self._first_seq, self._last_seq = int(keyed.seqs.min()), int(keyed.seqs.max())
         self._wheres: dict[str, Booleans] = {}
         self._runs: dict[tuple[_Counted, int, int], _Runs | None] = {}
         #: With the columns they are made of, which must not go while their ids are known.
@@ -259,11 +261,13 @@ class _FeatureStates:
         if isinstance(operator, Windowed):
             inner, span, width_ms = operator.inner, operator.span, operator.width_ms
         where = self._reducer.where_texts.get(name)
-        start_seq = self._reducer.feature_versions[name].birth
+        version = self._reducer.feature_versions[name]
+        start_seq, end_seq = version.birth, end_of(version)
         counted = _Counted(
             None if operator.takes_all else where,
             tuple(field for field in operator.fields if self._keyed.rows.column(field).null_count),
             start_seq if start_seq > self._first_seq else 0,
+            end_seq if end_seq <= self._last_seq else GREATEST,
         )
         runs = self._made_once(self._runs, (counted, span, width_ms), lambda: self._make_runs(counted, span, width_ms))
         if runs is None:
@@ -312,6 +316,7 @@ class _FeatureStates:
         masks = [keyed.rows.column(field).is_valid().to_numpy() for field in counted.fields]
         masks += [] if self._alive is None else [self._alive]
         masks += [keyed.seqs >= counted.start_seq] if counted.start_seq else []
+        masks += [keyed.seqs < counted.end_seq] if counted.end_seq < GREATEST else []
         masks += [] if counted.where is None else [self._matching(counted.where)]
         if not masks:
             return None

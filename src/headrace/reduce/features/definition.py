@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace import decoding
-from headrace.reduce.features.bound_events import BoundShapes
+from headrace.reduce.features.bound_events import REASON, BoundShapes, UnfitShapes
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.features.table import TableReducer
 from headrace.schema.descriptor.bound_fields import StreamBinding
-from headrace.schema.descriptor.nodes import Event, FeatureVersion, Node, RowOp, Table
+from headrace.schema.descriptor.nodes import Event, EventField, Feature, FeatureVersion, Node, RowOp, Table
 from headrace.schema.descriptor.validate import resolve_table
 from headrace.schema.entries import integer_or_double
 from headrace.schema.registry import Registry
@@ -119,6 +119,8 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
     cold: Steps = ((0, None),)
     #: How the source is bound to a stream that is not its own.
     binding: StreamBinding | None = None
+    #: Whether the events are folded that do not fit the source, and none of the others.
+    counts_unfit: bool = False
 
     @classmethod
     def load(cls, document: object) -> TableDefinition:
@@ -143,8 +145,8 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def source(self) -> str:
-        """The source; tables of one source over one stream share their events."""
-        return self.root
+        """The source, or the table of its unfit events; tables of one source over one stream share their events."""
+        return self.table if self.counts_unfit else self.root
 
     @property
     def delays_retention(self) -> bool:
@@ -155,7 +157,7 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
         """How stored events become what is folded, by the registry of their stream."""
         if self.binding is None:
             return EventShapes(registry, self.event)
-        return BoundShapes(registry, self.event, self.binding)
+        return (UnfitShapes if self.counts_unfit else BoundShapes)(registry, self.event, self.binding)
 
     @property
     def start_seq(self) -> int:
@@ -175,6 +177,10 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
             return RowKeying(self.reducer)
         return keying(self.reducer, self.event, resolve_table(self.nodes, self.table).ops)
 
+    def with_versions(self, versions: Mapping[str, FeatureVersion]) -> TableDefinition:
+        """The same with other versions of some of its features."""
+        return msgspec.structs.replace(self, lives={**self.lives, **versions})
+
     def restricted(self, names: Collection[str]) -> TableDefinition:
         """The same with some of its features only."""
         table = self.nodes[self.table]
@@ -182,6 +188,22 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
         kept = {name: feature for name, feature in table.features.items() if name in names}
         nodes = {**self.nodes, self.table: msgspec.structs.replace(table, features=kept)}
         return msgspec.structs.replace(self, nodes=nodes, lives={name: self.lives[name] for name in kept})
+
+
+#: What the name of the table of a source's unfit events ends with; no node has a blank in its name.
+UNFIT_TABLE = " unfit"
+_LISTED = 10
+
+
+def unfit_table(source: TableDefinition, version_id: str) -> TableDefinition:
+    """The table that counts the events that do not fit a source, and lists the first, given a table over the source."""
+    name = source.root + UNFIT_TABLE
+    features = {"count": Feature("count"), "first": Feature("first_n", {"field": REASON, "n": _LISTED})}
+    reasons = Event(REASON, {REASON: EventField("str")})
+    nodes: dict[str, Node] = {source.root: source.event, REASON + " ": reasons}
+    nodes[name] = Table(name, REASON + " ", (), features)
+    versions = {feature: FeatureVersion(f"{feature}@{version_id}", source.start_seq) for feature in features}
+    return TableDefinition(name, source.root, source.stream, nodes, versions, binding=source.binding, counts_unfit=True)
 
 
 @lru_cache(maxsize=_KEPT)

@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace import decoding
-from headrace.reduce.features.bound_events import CHECKED_TEXTS, BoundShapes, FieldsDecoder
+from headrace.reduce.features.bound_events import CHECKED_TEXTS, REASON, BoundShapes, FieldsDecoder, ahead_reason
 from headrace.reduce.features.column_expressions import to_column
 from headrace.reduce.features.event_time import UNFIT_MS, EventTime
 from headrace.reduce.features.events import EventShapes
 from headrace.reduce.states.definition import EventRun
 from headrace.schema.date_time import PATTERN as DATE_TIME
-from headrace.schema.descriptor.nodes import BASE64, Event, Type
+from headrace.schema.descriptor.nodes import BASE64, UNFIT, Event, Type, coerce_value
 
 #: The columns of sequence numbers and of the times in ms by which rows are folded (`event_time.LATE_MS` for late ones);
 #: no field can have these names.
@@ -37,6 +37,9 @@ _PYTHON: dict[Type, Any] = {
     "bytes": str | None,
     "datetime": str | None,
 }
+
+
+_FEW_TEXTS = 500
 
 
 class SourceColumns:
@@ -79,33 +82,50 @@ class SourceColumns:
 
 
 class BoundColumns:
-    """Gathers the fields of events of a stream that a source is bound to; those that do not fit are left out."""
+    """Gathers the fields of events of a stream that a source is bound to, and apart from them why others do not fit."""
 
     def __init__(self, shapes: BoundShapes, fields: Sequence[str]) -> None:
         self._shapes, self._fields = shapes, fields
         self._slices: list[pa.Table] = []
+        self._unfit: list[tuple[int, int, str]] = []
         self.count = 0
 
     def add(self, run: EventRun) -> None:
         """Take the next events."""
-        decoder, count = self._shapes.fields(run.version), len(run.times_us)
-        extracted = decoder.decode(self._shapes.newest_body(run.body, run.version))
+        decoder, event_time = self._shapes.fields(run.version), self._shapes.event_time
+        body = self._shapes.newest_body(run.body, run.version)
+        extracted = decoder.decode(body)
         types = {name: field.type for name, field in decoder.schema.items()}
-        columns = {name: to_column(extracted.values[name], kind) for name, kind in types.items()}
-        unfit = [np.fromiter(extracted.unfit, np.int64, len(extracted.unfit))]
-        if extracted.is_unchecked:
-            unfit += [_find_unfit(decoder, name, columns[name]) for name in decoder.present]
-        rows, is_fit = _with_times(columns, run, self._shapes.event_time, self._fields)
-        places = np.concatenate(unfit)
-        if len(places):
-            is_fit = np.ones(count, np.bool_) if is_fit is None else is_fit
-            is_fit[places] = False
-        self._slices.append(rows if is_fit is None else rows.filter(pa.array(is_fit)))
-        self.count += count
+        try:
+            columns = {name: to_column(extracted.values[name], kind) for name, kind in types.items()}
+        except (OverflowError, pa.ArrowInvalid):  # an integer has more than 64 bits
+            extracted = decoder.extract_each(body)
+            columns = {name: to_column(extracted.values[name], kind) for name, kind in types.items()}
+        unfit = dict(extracted.unfit)
+        for name in decoder.present if extracted.is_unchecked else ():
+            for at in _find_unfit(decoder, name, columns[name]):
+                unfit.setdefault(at, decoder.reason(name, extracted.values[name][at]))
+        rows, is_fit = _with_times(columns, run, event_time, self._fields)
+        if event_time is not None and is_fit is not None:
+            for at in np.flatnonzero(~is_fit).tolist():
+                unfit.setdefault(at, ahead_reason(event_time))
+        if unfit:
+            mask = np.ones(len(run.times_us), np.bool_)
+            mask[list(unfit)] = False
+            rows = rows.filter(pa.array(mask))
+            self._unfit += [(run.first_seq + at, run.times_us[at] // 1000, unfit[at]) for at in sorted(unfit)]
+        self._slices.append(rows)
+        self.count += len(run.times_us)
 
     def table(self) -> pa.Table:
-        """All of them."""
+        """All that fit."""
         return number_texts(pa.concat_tables(self._slices)) if self._slices else pa.table({})
+
+    def unfit(self) -> pa.Table:
+        """Why the others do not."""
+        seqs, times, reasons = zip(*self._unfit, strict=True) if self._unfit else ((), (), ())
+        rows = pa.table({REASON: pa.array(reasons, pa.string()), SEQ: pa.array(seqs, pa.int64())})
+        return number_texts(rows.append_column(AT_MS, pa.array(times, pa.int64())))
 
 
 def gather_columns(
@@ -115,18 +135,23 @@ def gather_columns(
     return BoundColumns(shapes, fields) if isinstance(shapes, BoundShapes) else SourceColumns(shapes, event, fields)
 
 
-def _find_unfit(decoder: FieldsDecoder, name: str, column: pa.Array) -> NDArray[np.int64]:
+def _find_unfit(decoder: FieldsDecoder, name: str, column: pa.Array) -> list[int]:
     """The places of values that are none of a field; ``column`` has them in the type of the field."""
     field = decoder.schema[name]
-    doubtful = column.is_null() if field.required and column.null_count else None
+    doubtful = [column.is_null()] if field.required and column.null_count else []
     if field.type in CHECKED_TEXTS:
-        pattern = DATE_TIME if field.type == "datetime" else BASE64
-        differs = pc.invert(pc.fill_null(pc.match_substring_regex(column, pattern), not field.required))
-        doubtful = differs if doubtful is None else pc.or_(doubtful, differs)
-    if doubtful is None:
-        return np.zeros(0, np.int64)
-    places: NDArray[np.int64] = pc.indices_nonzero(doubtful).to_numpy().astype(np.int64)
-    return places
+        encoded = column.dictionary_encode()  # most texts come more than once
+        matches = _match(encoded.dictionary, field.type)
+        if not pc.all(matches).as_py():
+            doubtful.append(pc.fill_null(pc.invert(matches.take(encoded.indices)), False))
+    return sorted({at for mask in doubtful for at in pc.indices_nonzero(mask).to_pylist()})
+
+
+def _match(texts: pa.Array, kind: Type) -> pa.Array:
+    """Which texts are of a type; Arrow prepares a pattern for every call, which takes as long as some hundred texts."""
+    if len(texts) < _FEW_TEXTS:
+        return pa.array([coerce_value(text, kind) is not UNFIT for text in texts.to_pylist()], pa.bool_())
+    return pc.match_substring_regex(texts, DATE_TIME if kind == "datetime" else BASE64)
 
 
 def _with_times(

@@ -29,7 +29,7 @@ from headrace.reduce.features.event_time import AHEAD_MS, LATE_MS
 from headrace.reduce.features.keys import KeyEncoder
 from headrace.reduce.features.rows import Rows, mentioned_names
 from headrace.reduce.states.definition import KeyedReducer
-from headrace.schema.descriptor.nodes import FeatureVersion
+from headrace.schema.descriptor.nodes import GREATEST, FeatureVersion
 from headrace.schema.expression import compiled, parse
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ def pack_frame(frame: Sequence[Any], late: int = 0) -> bytes:
     return pack([*frame, VERSION, late] if late else [*frame, VERSION])
 
 
+def end_of(version: FeatureVersion) -> int:
+    """The event before which a version of a feature ends."""
+    return GREATEST if version.end is None else version.end
+
+
 class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
     """The features of one table as a reducer over its root event stream."""
 
@@ -102,7 +107,7 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
         }
         self.wheres = {name: compiled(parse(text), resolved.types) for name, text in self.where_texts.items()}
         self._folds = [
-            (name, feature_versions[name].birth, self.wheres.get(name), reducer.fold)
+            (name, feature_versions[name].birth, end_of(feature_versions[name]), self.wheres.get(name), reducer.fold)
             for name, reducer in self.operators.items()
         ]
         #: How long an entity may be idle, None for ever, from each sequence number on.
@@ -132,8 +137,8 @@ class TableReducer(KeyedReducer[dict[str, Any], KeyState]):
             state.last_seq = seq
             state.last_ms = at
         states = state.states
-        for name, start_seq, where, fold in self._folds:
-            if seq >= start_seq:
+        for name, start_seq, end_seq, where, fold in self._folds:
+            if start_seq <= seq < end_seq:
                 held = states.get(name)
                 folded = fold(held, at, seq, row, where is None or where(row) is True)
                 if folded is not held:

@@ -69,6 +69,10 @@ class FragmentsDefinition(msgspec.Struct, frozen=True, dict=True):
         """What folds it."""
         return _REDUCER
 
+    def with_versions(self, versions: Mapping[str, FeatureVersion]) -> FragmentsDefinition:
+        """The same: no version of it is ever replaced by one that answers in its place."""
+        return self
+
     def restricted(self, names: Collection[str]) -> FragmentsDefinition:
         """The same definition, which keeps its version only where ``names`` contains its name."""
         return msgspec.structs.replace(self, is_alive=self.is_alive and "" in names)

@@ -67,6 +67,10 @@ class TypeDefinition(msgspec.Struct, frozen=True, dict=True):
         """What folds it; equal ones share it."""
         return _reducer(msgspec.json.encode(self.configs), self.undone)
 
+    def with_versions(self, versions: Mapping[str, FeatureVersion]) -> TypeDefinition:
+        """The same: no version of it is ever replaced by one that answers in its place."""
+        return self
+
     def restricted(self, names: Collection[str]) -> TypeDefinition:
         """The definition with only the versions of these names."""
         configs = {name: config for name, config in self.configs.items() if name in names}

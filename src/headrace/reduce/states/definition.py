@@ -108,6 +108,9 @@ class Definition(Protocol):
     def restricted(self, names: Collection[str]) -> Any:
         """The definition with only the parts of these names."""
 
+    def with_versions(self, versions: Mapping[str, FeatureVersion]) -> Any:
+        """The definition with other versions of some of its parts."""
+
     def dump(self) -> object:
         """The definition as a document, for workers."""
 

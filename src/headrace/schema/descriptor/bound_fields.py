@@ -58,8 +58,8 @@ class FieldPath(NamedTuple):
     """Where a field is in each schema version from the one on in which it is bound."""
 
     pointers: Mapping[int, Pointer]
-    #: The newest version whose lens has made other values of it.
-    changed_in: int | None = None
+    #: The versions whose lenses have made other values of it.
+    changes: tuple[int, ...] = ()
     #: The version from which on no event has it, and the lens operation that removes it.
     lost_in: int | None = None
     op: str = ""
@@ -87,15 +87,15 @@ def follow_fields(registry: Registry, event: Event, versions: Mapping[str, int])
 
 def _follow(registry: Registry, crossings: Crossings, start: Pointer, reader: Reader, bound: int) -> FieldPath:
     path: dict[int, Pointer] = {bound: start}
-    changed_in = None
+    changes: list[int] = []
     for version in range(bound, registry.current_version):
         carried = _carry(registry, crossings, version, path[version], reader)
         if carried is None or carried.effect is CarryEffect.LOST:
-            return FieldPath(path, changed_in, version + 1, "" if carried is None else carried.op)
+            return FieldPath(path, tuple(changes), version + 1, "" if carried is None else carried.op)
         if carried.effect is CarryEffect.CHANGED:
-            changed_in = version + 1
+            changes.append(version + 1)
         path[version + 1] = carried.pointer
-    return FieldPath(path, changed_in)
+    return FieldPath(path, tuple(changes))
 
 
 def _carry(registry: Registry, crossings: Crossings, version: int, pointer: Pointer, reader: Reader) -> Carried | None:

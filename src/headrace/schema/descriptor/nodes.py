@@ -92,11 +92,21 @@ class Table(msgspec.Struct, frozen=True, tag="table", tag_field="kind", omit_def
 Node: TypeAlias = Event | Derivation | Table
 
 
-class FeatureVersion(msgspec.Struct, frozen=True):
+class ReplacedVersion(msgspec.Struct, frozen=True):
+    """The version of a feature that answers until the one that replaces it is complete, and where it ends."""
+
+    id: str
+    end: int
+
+
+class FeatureVersion(msgspec.Struct, frozen=True, omit_defaults=True):
     """A version of a feature: its id, and the sequence number of the first event that its state includes."""
 
     id: str
     birth: int
+    #: The event before which it ends; None where it goes on.
+    end: int | None = None
+    replaces: ReplacedVersion | None = None
 
 
 FOREVER = "forever"

@@ -119,6 +119,10 @@ class Principal(msgspec.Struct, frozen=True):
             self._refuse_shared(stream)
         self._require(scope, stream)
 
+    def may(self, scope: str, stream: str) -> bool:
+        """Whether the caller has the scope for a stream."""
+        return scope in self.scopes and (not self.prefix or self._covers(scope, stream))
+
     def require_type(self, scope: str, entity_type: str) -> None:
         """Refuse a caller who may not do this with their own entities of a type."""
         self._require(scope, ENTITY_STREAM_PREFIX + entity_type)

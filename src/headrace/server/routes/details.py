@@ -201,7 +201,7 @@ def describe_details(engine: Engine, stream: Stream) -> StreamDetails:
         profile=fill(ProfileDocument, table.load(stream.profile).resource()),
         schema=fill(SchemaRegistry, Registries.registry(stream).dump()),
         emptied_fields=_emptied_fields(stream),
-        index_status=describe_index_status(stream, held, status),
+        index_status=describe_index_status(stream, held, status, engine.work.workers.done_of(stream.id)),
         storage=_storage(held, status, companion_cache_bytes(engine, stream)),
         object_store_requests=_requests(engine, stream),
     )

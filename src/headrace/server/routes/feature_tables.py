@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -11,10 +12,18 @@ from starlette.responses import Response
 
 from headrace import decoding
 from headrace.engine.assembly import Engine
+from headrace.engine.derive.generation import NotReady
+from headrace.engine.features.definitions import start_of
+from headrace.engine.features.feature_reader import UnfitEvents
 from headrace.engine.features.past_reader import RowMoment
 from headrace.engine.features.training_sets import HistoryAnswer
-from headrace.errors import BatchTooLarge, NotFound
+from headrace.engine.log.stream import Stream
+from headrace.errors import BatchTooLarge, Gone, NotFound, TimedOut, UnknownEvent
+from headrace.reduce.features.definition import UNFIT_TABLE
 from headrace.reduce.features.moments import Question
+from headrace.schema import pointer as pointers
+from headrace.schema.descriptor.bound_fields import FieldPath, follow_fields
+from headrace.schema.registry import Registry
 from headrace.server.http.route import Answer, Body, Header, Scope, in_path, route
 from headrace.server.http.starlette_json import json_response, read_json
 from headrace.server.http.wire import Counter, Moment, Object, Offset, RunState, When
@@ -78,6 +87,37 @@ class BegunHistoryAnswer(Struct):
     """A question that takes longer."""
 
     history: HistoryStatus
+
+
+class BoundField(Struct):
+    """Where a field is in the newest events of the stream; the first event without it where it is lost."""
+
+    pointer: str | None
+    lost_at: Offset | None
+
+
+class UnfitEvent(Struct):
+    """An event that does not fit, and why."""
+
+    offset: Offset
+    reason: str
+
+
+class UnfitEventsAnswer(Struct):
+    """How many events of the stream do not fit, and the first of them; not `complete` while they are being counted."""
+
+    count: Counter
+    complete: bool
+    first: list[UnfitEvent]
+
+
+class BoundSourceAnswer(Struct):
+    """An event source that is bound to a stream."""
+
+    event: str
+    stream: str
+    fields: dict[str, BoundField]
+    unfit: UnfitEventsAnswer
 
 
 _SCOPE = Scope("read", "read on the event source")
@@ -152,6 +192,47 @@ class FeatureTableRoutes:
         status.results, status.late_events = answer.rows, _late_events(answer.late_events)
         return json_response(status, headers=self._headers(complete=answer.complete))
 
+    @route(
+        "GET",
+        "/v1/registry/events/{event}",
+        "get_bound_source",
+        "A source [over an existing stream](#features): where its fields are, and which events do not fit",
+        Scope("read", "read on the stream"),
+        {200: Answer("the source", BoundSourceAnswer)},
+        fails=(NotFound, Gone, TimedOut),
+        parameters=(in_path("event", NodeName, "the event source"),),
+    )
+    async def source(self, request: Request) -> Response:
+        """GET: how a source is bound to its stream."""
+        event = request.path_params["event"]
+        features = self._engine.features.current
+        if event not in features.document.sources:
+            raise UnknownEvent("there is no event source of this name over an existing stream", event=event)
+        request.state.principal.require("read", features.source_stream(event))
+        reader = self._engine.feature_reader
+        defined = reader.defined(event + UNFIT_TABLE)
+        stream = reader.find_stream(defined)
+        registry = Registry.empty(stream.name) if stream.head.registry is None else stream.head.registry.registry
+        try:
+            async with asyncio.timeout(self._engine.config.server.resolver_timeout_s):
+                unfit = await self._unfit(event)
+        except TimeoutError as reason:
+            raise TimedOut("the events that do not fit are being counted; ask again") from reason
+        assert defined.binding is not None
+        paths = follow_fields(registry, defined.event, defined.binding.versions)
+        first = [UnfitEvent(stream.offset_at(seq), reason) for seq, reason in unfit.first]
+        answer = UnfitEventsAnswer(unfit.events, unfit.complete, first)
+        fields = {name: _bound_field(stream, registry, path) for name, path in paths.items()}
+        return json_response(BoundSourceAnswer(event, stream.name, fields, answer))
+
+    async def _unfit(self, event: str) -> UnfitEvents:
+        reader = self._engine.feature_reader
+        while True:
+            try:
+                return reader.unfit(event)
+            except NotReady:
+                await reader.ready(event + UNFIT_TABLE)
+
     def _row_document(self, row: HistoryRow) -> HistoryStatus:
         total = len(decoding.decode(row.question, Question).requests)
         status = HistoryStatus(
@@ -185,6 +266,13 @@ class FeatureTableRoutes:
 
 def _late_events(late_events: Sequence[int]) -> list[int] | UnsetType:
     return list(late_events) if late_events else UNSET
+
+
+def _bound_field(stream: Stream, registry: Registry, path: FieldPath) -> BoundField:
+    if path.lost_in is not None:
+        return BoundField(None, stream.offset_at(start_of(registry, path.lost_in)))
+    pointer = path.at(max(registry.current_version, 1))
+    return BoundField(None if pointer is None else pointers.text(pointer), None)
 
 
 def _moments(body: HistoryBody) -> list[RowMoment]:

@@ -15,7 +15,7 @@ from headrace import decoding
 from headrace.engine.assembly import Engine
 from headrace.engine.derive.generation import NotReady
 from headrace.engine.derive.state_reader import SLICE_S
-from headrace.engine.features.feature_reader import FeatureAnswer, Moment
+from headrace.engine.features.feature_reader import FeatureAnswer, Moment, coverage_of
 from headrace.engine.features.past_reader import RowMoment
 from headrace.engine.runtime.gates import LONG_BYTES
 from headrace.errors import BadRequest, BatchTooLarge, HeadraceError, NotFound, RequestError, TimedOut, UnsupportedMedia
@@ -73,14 +73,25 @@ class _Rows(msgspec.Struct):
 
     rows: list[bytes] = []
     complete: bool = True
+    has_ended: bool = False
+    is_partial: bool = False
     #: How many events of each came too late to be counted.
     late: list[int] = []
+
+    def add(self, row: bytes, answer: FeatureAnswer) -> None:
+        """Take the next answer."""
+        self.rows.append(row)
+        self.late.append(answer.late)
+        self.complete = self.complete and answer.complete
+        self.has_ended = self.has_ended or answer.has_ended
+        self.is_partial = self.is_partial or answer.is_partial
 
 
 _COVERAGE = Header(
     "Headrace-Coverage",
-    Literal["complete", "backfilling", "partial"],
-    "whether every feature speaks of all events since its birth",
+    Literal["complete", "backfilling", "partial", "ended"],
+    "whether every feature speaks of all events since its birth; `ended` where its stream has lost a field of some; "
+    "`partial` where events are gone that were in no state",
 )
 #: The registry that rows follow, whose ``types`` are theirs.
 REGISTRY_VERSION = Header(
@@ -277,21 +288,21 @@ class FeatureRoutes:
         for number in range(len(rows.rows), len(bodies)):
             body = bodies[number]
             answer: FeatureAnswer = _with_index(number, lambda body=body: self._get_row(body, moment))  # type: ignore[misc]
-            rows.rows.append(_ENCODE(_row(body, answer)))
-            rows.late.append(answer.late)
-            rows.complete = rows.complete and answer.complete
+            rows.add(_ENCODE(_row(body, answer)), answer)
             if monotonic() > moment.ends:
                 break
         return len(rows.rows) == len(bodies)
 
     def _reply_row(self, request: Request, body: GetBody, answer: FeatureAnswer) -> None:
-        headers = self._headers("complete" if answer.complete else "backfilling")
+        headers = self._headers(answer.coverage)
         if answer.late:
             headers["headrace-late-events"] = str(answer.late)
         request.exchange.reply_json(_ENCODE(_row(body, answer)), headers)
 
     def _reply_rows(self, request: Request, rows: _Rows) -> None:
-        headers = self._headers("complete" if rows.complete else "backfilling")
+        headers = self._headers(
+            coverage_of(complete=rows.complete, has_ended=rows.has_ended, is_partial=rows.is_partial)
+        )
         late = b',"late_events":' + _ENCODE(rows.late) if any(rows.late) else b""
         request.exchange.reply_json(b'{"results":[' + b",".join(rows.rows) + b"]" + late + b"}", headers)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from headrace.engine.derive.work_overview import LOCAL_WORKER
 from headrace.engine.holdings import Holdings, holdings
 from headrace.engine.log.stream import Stream
 from headrace.engine.search.index_status import CoveredSegments, Index, IndexStatus
@@ -14,6 +16,7 @@ from headrace.server.http.request import Request
 from headrace.server.http.route import READ, route
 from headrace.server.http.wire import Digits, NonNegative, When
 from headrace.server.routes.watched import WatchableDocument, watching
+from headrace.storage.work import DoneRow
 from headrace.types import NEVER_US, rfc3339
 
 
@@ -106,6 +109,15 @@ class SearchFamilyStatus(Struct, kw_only=True):
     updated_at: When | None
 
 
+class DoneUnits(Struct, kw_only=True):
+    """How many units of a job a worker has done; `local` is the server itself."""
+
+    worker: str
+    local: bool
+    job: str
+    units: NonNegative
+
+
 class IndexStatusAnswer(Struct, kw_only=True):
     """The progress of the indexes of a stream."""
 
@@ -119,6 +131,7 @@ class IndexStatusAnswer(Struct, kw_only=True):
     exact_indexes: list[ExactIndexStatus]
     bundled_companions: CompanionStatus
     search_families: list[SearchFamilyStatus]
+    done: list[DoneUnits]
 
 
 class IndexStatusRoute(WatchableDocument):
@@ -140,10 +153,13 @@ class IndexStatusRoute(WatchableDocument):
 
     def describe(self, stream: Stream) -> IndexStatusAnswer:
         """The whole document."""
-        return describe_index_status(stream, holdings(self.engine, stream), self.engine.indexes.status(stream))
+        done = self.engine.work.workers.done_of(stream.id)
+        return describe_index_status(stream, holdings(self.engine, stream), self.engine.indexes.status(stream), done)
 
 
-def describe_index_status(stream: Stream, held: Holdings, status: IndexStatus) -> IndexStatusAnswer:
+def describe_index_status(
+    stream: Stream, held: Holdings, status: IndexStatus, done: Iterable[DoneRow]
+) -> IndexStatusAnswer:
     """Describe the progress of the indexes of a stream."""
     facts = _StatusFacts(stream, held)
     return IndexStatusAnswer(
@@ -164,6 +180,9 @@ def describe_index_status(stream: Stream, held: Holdings, status: IndexStatus) -
         exact_indexes=[facts.exact(index) for index in status.exact],
         bundled_companions=CompanionStatus(status.objects, str(status.sizes.total), status.is_complete),
         search_families=[facts.family(index, status.generation) for index in status.families],
+        done=[
+            DoneUnits(worker=row.worker, local=row.worker == LOCAL_WORKER, job=row.job, units=row.units) for row in done
+        ],
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.engine.assembly import Engine
+from headrace.engine.features.definitions import IMPACT
 from headrace.engine.log.stream import Stream
 from headrace.engine.registry.schemas import Schemas as Registries
 from headrace.engine.registry.schemas import refused
@@ -15,11 +16,14 @@ from headrace.engine.verification.first_schema import VerificationRunning, descr
 from headrace.engine.verification.verify_job import Progress
 from headrace.errors import BadRequest, Conflict, EventsDoNotFit
 from headrace.schema import entries
+from headrace.schema import pointer as pointers
 from headrace.schema.change import Change
-from headrace.schema.plan import PlannedLens, Refusal
-from headrace.schema.registry import Boundary
+from headrace.schema.lens.carry import CarryEffect
+from headrace.schema.plan import Plan, PlannedLens, Refusal, ValueImpact
+from headrace.schema.registry import Boundary, Registry
 from headrace.schema.trial import MAX_NAMED, Cause
 from headrace.schema.update import SchemaUpdate, parse_update
+from headrace.server.http.auth import Principal
 from headrace.server.http.background import BackgroundRequests
 from headrace.server.http.exchange import Reply
 from headrace.server.http.request import Request
@@ -260,15 +264,23 @@ class SchemaRoutes:
 
     async def _plan(self, request: Request, stream: Stream, update: SchemaUpdate) -> None:
         planned = await self._engine.schemas.plan(stream, update)
-        request.exchange.reply(Reply.json(200, fill(SchemaPlan, planned.dump())))
+        request.exchange.reply(Reply.json(200, fill(SchemaPlan, _shown(planned, request, stream))))
 
     async def _verify(self, request: Request, stream: Stream, update: SchemaUpdate) -> None:
         planned, proposal = await self._engine.schemas.propose(stream, update)
         if proposal is None:
-            request.exchange.reply(Reply.json(200, fill(VerifiedPlan, {**planned.dump(), "verification": None})))
+            request.exchange.reply(
+                Reply.json(
+                    200,
+                    fill(VerifiedPlan, {**_shown(planned, request, stream), "verification": None}),
+                )
+            )
             return
         row = await self._engine.verifier.begin(stream, proposal)
-        document = {**planned.dump(), "verification": _verification(stream, row)}
+        document = {
+            **_shown(planned, request, stream),
+            "verification": _verification(stream, row),
+        }
         request.exchange.reply(Reply.json(202, fill(VerifiedPlan, document)))
 
     async def _apply(self, request: Request, stream: Stream, update: SchemaUpdate) -> None:
@@ -277,10 +289,13 @@ class SchemaRoutes:
             planned, registry = await self._engine.schemas.apply(stream, update, request.principal.user_id, prove)
         except VerificationRunning as running:
             planned = await self._engine.schemas.plan(stream, update)
-            document = {**planned.dump(), "verification": _verification(stream, running.row)}
+            document = {
+                **_shown(planned, request, stream),
+                "verification": _verification(stream, running.row),
+            }
             request.exchange.reply(Reply.json(202, fill(VerifiedPlan, document)))
             return
-        plan = planned.dump()
+        plan = _shown(planned, request, stream)
         del plan["registry"]
         request.exchange.reply(Reply.json(200, fill(SchemaRegistry, {**registry.dump(), "diff": plan})))
 
@@ -288,6 +303,26 @@ class SchemaRoutes:
         stream = self._engine.log.find(request.target.name)
         request.principal.require(scope, stream.name)
         return stream
+
+
+def _shown(planned: Plan[Registry], request: Request, stream: Stream) -> dict[str, Any]:
+    return plan_as_shown(planned, request.principal, stream.name)
+
+
+def plan_as_shown(planned: Plan[Registry], principal: Principal, stream: str) -> dict[str, Any]:
+    """A plan as its caller may see it: who may not read the stream sees how many features it has an impact on."""
+    plan = planned.dump()
+    if principal.may("read", stream):
+        return plan
+    base = pointers.text(IMPACT) + "/"
+    features = [each for each in plan["impact"] if each["subject"].startswith(base)]
+    if features:
+        rest = [each for each in plan["impact"] if each not in features]
+        effect = "lost" if any(each["effect"] == "lost" for each in features) else "changed"
+        reason = f"{len(features)} features that are computed from this stream are rebuilt or end"
+        hidden = ValueImpact(pointers.text(IMPACT), CarryEffect(effect), planned.registry.current_version, reason)
+        plan["impact"] = [*rest, hidden.dump()]
+    return plan
 
 
 def _verification(stream: Stream, row: VerificationRow) -> Verification:

@@ -37,6 +37,13 @@ class LeaseBody(Struct, forbid_unknown_fields=True):
     jobs: Annotated[list[JobName], Meta(min_length=1)] | None = None
 
 
+class AttachBody(Struct, forbid_unknown_fields=True):
+    """The pipeline that looks for work, or does so no more."""
+
+    pipeline: Text
+    attached: bool = True
+
+
 class HeartbeatBody(Struct, forbid_unknown_fields=True):
     """The heartbeat of a worker, with its progress."""
 
@@ -91,6 +98,13 @@ class LeaseAnswer(Struct):
     units: list[Unit]
 
 
+class AttachAnswer(Struct):
+    """How long a pipeline counts as attached without saying so again."""
+
+    attached: bool
+    ttl_ms: NonNegative
+
+
 class HeartbeatAnswer(Struct):
     """An extended lease, and its units that are not needed any more."""
 
@@ -127,6 +141,7 @@ class WorkCounts(Struct):
     resting: NonNegative
     parked: NonNegative
     workers: NonNegative
+    pipelines: NonNegative
 
 
 class DerivationProgress(Struct):
@@ -194,6 +209,7 @@ class WorkerSummary(Struct, kw_only=True):
     failed: NonNegative
     lost: NonNegative
     released: NonNegative
+    jobs: dict[str, int]
 
 
 class WorkOverview(Struct, kw_only=True):
@@ -263,6 +279,19 @@ class WorkRoutes:
             lease = GrantedLease(granted.lease.id, granted.lease.token, times.expires_at, times.ttl_ms)
         units = [] if granted is None else granted.units
         return json_response(LeaseAnswer(lease, self._store, self._work.paused, units))
+
+    @_post(
+        f"{ROOT}/attach",
+        "attach_pipeline",
+        "Say that a pipeline looks for work, so that the server leaves it what is due",
+        Answer("so it is", AttachAnswer),
+        AttachBody,
+    )
+    async def attach(self, request: Request) -> Response:
+        """POST: note that a pipeline is there, or is not any more."""
+        body = await read_json(request, AttachBody)
+        self._work.attach(body.pipeline, attached=body.attached)
+        return json_response(AttachAnswer(body.attached, self._work.ttl_us // 1000))
 
     @_post(
         f"{_ONE}/heartbeat",
@@ -397,6 +426,7 @@ def _overview_document(paused: bool, overview: Overview) -> WorkOverview:
                 failed=worker.failed,
                 lost=worker.lost,
                 released=worker.released,
+                jobs=worker.jobs,
             )
             for worker in overview.workers
         ],
