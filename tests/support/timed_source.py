@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from support.feature_oracle import (
     UNITS_NS,
     WHERES,
     Source,
+    answer,
     event_time_us,
     frame_of,
     known,
@@ -119,6 +121,8 @@ class TimedSource:
         self.features = every_feature(self.random)
         #: With their append times; None for an event that does not fit.
         self.events: list[tuple[int, dict[str, Any] | None]] = []
+        #: Features that count no more events, and the first that they do not count.
+        self.ended: dict[str, int] = {}
 
     @property
     def stream(self) -> str:
@@ -203,19 +207,43 @@ class TimedSource:
             return 1e6
         return SCALE**2 if squared else SCALE
 
+    def features_of(self, *fields: str) -> list[str]:
+        """The features that are computed from any of some fields."""
+
+        def mentions(params: dict[str, Any]) -> bool:
+            used = {params.get(name) for name in ("field", "lat_field", "lon_field")}
+            return bool(used & {*fields}) or any(re.search(rf"\b{name}\b", params.get("where", "")) for name in fields)
+
+        return [name for name, (_, params) in self.features.items() if mentions(params)]
+
     def wanted(self, frame: pd.DataFrame, key: str, names: Sequence[str], now_us: int) -> dict[str, Any]:
-        """The row that the oracle computes."""
+        """The row that the oracle computes; features that have ended count the events before their end."""
+        row = self.row(frame, key, names, now_us)
+        for name in row.keys() & self.ended.keys():
+            # What a feature answers of no events does not depend on the key.
+            before = frame[frame.seq < self.ended[name]]
+            row |= self.row(before, key, [name], now_us) or self.blank([name], now_us)
+        return row
+
+    def row(self, frame: pd.DataFrame, key: str, names: Sequence[str], now_us: int) -> dict[str, Any]:
+        """The row that the oracle computes of all these events."""
         return row_of(frame, key, {name: self.features[name] for name in names}, FIELD_TYPES, now_us // 1000)
 
-    def check_now(self, names: Sequence[str], wait_ms: int = 0) -> None:
-        """Every feature of every key is what pandas computes of all events that are not late."""
+    def blank(self, names: Sequence[str], now_us: int) -> dict[str, Any]:
+        """The row of a key without events."""
+        features = ((name, *self.features[name]) for name in names)
+        return {name: answer(op, params, FIELD_TYPES, self.frame[:0], now_us // 1000) for name, op, params in features}
+
+    def check_now(self, names: Sequence[str], wait_ms: int = 0, *, coverage: str = "complete") -> None:
+        """Features of every key are what pandas computes of all events that are not late."""
         now_us, frame = self.now_us + wait_ms * 1000, self.frame
         moment = self.rig.engine.feature_reader.moment([self.table])._replace(now_ms=now_us // 1000)
         for key in KEYS:
-            answer = self.rig.answer(self.table, key, moment=moment)
-            assert answer.complete
+            told = self.rig.answer(self.table, key, moment=moment)
             with explained(key, wait_ms):
-                self.assert_row(answer.row, self.wanted(frame, key, names, now_us))
+                assert told.coverage == coverage
+                row = {name: told.row[name] for name in names} if told.row else {}
+                self.assert_row(row, self.wanted(frame, key, names, now_us))
 
     def moments(self, count: int) -> list[RowMoment]:
         """Keys with event times and append times to ask for, at the edges of events."""

@@ -91,3 +91,89 @@ def test_rows_of_a_stream_that_is_deleted_say_so_until_the_source_is_bound_again
     bound.rig.work()
     bound.push(EVENTS // 3)
     bound.check_now(names, 64)
+
+
+@pytest.fixture
+def evolving(bound: BoundSource) -> BoundSource:
+    """A source over a stream with a schema, half of whose events are in states."""
+    bound.create_schema()
+    bound.push(EVENTS // 2)
+    bound.register(list(bound.features)[::2])
+    work_and_reopen(bound)
+    return bound
+
+
+def work_and_reopen(bound: BoundSource) -> None:
+    """Publish everything, make the states of it, and begin anew from what is stored."""
+    bound.rig.publish(bound.stream)
+    bound.rig.work()
+    bound.rig.reopen()
+
+
+def test_rows_follow_a_field_that_is_renamed(evolving: BoundSource) -> None:
+    names = list(evolving.features)[::2]
+    evolving.moved["value"] = "amount"
+    evolving.evolve({"op": "rename", "from": "/value", "to": "/amount"})
+    evolving.push(EVENTS // 3)
+    evolving.check_now(names, 64)
+    work_and_reopen(evolving)
+    evolving.push(EVENTS // 3)
+    evolving.check_now(names)
+    moments = evolving.moments(6)
+    past = evolving.rig.run(evolving.rig.engine.past_reader.rows(evolving.table, moments))
+    evolving.check_past(names, moments, past)
+
+
+def test_rows_of_a_field_that_is_converted_are_those_of_its_new_values(evolving: BoundSource) -> None:
+    names, changed = list(evolving.features)[::2], evolving.features_of("s")
+    builtins = {"forward": {"builtin": "uppercase"}, "backward": {"builtin": "lowercase"}}
+    evolving.evolve({"op": "convert", "path": "/s", "fromType": "string", "toType": "string", **builtins})
+    evolving.events = [(at, event and {**event, "s": event["s"].upper()}) for at, event in evolving.events]
+    evolving.push(EVENTS // 3)
+    # Until the lens has been applied to all earlier events, what it has changed is marked.
+    coverage = evolving.rig.answer(evolving.table, KEYS[0]).coverage
+    is_done = coverage == "complete"
+    evolving.check_now([name for name in names if is_done or name not in changed], coverage=coverage)
+    assert is_done or coverage == "backfilling"
+    work_and_reopen(evolving)
+    evolving.check_now(names, 64)
+    evolving.push(EVENTS // 3)
+    evolving.check_now(names)
+
+
+def test_features_end_where_their_field_is_removed_and_the_others_go_on(evolving: BoundSource) -> None:
+    names = list(evolving.features)[::2]
+    evolving.ended = dict.fromkeys(evolving.features_of("lat"), len(evolving.events))
+    evolving.moved["lat"] = None
+    evolving.evolve({"op": "remove", "path": "/lat", "schema": {"type": ["number", "null"]}, "default": None})
+    evolving.push(EVENTS // 3)
+    evolving.check_now(names, 64, coverage="ended")
+    work_and_reopen(evolving)
+    evolving.push(EVENTS // 3)
+    evolving.check_now(names, coverage="ended")
+
+
+def test_the_retention_of_a_stream_waits_for_nobody_and_rows_say_that_they_lack_events(bound: BoundSource) -> None:
+    names = list(bound.features)[::2]
+    bound.push(EVENTS // 3)
+    bound.register(names)
+    work_and_reopen(bound)
+    in_states = len(bound.events)
+    # These are gone before any state has them.
+    bound.push(EVENTS // 3)
+    bound.rig.publish(bound.stream)
+    bound.rig.retain(bound.stream, size=1)
+    bound.rig.reopen()
+    first_seq = bound.rig.find(bound.stream).head.first_seq
+    assert first_seq > in_states
+    bound.forget(in_states, first_seq)
+    bound.push(EVENTS // 3)
+    bound.check_now(names, coverage="partial")
+    work_and_reopen(bound)
+    bound.push(EVENTS // 3)
+    bound.check_now(names, coverage="partial")
+    # A table that begins now counts all that there is.
+    bound.table += "Later"
+    bound.forget(0, bound.rig.find(bound.stream).head.first_seq)
+    bound.register(names, force=True)
+    bound.check_now(names)

@@ -24,6 +24,7 @@ def fold_columns(
 def states_of(reducer: TableReducer, events: pa.Table) -> dict[bytes, KeyState]:
     """The same of events that are columns already."""
     folded = fold_rows(reducer, events)
+    assert not len(folded.keys) or folded.columns.keys() == {"", *(v.id for v in reducer.feature_versions.values())}
     held = {name: column.to_pylist() for name, column in folded.columns.items()}
     rows = [dict(zip(held, row, strict=True)) for row in zip(*held.values(), strict=True)]
     return {

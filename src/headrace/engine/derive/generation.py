@@ -49,6 +49,8 @@ class Generation:
         self.fold = Fold(defined, hot_rows) if fold is None else fold
         #: The next event to fold.
         self.position = base.start
+        #: Names of which events are in no state, and were not retained until they were folded.
+        self.lost = base.lost
         self._rows = rows
         #: No other definition, base or generation has the same.
         self.number = next(_numbers)
@@ -59,6 +61,12 @@ class Generation:
         if seq >= self.position:
             self.fold.add(seq, at, event)
             self.position = seq + 1
+
+    def go_on_from(self, first_seq: int) -> None:
+        """Leave out the events before the first that is retained, where some of them are not folded yet."""
+        if self.position < first_seq:
+            self.position = first_seq
+            self.lost |= {name for name, version in self.defined.lives.items() if version.birth < first_seq}
 
     def add_rows(self, rows: PackedColumns, end: int) -> None:
         """Fold all events up to a position that were not folded before, given the rows that came of them."""
@@ -106,6 +114,7 @@ class Generation:
         fold = self.fold if defined == self.defined else self.fold.adopted(defined)
         generation = Generation(defined, base, files, self._rows, fold)
         generation.position = self.position
+        generation.lost |= self.lost & defined.lives.keys()
         return generation
 
     def _with_replaced(self, defined: Definition) -> Definition:
@@ -130,9 +139,11 @@ class Generation:
             # Rows of another key, or of other steps, belong to none of these versions.
             self.position = restricted.start_seq
             self.base = Base(restricted.start_seq, (Chain(tuple(sorted(later)), ()),), frozenset())
+            self.lost = frozenset()
             self.fold = self.fold.emptied(restricted)
         else:
             self.base = self.base.carried_on(kept, later)
+            self.lost &= kept
             self.fold = self.fold.adopted(restricted)
         self.defined = restricted
         self._version_ids = {name: version.id for name, version in restricted.lives.items()}

@@ -282,8 +282,10 @@ def fold_through(
 ) -> bool:
     """Fold all events up to a head, from the log or from segments, in a thread; False where it was stopped."""
     tails = list(tails)
+    for tail in tails:
+        tail.go_on_from(head.first_seq)
     events = Events(connection, segments, LruCache(0), stream, head)
-    start = max(head.first_seq, min((tail.position for tail in tails), default=head.next_seq))
+    start = min((tail.position for tail in tails), default=head.next_seq)
     runs = events.runs(start, head.next_seq, _SLICE_BYTES)
     as_columns = columns_of is not None and head.next_seq - start >= MIN_COLUMN_EVENTS
     for together in slices(runs) if as_columns else ([run] for run in runs):

@@ -51,7 +51,7 @@ def explain_features(
             "since": stream.offset_at(max(version.birth, start)),
             "states": [state.name for state in states],
             "tail_events": max(0, through - max(tail, version.birth)),
-            "complete": generation.is_folded(name, version.id),
+            "complete": generation.is_folded(name, version.id) and name not in generation.lost,
         }
         if version.end is not None:
             features[name]["ended"] = stream.offset_at(version.end)
@@ -76,6 +76,7 @@ class FeatureAnswer(NamedTuple):
 
     ``late`` is the number of events of the key that came too late by their event time to be counted.
     ``has_ended`` where some feature counts no more events, since the stream has lost what it is computed from.
+    ``is_partial`` where events that count for some feature were removed before they were folded into a state.
     """
 
     row: dict[str, Any]
@@ -83,17 +84,20 @@ class FeatureAnswer(NamedTuple):
     explain: dict[str, Any] | None = None
     late: int = 0
     has_ended: bool = False
+    is_partial: bool = False
 
     @property
     def coverage(self) -> str:
         """What the header of coverage says."""
-        return coverage_of(complete=self.complete, has_ended=self.has_ended)
+        return coverage_of(complete=self.complete, has_ended=self.has_ended, is_partial=self.is_partial)
 
 
-def coverage_of(*, complete: bool, has_ended: bool) -> str:
+def coverage_of(*, complete: bool, has_ended: bool, is_partial: bool) -> str:
     """What the header of coverage says of rows of now."""
     if not complete:
         return "backfilling"
+    if is_partial:
+        return "partial"
     return "ended" if has_ended else "complete"
 
 
@@ -171,7 +175,8 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
                 explanation["late_events"] = 0 if state is None else state.late
         late = 0 if state is None else state.late
         has_ended = any(defined.lives[name].end is not None for name in wanted)
-        return FeatureAnswer(row, len(folded) == len(wanted), explanation, late, has_ended)
+        is_partial = not generation.lost.isdisjoint(wanted)
+        return FeatureAnswer(row, len(folded) == len(wanted), explanation, late, has_ended, is_partial)
 
     def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:
         """The present moment for reads of these tables, which is not before any of their events."""
@@ -186,7 +191,8 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         head = self.find_stream(defined).head
         generation, _ = self.current_generation(defined, head)
         state = generation.row(defined.reducer.key([]))
-        complete = all(generation.is_folded(name, version.id) for name, version in defined.lives.items())
+        is_folded = all(generation.is_folded(name, version.id) for name, version in defined.lives.items())
+        complete = is_folded and not generation.lost
         if state is None:
             return UnfitEvents(0, [], complete)
         first = [(seq, reason) for _, seq, reason in state.states["first"]]

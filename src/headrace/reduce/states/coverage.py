@@ -30,6 +30,8 @@ class Base(NamedTuple):
     chains: tuple[Chain, ...]
     #: Names of which something before the tail is not folded yet.
     backfilling: frozenset[str]
+    #: Names of which something before the tail is in no state, and is not retained any more.
+    lost: frozenset[str] = frozenset()
 
     @property
     def states(self) -> list[State]:
@@ -42,7 +44,9 @@ class Base(NamedTuple):
         alone = sorted([*newborn, *(name for names, states in left if not states for name in names)])
         left = [*((names, states) for names, states in left if states), (tuple(alone), ())]
         chains = tuple(Chain(names, states) for names, states in left if names)
-        return self._replace(chains=chains, backfilling=self.backfilling.intersection(kept))
+        return self._replace(
+            chains=chains, backfilling=self.backfilling.intersection(kept), lost=self.lost.intersection(kept)
+        )
 
 
 def span(state: State) -> Range:
@@ -68,7 +72,8 @@ def base(defined: Definition, states: Sequence[State], first_seq: int, published
         names_by_states.setdefault(tuple(state.name for state in histories[name][0]), []).append(name)
     chains = [Chain(tuple(names), tuple(histories[names[0]][0])) for names in names_by_states.values()]
     chains.sort(key=lambda chain: chain.states[0].first_seq if chain.states else start)
-    return Base(start, tuple(chains), frozenset(defined.lives.keys() - complete))
+    lost = [name for name, (held, _) in histories.items() if _has_gap(defined.lives[name], held, first_seq)]
+    return Base(start, tuple(chains), frozenset(defined.lives.keys() - complete), frozenset(lost))
 
 
 def history(version: FeatureVersion, states: Iterable[State], first_seq: int) -> tuple[list[State], int]:
@@ -80,6 +85,16 @@ def history(version: FeatureVersion, states: Iterable[State], first_seq: int) ->
         held_states.append(state)
         end = max(end, state.end_seq)
     return held_states, max(end, first_seq)
+
+
+def _has_gap(version: FeatureVersion, held_states: Iterable[State], first_seq: int) -> bool:
+    """Whether events that count for a version are neither in its states nor retained."""
+    end = version.birth
+    for state in held_states:
+        if state.first_seq > end:
+            return True
+        end = max(end, state.end_seq)
+    return end < (first_seq if version.end is None else min(first_seq, version.end))
 
 
 def holding(version: FeatureVersion, states: Iterable[State]) -> list[State]:

@@ -74,6 +74,7 @@ class _Rows(msgspec.Struct):
     rows: list[bytes] = []
     complete: bool = True
     has_ended: bool = False
+    is_partial: bool = False
     #: How many events of each came too late to be counted.
     late: list[int] = []
 
@@ -83,12 +84,14 @@ class _Rows(msgspec.Struct):
         self.late.append(answer.late)
         self.complete = self.complete and answer.complete
         self.has_ended = self.has_ended or answer.has_ended
+        self.is_partial = self.is_partial or answer.is_partial
 
 
 _COVERAGE = Header(
     "Headrace-Coverage",
     Literal["complete", "backfilling", "partial", "ended"],
-    "whether every feature speaks of all events since its birth; `ended` where its stream has lost a field of some",
+    "whether every feature speaks of all events since its birth; `ended` where its stream has lost a field of some; "
+    "`partial` where events are gone that were in no state",
 )
 #: The registry that rows follow, whose ``types`` are theirs.
 REGISTRY_VERSION = Header(
@@ -297,7 +300,9 @@ class FeatureRoutes:
         request.exchange.reply_json(_ENCODE(_row(body, answer)), headers)
 
     def _reply_rows(self, request: Request, rows: _Rows) -> None:
-        headers = self._headers(coverage_of(complete=rows.complete, has_ended=rows.has_ended))
+        headers = self._headers(
+            coverage_of(complete=rows.complete, has_ended=rows.has_ended, is_partial=rows.is_partial)
+        )
         late = b',"late_events":' + _ENCODE(rows.late) if any(rows.late) else b""
         request.exchange.reply_json(b'{"results":[' + b",".join(rows.rows) + b"]" + late + b"}", headers)
 
