@@ -22,7 +22,7 @@ from typing import Any
 from bench.driver import DriverFailed, drive, job
 from bench.features import folding
 from bench.features.asked import Asked, asked
-from bench.features.pipelines import MEASURED, TWO
+from bench.features.pipelines import DATED, MEASURED, TIMED, TWO, Pipeline
 from bench.searching import shape
 from bench.searching.filling import Load, fill
 from bench.serving import Refused, Running, running
@@ -34,6 +34,8 @@ LEAST_RATIO = 0.95
 CONFIDENCE = 0.95
 
 FOLDING = "folding"
+#: Pushes of the same events: before without event time, after with it.
+EVENT_TIME = "event_time"
 ARRAY = 100
 CONNECTIONS = 64
 USERS = 10_000
@@ -94,10 +96,10 @@ def compare(
         for number in range(pairs):
             progress(f"pair {number + 1} of {pairs}")
             if number % 2:
-                newer = _measure(after, space, kinds)
-                samples.append((_measure(before, space, kinds), newer))
+                newer = _measure(after, space, kinds, TIMED)
+                samples.append((_measure(before, space, kinds, DATED), newer))
             else:
-                samples.append((_measure(before, space, kinds), _measure(after, space, kinds)))
+                samples.append((_measure(before, space, kinds, DATED), _measure(after, space, kinds, TIMED)))
     return [_compared(operation, samples) for operation in samples[0][0]]
 
 
@@ -157,8 +159,12 @@ def version_of(source: Path) -> Target:
     return replace(TARGETS[0], command=command, environment={"PYTHONPATH": str(source)})
 
 
-def _measure(target: Target, space: Path, kinds: Collection[str]) -> Costs:
+def _measure(target: Target, space: Path, kinds: Collection[str], dated: Pipeline) -> Costs:
     costs: Costs = {}
+    if EVENT_TIME in kinds:
+        with asked(target, space, dated, USERS) as features:
+            features.look()
+            costs[TITLES[EVENT_TIME]] = _FEATURE_KINDS["push"](features)
     if chosen := [kind for kind in _STREAM_KINDS if kind in kinds]:
         with running(target, space) as server:
             costs |= {TITLES[kind]: _STREAM_KINDS[kind](server) for kind in chosen}
@@ -291,5 +297,6 @@ TITLES = {
     "push": "push",
     "get": "get",
     "push_arrays": "push in arrays of 100, per event",
+    EVENT_TIME: "push, before without event time, after with it",
     FOLDING: "events folded into states by one core",
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from bench.features import fraud
@@ -31,6 +32,8 @@ class Pipeline:
     #: The event with this number, of this user.
     make: Callable[[int, int], bytes]
     counter: str
+    #: Members of every source besides its schema.
+    settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def event(self) -> str:
@@ -54,7 +57,7 @@ class Pipeline:
     def source_nodes(self) -> list[dict[str, Any]]:
         """The sources alone."""
         return [
-            {"kind": "event", "name": name, "schema": {"fields": fields, "optional_fields": []}}
+            {"kind": "event", "name": name, "schema": {"fields": fields, "optional_fields": []}, **self.settings}
             for name, fields in self.sources.items()
         ]
 
@@ -98,6 +101,18 @@ def _payments(name: str, title: str, features: dict[str, tuple[str, dict[str, An
 _HOUR, _DAY = {"window": "1h"}, {"window": "24h"}
 
 TWO = _payments("two", "2 features", {"n": ("count", _HOUR), "total": ("sum", {"field": "amount", **_HOUR})})
+_BEGAN = datetime.now(UTC)
+
+
+def _dated_payment(number: int, user: int) -> bytes:
+    """A payment of the last minute; a later number may have an earlier time."""
+    at = (_BEGAN - timedelta(milliseconds=number * _SCATTER % 60_000)).isoformat(timespec="milliseconds")
+    return _payment(number, user)[:-1] + b',"at":"%s"}' % at.encode()
+
+
+#: The same events, which have a time: it counts for nothing, or features go by it.
+DATED = replace(TWO, name="dated", sources={"Payment": {**_PAYMENT, "at": "datetime"}}, make=_dated_payment)
+TIMED = replace(DATED, name="timed", settings={"timestamp_field": "at"})
 
 FIFTEEN = _payments(
     "fifteen",
@@ -139,4 +154,4 @@ FIRST = replace(
 )
 
 MEASURED = (TWO, FIFTEEN, FRAUD)
-PIPELINES = {pipeline.name: pipeline for pipeline in (*MEASURED, FIRST)}
+PIPELINES = {pipeline.name: pipeline for pipeline in (*MEASURED, FIRST, DATED, TIMED)}

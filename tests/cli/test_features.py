@@ -106,6 +106,23 @@ def test_a_dry_run_changes_nothing(at: ServerProcess, headrace: Headrace, file: 
     assert event not in headrace("table", "ls").out.decode()
 
 
+def test_a_row_tells_how_many_events_came_too_late(
+    at: ServerProcess, headrace: Headrace, tmp_path: Path, event: str
+) -> None:
+    schema = {"user": "str", "at": "datetime"}
+    source = {"kind": "event", "name": event, "schema": schema, "timestamp_field": "at", "late_after": "1h"}
+    table = {"kind": "table", "name": f"{event}T", "key": ["user"], "upstreams": [event]}
+    path = tmp_path / "timed.json"
+    agg = {"n": hr.count().descriptor()}
+    path.write_text(json.dumps({"app": event, "descriptors": [source, {**table, "agg": agg}]}))
+    assert headrace("register", str(path)).code == 0
+    with hr.App(at.url) as app:
+        app.push(event, {"user": "u", "at": "2020-01-01T00:00:00Z"})
+    row = headrace("table", "get", f"{event}T", "u")
+    assert row.code == 0
+    assert "1 events came too late" in row.err
+
+
 def test_a_loss_needs_force(at: ServerProcess, headrace: Headrace, file: Written, event: str) -> None:
     headrace("register", file(n=hr.count(), total=hr.sum("amount")))
     loss = [{"name": f"{event}T", "removed_features": ["total"]}]

@@ -49,6 +49,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
 ADDRESS = "http://127.0.0.1:4437"
+#: How long a block may take; one that starts Spark takes a minute on a busy machine.
+BLOCK_S = 240
 KINDS = {"sh", "sh fails", "sh background", "python", "output", "output background", "toml", "json", "text"}
 _FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SERVER = re.compile(r"^<!-- server: (.*) -->$", re.MULTILINE)
@@ -126,7 +128,7 @@ class Reader:
     def _run(self, text: str, place: str, *, succeeds: bool) -> None:
         command = ["bash", "-euo", "pipefail", "-c", text]
         done = subprocess.run(
-            command, env=self._environ, cwd=self._home, capture_output=True, text=True, timeout=60, check=False
+            command, env=self._environ, cwd=self._home, capture_output=True, text=True, timeout=BLOCK_S, check=False
         )
         assert (done.returncode == 0) == succeeds, f"{place}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         self._printed = done.stdout if succeeds else done.stdout + done.stderr

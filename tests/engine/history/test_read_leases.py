@@ -187,3 +187,12 @@ def test_after_a_takeover_nothing_replaced_is_removed_for_an_hour(tmp_path: Path
         assert is_there(rig, key)
         rig.clock.us += 1
         assert not is_there(rig, key)
+
+
+def test_an_erasure_removes_what_is_leased(rig: Rig) -> None:
+    make(rig)
+    lease(rig, "s")
+    key = replace_segment(rig, "s")
+    assert is_there(rig, key)
+    assert rig.run(rig.engine.sealer.purge(rig.find("s").id)) == [key]  # which ends every erasure
+    assert not is_there(rig, key)

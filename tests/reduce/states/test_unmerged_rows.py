@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.operators.catalogue import DECLARATIONS
+from headrace.operators.catalogue import DECLARATIONS, OPERATORS
 from headrace.reduce.features.columns import fold_rows
 from headrace.reduce.features.definition import TableDefinition
 from headrace.reduce.features.event_columns import AT_MS, SEQ, columns_of, number_texts
+from headrace.reduce.features.event_time import LATE_MS
 from headrace.reduce.states.fold import Fold
 from headrace.schema.descriptor.nodes import Event as Source
 from headrace.schema.descriptor.nodes import EventField, Feature, FeatureVersion, Table
@@ -26,8 +27,11 @@ KEYS = st.sampled_from([(), ("s",), ("i",), ("s", "b")])
 COUNT = Feature("count")
 
 
-def defined(key: tuple[str, ...], feature: Feature, birth: int, cold: Any) -> TableDefinition:
-    source = Source("E", {name: EventField(kind, required=False) for name, kind in TYPES.items()})
+def defined(
+    key: tuple[str, ...], feature: Feature, birth: int, cold: Any, timestamp_field: str | None = None
+) -> TableDefinition:
+    fields = {name: EventField(kind, required=False) for name, kind in TYPES.items()}
+    source = Source("E", fields, timestamp_field=timestamp_field)
     nodes = {"E": source, "T": Table("T", "E", key, {"f": feature, "n": COUNT})}
     lives = {"f": FeatureVersion("f-1", birth), "n": FeatureVersion("n-1", 0)}
     return TableDefinition("T", "E", "events/E", nodes, lives, cold)
@@ -64,16 +68,46 @@ def test_events_may_be_folded_one_by_one_or_as_columns(op: str, data: st.DataObj
     plain, mixed = Fold(table, 1000), Fold(table, data.draw(st.sampled_from([1, 3, 1000])))
     keys = sorted({placed[0] for event in made if (placed := reducer.key_and_row(event.row)) is not None})
     add_plain(plain, made)
-    left = made
-    while left:
-        count = data.draw(st.integers(1, len(left)))
-        data.draw(st.sampled_from([add_columns, add_columns, add_plain]))(mixed, left[:count])
-        left = left[count:]
-        mixed = between(mixed, keys, data)
+    mixed = add_in_parts(mixed, made, keys, data)
     now_ms = made[-1].at_ms if made else 0
     told = answers(mixed, keys, now_ms)
     for key, wanted in answers(plain, keys, now_ms).items():
         assert_same(told[key], wanted, feature, made)
+
+
+@pytest.mark.parametrize("op", sorted(op for op, operator in OPERATORS.items() if operator.order != "log"))
+@BOUNDED
+@given(st.data())
+def test_events_may_have_any_times_and_be_late(op: str, data: st.DataObject) -> None:
+    feature = data.draw(features(op))
+    table = defined(("s",), feature, 0, ((0, None),), "t")
+    made, reducer = data.draw(events()), table.reducer
+    times = data.draw(st.permutations([event.at_ms for event in made]))
+    is_late = data.draw(st.lists(st.sampled_from([False, False, True]), min_size=len(made), max_size=len(made)))
+    made = [
+        event._replace(at_ms=LATE_MS if late else at_ms)
+        for event, at_ms, late in zip(made, times, is_late, strict=True)
+    ]
+    plain, mixed = Fold(table, 1000), Fold(table, 3)
+    keys = sorted({placed[0] for event in made if (placed := reducer.key_and_row(event.row)) is not None})
+    add_plain(plain, made)
+    mixed = add_in_parts(mixed, made, keys, data)
+    now_ms = max(times, default=0)
+    for key in keys:
+        row, wanted = mixed.row(key), plain.row(key)
+        assert row.late == wanted.late
+        assert_same(reducer.finish(row, now_ms), reducer.finish(wanted, now_ms), feature, made)
+
+
+def add_in_parts(fold: Fold, made: list[Event], keys: list[bytes], data: st.DataObject) -> Fold:
+    """Fold events cut into parts, one by one or as columns."""
+    left = made
+    while left:
+        count = data.draw(st.integers(1, len(left)))
+        data.draw(st.sampled_from([add_columns, add_columns, add_plain]))(fold, left[:count])
+        left = left[count:]
+        fold = between(fold, keys, data)
+    return fold
 
 
 def between(fold: Fold, keys: list[bytes], data: st.DataObject) -> Fold:

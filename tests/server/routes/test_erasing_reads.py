@@ -45,7 +45,7 @@ APART = {
     "/v1/batch_get", "/v1/tables/{table}/history", "/v1/tables/{table}/history/{id}", "/v1/observe/request",
     "/v1/traces", "/v1/stream/{name}/_otlp/v1/traces", "/v1/stream/{name}/_schema/verifications/{id}",
     "/v1/stream/{name}/_retention", "/v1/stream/{name}/_seal", "/v1/stream/{name}/touch/templates/activate",
-    "/v1/stream/{name}/touch/wait",
+    "/v1/stream/{name}/touch/wait", "/v1/read-leases/{id}", "/v1/read-leases/{id}/renew",
     "/v1/work/leases/{id}/heartbeat", "/v1/work/leases/{id}/commit", "/v1/work/leases/{id}/release", "/v1/work/pause",
     "/v1/work/resume", "/v1/work/run", "/v1/stream/__ds/jwks.json", "/v1/stream/__ds/subscriptions/{id}",
     "/v1/stream/__ds/subscriptions/{id}/streams", "/v1/stream/__ds/subscriptions/{id}/streams/{path}",
@@ -56,6 +56,11 @@ APART = {
     "/v1/entity-types/{entity_type}/migrations/{run_id}/undo", "/v1/observations",
 }  # fmt: skip
 
+#: Resources of a stream that are asked without a question.
+DOCUMENTS = (
+    "_plan", "_plan/rows", "_schema", "_schema/history", "_details", "_index_status", "_routing_keys", "_profile",
+    "touch/meta",
+)  # fmt: skip
 #: Routes that are asked: the template of each, how, its path, and its body or parameters.
 Call = tuple[str, str, str, dict[str, Any]]
 
@@ -72,7 +77,7 @@ def calls(gone: str, other: str, kept: str, sources: list[str]) -> Iterator[Call
     yield stream, "GET", STREAM, {"offset": "-1", "live": "long-poll"}
     yield stream, "HEAD", STREAM, {}
     yield f"{stream}/pk/{{key}}", "GET", f"{STREAM}/pk/{gone}", {}
-    for name in ("_schema", "_schema/history", "_details", "_index_status", "_routing_keys", "_profile", "touch/meta"):
+    for name in DOCUMENTS:
         yield f"{stream}/{name}", "GET", f"{STREAM}/{name}", {}
     rollup = {"rollup": "x", "from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z", "interval": "1h"}
     yield f"{stream}/_aggregate", "POST", f"{STREAM}/_aggregate", rollup
@@ -256,7 +261,16 @@ def test_no_route_tells_of_an_entity_from_the_answer_to_its_erasure_on(rig: Rig,
         corrected = {"field": "name", "value": f"{SECRET} corrected", "idempotency_key": f"correction of {SECRET}"}
         assert client.post(f"/v1/entities/{gone}/correct", json=corrected).status_code == 200
         shown = told(client, [call for call in every if not call[2].endswith(CHANGING)])
-        for name in ("sse", "/v1/sources/", "candidates", "/_search", "filter", "/v1/entities/duplicates", "explain"):
+        for name in (
+            "sse",
+            "_plan/rows",
+            "/v1/sources/",
+            "candidates",
+            "/_search",
+            "filter",
+            "/v1/entities/duplicates",
+            "explain",
+        ):
             assert [one for one in shown if name in one], (name, list(shown))
         before, tag = entries(client), client.get(STREAM).headers["etag"]
         assert client.get(STREAM, headers={"if-none-match": tag}).status_code == 304

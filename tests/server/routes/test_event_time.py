@@ -157,3 +157,9 @@ def test_the_event_time_of_a_source_is_listed_and_changed_only_with_force(api: A
     answer = source.get()
     assert answer.json()["n"] == 2
     assert "headrace-late-events" not in answer.headers
+
+
+def test_an_empty_array_is_refused_as_elsewhere(api: Api) -> None:
+    source = Source(api)
+    assert source.push([]).status_code == 400
+    assert api.post(f"/v1/stream/events/{source.name}", []).status_code == 400

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -170,6 +170,17 @@ class EventSource(AppendHook):
 MakeSource = Callable[[SourceRules], EventSource]
 
 
+_SECOND_US = 1_000_000
+
+
+class _ValueRange(NamedTuple):
+    """Values of a timestamp field between which an event is at no moment of a second ahead, or late."""
+
+    second: int
+    least: Any
+    greatest: Any
+
+
 class TimeFailure(Failure, frozen=True):
     """An entry that is refused for its event time."""
 
@@ -186,10 +197,16 @@ class EventTimes:
         probe: Any = msgspec.defstruct("Time", [("value", kind)], rename={"value": name}, gc=False)
         self._decode = decoding.make_decoder(list[probe]).decode
         self._decode_exactly = _decoder([name]).decode
+        #: What is neither ahead nor late during the newest second that was asked for, computed once for it.
+        self._not_ahead = self._not_late = _ValueRange(-1, None, None)
 
     def failures(self, joined: bytes, now_us: int) -> list[Failure]:
         """The entries whose time is more than 60 s after a moment, or cannot be."""
-        if self._are_all_between(joined, None, now_us + MAX_AHEAD_US):
+        second = now_us // _SECOND_US
+        if self._not_ahead.second != second:
+            bounds = self._event_time.bounds(None, second * _SECOND_US + MAX_AHEAD_US)
+            self._not_ahead = _ValueRange(second, *bounds)
+        if self._are_all_between(joined, self._not_ahead):
             return []
         failures: list[Failure] = []
         for index, event_us in enumerate(self._micros(joined)):
@@ -207,20 +224,28 @@ class EventTimes:
     def count_late(self, joined: bytes, at_us: int) -> int:
         """How many entries are late if they are appended at a time."""
         late_after_us = self._event_time.late_after_us
-        if late_after_us is None or self._are_all_between(joined, at_us - late_after_us, None):
+        if late_after_us is None:
+            return 0
+        second = at_us // _SECOND_US
+        if self._not_late.second != second:
+            bounds = self._event_time.bounds((second + 1) * _SECOND_US - late_after_us, None)
+            self._not_late = _ValueRange(second, *bounds)
+        if self._are_all_between(joined, self._not_late):
             return 0
         return sum(
             event_us is not None and self._event_time.is_late(event_us, at_us) for event_us in self._micros(joined)
         )
 
-    def _are_all_between(self, joined: bytes, least_us: int | None, greatest_us: int | None) -> bool:
+    def _are_all_between(self, joined: bytes, bounds: _ValueRange) -> bool:
         """Whether it is seen at a glance that all times lie within bounds."""
+        _, least, greatest = bounds
         try:
-            times = [probe.value for probe in self._decode(b"[" + joined + b"]")]
+            probes = self._decode(b"[" + joined + b"]")
         except (msgspec.DecodeError, RecursionError):
             return False
-        least, greatest = self._event_time.bounds(least_us, greatest_us)
-        return all(least <= time <= greatest for time in times)
+        values = [probe.value for probe in probes]
+        are_between: bool = not values or (least <= min(values) and max(values) <= greatest)
+        return are_between
 
     def _micros(self, joined: bytes) -> list[int | None]:
         name = self._event_time.field

@@ -101,11 +101,15 @@ class BoundColumns:
         except (OverflowError, pa.ArrowInvalid):  # an integer has more than 64 bits
             extracted = decoder.extract_each(body)
             columns = {name: to_column(extracted.values[name], kind) for name, kind in types.items()}
+        rows, is_fit = _with_times(columns, run, event_time, self._fields)
+        # Most texts come more than once.
+        encoded = {name: columns[name].dictionary_encode() for name, kind in types.items() if kind in CHECKED_TEXTS}
+        for name in encoded.keys() & self._fields:
+            rows = rows.set_column(rows.column_names.index(name), name, encoded[name])
         unfit = dict(extracted.unfit)
         for name in decoder.present if extracted.is_unchecked else ():
-            for at in _find_unfit(decoder, name, columns[name]):
+            for at in _find_unfit(decoder, name, encoded.get(name, columns[name])):
                 unfit.setdefault(at, decoder.reason(name, extracted.values[name][at]))
-        rows, is_fit = _with_times(columns, run, event_time, self._fields)
         if event_time is not None and is_fit is not None:
             for at in np.flatnonzero(~is_fit).tolist():
                 unfit.setdefault(at, ahead_reason(event_time))
@@ -136,14 +140,13 @@ def gather_columns(
 
 
 def _find_unfit(decoder: FieldsDecoder, name: str, column: pa.Array) -> list[int]:
-    """The places of values that are none of a field; ``column`` has them in the type of the field."""
+    """The places of values that are none of a field, given its column; that of texts that are checked is encoded."""
     field = decoder.schema[name]
     doubtful = [column.is_null()] if field.required and column.null_count else []
     if field.type in CHECKED_TEXTS:
-        encoded = column.dictionary_encode()  # most texts come more than once
-        matches = _match(encoded.dictionary, field.type)
+        matches = _match(column.dictionary, field.type)
         if not pc.all(matches).as_py():
-            doubtful.append(pc.fill_null(pc.invert(matches.take(encoded.indices)), False))
+            doubtful.append(pc.fill_null(pc.invert(matches.take(column.indices)), False))
     return sorted({at for mask in doubtful for at in pc.indices_nonzero(mask).to_pylist()})
 
 

@@ -26,6 +26,7 @@ UNFIT_MS = LATE_MS - 1
 AHEAD_MS = MAX_AHEAD_US // 1000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_parse = datetime.fromisoformat
 #: The first and the last moment that a datetime can be, in microseconds.
 LEAST_US, GREATEST_US = -62_135_683_140_000_000, 253_402_387_139_999_999
 #: How many of a unit are a microsecond, or how many microseconds it has.
@@ -80,10 +81,19 @@ class EventTime:
 
     def folded_ms(self, event: Mapping[str, Any], append_us: int) -> int:
         """The time by which an event is folded, or `LATE_MS` or `UNFIT_MS`."""
-        event_us = self.micros(event)
+        if self.unit is None:
+            # As `micros` has it; every event that is pushed comes through here, and a call takes a tenth of the time.
+            try:
+                since = _parse(event[self.field]) - _EPOCH
+            except (KeyError, TypeError, ValueError):
+                return UNFIT_MS
+            event_us: int | None = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        else:
+            event_us = self.micros(event)
         if event_us is None or event_us - append_us > MAX_AHEAD_US:
             return UNFIT_MS
-        return LATE_MS if self.is_late(event_us, append_us) else event_us // 1000
+        late_after_us = self.late_after_us
+        return LATE_MS if late_after_us is not None and append_us - event_us > late_after_us else event_us // 1000
 
     def micros_of_column(self, values: pa.Array) -> pa.Array:
         """The event times of many events, null where one has none, given the field as a column."""
@@ -122,7 +132,7 @@ def _micros_of_text(text: Any) -> int | None:
     None for what is none: an event may be older than the type that its field has now.
     """
     try:
-        since = datetime.fromisoformat(text) - _EPOCH
+        since = _parse(text) - _EPOCH
     except (TypeError, ValueError):
         return None
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
