@@ -46,7 +46,7 @@ def test_a_feature_without_a_past_is_never_backfilling(
     pipelines.register(ORDERS, table("Users", "Order", key, features), **terms)
     if pushes:
         pipelines.push("Order", *({"user": "a", "amount": 2.0} for _ in range(pushes)))
-    row, complete, _ = pipelines.answer("Users", asked)
+    row, complete, *_ = pipelines.answer("Users", asked)
     assert complete
     if change == "another key":
         assert row == ({"n": pushes, "total": 2.0 * pushes} if pushes else {})

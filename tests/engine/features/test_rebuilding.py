@@ -174,7 +174,7 @@ class World:
         births = self._births()
         for name, key in [*(("Users", user) for user in USERS), ("All", [])]:
             mine = [(seq, one["id"]) for seq, one in enumerate(self.events) if key in ([], one["user"])]
-            row, complete, _ = self.pipelines.answer(name, key)
+            row, complete, *_ = self.pipelines.answer(name, key)
             assert complete or not whole
             if not mine:
                 assert set(row.values()) <= {None}
