@@ -242,6 +242,7 @@ class TimedSource:
             told = self.rig.answer(self.table, key, moment=moment)
             with explained(key, wait_ms):
                 assert told.coverage == coverage
+                assert told.late == late_count(frame, key)
                 row = {name: told.row[name] for name in names} if told.row else {}
                 self.assert_row(row, self.wanted(frame, key, names, now_us))
 

@@ -87,6 +87,11 @@ def merge_states(unit: Unit, rows: Iterable[InputRow]) -> Iterator[Packed]:
             yield key, reducer.pack(row)
 
 
+def longest_history(unit: Unit) -> frozenset[str]:
+    """The names of the states of a unit whose frames hold each of its events once: other states hold some of them too."""
+    return frozenset(state.name for state in _chains(unit, defined_by(unit))[0].states)
+
+
 def write_state(unit: Unit, rows: Iterable[Packed] | PackedColumns, directory: Path) -> tuple[Path, State]:
     """The file of a unit's state, under a name of this attempt."""
     assert unit.table is not None and unit.lives is not None

@@ -58,8 +58,17 @@ class Split(NamedTuple):
         return [lane for lane in self.lanes if lane.gathers is gathers]
 
 
-#: What is read of one of a unit's states, given its number.
-Read = Callable[[Split, int, StateReader], Iterator[pa.RecordBatch]]
+class Input(NamedTuple):
+    """One of the states of a unit, by its number."""
+
+    number: int
+    reader: StateReader
+    #: Whether its late events count: those of other states of the same events do not.
+    counts_late: bool
+
+
+#: What is read of one of a unit's states.
+Read = Callable[[Split, Input], Iterator[pa.RecordBatch]]
 
 
 def split_unit(unit: Unit) -> Split:
@@ -79,20 +88,20 @@ def split_unit(unit: Unit) -> Split:
 def in_lanes(gathers: bool) -> Read:
     """Read the lanes that Catalyst reduces: those whose aggregates hold more than a number, or the others."""
 
-    def read(unit_split: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
+    def read(unit_split: Split, state: Input) -> Iterator[pa.RecordBatch]:
         chosen = unit_split.alike(gathers)
-        for keys, states in reader.columns({member.version_id for lane in chosen for member in lane.members}):
-            yield from lanes.explode_states(chosen, keys, states)
+        for keys, states in state.reader.columns({member.version_id for lane in chosen for member in lane.members}):
+            yield from lanes.explode_states(chosen, keys, states, counts_late=state.counts_late)
 
     return read
 
 
-def in_order(unit_split: Split, number: int, reader: StateReader) -> Iterator[pa.RecordBatch]:
+def in_order(unit_split: Split, state: Input) -> Iterator[pa.RecordBatch]:
     """Read the rows of feature versions that are merged in order."""
-    rows = reader.rows(unit_split.in_order.values())
+    rows = state.reader.rows(unit_split.in_order.values())
     while some := list(islice(rows, _BATCH)):
         keys, states = zip(*some, strict=True)
-        same = {"lane": [_IN_ORDER] * len(keys), "pane": [number] * len(keys)}
+        same = {"lane": [_IN_ORDER] * len(keys), "pane": [state.number] * len(keys)}
         yield pa.RecordBatch.from_pydict({"key": list(keys), **same, "packed": [*map(_PACK, states)]})
 
 
@@ -131,9 +140,9 @@ def _rows(read: Read, unit: Unit, store: str) -> Iterator[pa.RecordBatch]:
             here = stack.enter_context(open_workspace(store))
             readers = [_open_state(unit, number, here, stack) for number in range(len(unit.states))]
             yield _failure_row(None)
-            unit_split = split_unit(unit)
+            unit_split, counted = split_unit(unit), build_states.longest_history(unit)
             for number, reader in enumerate(readers):
-                yield from read(unit_split, number, reader)
+                yield from read(unit_split, Input(number, reader, unit.states[number].name in counted))
     except Exception as reason:  # that of one unit must not be that of the others
         yield _failure_row(msgspec.json.encode(failure(reason)))
 

@@ -112,13 +112,16 @@ def _uncollected() -> Iterator[None]:
 
 
 def explode_states(
-    lanes: Iterable[Lane], keys: Sequence[bytes], states: Mapping[str, Sequence[Any]]
+    lanes: Iterable[Lane], keys: Sequence[bytes], states: Mapping[str, Sequence[Any]], *, counts_late: bool = True
 ) -> list[pa.RecordBatch]:
-    """Convert the packed states of keys, by version id, to rows; ``states[""]`` are their frames."""
+    """Convert the packed states of keys, by version id, to rows; ``states[""]`` are their frames.
+
+    Without ``counts_late`` the late events of the frames are those of other states too, and are left out.
+    """
     key_array, batches = pa.array(keys, pa.binary()), []
     with _uncollected():
         for lane in lanes:
-            made = [] if lane.number else [_frames(lane, states[""])]
+            made = [] if lane.number else [_frames(lane, states[""], counts_late=counts_late)]
             for member in lane.members:
                 if member.version_id in states:
                     _add(made, _rows(member, states[member.version_id]))
@@ -126,12 +129,12 @@ def explode_states(
     return batches
 
 
-def _frames(lane: Lane, packed: Sequence[bytes]) -> _Rows:
+def _frames(lane: Lane, packed: Sequence[bytes], *, counts_late: bool) -> _Rows:
     frames = unpack_all(packed)
     if lane.columns[: len(_FRAME_WITH_LATE)] == _FRAME_WITH_LATE:
         # Nulls have no part in what is least or greatest; the number of late events follows the format version.
         seen = (frame[: len(_FRAME)] if frame[: len(EMPTY)] != [*EMPTY] else [None] * len(_FRAME) for frame in frames)
-        late = (frame[len(EMPTY) + 1] if len(frame) > len(EMPTY) + 1 else 0 for frame in frames)
+        late = (frame[len(EMPTY) + 1] if counts_late and len(frame) > len(EMPTY) + 1 else 0 for frame in frames)
         columns = zip(*([*frame, count] for frame, count in zip(seen, late, strict=True)), strict=True)
     else:
         columns = zip(*(frame[: len(_FRAME)] for frame in frames), strict=True)
