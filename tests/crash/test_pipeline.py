@@ -139,7 +139,7 @@ def agreed(work: Work) -> dict[str, Any]:
     """What a server says about work, whose counts are those of its lists."""
     status = work.status()
     in_work = [unit for lease in status["leases"] for unit in lease["units"] if unit["outcome"] is None]
-    assert status["counts"] == {
+    assert {name: count for name, count in status["counts"].items() if name != "pipelines"} == {
         "due": len(status["due"]),
         "leases": len(status["leases"]),
         "units": len(in_work),

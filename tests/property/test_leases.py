@@ -190,6 +190,7 @@ class Leases(RuleBasedStateMachine):
             "resting": len(found.resting),
             "parked": len(found.parked),
             "workers": sum(one.alive for one in found.workers),
+            "pipelines": 0,
         }
         assert len(found.leases) == len(self.held)
 

@@ -88,7 +88,7 @@ def merge_states(unit: Unit, rows: Iterable[InputRow]) -> Iterator[Packed]:
 
 
 def longest_history(unit: Unit) -> frozenset[str]:
-    """The names of the states of a unit whose frames hold each of its events once: other states hold some of them too."""
+    """The names of the states of a unit whose frames hold each of its events once; other states repeat some."""
     return frozenset(state.name for state in _chains(unit, defined_by(unit))[0].states)
 
 

@@ -36,6 +36,7 @@ def overview(rig: Rig) -> Overview:
         "resting": len(found.resting),
         "parked": len(found.parked),
         "workers": sum(one.alive for one in found.workers),
+        "pipelines": 0,
     }
     assert found.counts == listed
     return found

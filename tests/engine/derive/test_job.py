@@ -271,7 +271,15 @@ def test_the_overview_tells_what_is_due_and_how_far_it_is(directory: Path) -> No
         assert found.streams == []
         assert found.leases == []
         assert found.parked == []
-        assert found.counts == {"due": 0, "leases": 0, "units": 0, "resting": 0, "parked": 0, "workers": 2}
+        assert found.counts == {
+            "due": 0,
+            "leases": 0,
+            "units": 0,
+            "resting": 0,
+            "parked": 0,
+            "workers": 2,
+            "pipelines": 0,
+        }
 
 
 def test_every_name_and_every_kind_of_output_has_one_job_in_the_order_of_the_names(tmp_path: Path) -> None:
