@@ -81,6 +81,9 @@ class World:
         self.ask("POST", "/v1/register", {"descriptors": [order(), users("Users", 3)]})
         body = [{"user": f"u{n}", "amount": 1.0} for n in range(ROWS)]
         assert self.api.client.post(f"/v1/push/{EVENTS}", json=body, timeout=60).status_code == 200
+        seen = {"kind": "event", "name": "Seen", "stream": "keyed", "schema": {"user": "str", "text": "i64"}}
+        texts = {**users("Texts", 1), "upstreams": ["Seen"], "agg": {"n": {"op": "count", "params": {}}}}
+        self.ask("POST", "/v1/register", {"descriptors": [seen, texts], "app": "seen"})
 
     def _entities(self) -> None:
         self.ask("POST", "/v1/entity-types", person())
@@ -278,6 +281,7 @@ CASES: dict[tuple[str, str], Case] = {
         _always(got("/v1/entities?entity_type=person&limit=500"), got("/v1/entities?search=Person&limit=500")), 8, 2
     ),
     ("GET", "/v1/entities/duplicates"): Case(_always(got("/v1/entities/duplicates?entity_type=person&limit=1000")), 2),
+    ("GET", "/v1/registry/events/{event}"): Case(_always(got("/v1/registry/events/Seen")), 8),
     ("GET", "/v1/sources/{id}"): Case(_person("/v1/sources/{source}"), 2),
     ("POST", "/v1/stream/{name}/touch/templates/activate"): Case(
         _always(posted(f"{DB}/touch/templates/activate", {"templates": _TEMPLATES})), 8
@@ -340,6 +344,7 @@ LITTLE: dict[tuple[str, str], Callable[[World], list[bytes]]] = {
     ("POST", "/v1/get"): _always(posted("/v1/get", {"table": "Users", "key": "u1"})),
     ("GET", "/v1/tables/{table}/history/{id}"): _always(got("/v1/tables/Users/history/none")),
     ("GET", "/v1/work"): _always(got("/v1/work")),
+    ("POST", "/v1/work/attach"): _always(posted("/v1/work/attach", {"pipeline": "p"})),
     ("POST", "/v1/work/lease"): _always(posted("/v1/work/lease", {"worker": "w", "limit": 256})),
     ("POST", "/v1/work/leases/{id}/heartbeat"): _always(posted("/v1/work/leases/none/heartbeat", {"token": 1})),
     ("POST", "/v1/work/leases/{id}/release"): _always(posted("/v1/work/leases/none/release", {"token": 1})),

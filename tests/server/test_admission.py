@@ -45,7 +45,7 @@ GLOBAL = {"register_entity_type", "update_entity_type", "activate_entity_type", 
 #: About no stream and no type, or of what the caller may see only.
 ELSEWHERE = {
     "scrape_server", "describe_server", "enter_server", "list_streams", "get_feature_registry", "ping", "get_source",
-    "list_erasures", "get_erasure",
+    "list_erasures", "get_erasure", "renew_read_lease", "release_read_lease",
 }  # fmt: skip
 HIDDEN = {
     "get_subscription", "link_subscription", "unlink_subscription", "claim_subscription", "delete_subscription",
@@ -79,6 +79,12 @@ SEARCH = {
 }
 VERSION = {"schema_version": "1.0.0"}
 SPANS: dict[str, Any] = {"resourceSpans": []}
+BOUND_SOURCE = {
+    "kind": "event",
+    "name": "Bound",
+    "stream": "other/x",
+    "schema": {"a": {"type": "str", "required": False}},
+}
 WAKE = {"wake_id": "w", "generation": 1}
 #: What routes are asked with where an empty object is refused before anyone looks at the caller's rights.
 BODIES: dict[tuple[str, str], Any] = {
@@ -155,6 +161,7 @@ class World:
         for path, body in (
             ("/v1/stream/other/x/_schema", {"schema": EVENT, "search": SEARCH}),
             ("/v1/register", {"descriptors": [ORDERS, USERS]}),
+            ("/v1/register", {"descriptors": [BOUND_SOURCE], "app": "bound"}),
             ("/v1/entity-types", {**BODIES["post", "/v1/entity-types"], "entity_type": "guest"}),
         ):
             answer = api.post(path, body, admin)
@@ -166,7 +173,9 @@ class World:
 
     def ask(self, verb: str, path: str, caller: str) -> Any:
         words = {
-            "name": "other/x", "key": "k", "event": "Order", "table": "Users", "entity_type": "guest", "field": "note",
+            "name": "other/x", "key": "k",
+            "event": "Bound" if "registry" in path else "Order",
+            "table": "Users", "entity_type": "guest", "field": "note",
             "run_id": "r1", "path": "other/x", "id": self.id if path.startswith(ONE) else "s1",
         }  # fmt: skip
         body = None

@@ -29,6 +29,7 @@ ADVICE = {
     "search is not configured for this stream; see _schema": "Declare search fields: `stream.evolve(search=…)`.",
     "this stream has no search fields to filter by; see _schema": "Declare search fields: `stream.evolve(search=…)`.",
     "missing_field": "Send the field, or declare it as optional (`T | None`) or with a default.",
+    "event_time_ahead": "Push an event when it has happened; look at the clock of its maker and at `timestamp_unit`.",
     "unknown_field": "Leave the field out, or add it to the declaration of the event and register that.",
     "schema_mismatch": "Send a value of the declared type; text is not converted.",
     "lens_unsound": "Change the lens or the schema; `evolve(…, dry_run=True)` shows whether it would be accepted.",

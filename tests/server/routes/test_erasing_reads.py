@@ -47,6 +47,7 @@ APART = {
     "/v1/stream/{name}/_retention", "/v1/stream/{name}/_seal", "/v1/stream/{name}/touch/templates/activate",
     "/v1/stream/{name}/touch/wait", "/v1/read-leases/{id}", "/v1/read-leases/{id}/renew",
     "/v1/work/leases/{id}/heartbeat", "/v1/work/leases/{id}/commit", "/v1/work/leases/{id}/release", "/v1/work/pause",
+    "/v1/work/attach", "/v1/registry/events/{event}",
     "/v1/work/resume", "/v1/work/run", "/v1/stream/__ds/jwks.json", "/v1/stream/__ds/subscriptions/{id}",
     "/v1/stream/__ds/subscriptions/{id}/streams", "/v1/stream/__ds/subscriptions/{id}/streams/{path}",
     "/v1/stream/__ds/subscriptions/{id}/claim", "/v1/stream/__ds/subscriptions/{id}/ack",

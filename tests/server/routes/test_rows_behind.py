@@ -72,14 +72,16 @@ def test_a_large_batch_that_is_not_found_in_time_says_what_any_row_may_lack(http
 
 
 def test_a_row_that_is_not_found_in_time_says_how_many_events_it_lacks(http: httpx2.Client) -> None:
-    last = push_all(http)
-    late = [answer := ask(http, "All", [])]
-    while answer.status_code == 408:
-        late.append(answer := ask(http, "All", []))
+    rounds, late = 0, list[httpx2.Response]()
+    while rounds < 10 and len(late) < 2:  # how many are too many depends on the machine
+        rounds, last = rounds + 1, push_all(http)
+        late = [answer := ask(http, "All", [])]
+        while answer.status_code == 408:
+            late.append(answer := ask(http, "All", []))
     *refused, found = late
-    assert found.status_code == 200 and found.json()["n"] == EVENTS
+    assert found.status_code == 200 and found.json()["n"] == EVENTS * rounds
     assert refused, "all events of a table with one row, each folded into eighty features"
     errors = [answer.json()["error"] for answer in refused]
     lacking = [error["events"] for error in errors]
     assert all(error["code"] == "request_timeout" and error["offset"] < last for error in errors)
-    assert EVENTS > lacking[0] > 0 and lacking == sorted(lacking, reverse=True), "what was folded is kept"
+    assert EVENTS * rounds >= lacking[0] > 0 and lacking == sorted(lacking, reverse=True), "what was folded is kept"
