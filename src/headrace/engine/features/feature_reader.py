@@ -152,14 +152,17 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
         wanted = self.wanted(defined, features)
         packed_key = defined.reducer.key(key)
         now_ms, heads, ends = self.moment([table]) if moment is None else moment
-        self.find_stream(defined)
+        if defined.binding is not None:
+            self.find_stream(defined)
         head = heads[defined.stream]
         generation, stream = self.current_generation(defined, head, by_key=True)
         folded = [name for name in wanted if generation.is_folded(name, defined.lives[name].id)]
         is_folded = generation.position >= head.next_seq
         state = generation.row(packed_key) if is_folded else self.row(generation, head, packed_key, ends)
         # A version that is replaced answers until the one that replaces it is complete.
-        answered = [name for name in wanted if name in folded or generation.is_replaced(name, defined.lives[name])]
+        answered = folded
+        if len(folded) < len(wanted):
+            answered = [name for name in wanted if name in folded or generation.is_replaced(name, defined.lives[name])]
         row = generation.fold.reducer.finish(state, now_ms, answered)
         is_seen = state is not None and state.is_seen
         if len(answered) < len(wanted) and (is_seen or not generation.has_all_keys(defined.start_seq)):
@@ -174,8 +177,8 @@ class FeatureReader(state_reader.StateReader[TableDefinition]):
             if generation.fold.reducer.has_event_time:
                 explanation["late_events"] = 0 if state is None else state.late
         late = 0 if state is None else state.late
-        has_ended = any(defined.lives[name].end is not None for name in wanted)
-        is_partial = not generation.lost.isdisjoint(wanted)
+        has_ended = bool(defined.ended) and not defined.ended.isdisjoint(wanted)
+        is_partial = bool(generation.lost) and not generation.lost.isdisjoint(wanted)
         return FeatureAnswer(row, len(folded) == len(wanted), explanation, late, has_ended, is_partial)
 
     def moment(self, tables: Iterable[str], ends: float | None = None) -> Moment:

@@ -165,6 +165,11 @@ class TableDefinition(msgspec.Struct, frozen=True, dict=True):
         return min(version.birth for version in self.lives.values())
 
     @cached_property
+    def ended(self) -> frozenset[str]:
+        """The features that count no more events."""
+        return frozenset(name for name, version in self.lives.items() if version.end is not None)
+
+    @cached_property
     def reducer(self) -> TableReducer:
         """What folds it; equal ones share it."""
         return _reducer(msgspec.json.encode(self))
