@@ -22,13 +22,13 @@ from headrace.client.json_values import moment
 from headrace.client.requests import START, Moment, Request, check_options
 from headrace.errors import BadRequest, HeadraceError, NotRepresentable, OffsetGone, TooLarge
 from headrace.format import offset as offsets
-from headrace.types import JSON, media_type, rfc3339
+from headrace.types import JSON, RESERVED, media_type, rfc3339
 
 #: A request has at most so many events and about so many bytes.
 BATCH_EVENTS, BATCH_BYTES = 1_000, 2 * 1024 * 1024
 #: How many events that were not stored a result lists.
 MAX_LISTED = 100
-_ENTITIES, _RESERVED = "entities/", "__"
+_ENTITIES = "entities/"
 
 
 class StreamOptions(TypedDict, total=False):
@@ -129,7 +129,7 @@ class StreamCopy:
     ) -> None:
         """``on_progress`` is called with the events done and all events, ``on_rejected`` with each not stored."""
         check_options(StreamOptions, options)
-        if stream.startswith((_ENTITIES, _RESERVED)):
+        if stream.startswith((_ENTITIES, RESERVED)):
             message = f"{stream} is a stream of the server itself: name a stream of your own events"
             raise BadRequest(message, field="stream")
         field, fixed = options.get("observed_at_field"), moment(options.get("observed_at"))

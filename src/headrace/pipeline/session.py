@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 #: How long a server may take to accept a connection.
 _CONNECT_S = 10.0
-#: The client tries an unavailable server again for about half a minute; by default it is ten.
 #: The directory of event logs where none is set, as Spark has it.
 _EVENT_LOG = "file:///tmp/spark-events"
+#: The client tries an unavailable server again for about half a minute; by default it is ten.
 _RETRIES, _LONGEST_PAUSE_MS = 10, 5_000
 
 

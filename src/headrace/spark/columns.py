@@ -5,7 +5,6 @@ Values become columns natively, all rows at once. Only values that are spelled u
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -31,6 +30,7 @@ from headrace.errors import BadRequest
 from headrace.extract import scalars
 from headrace.extract.raw_values import read_pointers
 from headrace.extract.texts import Column, Flags, valid
+from headrace.operators.operator import finite
 from headrace.schema.entries import decode_exact, entries_of
 from headrace.schema.lens.values import encode_value, find_value_slot
 from headrace.schema.registry import Registry
@@ -171,11 +171,7 @@ def _integer(bits: int) -> Convert:
 def _double(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+    return finite(float(value) if isinstance(value, Decimal) else value)
 
 
 def _boolean(value: Any) -> bool | None:

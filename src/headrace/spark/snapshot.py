@@ -15,6 +15,7 @@ from headrace.client.requests import Request, stream_path
 from headrace.errors import HeadraceError, OffsetGone
 from headrace.schema.registry import Registry
 from headrace.spark.options import ReadOptions
+from headrace.types import JSON, media_type
 
 LEASE = "10m"
 #: Tasks read about so many bytes: as many as Spark's own readers where there is much, fewer where cores would idle.
@@ -89,7 +90,7 @@ def take_snapshot(client: Client, options: ReadOptions, *, leased: bool) -> Snap
         following = more.next
     return Snapshot(
         stream=plan.stream,
-        is_json=plan.content_type.partition(";")[0].strip().lower() == "application/json",
+        is_json=media_type(plan.content_type) == JSON,
         registry=None if plan.registry is None else Registry.load(plan.registry),
         epochs=plan.epochs,
         store=plan.store,

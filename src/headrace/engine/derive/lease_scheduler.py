@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from time import monotonic
@@ -229,9 +229,9 @@ class LeaseScheduler:
             lambda batch: committing.commit(batch, leased, checked, self.jobs, self._stall)
         )
         committed, newly_settled = applied
-        self._note_contact(id, [settled.outcome for settled in newly_settled])
         units = {row.id: row for row in self._rows.units(id)}
-        self._count_done(id, [units[settled.unit] for settled in newly_settled if settled.outcome == "committed"])
+        done = [units[settled.unit] for settled in newly_settled if settled.outcome == "committed"]
+        self._note_contact(id, [settled.outcome for settled in newly_settled], done)
         listed = {settled.unit for settled in committed.settled if settled.outcome == "committed"}
         changed: dict[Job[Any], set[int]] = {}
         for unit_result in checked:
@@ -246,17 +246,13 @@ class LeaseScheduler:
         units: int = await self._apply(lambda batch: leases.release(batch, id, token, self.jobs))
         self._note_contact(id, ["released"] * units)
 
-    def _note_contact(self, id: str, outcomes: Collection[str] = ()) -> None:
-        """Record a contact with the worker of a lease, and how units of it have ended."""
+    def _note_contact(self, id: str, outcomes: Collection[str] = (), done: Iterable[UnitRow] = ()) -> None:
+        """Record a contact with the worker of a lease, how units of it have ended, and which it has done."""
         lease = self._rows.lease(id)
         if lease is not None:
             self.workers.note_contact(lease.worker, self._clock.now_us())
             self.workers.count(lease.worker, outcomes)
-
-    def _count_done(self, id: str, units: Sequence[UnitRow]) -> None:
-        lease = self._rows.lease(id)
-        if lease is not None:
-            for unit in units:
+            for unit in done:
                 self.workers.count_done(DoneRow(lease.worker, unit.stream, unit.job, 1))
 
     def attach(self, pipeline: str, *, attached: bool) -> None:

@@ -299,10 +299,8 @@ class StateReader(Generic[Defined]):
         """The row of a key up to a head, from a current generation; raises NotReady at the deadline ``ends``."""
         if generation.position >= head.next_seq:
             return generation.row(key)
-        follower, ends = (
-            self._followers[self._followers.key_of(generation.defined)],
-            monotonic() + SLICE_S if ends is None else ends,
-        )
+        follower = self._followers[self._followers.key_of(generation.defined)]
+        ends = monotonic() + SLICE_S if ends is None else ends
         try:
             return generation.with_tail(key, self._lookahead.row(follower, generation, head, key, ends))
         finally:

@@ -9,6 +9,7 @@ import msgspec
 from headrace.engine.features.proposals import FeatureChange, FeatureProposal
 from headrace.engine.features.registry import EVENTS, Current
 from headrace.engine.log.stream import Head, Stream
+from headrace.engine.registry.schemas import Schemas
 from headrace.schema import pointer as pointers
 from headrace.schema.descriptor.bound_fields import StreamBinding, follow_fields, never_holds, pointer_of
 from headrace.schema.descriptor.diff import same_definition
@@ -45,7 +46,7 @@ def with_followed_pointers(base: Current, change: FeatureChange, find: FindStrea
         if binding is None or stream is None or not isinstance(old, Event) or old.stream != event.stream:
             continue
         if stream.incarnation == binding.incarnation:
-            nodes[name] = _unmoved(registry_of(stream, stream.head), old, event, binding)
+            nodes[name] = _unmoved(Schemas.registry(stream), old, event, binding)
     return msgspec.structs.replace(change, nodes=nodes)
 
 
@@ -93,7 +94,7 @@ def binding_problems(proposal: FeatureProposal, streams: Mapping[str, Stream]) -
             code, reason = refusal
             yield RequestProblem(code, path + ".stream", reason)
         elif stream is not None:
-            yield from _field_problems(event, registry_of(stream, stream.head), path)
+            yield from _field_problems(event, Schemas.registry(stream), path)
 
 
 def _refusal(name: str, wanted: str, stream: Stream | None) -> tuple[str, str] | None:
@@ -141,8 +142,3 @@ def _kept_versions(old: Event, new: Event, binding: StreamBinding) -> dict[str, 
         for name, field in new.schema.items()
         if name in old.schema and old.schema[name].pointer == field.pointer
     }
-
-
-def registry_of(stream: Stream, head: Head) -> Registry:
-    """The registry of a stream, an empty one where it has none."""
-    return Registry.empty(stream.name) if head.registry is None else head.registry.registry

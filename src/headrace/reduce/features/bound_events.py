@@ -16,7 +16,7 @@ import msgspec
 
 from headrace import decoding
 from headrace.reduce.features.event_time import UNFIT_MS, EventTime, event_time_of
-from headrace.reduce.features.events import Promotion
+from headrace.reduce.features.events import Promotion, time_events
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.schema import pointer as pointers
 from headrace.schema.descriptor.bound_fields import StreamBinding, follow_fields
@@ -25,7 +25,8 @@ from headrace.schema.entries import entries_of, integer_or_double
 from headrace.schema.pointer import Pointer
 from headrace.schema.registry import Registry
 
-_TYPES: dict[Type, Any] = {
+#: What values of each type are decoded as.
+DECODED_TYPES: dict[Type, Any] = {
     "i64": int | None,
     "f64": float | None,
     "bool": bool | None,
@@ -217,7 +218,7 @@ def _make_level(schema: Mapping[str, EventField], paths: Mapping[str, Pointer]) 
             members.append((attribute, level.kind | None, None))
         else:
             leaves[attribute] = name
-            members.append((attribute, _TYPES[schema[name].type], schema[name].default))
+            members.append((attribute, DECODED_TYPES[schema[name].type], schema[name].default))
     return _Level(msgspec.defstruct("Fields", members, rename=names, gc=False), leaves, inner)
 
 
@@ -271,13 +272,7 @@ class BoundShapes:
 
     def decode_run(self, run: EventRun) -> Iterator[Folded]:
         """The events one after the other; None in place of one that does not fit."""
-        event_time = self.event_time
-        for at, event in enumerate(self.events(run.body, run.version)):
-            if event is None or event_time is None:
-                yield run.first_seq + at, run.times_us[at] // 1000, event
-                continue
-            at_ms = event_time.folded_ms(event, run.times_us[at])
-            yield run.first_seq + at, at_ms, None if at_ms == UNFIT_MS else event
+        return time_events(self.events(run.body, run.version), run, self.event_time)
 
 
 #: The field of what is folded of events that do not fit.

@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace import decoding
-from headrace.reduce.features.bound_events import CHECKED_TEXTS, REASON, BoundShapes, FieldsDecoder, ahead_reason
+from headrace.reduce.features.bound_events import (
+    CHECKED_TEXTS,
+    DECODED_TYPES,
+    REASON,
+    BoundShapes,
+    FieldsDecoder,
+    ahead_reason,
+)
 from headrace.reduce.features.column_expressions import to_column
 from headrace.reduce.features.event_time import UNFIT_MS, EventTime
 from headrace.reduce.features.events import EventShapes
@@ -28,16 +35,6 @@ from headrace.schema.descriptor.nodes import BASE64, UNFIT, Event, Type, coerce_
 #: The columns of sequence numbers and of the times in ms by which rows are folded (`event_time.LATE_MS` for late ones);
 #: no field can have these names.
 SEQ, AT_MS = "$seq", "$at_ms"
-
-_PYTHON: dict[Type, Any] = {
-    "i64": int | None,
-    "f64": float | None,
-    "bool": bool | None,
-    "str": str | None,
-    "bytes": str | None,
-    "datetime": str | None,
-}
-
 
 _FEW_TEXTS = 500
 
@@ -53,7 +50,7 @@ class SourceColumns:
         self._types = {name: event.schema[name].type for name in fields}
         names = [f"f{number}" for number in range(len(fields))]
         typed = [
-            (name, _PYTHON[event.schema[field].type], event.schema[field].default)
+            (name, DECODED_TYPES[event.schema[field].type], event.schema[field].default)
             for name, field in zip(names, fields, strict=True)
         ]
         struct = msgspec.defstruct("Fields", typed, rename=dict(zip(names, fields, strict=True)), gc=False)

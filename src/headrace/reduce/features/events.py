@@ -7,17 +7,15 @@ from typing import Any
 
 import msgspec
 
-from headrace.reduce.features.event_time import UNFIT_MS, event_time_of
+from headrace.reduce.features.event_time import UNFIT_MS, EventTime, event_time_of
 from headrace.reduce.features.rows import Rows
 from headrace.reduce.states.definition import EventRun, Folded
 from headrace.schema.descriptor.nodes import Event, EventField, Node
 from headrace.schema.descriptor.validate import resolve_chain
 from headrace.schema.entries import integer_or_double
-from headrace.schema.lens import document as lens_document
-from headrace.schema.lens.chain import LensChain
-from headrace.schema.lens.ops import Lens
 from headrace.schema.lens.values import LensFailure
 from headrace.schema.registry import Registry
+from headrace.schema.view import chain_of
 from headrace.types import Piece
 
 _PLAIN = msgspec.json.Decoder(list[dict[str, Any]])
@@ -48,7 +46,7 @@ class Promotion:
         """Events of a version are not brought beyond the first of ``cuts`` that follows it."""
         self._cuts = sorted(cuts)
         self._newest = registry.current_version
-        self._chain = LensChain({n: _lens(document) for n, document in registry.lenses.items()}, registry.schemas)
+        self._chain = chain_of(registry)
 
     def target(self, version: int) -> int:
         """The newest version that events of a version can be brought to."""
@@ -106,21 +104,21 @@ class EventShapes:
 
     def decode_run(self, run: EventRun) -> Iterator[Folded]:
         """The same, one after the other; in place of one without a usable event time None."""
-        numbered = enumerate(self.events(run.body, run.version))
-        if self.event_time is None:
-            for at, event in numbered:
-                yield run.first_seq + at, run.times_us[at] // 1000, event
-            return
-        folded_ms = self.event_time.folded_ms
-        for at, event in numbered:
-            at_ms = folded_ms(event, run.times_us[at])
-            yield run.first_seq + at, at_ms, None if at_ms == UNFIT_MS else event
+        return time_events(self.events(run.body, run.version), run, self.event_time)
 
 
-def _lens(document: Any) -> Lens:
-    lens = lens_document.parse(document)
-    assert not isinstance(lens, list), "a stored lens was parsed before it was stored"
-    return lens
+def time_events(
+    events: Iterable[dict[str, Any] | None], run: EventRun, event_time: EventTime | None
+) -> Iterator[Folded]:
+    """The events of a run with their numbers and the times they are folded by; None for one without such a time."""
+    if event_time is None:
+        for at, event in enumerate(events):
+            yield run.first_seq + at, run.times_us[at] // 1000, event
+        return
+    folded_ms = event_time.folded_ms
+    for at, event in enumerate(events):
+        at_ms = run.times_us[at] // 1000 if event is None else folded_ms(event, run.times_us[at])
+        yield run.first_seq + at, at_ms, None if at_ms == UNFIT_MS else event
 
 
 _ENCODE = msgspec.json.Encoder().encode

@@ -212,7 +212,7 @@ class FeatureTableRoutes:
         reader = self._engine.feature_reader
         defined = reader.defined(event + UNFIT_TABLE)
         stream = reader.find_stream(defined)
-        registry = Registry.empty(stream.name) if stream.head.registry is None else stream.head.registry.registry
+        registry = self._engine.schemas.registry(stream)
         try:
             async with asyncio.timeout(self._engine.config.server.resolver_timeout_s):
                 unfit = await self._unfit(event)
